@@ -1,0 +1,60 @@
+# Every target works on a fresh machine with Python 3.11 or later, make and git: `setup` brings the rest.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+BIN := .venv/bin
+STAMP := .venv/.setup-done
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup demo test test-fast test-all test-nojit check lint imports types format bench lock clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with pinned, hash-checked requirements and the package itself
+
+$(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh
+	@bash tools/setup.sh .venv
+	@touch $@
+
+demo: setup ## Run the demonstration
+	@$(BIN)/dovetail demo
+
+test: check test-all test-nojit ## Run everything that CI runs: checks, all tests, the laws without JIT
+
+test-fast: setup ## Run the quick tests only
+	$(PYTEST) -q -m "not slow"
+
+test-all: setup
+	DOVETAIL_PROFILE=ci $(PYTEST) -q
+
+test-nojit: setup ## Run the laws with kernels as plain Python (readable tracebacks)
+	NUMBA_DISABLE_JIT=1 DOVETAIL_PROFILE=nojit $(PYTEST) -q tests/laws
+
+check: lint types imports
+
+lint: setup ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet . || { echo "Some files are not formatted. Hint: make format"; exit 1; }
+
+types: setup ## Check types
+	$(BIN)/mypy
+
+imports: setup ## Check which package may import which
+	$(BIN)/python tools/check_imports.py
+
+format: setup ## Format the code and apply safe fixes
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+bench: setup ## Measure the engine beside its peers
+	$(BIN)/python benchmarks/engine.py
+
+lock: ## Pin the requirements again (needs uv on the PATH; nothing else does)
+	@command -v uv >/dev/null || { echo "make lock needs uv, a resolver that writes hashes; install it first."; exit 1; }
+	cd requirements && for name in runtime dev; do \
+	  uv pip compile --upgrade --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 $$name.in -o $$name.txt; \
+	done
+
+clean: ## Remove .venv and everything that was built or cached
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,14 @@
+"""Array aliases used in annotations."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+BoolArray: TypeAlias = NDArray[np.bool_]
+ByteArray: TypeAlias = NDArray[np.uint8]
+Int64Array: TypeAlias = NDArray[np.int64]
+UInt64Array: TypeAlias = NDArray[np.uint64]
+Array: TypeAlias = NDArray[np.generic]

@@ -1,0 +1,89 @@
+"""What a user may set, checked when it is set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.errors import ConfigError
+
+JOINS = ("auto", "hash", "nested-loop", "hybrid")
+LOOPS = ("multi-way", "naive", "general")
+ORDERINGS = ("f-greedy",)
+MODES = ("lazy", "eager")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the queries of a session may use together.
+
+    Parameters
+    ----------
+    cpu_ms_per_second
+        Milliseconds of processor time per second of stream.
+    memory_bytes
+        Bytes of window state.
+    """
+
+    cpu_ms_per_second: float | None = None
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("cpu_ms_per_second", "memory_bytes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"Budget({name}={value!r}): it must be above zero, or None for no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How queries are run. Results never depend on it.
+
+    Parameters
+    ----------
+    join
+        How a window is searched: `hash` (an index on the equated columns), `nested-loop` (a scan), `hybrid` (an index on the
+        windows expected to be large, a scan of the others), `auto` (an index wherever an equality allows it).
+    nested_loop
+        Where new tuples stand in a nested-loop plan (Golab and Özsu): in the outermost loop (`multi-way`, section 3.2), at their
+        stream's place in one global order (`naive`, 3.1), or wherever it is cheapest (`general`, 3.3).
+    evaluation
+        `lazy` joins a batch at a time; `eager` joins each tuple, in event-time order, with exactly those before it.
+    expiration
+        `lazy` forgets expired tuples after a batch; `eager` hides them from each later tuple. Eager expiration needs eager
+        evaluation (3.3).
+    ordering
+        The method that orders the probes of each input.
+    stage_rows
+        Most partial results held at once between two probes; bounds memory, not results.
+    """
+
+    join: str = "auto"
+    nested_loop: str = "multi-way"
+    evaluation: str = "lazy"
+    expiration: str = "lazy"
+    ordering: str = "f-greedy"
+    stage_rows: int = 1 << 17
+
+    def __post_init__(self) -> None:
+        choices = {"join": JOINS, "nested_loop": LOOPS, "evaluation": MODES, "expiration": MODES, "ordering": ORDERINGS}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError.choice(f"Config({name}=...)", getattr(self, name), allowed)
+        if self.evaluation == "lazy" and self.expiration == "eager":
+            raise ConfigError(
+                "Config(evaluation='lazy', expiration='eager') would lose results: a tuple could be forgotten before the "
+                "batch that needs it is joined",
+                "use expiration='lazy', or evaluation='eager' with either expiration",
+            )
+        if self.nested_loop != "multi-way" and self.join != "nested-loop":
+            raise ConfigError(
+                f"Config(nested_loop={self.nested_loop!r}) needs join='nested-loop', not {self.join!r}",
+                "add join='nested-loop', or leave nested_loop out",
+            )
+        if self.nested_loop == "general" and self.evaluation == "eager":
+            raise ConfigError(
+                "Config(nested_loop='general') is an algorithm for lazy evaluation; evaluation is 'eager'",
+                "use nested_loop='naive' or 'multi-way', or evaluation='lazy'",
+            )
+        if self.stage_rows < 1:
+            raise ConfigError(f"Config(stage_rows={self.stage_rows!r}): it must be at least 1")

@@ -1,0 +1,1 @@
+"""One shard: Arrow batches and progress in, result batches out. No Spark, no wall clock."""

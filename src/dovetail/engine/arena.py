@@ -1,0 +1,91 @@
+"""Where a shard's arrays live: in this process's memory, or in memory-mapped files that another process can open.
+
+An array is known by its name. Allocating a name again replaces the array; readers of the old one keep it until they let go.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike
+
+from dovetail._typing import Array
+from dovetail.errors import StateError
+
+
+class Arena(Protocol):
+    """What a window store needs of its memory."""
+
+    def allocate(self, name: str, dtype: DTypeLike, length: int) -> Array: ...
+
+    def open(self, name: str, dtype: DTypeLike) -> Array: ...
+
+    def put(self, name: str, values: pa.Array) -> pa.Array: ...
+
+    def get(self, name: str) -> pa.Array: ...
+
+    def free(self, name: str) -> None: ...
+
+
+class HeapArena:
+    """Arrays in this process's memory; they end with it."""
+
+    def allocate(self, name: str, dtype: DTypeLike, length: int) -> Array:  # noqa: ARG002
+        return np.empty(length, dtype)
+
+    def open(self, name: str, dtype: DTypeLike) -> Array:  # noqa: ARG002
+        raise StateError(f"array {name!r} lived in another process's memory", "use a MappedArena to share arrays")
+
+    def put(self, name: str, values: pa.Array) -> pa.Array:  # noqa: ARG002
+        return values
+
+    def get(self, name: str) -> pa.Array:
+        raise StateError(f"values {name!r} lived in another process's memory", "use a MappedArena to share arrays")
+
+    def free(self, name: str) -> None:
+        """Nothing to do: memory is returned when the last reader lets go."""
+
+
+class MappedArena:
+    """Arrays in files of one directory, mapped into memory. One process at a time may write."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    def allocate(self, name: str, dtype: DTypeLike, length: int) -> Array:
+        path = self._path(name)
+        path.unlink(missing_ok=True)
+        with path.open("w+b") as file:
+            file.truncate(max(1, length) * np.dtype(dtype).itemsize)
+            return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype)[:length]
+
+    def open(self, name: str, dtype: DTypeLike) -> Array:
+        try:
+            with self._path(name).open("r+b") as file:
+                return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype)
+        except FileNotFoundError:
+            raise StateError(f"array {name!r} is missing from {self.directory}") from None
+
+    def put(self, name: str, values: pa.Array) -> pa.Array:
+        table = pa.table({"values": values})
+        with pa.OSFile(str(self._path(name)), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        return self.get(name)
+
+    def get(self, name: str) -> pa.Array:
+        try:
+            table = pa.ipc.open_file(pa.memory_map(str(self._path(name)))).read_all()
+        except FileNotFoundError:
+            raise StateError(f"values {name!r} are missing from {self.directory}") from None
+        return table.column(0).combine_chunks()
+
+    def free(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self.directory / name.replace("/", "%2F").replace("\0", "%00")

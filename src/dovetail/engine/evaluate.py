@@ -1,0 +1,309 @@
+"""Expressions over Arrow columns, by the rules of `dovetail.query.expressions`.
+
+Arrow's kernels do the work; this module bends them where Spark differs: NaN equals NaN and is larger than any number, and what
+would raise (overflow, division by zero, a value that a cast cannot hold) is NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.query.expressions import Call, Column, Expression, Literal
+
+Resolve: TypeAlias = Callable[[Column], pa.Array]
+Operation: TypeAlias = Callable[[Call, list[pa.Array]], pa.Array]
+
+
+def evaluate(expression: Expression, resolve: Resolve, length: int) -> pa.Array:
+    """Evaluate to an array of `length` values of the expression's type; `resolve` gives the columns."""
+    if isinstance(expression, Column):
+        return resolve(expression)
+    if isinstance(expression, Literal):
+        return _repeat(expression, length)
+    arguments = [evaluate(argument, resolve, length) for argument in expression.arguments]
+    return _flat(_OPERATIONS[expression.operation](expression, arguments))
+
+
+def is_true(values: pa.Array) -> np.ndarray:
+    """Booleans as a NumPy mask; NULL is not true."""
+    return (values.fill_null(False) if values.null_count else values).to_numpy(zero_copy_only=False)
+
+
+def _flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _repeat(literal: Literal, length: int) -> pa.Array:
+    if literal.value is None:
+        return pa.nulls(length, literal.type)
+    value: object = literal.value
+    if pa.types.is_timestamp(literal.type) or pa.types.is_duration(literal.type):
+        return pa.repeat(pa.scalar(value, pa.int64()), length).cast(literal.type)
+    return pa.repeat(pa.scalar(value, literal.type), length)
+
+
+# -- comparisons ----------------------------------------------------------------------------------------------------------------
+
+
+def _nan(values: pa.Array) -> pa.Array | None:
+    """Where a floating array is NaN, or None when it nowhere is."""
+    if not pa.types.is_floating(values.type):
+        return None
+    mask = pc.is_nan(values)
+    return mask if pc.any(mask).as_py() else None
+
+
+def _equal(_: Call, arguments: list[pa.Array]) -> pa.Array:
+    left, right = arguments
+    same = pc.equal(left, right)
+    left_nan, right_nan = _nan(left), _nan(right)
+    return same if left_nan is None or right_nan is None else pc.or_(same, pc.and_(left_nan, right_nan))
+
+
+def _less(left: pa.Array, right: pa.Array) -> pa.Array:
+    right_nan = _nan(right)
+    below = pc.less(left, right)
+    return below if right_nan is None else pc.or_(below, pc.and_(pc.invert(pc.is_nan(left)), right_nan))
+
+
+def _less_equal(left: pa.Array, right: pa.Array) -> pa.Array:
+    return pc.invert(_less(right, left))
+
+
+def _null_safe_equal(call: Call, arguments: list[pa.Array]) -> pa.Array:
+    left, right = arguments
+    both = pc.and_(left.is_null(), right.is_null())
+    return pc.or_(pc.fill_null(_equal(call, arguments), False), both)
+
+
+def _extreme(call: Call, arguments: list[pa.Array], better: Callable[[pa.Array, pa.Array], pa.Array]) -> pa.Array:
+    chosen = arguments[0]
+    for candidate in arguments[1:]:
+        takes = pc.or_(pc.fill_null(better(candidate, chosen), False), chosen.is_null())
+        chosen = _flat(pc.if_else(takes, candidate, chosen))
+    return chosen.cast(call.type)
+
+
+# -- arithmetic -----------------------------------------------------------------------------------------------------------------
+
+
+def _checked(
+    function: Callable[..., pa.Array], exact: Callable[..., int | Decimal | None]
+) -> Operation:
+    """An operation by Arrow's checked kernel; where that overflows, value by value, NULL for what does not fit.
+
+    The second way is slow and taken only by batches that hold an overflow.
+    """
+
+    def operate(call: Call, arguments: list[pa.Array]) -> pa.Array:
+        try:
+            result = function(*arguments)
+            return result if result.type == call.type else _cast_to(result, call.type)
+        except pa.ArrowInvalid:
+            return _exactly(call, arguments, exact)
+
+    return operate
+
+
+def _exactly(call: Call, arguments: list[pa.Array], exact: Callable[..., int | Decimal | None]) -> pa.Array:
+    temporal = pa.types.is_timestamp(call.type) or pa.types.is_duration(call.type)
+    rows = zip(*(_python_values(argument) for argument in arguments), strict=True)
+    with localcontext() as context:
+        context.prec = 100
+        values = [None if None in row else _fitting(exact(*row), call.type) for row in rows]
+    return pa.array(values, pa.int64()).cast(call.type) if temporal else pa.array(values, call.type)
+
+
+def _python_values(values: pa.Array) -> list[object]:
+    if pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type):
+        values = values.cast(pa.int64())
+    listed: list[object] = values.to_pylist()
+    return listed
+
+
+def _fitting(value: int | Decimal | None, dtype: pa.DataType) -> int | Decimal | None:
+    if value is None:
+        return None
+    if pa.types.is_decimal(dtype):
+        try:
+            value = Decimal(value).quantize(Decimal(1).scaleb(-dtype.scale), ROUND_HALF_UP)
+        except InvalidOperation:
+            return None
+        return value if abs(value) < Decimal(10) ** (dtype.precision - dtype.scale) else None
+    limit = 1 << (dtype.bit_width - 1)
+    return value if -limit <= value < limit else None
+
+
+def _divide(_: Call, arguments: list[pa.Array]) -> pa.Array:
+    left, right = arguments
+    return pc.divide(left, pc.if_else(pc.equal(right, 0.0), pa.scalar(None, pa.float64()), right))
+
+
+def _modulo(call: Call, arguments: list[pa.Array]) -> pa.Array:
+    left, right = arguments
+    if pa.types.is_decimal(call.type):
+        return _exactly(call, arguments, lambda a, b: None if b == 0 else a - b * int(a / b))
+    valid = pc.and_(left.is_valid(), right.is_valid()).to_numpy(zero_copy_only=False)
+    zero = pa.scalar(0, call.type)
+    a = pc.fill_null(left, zero).to_numpy(zero_copy_only=False)
+    b = pc.fill_null(right, zero).to_numpy(zero_copy_only=False)
+    nonzero = b != 0
+    with np.errstate(invalid="ignore"):
+        remainder = np.fmod(a, np.where(nonzero, b, b.dtype.type(1)))
+    # fmod of NaN is NaN; a divisor of -1 gives 0 without the overflow that dividing would meet.
+    return pa.array(remainder, call.type, mask=~(valid & nonzero))
+
+
+def _negated(value: int) -> int:
+    return -value
+
+
+# -- casts ----------------------------------------------------------------------------------------------------------------------
+
+
+def _cast(call: Call, arguments: list[pa.Array]) -> pa.Array:
+    return _cast_to(arguments[0], call.type)
+
+
+def _cast_to(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    source = values.type
+    types = pa.types
+    if source == dtype:
+        return values
+    if types.is_floating(source) and (types.is_integer(dtype) or types.is_decimal(dtype)):
+        return _from_floating(values, dtype)
+    if types.is_decimal(source) and types.is_integer(dtype):
+        return pa.array([None if v is None else _fitting(int(v), dtype) for v in values.to_pylist()], dtype)
+    if types.is_decimal(dtype):
+        return _to_decimal(values, dtype)
+    if types.is_integer(source) and types.is_integer(dtype):
+        return _narrow(values, dtype)
+    if types.is_timestamp(source) and types.is_date32(dtype):
+        return pc.floor_temporal(_micros(values), unit="day").cast(dtype)
+    if types.is_timestamp(dtype):
+        return _micros(values).cast(dtype)
+    if types.is_fixed_size_binary(source):
+        return values.cast(pa.binary())
+    return values.cast(dtype, safe=False)
+
+
+def _micros(values: pa.Array) -> pa.Array:
+    """Timestamps of any unit, or dates, as timestamps in microseconds of the same zone; finer digits are cut off downwards."""
+    if pa.types.is_date(values.type):
+        return values.cast(pa.timestamp("us"))
+    if values.type.unit != "us":
+        if values.type.unit == "ns":
+            values = pc.floor_temporal(values.cast(pa.timestamp("ns")), unit="microsecond").cast(
+                pa.timestamp("us", tz=values.type.tz)
+            )
+        else:
+            values = values.cast(pa.timestamp("us", tz=values.type.tz))
+    return values
+
+
+def _narrow(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    if dtype.bit_width >= values.type.bit_width:
+        return values.cast(dtype)
+    limit = 1 << (dtype.bit_width - 1)
+    fits = pc.and_(pc.greater_equal(values, -limit), pc.less(values, limit))
+    return pc.if_else(fits, values, pa.scalar(None, values.type)).cast(dtype)
+
+
+def _from_floating(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(dtype):
+        numbers = (None if v is None or not np.isfinite(v) else Decimal(repr(v)) for v in values.cast(pa.float64()).to_pylist())
+        return pa.array([_fitting(number, dtype) for number in numbers], dtype)
+    limit = float(1 << (dtype.bit_width - 1))
+    whole = pc.trunc(values.cast(pa.float64()))
+    fits = pc.and_(pc.greater_equal(whole, -limit), pc.less(whole, limit))
+    return pc.if_else(fits, whole, pa.scalar(None, pa.float64())).cast(dtype)
+
+
+def _to_decimal(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    try:
+        return values.cast(dtype)
+    except pa.ArrowInvalid:
+        with localcontext() as context:
+            context.prec = 100
+            return pa.array([_fitting(value, dtype) for value in values.to_pylist()], dtype)
+
+
+# -- text -----------------------------------------------------------------------------------------------------------------------
+
+
+def _length(_: Call, arguments: list[pa.Array]) -> pa.Array:
+    (values,) = arguments
+    return (pc.binary_length if pa.types.is_binary(values.type) else pc.utf8_length)(values).cast(pa.int32())
+
+
+def _concat(_: Call, arguments: list[pa.Array]) -> pa.Array:
+    return pc.binary_join_element_wise(*arguments, pa.scalar("", pa.string()), null_handling="emit_null")
+
+
+def _substring(call: Call, arguments: list[pa.Array]) -> pa.Array:
+    text, starts, lengths = arguments
+    if _is_constant(call.arguments[1]) and _is_constant(call.arguments[2]) and len(text):
+        start, length = starts[0].as_py(), lengths[0].as_py()
+        if start is None or length is None:
+            return pa.nulls(len(text), call.type)
+        if start >= 0:
+            begin = max(start - 1, 0)
+            return pc.utf8_slice_codeunits(text, begin, begin + max(length, 0))
+    rows = zip(text.to_pylist(), starts.to_pylist(), lengths.to_pylist(), strict=True)
+    return pa.array([None if None in row else _substring_of(*row) for row in rows], call.type)
+
+
+def _is_constant(expression: Expression) -> bool:
+    return isinstance(expression, Literal) or (isinstance(expression, Call) and all(map(_is_constant, expression.arguments)))
+
+
+def _substring_of(text: str, start: int, length: int) -> str:
+    begin = start - 1 if start > 0 else len(text) + start if start < 0 else 0
+    return text[max(begin, 0) : max(begin + length, 0)]
+
+
+def _like(call: Call, arguments: list[pa.Array]) -> pa.Array:
+    pattern = call.arguments[1]
+    if not isinstance(pattern, Literal) or pattern.value is None:
+        return pa.nulls(len(arguments[0]), pa.bool_())
+    return pc.match_like(arguments[0], pattern.value)
+
+
+_OPERATIONS: dict[str, Operation] = {
+    "add": _checked(pc.add_checked, lambda a, b: a + b),
+    "subtract": _checked(pc.subtract_checked, lambda a, b: a - b),
+    "multiply": _checked(pc.multiply_checked, lambda a, b: a * b),
+    "divide": _divide,
+    "modulo": _modulo,
+    "negate": _checked(pc.negate_checked, _negated),
+    "abs": _checked(pc.abs_checked, abs),
+    "eq": _equal,
+    "ne": lambda call, a: pc.invert(_equal(call, a)),
+    "lt": lambda _, a: _less(a[0], a[1]),
+    "le": lambda _, a: _less_equal(a[0], a[1]),
+    "gt": lambda _, a: _less(a[1], a[0]),
+    "ge": lambda _, a: _less_equal(a[1], a[0]),
+    "null_safe_eq": _null_safe_equal,
+    "and": lambda _, a: pc.and_kleene(a[0], a[1]),
+    "or": lambda _, a: pc.or_kleene(a[0], a[1]),
+    "not": lambda _, a: pc.invert(a[0]),
+    "is_null": lambda _, a: a[0].is_null(),
+    "coalesce": lambda call, a: pc.coalesce(*a).cast(call.type),
+    "if": lambda call, a: pc.if_else(pc.fill_null(a[0], False), a[1], a[2]).cast(call.type),
+    "least": lambda call, a: _extreme(call, a, _less),
+    "greatest": lambda call, a: _extreme(call, a, lambda candidate, chosen: _less(chosen, candidate)),
+    "lower": lambda _, a: pc.utf8_lower(a[0]),
+    "upper": lambda _, a: pc.utf8_upper(a[0]),
+    "trim": lambda _, a: pc.utf8_trim(a[0], " "),
+    "length": _length,
+    "concat": _concat,
+    "substring": _substring,
+    "like": _like,
+    "cast": _cast,
+}

@@ -1,0 +1,316 @@
+"""Queries that run over the same windows, and the windows they share.
+
+A window holds what any of its queries needs. Which rows a query's alias may see is one bit per row, set when the row arrives: it
+passed the alias's filters, its keys are not NULL, and the query was there. A query added later therefore starts with empty windows,
+whatever its windows' stores already hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail._typing import Int64Array
+from dovetail.config import Config
+from dovetail.engine.arena import Arena
+from dovetail.engine.evaluate import evaluate
+from dovetail.engine.intake import Batch, Needs, Usage, arrivals, free_bit
+from dovetail.engine.needs import AliasNeeds, plan_needs, stored_name
+from dovetail.engine.probe import Bounds, Member, PathRunner
+from dovetail.engine.progress import Progress
+from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
+from dovetail.plan.nodes import QueryPlan
+from dovetail.query.expressions import Call, Column, Expression, cast, rename_alias
+from dovetail.query.model import CountWindow, JoinQuery, StreamRef
+from dovetail.schema import StreamSchema, sql_type
+
+
+@dataclass(slots=True)
+class SharedWindow:
+    """One stream's store and everyone who uses it."""
+
+    schema: StreamSchema
+    store: WindowStore
+    usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
+    windows: dict[tuple[str, str], StreamRef] = field(default_factory=dict)
+    needed: dict[tuple[str, str], AliasNeeds] = field(default_factory=dict)
+    needs: Needs = field(default_factory=lambda: Needs({}, {}, set()))
+    first_new: int = 0
+
+    def add(self, query: JoinQuery, ref: StreamRef, needs: AliasNeeds, place: tuple[int, int] | None) -> Usage:
+        """Let one alias use the window, at a given (word, bit) when restoring."""
+        word, bit = place or free_bit((usage.word, usage.bit) for usage in self.usages.values())
+        while self.store.flag_words <= word:
+            self.store.add_flag_word()
+        if place is None:
+            self.store.clear_flag(word, bit)
+        usage = Usage(query.name, ref.alias, alias_filters(query, ref.alias), alias_keys(query, ref.alias), word, bit)
+        owner = (query.name, ref.alias)
+        self.usages[owner], self.windows[owner], self.needed[owner] = usage, ref, needs
+        if isinstance(ref.window, CountWindow):
+            self._need_count_window(ref.window, needs)
+        self._settle_layout()
+        if isinstance(ref.window, CountWindow):
+            column = f".{ref.window.partition_by}" if ref.window.partition_by else ""
+            self.store.add_count_window(ref.window, self._partition_key(ref.window), column)
+        return usage
+
+    def drop(self, owner: tuple[str, str]) -> None:
+        del self.usages[owner], self.windows[owner], self.needed[owner]
+        used = {ref.window for ref in self.windows.values()}
+        for window in [window for window in self.store.ledgers if window not in used]:
+            self.store.remove_count_window(window)
+        self._settle_layout()
+
+    def _partition_expression(self, window: CountWindow) -> Expression:
+        name = window.partition_by or ""
+        column = Column("", name, self.schema.columns.field(name).type)
+        return cast(column, sql_type(column.type) or column.type)
+
+    def _partition_key(self, window: CountWindow) -> tuple[str, ...] | None:
+        return (stored_name(self._partition_expression(window)),) if window.partition_by else None
+
+    def _need_count_window(self, window: CountWindow, needs: AliasNeeds) -> None:
+        if window.partition_by:
+            expression = self._partition_expression(window)
+            needs.add_part(expression)
+            needs.add_column(Column("", window.partition_by, self.schema.columns.field(window.partition_by).type))
+
+    def _settle_layout(self) -> None:
+        """Make the store hold what is needed now, and no more."""
+        total = AliasNeeds()
+        for needs in self.needed.values():
+            total.update(needs)
+        store = self.store
+        for name in [name for name in store.columns if name not in total.columns]:
+            store.remove_column(name)
+        for key in [key for key in store.codes if key not in total.codes]:
+            store.remove_key(key)
+        for name, expression in total.columns.items():
+            store.add_column(name, expression.type)
+        for key in sorted(total.codes):
+            store.add_codes(key)
+        for key in sorted(total.indexes):
+            store.add_index(key)
+        self.needs = Needs(total.columns, total.parts, total.codes)
+
+    @property
+    def longest(self) -> int:
+        """The longest time window of any usage; 0 when all are count windows."""
+        return max((ref.window.micros for ref in self.windows.values() if not isinstance(ref.window, CountWindow)), default=0)
+
+
+def alias_filters(query: JoinQuery, alias: str) -> tuple[Expression, ...]:
+    """An alias's filters, the equality of its own keys within one class among them."""
+    written = [condition.expression for condition in query.filters if condition.aliases == (alias,)]
+    for group in query.classes:
+        first, *others = group.of(alias) or (None,)
+        if first is not None:
+            written.extend(Call("eq", (first, other), pa.bool_()) for other in others)
+    return tuple(rename_alias(expression, lambda _: "") for expression in written)
+
+
+def alias_keys(query: JoinQuery, alias: str) -> tuple[Expression, ...]:
+    return tuple(rename_alias(group.of(alias)[0], lambda _: "") for group in query.classes if group.of(alias))
+
+
+@dataclass(slots=True)
+class QueryRun:
+    """A query at run time."""
+
+    plan: QueryPlan
+    members: dict[str, Member]
+    runners: dict[str, PathRunner]
+    results: int = 0
+
+
+class JoinGroup:
+    """Windows shared by queries, and the joining of batches over them."""
+
+    def __init__(self, name: str, streams: Mapping[str, StreamSchema], config: Config, arena: Arena) -> None:
+        self.name = name
+        self._streams = streams
+        self._config = config
+        self._arena = arena
+        self.windows: dict[str, SharedWindow] = {}
+        self.runs: dict[str, QueryRun] = {}
+        self.attaching = False
+
+    def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None) -> None:
+        """Start a query; `places` are its aliases' flag bits when its windows already hold them."""
+        needs = plan_needs(plan)
+        members = {}
+        for number, ref in enumerate(plan.query.refs):
+            window = self._window(ref.stream)
+            usage = window.add(plan.query, ref, needs[ref.alias], places[ref.alias] if places else None)
+            members[ref.alias] = Member(number, window.store, ref.window, usage.word, np.uint64(usage.bit))
+        self.runs[plan.query.name] = QueryRun(plan, members, self._runners(plan, members))
+
+    def _runners(self, plan: QueryPlan, members: Mapping[str, Member]) -> dict[str, PathRunner]:
+        checks = tuple(edge.expression for edge in plan.query.inexact_equalities)
+        return {path.driver: PathRunner(path, members, checks, self._config.stage_rows) for path in plan.paths}
+
+    def drop_query(self, name: str) -> None:
+        run = self.runs.pop(name)
+        for ref in run.plan.query.refs:
+            self.windows[ref.stream].drop((name, ref.alias))
+        for stream in [stream for stream, window in self.windows.items() if not window.usages]:
+            del self.windows[stream]
+
+    def _window(self, stream: str) -> SharedWindow:
+        if stream not in self.windows:
+            store = WindowStore(self._arena, f"{self.name}.{stream}", attach=self.attaching)
+            self.windows[stream] = SharedWindow(self._streams[stream], store)
+        return self.windows[stream]
+
+    # -- joining ------------------------------------------------------------------------------------------------------------
+
+    def prepare(self, batches: Mapping[str, Batch], *, all_rows: bool = False) -> dict[str, Arrivals]:
+        """Evaluate all that the windows store of the batches. Changes nothing."""
+        prepared = {}
+        for stream, batch in batches.items():
+            if stream in self.windows and len(batch):
+                window = self.windows[stream]
+                prepared[stream] = arrivals(batch, window.store, window.needs, window.usages.values(), all_rows=all_rows)
+        return prepared
+
+    def join(self, incoming: Mapping[str, Arrivals], progress: Progress, *, together: bool) -> dict[str, list[pa.Table]]:
+        """Insert the arrivals, find the results they complete, and gather their columns.
+
+        Streams go one after another, each seeing those before it; `together` inserts all of them first, which eager evaluation
+        and count windows need.
+        """
+        streams = list(incoming)
+        matches: dict[str, list[Int64Array]] = {name: [] for name in self.runs}
+        schedule = [streams] if together else [[stream] for stream in streams]
+        eager = self._config.evaluation == "eager"
+        for step in schedule:
+            for stream in step:
+                window = self.windows[stream]
+                window.first_new = window.store.append(incoming[stream])
+            ranks = _interleave(incoming, step, by_time=eager) if together else {}
+            for stream in step:
+                self._drive(stream, incoming, ranks, progress, matches)
+        return {name: self._gather(self.runs[name], found) for name, found in matches.items() if found}
+
+    def _drive(
+        self,
+        stream: str,
+        incoming: Mapping[str, Arrivals],
+        ranks: Mapping[tuple[str, str], Int64Array],
+        progress: Progress,
+        matches: dict[str, list[Int64Array]],
+    ) -> None:
+        count = len(incoming[stream])
+        if not count:
+            return
+        first = self.windows[stream].first_new
+        eager = self._config.expiration == "eager"
+        floors = self._eager_floors(incoming[stream].ts, progress) if eager else {}
+        for name, run in self.runs.items():
+            found = matches[name]
+            for alias, runner in run.runners.items():
+                if run.plan.query.ref(alias).stream == stream:
+                    bounds = self._bounds(run, alias, first, count, ranks, floors)
+                    runner.run(bounds, lambda rows, found=found: found.append(rows[:, :-2].copy()))
+
+    def _bounds(
+        self,
+        run: QueryRun,
+        driver: str,
+        first: int,
+        count: int,
+        ranks: Mapping[tuple[str, str], Int64Array],
+        floors: Mapping[str, Int64Array],
+    ) -> Bounds:
+        query = run.plan.query
+        stream = query.ref(driver).stream
+        driver_place = run.members[driver].place
+        repeated = sum(ref.stream == stream for ref in query.refs) > 1
+        width = count if ranks or floors or repeated else 1
+        limits = np.empty((len(query.refs), width), np.int64)
+        lows = np.empty_like(limits)
+        for place, ref in enumerate(query.refs):
+            rows = self.windows[ref.stream].store.rows
+            if ref.stream == stream and place != driver_place:
+                # A tuple under two aliases counts once: it is driven by the first of them.
+                limits[place] = np.arange(first, first + count) + (place > driver_place)
+            elif (stream, ref.stream) in ranks:
+                limits[place] = ranks[stream, ref.stream] + self.windows[ref.stream].first_new
+            else:
+                limits[place] = rows.head
+            lows[place] = floors.get(ref.stream, rows.tail)
+        return Bounds(first, first + count, limits, lows)
+
+    def _eager_floors(self, ts: Int64Array, progress: Progress) -> dict[str, Int64Array]:
+        """For each stream, the first row that has not expired when a tuple of time `ts` is joined."""
+        floors = {}
+        for stream, window in self.windows.items():
+            bound = np.minimum(ts - window.longest, self.bound(stream, progress))
+            counted = any(isinstance(ref.window, CountWindow) for ref in window.windows.values())
+            if not counted:
+                floors[stream] = window.store.rows.tail + np.searchsorted(window.store.living("prefix_max"), bound)
+        return floors
+
+    def _gather(self, run: QueryRun, found: Sequence[Int64Array]) -> list[pa.Table]:
+        rows = found[0] if len(found) == 1 else np.concatenate(found)
+        run.results += len(rows)
+        return list(_gather_tables(run, rows))
+
+    # -- expiry -------------------------------------------------------------------------------------------------------------
+
+    def horizon(self, query: JoinQuery, alias: str, progress: Progress) -> int:
+        """The earliest time a future result that uses an old tuple of `alias` can have."""
+        return progress.watermark(ref.stream for ref in query.refs if ref.alias != alias)
+
+    def bound(self, stream: str, progress: Progress) -> int:
+        """The event time below which no time window needs a tuple of `stream`."""
+        bounds = [
+            self.horizon(self.runs[query].plan.query, alias, progress) - ref.window.micros
+            for (query, alias), ref in self.windows[stream].windows.items()
+            if not isinstance(ref.window, CountWindow)
+        ]
+        return max(min(bounds, default=LONG_AGO), LONG_AGO)
+
+    def expire(self, progress: Progress) -> None:
+        for stream, window in self.windows.items():
+            bound = self.bound(stream, progress)
+            if bound > LONG_AGO:
+                window.store.expire_before(bound)
+
+
+def _gather_tables(run: QueryRun, rows: Int64Array) -> list[pa.Table]:
+    """The output columns of results; in several tables when one Arrow array cannot hold all strings."""
+
+    def resolve(column: Column) -> pa.Array:
+        member = run.members[column.alias]
+        return member.store.take(f".{column.name}", rows[:, member.place])
+
+    query = run.plan.query
+    try:
+        arrays = [evaluate(output.expression, resolve, len(rows)) for output in query.outputs]
+    except OverflowError:
+        half = len(rows) // 2
+        return _gather_tables(run, rows[:half]) + _gather_tables(run, rows[half:])
+    return [pa.Table.from_arrays(arrays, schema=query.schema)]
+
+
+def _interleave(
+    incoming: Mapping[str, Arrivals], streams: Sequence[str], *, by_time: bool
+) -> dict[tuple[str, str], Int64Array]:
+    """For each pair of streams, how many new tuples of the second come before each new tuple of the first."""
+    ranks = {}
+    for number, stream in enumerate(streams):
+        for other_number, other in enumerate(streams):
+            if stream == other:
+                continue
+            if by_time:
+                side = "right" if other_number < number else "left"
+                ranks[stream, other] = np.searchsorted(incoming[other].ts, incoming[stream].ts, side=side)
+            else:
+                before = len(incoming[other]) if other_number < number else 0
+                ranks[stream, other] = np.full(len(incoming[stream]), before, np.int64)
+    return ranks

@@ -1,0 +1,57 @@
+"""Chained hash indexes: `head[slot]` is the newest row of a chain, `next[row - base]` the one before it.
+
+Row numbers along a chain only fall, so a walk ends at the first row that is too old to matter, and expiry never touches the index.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail._typing import ByteArray, Int64Array, UInt64Array
+from dovetail.engine.kernels.compile import kernel
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@kernel
+def insert(
+    head: Int64Array,
+    following: Int64Array,
+    code: UInt64Array,
+    first: int,
+    stop: int,
+    base: int,
+    shift: np.uint64,
+) -> None:
+    """Put rows `first` to `stop` (exclusive) on top of their chains."""
+    for row in range(first, stop):
+        place = row - base
+        slot = np.int64((code[place] * GOLDEN) >> shift)
+        following[place] = head[slot]
+        head[slot] = row
+
+
+@kernel
+def hash_bytes(starts: Int64Array, lengths: Int64Array, data: ByteArray, out: UInt64Array) -> None:
+    """Hash byte strings to 64 bits, eight bytes at a time."""
+    for i in range(len(out)):
+        start, length = starts[i], lengths[i]
+        state = np.uint64(length) * GOLDEN
+        position = start
+        end = start + length
+        while position < end:
+            word = np.uint64(0)
+            for offset in range(min(8, end - position)):
+                word |= np.uint64(data[position + offset]) << np.uint64(8 * offset)
+            state = (state ^ word) * np.uint64(0xFF51AFD7ED558CCD)
+            state ^= state >> np.uint64(32)
+            position += 8
+        out[i] = state
+
+
+@kernel
+def mix(left: UInt64Array, right: UInt64Array, out: UInt64Array) -> None:
+    """Combine two codes into one; order matters."""
+    for i in range(len(out)):
+        state = (left[i] ^ (left[i] >> np.uint64(31))) * np.uint64(0xC4CEB9FE1A85EC53)
+        out[i] = (state ^ right[i]) * GOLDEN

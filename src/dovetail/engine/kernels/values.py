@@ -1,0 +1,63 @@
+"""Copying and comparing values of variable length."""
+
+from __future__ import annotations
+
+from dovetail._typing import ByteArray, Int64Array
+from dovetail.engine.kernels.compile import kernel
+
+
+@kernel
+def gather_lengths(lengths: Int64Array, places: Int64Array, offsets: Int64Array) -> int:
+    """Write where each gathered value starts (one more entry than values); return the total length."""
+    total = 0
+    for i in range(len(places)):
+        offsets[i] = total
+        total += lengths[places[i]]
+    offsets[len(places)] = total
+    return total
+
+
+@kernel
+def gather_bytes(
+    starts: Int64Array, shift: int, data: ByteArray, places: Int64Array, offsets: Int64Array, out: ByteArray
+) -> None:
+    """Copy the gathered values one after another; `shift` is the heap position of `data[0]`."""
+    for i in range(len(places)):
+        source = starts[places[i]] - shift
+        for position in range(offsets[i], offsets[i + 1]):
+            out[position] = data[source]
+            source += 1
+
+
+@kernel
+def mark_equal_bytes(
+    partial: Int64Array,
+    count: int,
+    left: int,
+    left_base: int,
+    left_starts: Int64Array,
+    left_lengths: Int64Array,
+    left_shift: int,
+    left_data: ByteArray,
+    right: int,
+    right_base: int,
+    right_starts: Int64Array,
+    right_lengths: Int64Array,
+    right_shift: int,
+    right_data: ByteArray,
+    marks: Int64Array,
+) -> None:
+    """Set the mark of each partial result whose two values are the same bytes; clear the others."""
+    for k in range(count):
+        a = partial[k, left] - left_base
+        b = partial[k, right] - right_base
+        length = left_lengths[a]
+        same = length == right_lengths[b]
+        if same:
+            i = left_starts[a] - left_shift
+            j = right_starts[b] - right_shift
+            for offset in range(length):
+                if left_data[i + offset] != right_data[j + offset]:
+                    same = False
+                    break
+        marks[k] = 1 if same else 0

@@ -1,0 +1,65 @@
+"""Codes: 64-bit stand-ins for the values that equalities compare.
+
+Equal values have equal codes. For types that fit 64 bits the code *is* the value, once the numbers that Spark holds equal are made
+the same (-0.0 and 0.0, all NaNs); for the others it is a hash, and `is_exact` says that matches must be verified.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail._typing import UInt64Array
+from dovetail.engine.columns import byte_values, fixed_values, valid_mask
+from dovetail.engine.kernels.index import hash_bytes, mix
+
+NULL_CODE = np.uint64(0xA5C3_96E1_7B4D_2F08)
+"""The code of NULL. It equals nothing: every reader checks validity, the value only keeps NULLs out of other chains."""
+_EXACT_DECIMAL_DIGITS = 18
+
+
+def is_exact(dtype: pa.DataType) -> bool:
+    """Whether equal codes mean equal values."""
+    if pa.types.is_decimal(dtype):
+        return bool(dtype.precision <= _EXACT_DECIMAL_DIGITS)
+    return not (pa.types.is_string(dtype) or pa.types.is_binary(dtype))
+
+
+def codes_of(values: pa.Array) -> UInt64Array:
+    """The code of every value of a SQL type."""
+    codes = _codes(values)
+    valid = valid_mask(values)
+    return codes if valid is None else np.where(valid, codes, NULL_CODE)
+
+
+def _codes(values: pa.Array) -> UInt64Array:
+    dtype = values.type
+    if pa.types.is_string(dtype) or pa.types.is_binary(dtype):
+        starts, lengths, data = byte_values(values)
+        out = np.empty(len(values), np.uint64)
+        hash_bytes(starts, lengths, data, out)
+        return out
+    if pa.types.is_decimal(dtype):
+        halves = fixed_values(values).view(np.uint64)
+        low, high = np.ascontiguousarray(halves[0::2]), np.ascontiguousarray(halves[1::2])
+        if is_exact(dtype):
+            return low
+        out = np.empty(len(values), np.uint64)
+        mix(low, high, out)
+        return out
+    bits = fixed_values(values)
+    if pa.types.is_floating(dtype):
+        numbers = bits.astype(np.float64) + 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        return numbers.view(np.uint64)
+    return bits.astype(np.int64).view(np.uint64)
+
+
+def combine(codes: list[UInt64Array]) -> UInt64Array:
+    """One code for a key of several parts."""
+    combined = codes[0]
+    for other in codes[1:]:
+        out = np.empty(len(combined), np.uint64)
+        mix(combined, other, out)
+        combined = out
+    return combined

@@ -1,0 +1,91 @@
+"""What a plan asks of each alias's window: columns to gather, codes to compare, indexes to probe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dovetail.engine.keys import is_exact
+from dovetail.engine.window_store import KeyId
+from dovetail.plan.nodes import KeyPart, ProbeStage, QueryPlan
+from dovetail.query.expressions import Column, Expression, columns, rename_alias
+from dovetail.query.model import Condition
+
+
+def stored_name(expression: Expression) -> str:
+    """The name under which a window keeps an expression's values: its text without the alias."""
+    return str(rename_alias(expression, lambda _: ""))
+
+
+@dataclass(slots=True)
+class AliasNeeds:
+    """What one alias of one query needs."""
+
+    columns: dict[str, Expression] = field(default_factory=dict)
+    parts: dict[str, Expression] = field(default_factory=dict)
+    codes: set[KeyId] = field(default_factory=set)
+    indexes: set[KeyId] = field(default_factory=set)
+
+    def add_column(self, expression: Expression) -> None:
+        self.columns[stored_name(expression)] = rename_alias(expression, lambda _: "")
+
+    def add_part(self, expression: Expression) -> None:
+        self.parts[stored_name(expression)] = rename_alias(expression, lambda _: "")
+        self.codes.add((stored_name(expression),))
+        if not is_exact(expression.type):
+            self.add_column(expression)
+
+    def update(self, other: AliasNeeds) -> None:
+        self.columns.update(other.columns)
+        self.parts.update(other.parts)
+        self.codes |= other.codes
+        self.indexes |= other.indexes
+
+
+def key_id(stage: ProbeStage) -> KeyId:
+    return tuple(stored_name(part.target) for part in stage.key)
+
+
+def plan_needs(plan: QueryPlan) -> dict[str, AliasNeeds]:
+    """The needs of every alias of a planned query."""
+    needs = {alias: AliasNeeds() for alias in plan.query.aliases}
+
+    def gather(expression: Expression) -> None:
+        for column in columns(expression):
+            needs[column.alias].add_column(column)
+
+    for output in plan.query.outputs:
+        gather(output.expression)
+    for condition in late_conditions(plan):
+        gather(condition.expression)
+    for path in plan.paths:
+        for stage in path.stages:
+            if stage.key:
+                _need_key(needs, stage)
+    return needs
+
+
+def _need_key(needs: dict[str, AliasNeeds], stage: ProbeStage) -> None:
+    target = needs[stage.alias]
+    for part in stage.key:
+        target.add_part(part.target)
+        needs[part.source.alias].add_part(part.source.expression)
+    target.codes.add(key_id(stage))
+    if stage.access == "hash":
+        target.indexes.add(key_id(stage))
+
+
+def late_conditions(plan: QueryPlan) -> tuple[Condition, ...]:
+    """Everything checked on values after a probe: theta conditions, and equalities that hashing does not settle."""
+    exact = tuple(Condition(edge.expression, edge.text) for edge in plan.query.inexact_equalities)
+    return plan.query.conditions + exact
+
+
+def must_verify(stage: ProbeStage) -> tuple[KeyPart, ...]:
+    """The parts of a stage's key whose equality the matching codes do not prove."""
+    if len(stage.key) > 1:
+        return stage.key
+    return tuple(part for part in stage.key if not is_exact(part.target.type))
+
+
+def plain_column(name: str, expression: Expression) -> bool:
+    return isinstance(expression, Column) and name == f".{expression.name}"

@@ -1,0 +1,115 @@
+"""How far each stream has come, and which tuples are too late or too far ahead.
+
+H is a stream's largest event time in *earlier* batches. A tuple is late if and only if its time is below H - lateness; all tuples of a
+batch are judged by the same H, so their order within it never matters. The watermark, H - lateness, is the earliest time that a
+tuple of a later batch can have. Time only moves forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail._typing import BoolArray, Int64Array
+from dovetail.engine.window_store import LONG_AGO
+from dovetail.schema import StreamSchema
+
+PartitionValue = str | int | bool | None
+
+
+@dataclass(slots=True)
+class StreamProgress:
+    """One stream's H, and what was refused."""
+
+    schema: StreamSchema
+    head: int = LONG_AGO
+    partition_heads: dict[PartitionValue, int] = field(default_factory=dict)
+    moved_at: int | None = None
+    """Clock reading when H last moved."""
+    arrived: int = 0
+    late: int = 0
+    ahead: int = 0
+
+    @property
+    def watermark(self) -> int:
+        """The earliest event time that a later batch may hold."""
+        return self.head - self.schema.lateness if self.head > LONG_AGO else LONG_AGO
+
+    def acceptable(self, ts: Int64Array, now: int | None) -> tuple[BoolArray | None, int, int]:
+        """Which tuples to keep (None: all), how many are late, how many too far ahead."""
+        late = ts < self.watermark
+        ahead = np.zeros(0, np.bool_)
+        if self.schema.max_ahead is not None and now is not None:
+            ahead = ts > now + self.schema.max_ahead
+        late_count, ahead_count = int(np.count_nonzero(late)), int(np.count_nonzero(ahead))
+        if not late_count and not ahead_count:
+            return None, 0, 0
+        return ~(late | ahead) if len(ahead) else ~late, late_count, ahead_count
+
+    def observe(self, ts: Int64Array, partitions: pa.Array | None, now: int | None) -> None:
+        """Take note of a batch's event times (those too far ahead excluded)."""
+        before = self.head
+        if partitions is not None and len(ts):
+            largest = pa.table({"p": partitions, "t": ts}).group_by("p").aggregate([("t", "max")])
+            for value, time in zip(largest["p"].to_pylist(), largest["t_max"].to_pylist(), strict=True):
+                self.partition_heads[value] = max(time, self.partition_heads.get(value, LONG_AGO))
+            self.head = max(self.head, min(self.partition_heads.values()))
+        elif len(ts):
+            self.head = max(self.head, int(ts.max()))
+        if now is not None and (self.head > before or self.moved_at is None):
+            self.moved_at = now
+
+    def is_idle(self, now: int | None) -> bool:
+        """Whether the stream has stood still for longer than it may."""
+        if self.schema.idle_after is None or now is None or self.moved_at is None:
+            return False
+        return now - self.moved_at > self.schema.idle_after
+
+
+class Progress:
+    """The progress of all streams."""
+
+    def __init__(self, streams: Mapping[str, StreamSchema]) -> None:
+        self.streams = {name: StreamProgress(schema) for name, schema in streams.items()}
+
+    def __getitem__(self, stream: str) -> StreamProgress:
+        return self.streams[stream]
+
+    def watermark(self, streams: Iterable[str]) -> int:
+        """The smallest watermark of some streams."""
+        return min(self.streams[stream].watermark for stream in streams)
+
+    def advance(self, stream: str, time: int) -> None:
+        """Promise that no tuple of `stream` before `time` (less its lateness) will come."""
+        progress = self.streams[stream]
+        progress.head = max(progress.head, time)
+
+    def lift_idle(self, now: int | None) -> None:
+        """Bring idle streams up to the slowest of the others, so that they hold nobody's state.
+
+        A tuple that comes after all and lies behind is then late, and counted: dropping state without moving H would lose
+        its results silently.
+        """
+        idle = [progress for progress in self.streams.values() if progress.is_idle(now)]
+        active = [progress.watermark for progress in self.streams.values() if not progress.is_idle(now)]
+        if not idle or not active or min(active) == LONG_AGO:
+            return
+        for progress in idle:
+            progress.head = max(progress.head, min(active) + progress.schema.lateness)
+
+    def metrics(self, stream: str) -> dict[str, int | None]:
+        progress = self.streams[stream]
+        return {
+            "arrivals": progress.arrived,
+            "late": progress.late,
+            "ahead": progress.ahead,
+            "event_time": progress.head if progress.head > LONG_AGO else None,
+        }
+
+
+def largest_of(values: pa.Array) -> int:
+    return int(pc.max(values).as_py())

@@ -1,0 +1,96 @@
+"""Count windows: tuples wait until their time is settled, then join in one agreed order.
+
+The last n tuples at some instant are known only when no earlier tuple can come any more. So the queries with count windows over the
+same streams get windows of their own, entered in (event time, content) order by tuples below the *frontier*, the smallest watermark
+of those streams. A tuple's count window ends when the n-th tuple after it enters; ends below the frontier never change again, and
+every result of settled tuples is therefore final. Filters and NULL keys hide tuples from a query but do not keep them out of the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail._typing import BoolArray
+from dovetail.config import Config
+from dovetail.engine.arena import Arena
+from dovetail.engine.group import JoinGroup, SharedWindow
+from dovetail.engine.intake import Batch, in_content_order
+from dovetail.engine.progress import Progress
+from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
+from dovetail.plan.nodes import QueryPlan
+from dovetail.query.model import CountWindow
+from dovetail.schema import StreamSchema
+
+
+class SettledGroup(JoinGroup):
+    """A `JoinGroup` whose tuples enter when they are settled."""
+
+    def __init__(
+        self, name: str, streams: Mapping[str, StreamSchema], config: Config, arena: Arena, frontier: frozenset[str]
+    ) -> None:
+        super().__init__(name, streams, config, arena)
+        self.frontier = frontier
+        self.pending: dict[str, WindowStore] = {}
+
+    def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None) -> None:
+        super().add_query(plan, places)
+        for stream in self.windows:
+            if stream not in self.pending:
+                store = WindowStore(self._arena, f"{self.name}.{stream}.pending", attach=self.attaching)
+                for field in self._streams[stream].columns:
+                    store.add_column(f".{field.name}", field.type)
+                self.pending[stream] = store
+
+    def drop_query(self, name: str) -> None:
+        super().drop_query(name)
+        self.pending = {stream: store for stream, store in self.pending.items() if stream in self.windows}
+
+    def wait(self, batches: Mapping[str, Batch]) -> None:
+        """Take in tuples that may not be settled yet."""
+        for stream, batch in batches.items():
+            if stream in self.pending and len(batch):
+                columns = {f".{name}": values for name, values in batch.columns.items()}
+                self.pending[stream].append(Arrivals(batch.ts, columns, {}, []))
+
+    def settle(self, progress: Progress) -> dict[str, list[pa.Table]]:
+        """Let the tuples below the frontier join."""
+        frontier = progress.watermark(self.frontier)
+        ready = {stream: batch for stream, store in self.pending.items() if (batch := _take_before(store, frontier))}
+        if not ready:
+            return {}
+        return self.join(self.prepare(ready, all_rows=True), progress, together=True)
+
+    def expire(self, progress: Progress) -> None:
+        frontier = progress.watermark(self.frontier)
+        for window in self.windows.values():
+            if frontier > LONG_AGO:
+                window.store.expire_where(lambda window=window: self._alive(window, frontier, progress))
+
+    def _alive(self, window: SharedWindow, frontier: int, progress: Progress) -> BoolArray:
+        store = window.store
+        alive = np.zeros(len(store.rows), np.bool_)
+        for (query, alias), ref in window.windows.items():
+            horizon = min(frontier, self.horizon(self.runs[query].plan.query, alias, progress))
+            if isinstance(ref.window, CountWindow):
+                alive |= store.living(store.ledgers[ref.window].ends) >= horizon
+            else:
+                alive |= store.living("ts") >= horizon - ref.window.micros
+        return alive
+
+
+def _take_before(store: WindowStore, frontier: int) -> Batch | None:
+    """Remove the tuples before `frontier` and give them in (event time, content) order."""
+    ready = store.living("ts") < frontier
+    if not ready.any():
+        return None
+    rows = store.rows
+    numbers = np.flatnonzero(ready) + rows.tail
+    columns = {name[1:]: store.take(name, numbers) for name in store.columns}
+    batch = Batch(columns, rows["ts"][numbers - rows.base].copy())
+    for column in store.columns.values():
+        column.before_keep(~ready)
+    rows.keep(~ready)
+    return in_content_order(batch)

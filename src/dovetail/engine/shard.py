@@ -1,0 +1,170 @@
+"""ShardEngine: the driver of one shard. Arrow batches and progress in, result batches out; no Spark, no wall clock.
+
+A push does everything that can fail before it changes anything: tables are checked, judged by time, and every stored expression is
+computed. Then tuples join, results are gathered, time moves, and last of all tuples expire, so that nothing a result needs can be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from dovetail.config import Config
+from dovetail.engine.arena import Arena, HeapArena
+from dovetail.engine.group import JoinGroup, QueryRun
+from dovetail.engine.intake import Batch, in_time_order, read_batch
+from dovetail.engine.progress import Progress
+from dovetail.engine.settle import SettledGroup
+from dovetail.errors import ConfigError, listed
+from dovetail.plan.nodes import QueryPlan
+from dovetail.query.model import CountWindow, JoinQuery
+from dovetail.schema import StreamSchema
+
+Places = Mapping[str, tuple[int, int]]
+
+
+class ShardEngine:
+    """Joins batches of streams for any number of queries over shared windows."""
+
+    def __init__(self, config: Config | None = None, arena: Arena | None = None) -> None:
+        self.config = config or Config()
+        self.arena = arena or HeapArena()
+        self.streams: dict[str, StreamSchema] = {}
+        self.progress = Progress({})
+        self.batches = 0
+        self.joined = JoinGroup("joined", self.streams, self.config, self.arena)
+        self.settled: dict[str, SettledGroup] = {}
+
+    def add_stream(self, schema: StreamSchema) -> None:
+        self.streams[schema.name] = schema
+        self.progress.streams.update(Progress({schema.name: schema}).streams)
+
+    # -- queries ------------------------------------------------------------------------------------------------------------
+
+    def add_query(self, plan: QueryPlan) -> None:
+        """Start a query. It sees the tuples of later batches only."""
+        self._group_for(plan.query).add_query(plan)
+
+    def drop_query(self, name: str) -> None:
+        group = self.group_of(name)
+        group.drop_query(name)
+        if group is not self.joined and not group.runs:
+            del self.settled[group.name]
+
+    def group_of(self, name: str) -> JoinGroup:
+        groups = (self.joined, *self.settled.values())
+        return next(group for group in groups if name in group.runs)
+
+    def run_of(self, name: str) -> QueryRun:
+        return self.group_of(name).runs[name]
+
+    def _group_for(self, query: JoinQuery) -> JoinGroup:
+        if not query.has_count_window:
+            return self.joined
+        frontier = frozenset(ref.stream for ref in query.refs if isinstance(ref.window, CountWindow))
+        # Tuples that wait in a group would be seen by a query added later, so a group takes queries of one instant only.
+        name = f"settled:{self.batches}:{','.join(sorted(frontier))}"
+        return self.settled_group(name, frontier)
+
+    def settled_group(self, name: str, frontier: frozenset[str]) -> SettledGroup:
+        if name not in self.settled:
+            self.settled[name] = SettledGroup(name, self.streams, self.config, self.arena, frontier)
+        return self.settled[name]
+
+    # -- data ---------------------------------------------------------------------------------------------------------------
+
+    def push(self, tables: Mapping[str, object], now: int | None = None) -> dict[str, pa.Table]:
+        """Join one batch; return the results it completes, one table per query."""
+        unknown = [stream for stream in tables if stream not in self.streams]
+        if unknown:
+            raise ConfigError(
+                f"push got tuples for {listed(unknown)}; declared streams: {listed(self.streams)}",
+                "declare a stream before pushing to it",
+            )
+        read = {stream: read_batch(self.streams[stream], tables[stream]) for stream in self.streams if stream in tables}
+        accepted, refused = {}, {}
+        for stream, batch in read.items():
+            keep, late, ahead = self.progress[stream].acceptable(batch.ts, now)
+            accepted[stream] = in_time_order(batch if keep is None else batch.take(keep.nonzero()[0]))
+            refused[stream] = (late, ahead)
+        prepared = self.joined.prepare(accepted)
+
+        self._move_time(read, refused, now)
+        results: dict[str, list[pa.Table]] = self.joined.join(
+            prepared, self.progress, together=self.config.evaluation == "eager"
+        )
+        for group in self.settled.values():
+            group.wait(accepted)
+        return self._finish(results)
+
+    def advance(self, times: Mapping[str, int]) -> dict[str, pa.Table]:
+        """Move streams' progress without tuples; return the results that this settles."""
+        for stream, time in times.items():
+            self.progress.advance(stream, time)
+        return self._finish({})
+
+    def _move_time(self, read: Mapping[str, Batch], refused: Mapping[str, tuple[int, int]], now: int | None) -> None:
+        for stream, batch in read.items():
+            progress = self.progress[stream]
+            late, ahead = refused[stream]
+            progress.arrived += len(batch)
+            progress.late += late
+            progress.ahead += ahead
+            if ahead:
+                on_time = (batch.ts <= (now or 0) + (progress.schema.max_ahead or 0)).nonzero()[0]
+                batch = batch.take(on_time)  # noqa: PLW2901
+            partitions = batch.columns[progress.schema.progress_by] if progress.schema.progress_by else None
+            progress.observe(batch.ts, partitions, now)
+        self.progress.lift_idle(now)
+
+    def _finish(self, results: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
+        for group in self.settled.values():
+            results.update(group.settle(self.progress))
+        for group in (self.joined, *self.settled.values()):
+            group.expire(self.progress)
+        self.batches += 1
+        return {name: self._whole(name, results.get(name, [])) for name in self.query_names}
+
+    def _whole(self, name: str, tables: list[pa.Table]) -> pa.Table:
+        if len(tables) == 1:
+            return tables[0]
+        return pa.concat_tables(tables) if tables else self.run_of(name).plan.query.schema.empty_table()
+
+    @property
+    def query_names(self) -> list[str]:
+        return [name for group in (self.joined, *self.settled.values()) for name in group.runs]
+
+    # -- numbers ------------------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, dict[str, dict[str, object]]]:
+        """Counters so far: per stream (arrivals, drops, state) and per query (probes, matches, results)."""
+        streams: dict[str, dict[str, object]] = {}
+        for stream in self.streams:
+            tuples, nbytes = 0, 0
+            for group in (self.joined, *self.settled.values()):
+                stores = [group.windows[stream].store] if stream in group.windows else []
+                if isinstance(group, SettledGroup) and stream in group.pending:
+                    stores.append(group.pending[stream])
+                tuples += sum(len(store.rows) for store in stores)
+                nbytes += sum(store.nbytes for store in stores)
+            streams[stream] = {**self.progress.metrics(stream), "state_tuples": tuples, "state_bytes": nbytes}
+        return {"streams": streams, "queries": {name: self._query_metrics(name) for name in self.query_names}}
+
+    def _query_metrics(self, name: str) -> dict[str, object]:
+        run = self.run_of(name)
+        paths = {
+            driver: [
+                {"alias": stage.alias, "access": stage.access, "probes": c.probes, "looked": c.looked, "matches": c.matches}
+                for stage, c in zip(runner.path.stages, runner.counts, strict=True)
+            ]
+            for driver, runner in run.runners.items()
+        }
+        stages = [stage for path in paths.values() for stage in path if stage["access"] != "new"]
+        return {
+            "results": run.results,
+            "probes": sum(int(stage["probes"]) for stage in stages),
+            "looked": sum(int(stage["looked"]) for stage in stages),
+            "matches": sum(int(stage["matches"]) for stage in stages),
+            "paths": paths,
+        }

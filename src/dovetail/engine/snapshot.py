@@ -1,0 +1,202 @@
+"""A shard's state as Arrow and JSON under a format version: snapshots, and the manifest that goes with mapped arrays.
+
+A snapshot holds the tuples that windows still need, which of them each query may see (that depends on when the query was added), and
+how far each stream has come. Indexes, composite codes and the ends of count windows are made again from these.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.config import Config
+from dovetail.engine.arena import Arena
+from dovetail.engine.group import JoinGroup
+from dovetail.engine.keys import combine
+from dovetail.engine.progress import StreamProgress
+from dovetail.engine.settle import SettledGroup
+from dovetail.engine.shard import ShardEngine
+from dovetail.engine.window_store import Arrivals, WindowStore
+from dovetail.errors import StateError
+from dovetail.plan.nodes import QueryPlan
+from dovetail.schema import StreamSchema
+
+MAGIC = b"DOVETAIL"
+VERSION = 1
+_HEADER = struct.Struct("<8sIQ")
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(slots=True)
+class StoredShard:
+    """A snapshot that has been read, not yet filled into an engine."""
+
+    config: Config
+    streams: list[StreamSchema]
+    queries: list[tuple[str, str]]
+    extra: dict[str, Any]
+    manifest: dict[str, Any]
+    tables: list[pa.Table] = field(default_factory=list)
+
+    def fill(self, engine: ShardEngine, plans: Mapping[str, QueryPlan]) -> None:
+        """Bring an engine that knows the streams, and nothing else, to the stored state."""
+        _restore_queries(engine, self.manifest, plans)
+        for store, table in zip(_stores(engine), self.tables, strict=True):
+            store.append(_arrivals(store, table))
+
+
+def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
+    """The whole state of an engine, and whatever JSON its session adds."""
+    header = json.dumps(manifest(engine) | {"extra": extra}).encode()
+    parts = [_HEADER.pack(MAGIC, VERSION, len(header)), header]
+    for store in _stores(engine):
+        sink = pa.BufferOutputStream()
+        table = _table(store)
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        content = sink.getvalue()
+        parts += [_LENGTH.pack(len(content)), content.to_pybytes()]
+    return b"".join(parts)
+
+
+def read_snapshot(blob: bytes) -> StoredShard:
+    """Check a snapshot and read its declarations and tables."""
+    if len(blob) < _HEADER.size or blob[: len(MAGIC)] != MAGIC:
+        raise StateError("this is not a Dovetail snapshot", "pass the bytes that snapshot() returned")
+    _, version, length = _HEADER.unpack_from(blob)
+    if version != VERSION:
+        raise StateError(f"the snapshot has format version {version}; this release reads version {VERSION}")
+    end = _HEADER.size + length
+    try:
+        content = json.loads(blob[_HEADER.size : end])
+        tables = []
+        while end < len(blob):
+            (size,) = _LENGTH.unpack_from(blob, end)
+            end += _LENGTH.size + size
+            if end > len(blob):
+                raise StateError("the snapshot is cut short")
+            tables.append(pa.ipc.open_stream(pa.py_buffer(blob)[end - size : end]).read_all())
+    except (ValueError, struct.error, pa.ArrowInvalid, OSError) as error:
+        raise StateError(f"the snapshot is damaged: {error}") from None
+    if len(tables) != content["stores"]:
+        raise StateError(f"the snapshot is cut short: it holds {len(tables)} of {content['stores']} windows")
+    return _stored(content, tables)
+
+
+def manifest(engine: ShardEngine) -> dict[str, Any]:
+    """What an engine knows beside its arrays, as JSON: enough to attach another engine to the same mapped arrays."""
+    groups = [engine.joined, *engine.settled.values()]
+    return {
+        "config": asdict(engine.config),
+        "batches": engine.batches,
+        "streams": [_stream_json(engine.progress[name]) for name in engine.streams],
+        "groups": [_group_json(group) for group in groups],
+        "stores": sum(1 for _ in _stores(engine)),
+    }
+
+
+def attach(arena: Arena, stored: Mapping[str, Any], plans: Mapping[str, QueryPlan]) -> ShardEngine:
+    """An engine over the arrays that another one, whose `manifest` this is, left in `arena`."""
+    described = _stored(dict(stored), [])
+    engine = ShardEngine(described.config, arena)
+    for schema in described.streams:
+        engine.add_stream(schema)
+    _restore_queries(engine, described.manifest, plans, attaching=True)
+    return engine
+
+
+def _stored(content: dict[str, Any], tables: list[pa.Table]) -> StoredShard:
+    streams = [_stream_schema(stream) for stream in content["streams"]]
+    queries = [(q["name"], q["sql"]) for group in content["groups"] for q in group["queries"]]
+    return StoredShard(Config(**content["config"]), streams, queries, content.get("extra", {}), content, tables)
+
+
+def _stream_json(progress: StreamProgress) -> dict[str, Any]:
+    schema = asdict(progress.schema) | {"columns": base64.b64encode(progress.schema.columns.serialize()).decode()}
+    counters = {name: getattr(progress, name) for name in ("head", "moved_at", "arrived", "late", "ahead")}
+    return {"schema": schema, "partition_heads": list(progress.partition_heads.items()), **counters}
+
+
+def _stream_schema(stored: Mapping[str, Any]) -> StreamSchema:
+    columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["schema"]["columns"])))
+    return StreamSchema(**{**stored["schema"], "columns": columns})
+
+
+def _group_json(group: JoinGroup) -> dict[str, Any]:
+    queries = []
+    for name, run in group.runs.items():
+        members = run.members.items()
+        places = {alias: [member.word, int(member.bit)] for alias, member in members}
+        queries.append({"name": name, "sql": run.plan.query.sql, "places": places, "results": run.results})
+    frontier = sorted(group.frontier) if isinstance(group, SettledGroup) else None
+    return {"name": group.name, "frontier": frontier, "queries": queries}
+
+
+def _restore_queries(
+    engine: ShardEngine, stored: Mapping[str, Any], plans: Mapping[str, QueryPlan], *, attaching: bool = False
+) -> None:
+    engine.batches = stored["batches"]
+    for stream in stored["streams"]:
+        progress = engine.progress[stream["schema"]["name"]]
+        for name in ("head", "moved_at", "arrived", "late", "ahead"):
+            setattr(progress, name, stream[name])
+        progress.partition_heads = dict(stream["partition_heads"])
+    for entry in stored["groups"]:
+        frontier = entry["frontier"]
+        group = engine.joined if frontier is None else engine.settled_group(entry["name"], frozenset(frontier))
+        group.attaching = attaching
+        for query in entry["queries"]:
+            places = {alias: (word, bit) for alias, (word, bit) in query["places"].items()}
+            group.add_query(plans[query["name"]], places)
+            group.runs[query["name"]].results = query["results"]
+        group.attaching = False
+    for store in _stores(engine):
+        store.attached()
+
+
+def _stores(engine: ShardEngine) -> Iterator[WindowStore]:
+    """Every store of an engine, always in the same order."""
+    for group in (engine.joined, *engine.settled.values()):
+        for stream in sorted(group.windows):
+            yield group.windows[stream].store
+            if isinstance(group, SettledGroup):
+                yield group.pending[stream]
+
+
+def _table(store: WindowStore) -> pa.Table:
+    """The living rows: event times, flags, columns, and the codes of single key parts."""
+    rows = np.arange(store.rows.tail, store.rows.head)
+    columns: dict[str, Any] = {"ts": store.living("ts")}
+    for word in range(store.flag_words):
+        columns[store.flag_name(word)] = store.living(store.flag_name(word))
+    for name in store.columns:
+        columns[f"column:{name}"] = store.take(name, rows)
+    for key, name in store.codes.items():
+        if len(key) == 1:
+            columns[name] = store.living(name)
+    return pa.table(columns)
+
+
+def _arrivals(store: WindowStore, table: pa.Table) -> Arrivals:
+    def numbers(name: str) -> Any:
+        return table.column(name).to_numpy()
+
+    try:
+        parts = {key[0]: numbers(name) for key, name in store.codes.items() if len(key) == 1}
+        columns = {name: _whole(table.column(f"column:{name}")) for name in store.columns}
+        flags = [numbers(store.flag_name(word)) for word in range(store.flag_words)]
+        codes = {key: combine([parts[part] for part in key]) for key in store.codes}
+    except KeyError as error:
+        raise StateError(f"the snapshot lacks {error} of window {store.name!r}") from None
+    return Arrivals(numbers("ts"), columns, codes, flags)
+
+
+def _whole(values: pa.ChunkedArray) -> pa.Array:
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()

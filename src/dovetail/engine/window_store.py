@@ -1,0 +1,279 @@
+"""A stream's window: columns, codes, hash indexes, the ends of count windows, and expiry.
+
+Rows are appended in batches and only forgotten once no result can need them, so a row number stays good for the whole of a
+batch. Rows are expected, not required, to come in event-time order: `prefix_max` lets a probe stop early without assuming it.
+Expiry moves `tail` past a prefix; when the rows behind it that have expired outnumber the living (one tuple with a wrong clock is
+enough), the window is rewritten without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail._typing import BoolArray, Int64Array, UInt64Array
+from dovetail.engine.arena import Arena
+from dovetail.engine.columns import BytesColumn, Column, column_for, valid_mask
+from dovetail.engine.kernels.index import insert
+from dovetail.engine.kernels.rows import (
+    close_partition_windows,
+    close_row_windows,
+    extend_prefix_max,
+    first_at_or_after,
+)
+from dovetail.engine.rows import Rows
+from dovetail.query.model import CountWindow
+
+LONG_AGO = -(1 << 62)
+"""A time before every event."""
+KeyId = tuple[str, ...]
+"""The parts of a key, each named by its expression."""
+_SMALLEST_REWRITE = 4096
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """Tuples about to enter a window, sorted by event time."""
+
+    ts: Int64Array
+    columns: Mapping[str, pa.Array]
+    codes: Mapping[KeyId, UInt64Array]
+    flags: list[UInt64Array]
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+
+@dataclass(slots=True)
+class HashIndex:
+    """Heads of the chains of one key; the links are a per-row array."""
+
+    head: Int64Array
+    shift: np.uint64
+    links: str
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What `[PARTITION BY c ROWS n]` keeps per row, and the heads of its own chains."""
+
+    window: CountWindow
+    ends: str
+    key: KeyId | None = None
+    column: str = ""
+    index: HashIndex | None = None
+    arrays: tuple[str, ...] = field(default=())
+
+
+class WindowStore:
+    """The tuples of one stream that some result may still need."""
+
+    def __init__(self, arena: Arena, name: str, *, attach: bool = False) -> None:
+        self.name = name
+        self._arena = arena
+        self._attach = attach
+        self.rows = Rows(arena, name, attach=attach)
+        self.rows.add("ts", np.int64)
+        self.rows.add("prefix_max", np.int64)
+        self.columns: dict[str, Column] = {}
+        self.codes: dict[KeyId, str] = {}
+        self.indexes: dict[KeyId, HashIndex] = {}
+        self.ledgers: dict[CountWindow, Ledger] = {}
+        self.flag_words = 0
+        self._rewrite_at = _SMALLEST_REWRITE
+
+    # -- layout -------------------------------------------------------------------------------------------------------------
+
+    def attached(self) -> None:
+        """End of attaching: what is added from now on is new."""
+        self._attach = False
+        self.rows.attached()
+
+    def add_column(self, name: str, dtype: pa.DataType) -> None:
+        if name not in self.columns:
+            self.columns[name] = column_for(self.rows, self._arena, name, dtype, attach=self._attach)
+
+    def remove_column(self, name: str) -> None:
+        self.columns.pop(name).remove()
+
+    def add_codes(self, key: KeyId) -> None:
+        if key not in self.codes:
+            self.codes[key] = f"code:{'|'.join(key)}"
+            self.rows.add(self.codes[key], np.uint64)
+
+    def add_index(self, key: KeyId) -> None:
+        self.add_codes(key)
+        if key not in self.indexes:
+            links = f"next:{'|'.join(key)}"
+            self.rows.add(links, np.int64, -1)
+            self.indexes[key] = self._empty_index(links)
+            if not self._attach:
+                self._fill_index(key, self.rows.tail)
+
+    def remove_key(self, key: KeyId) -> None:
+        if key in self.indexes:
+            links = self.indexes.pop(key).links
+            self.rows.remove(links)
+            self._arena.free(f"{self.name}.head:{links}")
+        self.rows.remove(self.codes.pop(key))
+
+    def add_flag_word(self) -> None:
+        self.rows.add(self.flag_name(self.flag_words), np.uint64)
+        self.flag_words += 1
+
+    @staticmethod
+    def flag_name(word: int) -> str:
+        return f"flags:{word}"
+
+    def clear_flag(self, word: int, bit: int) -> None:
+        self.rows[self.flag_name(word)][:] &= ~np.uint64(bit)
+
+    def add_count_window(self, window: CountWindow, key: KeyId | None, column: str) -> None:
+        """Keep the ends of `window`; `key` and `column` name the partition's code and value."""
+        if window in self.ledgers:
+            return
+        label = f"{window.partition_by or ''}:{window.rows}"
+        ledger = Ledger(window, f"last:{label}")
+        self.rows.add(ledger.ends, np.int64)
+        if key is not None:
+            ledger.key, ledger.column = key, column
+            ledger.arrays = tuple(f"{kind}:{label}" for kind in ("following", "oldest_inside", "later", "filled", "null"))
+            for array in ledger.arrays:
+                self.rows.add(array, np.int64)
+            ledger.index = self._empty_index(ledger.arrays[0])
+        self.ledgers[window] = ledger
+
+    def remove_count_window(self, window: CountWindow) -> None:
+        ledger = self.ledgers.pop(window)
+        for name in (ledger.ends, *ledger.arrays):
+            self.rows.remove(name)
+        if ledger.index is not None:
+            self._arena.free(f"{self.name}.head:{ledger.index.links}")
+
+    # -- content ------------------------------------------------------------------------------------------------------------
+
+    def append(self, arrivals: Arrivals) -> int:
+        """Add rows and return the first one's number."""
+        count = len(arrivals)
+        capacity = self.rows.capacity
+        first = self.rows.extend(count)
+        if count == 0:
+            return first
+        base = self.rows.base
+        self.rows.new("ts", count)[:] = arrivals.ts
+        for word, flags in enumerate(arrivals.flags):
+            self.rows.new(self.flag_name(word), count)[:] = flags
+        for name, column in self.columns.items():
+            column.append(arrivals.columns[name])
+        for key, name in self.codes.items():
+            self.rows.new(name, count)[:] = arrivals.codes[key]
+        place = first - base
+        prefix_max = self.rows["prefix_max"]
+        largest = int(prefix_max[place - 1]) if place > self.rows.tail - base else LONG_AGO
+        extend_prefix_max(self.rows["ts"], prefix_max, place, place + count, largest)
+        if self.rows.capacity != capacity:
+            self._rebuild_chains()
+        else:
+            for key in self.indexes:
+                self._fill_index(key, first)
+            for ledger in self.ledgers.values():
+                self._close_windows(ledger, first)
+        return first
+
+    def _empty_index(self, links: str) -> HashIndex:
+        bits = max(10, (self.rows.capacity - 1).bit_length())
+        name = f"{self.name}.head:{links}"
+        if self._attach:
+            head = self._arena.open(name, np.int64)
+        else:
+            head = self._arena.allocate(name, np.int64, 1 << bits)
+            head[:] = -1
+        return HashIndex(head, np.uint64(64 - bits), links)
+
+    def _fill_index(self, key: KeyId, first: int) -> None:
+        index, rows = self.indexes[key], self.rows
+        insert(index.head, rows[index.links], rows[self.codes[key]], first, rows.head, rows.base, index.shift)
+
+    def _rebuild_chains(self) -> None:
+        for key, index in self.indexes.items():
+            self.indexes[key] = self._empty_index(index.links)
+            self._fill_index(key, self.rows.tail)
+        for ledger in self.ledgers.values():
+            if ledger.index is not None:
+                ledger.index = self._empty_index(ledger.arrays[0])
+            self._close_windows(ledger, self.rows.tail)
+
+    def _close_windows(self, ledger: Ledger, first: int) -> None:
+        rows = self.rows
+        ts, ends, size = rows["ts"], rows[ledger.ends], ledger.window.rows
+        if ledger.index is None or ledger.key is None:
+            oldest = rows.tail - rows.base
+            close_row_windows(ts, ends, first - rows.base, rows.head - rows.base, oldest, size)
+            return
+        following, oldest_inside, later, filled, null = (rows[name] for name in ledger.arrays)
+        column = self.columns[ledger.column]
+        fresh = np.arange(first - rows.base, rows.head - rows.base)
+        valid = valid_mask(column.take(fresh))
+        null[fresh] = 0 if valid is None else ~valid
+        nothing = np.zeros(0, np.int64)
+        starts, lengths, data, data_base = nothing, nothing, np.zeros(0, np.uint8), 0
+        if isinstance(column, BytesColumn):
+            starts, lengths, data, data_base = column.starts, column.lengths, column.heap, column.heap_base
+        close_partition_windows(
+            ts, ends, rows[self.codes[ledger.key]], null, starts, lengths, data, data_base,
+            ledger.index.head, following, oldest_inside, later, filled,
+            first, rows.head, rows.tail, rows.base, ledger.index.shift, size,
+        )  # fmt: skip
+
+    def take(self, column: str, row_numbers: Int64Array) -> pa.Array:
+        return self.columns[column].take(row_numbers - self.rows.base)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the living rows, indexes included."""
+        heads = sum(index.head.nbytes for index in self.indexes.values())
+        return self.rows.nbytes + heads + sum(column.nbytes for column in self.columns.values())
+
+    # -- expiry -------------------------------------------------------------------------------------------------------------
+
+    def expire_before(self, bound: int) -> None:
+        """Forget tuples with an event time below `bound`."""
+        rows = self.rows
+        place = first_at_or_after(rows["ts"], rows.tail - rows.base, rows.head - rows.base, bound)
+        rows.tail = rows.base + place
+        self.rewrite_if_mostly(lambda: self.living("ts") >= bound)
+
+    def living(self, name: str) -> Int64Array:
+        """One array's entries for the living rows."""
+        values: Int64Array = self.rows[name][self.rows.tail - self.rows.base : self.rows.head - self.rows.base]
+        return values
+
+    def expire_where(self, alive: Callable[[], BoolArray]) -> None:
+        """Forget tuples that `alive` (asked only when it may pay) does not mark."""
+        if len(self.rows) >= self._rewrite_at:
+            mask = alive()
+            if mask.any():
+                self.rows.tail += int(mask.argmax())
+                mask = mask[int(mask.argmax()) :]
+            else:
+                self.rows.tail = self.rows.head
+                mask = mask[:0]
+            self.rewrite_if_mostly(lambda: mask)
+
+    def rewrite_if_mostly(self, alive: Callable[[], BoolArray]) -> None:
+        """Rewrite the window if less than half of a long one is alive."""
+        if len(self.rows) < self._rewrite_at:
+            return
+        mask = alive()
+        living = int(np.count_nonzero(mask))
+        if 2 * living < len(self.rows):
+            for column in self.columns.values():
+                column.before_keep(mask)
+            self.rows.keep(mask)
+            largest = LONG_AGO
+            extend_prefix_max(self.rows["ts"], self.rows["prefix_max"], 0, living, largest)
+            self._rebuild_chains()
+        self._rewrite_at = max(_SMALLEST_REWRITE, 2 * living)

@@ -1,0 +1,72 @@
+"""Every error that Dovetail raises on purpose.
+
+Each derives from `DovetailError` and from the builtin a user would catch. A message names the place, the value found and the
+values allowed; a second paragraph starting with "Hint:" says what to do. `QueryError` also underlines the offending SQL and
+keeps its position as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def listed(names: Iterable[object]) -> str:
+    """Join names for a message, quoted: `'a', 'b'`; `none` when there are none."""
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+class DovetailError(Exception):
+    """Base of all errors raised by Dovetail."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message}\nHint: {hint}" if hint else message)
+
+
+class ConfigError(DovetailError, ValueError):
+    """An option has a value that is not allowed."""
+
+    @classmethod
+    def choice(cls, place: str, found: object, allowed: Iterable[object]) -> ConfigError:
+        return cls(f"{place} is {found!r}; allowed: {listed(allowed)}")
+
+
+class SchemaError(DovetailError, ValueError):
+    """A stream's declaration, or a table pushed into it, has the wrong columns, types or values."""
+
+
+class QueryError(DovetailError, ValueError):
+    """A query was refused. `sql`, `start` and `end` locate the offending text (character offsets)."""
+
+    def __init__(
+        self, message: str, hint: str | None = None, *, sql: str = "", start: int = 0, end: int = 0
+    ) -> None:
+        self.sql, self.start, self.end = sql, start, end
+        before = sql[:start]
+        self.line = before.count("\n") + 1
+        self.column = start - (before.rfind("\n") + 1) + 1
+        super().__init__(f"{message}\n{underline(sql, start, end)}" if sql else message, hint)
+        self.message = message
+
+
+class PlanError(DovetailError, ValueError):
+    """No plan can be made as asked."""
+
+
+class BudgetError(PlanError):
+    """No plan fits the CPU or memory budget."""
+
+
+class StateError(DovetailError, RuntimeError):
+    """Stored state is missing, damaged, or of another layout or version."""
+
+
+def underline(sql: str, start: int, end: int) -> str:
+    """Give the line of `sql` that holds `start`, numbered, with carets under `start` to `end`."""
+    line_start = sql.rfind("\n", 0, start) + 1
+    line_end = sql.find("\n", start)
+    line_end = len(sql) if line_end < 0 else line_end
+    number = f"line {sql.count(chr(10), 0, start) + 1}: "
+    carets = max(1, min(end, line_end) - start)
+    return f"  {number}{sql[line_start:line_end]}\n  {' ' * (len(number) + start - line_start)}{'^' * carets}"

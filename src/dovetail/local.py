@@ -1,0 +1,236 @@
+"""LocalSession: the engine in this process, Arrow in and Arrow out.
+
+    import dovetail as dt
+    session = dt.LocalSession()
+    session.stream("clicks", schema, event_time="ts", lateness="5 seconds")
+    session.query("pairs", "SELECT * FROM clicks a [RANGE 1 MINUTE], clicks b [RANGE 1 MINUTE] WHERE a.user = b.user")
+    results = session.push({"clicks": table})["pairs"]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from dovetail.config import Budget, Config
+from dovetail.engine.shard import ShardEngine
+from dovetail.engine.snapshot import read_snapshot, write_snapshot
+from dovetail.errors import ConfigError, listed
+from dovetail.optimizer.hints import parse_hint
+from dovetail.optimizer.planner import plan_query
+from dovetail.plan.explain import Explanation, explain
+from dovetail.plan.nodes import QueryPlan
+from dovetail.query.catalog import Catalog
+from dovetail.query.durations import parse_duration
+from dovetail.query.sql import parse_query
+from dovetail.schema import StreamSchema, stored_schema
+
+Orders = Mapping[str, Sequence[str]]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LocalSession:
+    """Declare streams, register queries, push batches, get results.
+
+    Parameters
+    ----------
+    budget
+        CPU and memory that the queries may use together; None for no limit.
+    config
+        How queries are run; results never depend on it.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> schema = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("user", pa.int64())])
+    >>> session = LocalSession()
+    >>> session.stream("views", schema, event_time="ts")
+    >>> session.stream("clicks", schema, event_time="ts")
+    >>> session.query("seen", '''
+    ...     SELECT v.user, c.ts AS clicked FROM views v [RANGE 10 SECONDS], clicks c [RANGE 10 SECONDS]
+    ...     WHERE v.user = c.user''')
+    >>> views = pa.table([[0, 5_000_000], [1, 2]], schema=schema)
+    >>> clicks = pa.table([[9_000_000], [1]], schema=schema)
+    >>> session.push({"views": views, "clicks": clicks})["seen"].column("user").to_pylist()
+    [1]
+    """
+
+    def __init__(self, budget: Budget | None = None, config: Config | None = None) -> None:
+        self._budget = budget
+        self._config = config or Config()
+        self._catalog = Catalog()
+        self._engine = ShardEngine(self._config)
+        self._hints: dict[str, float] = {}
+        self._orders: dict[str, Orders] = {}
+
+    # -- declarations -------------------------------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        name: str,
+        schema: pa.Schema,
+        event_time: str,
+        lateness: str | float | timedelta = "0 seconds",
+        rate: float | None = None,
+        *,
+        progress_by: str | None = None,
+        idle_after: str | float | timedelta | None = None,
+        max_ahead: str | float | timedelta | None = None,
+    ) -> None:
+        """Declare a stream.
+
+        Parameters
+        ----------
+        name
+            Its name in queries and in `push`.
+        schema
+            The Arrow schema of its tuples.
+        event_time
+            The timestamp column that windows are measured in.
+        lateness
+            How far a tuple may lag behind the largest event time of earlier batches. Later ones are dropped and counted.
+        rate
+            Expected tuples per second of event time; helps the planner.
+        progress_by
+            A column whose values (files, partitions) are read out of step: progress is the minimum over them.
+        idle_after
+            Standing still for longer, by the clock given to `push`, the stream no longer holds the others' state.
+        max_ahead
+            Tuples further ahead of that clock are set aside and counted.
+        """
+        if not isinstance(schema, pa.Schema):
+            raise ConfigError(
+                f"stream {name!r}: got a {type(schema).__name__} as schema; expected a pyarrow.Schema",
+                "for a table use table.schema",
+            )
+        if rate is not None and not rate > 0:
+            raise ConfigError(f"stream {name!r}: rate is {rate!r}; it must be above zero, or None when unknown")
+        declared = StreamSchema(
+            name,
+            stored_schema(schema),
+            event_time,
+            parse_duration(lateness),
+            rate,
+            progress_by,
+            None if idle_after is None else parse_duration(idle_after),
+            None if max_ahead is None else parse_duration(max_ahead),
+        )
+        self._catalog.add_stream(declared)
+        self._engine.add_stream(declared)
+
+    def query(self, name: str, sql: str, probe_orders: Orders | None = None) -> None:
+        """Register a query. It sees the tuples pushed from now on.
+
+        Parameters
+        ----------
+        name
+            The key of its results in what `push` returns.
+        sql
+            The query; see docs/query-language.md.
+        probe_orders
+            Forces the order in which the new tuples of an alias meet the other windows, e.g. `{"a": ("c", "b")}`.
+        """
+        query = parse_query(name, sql, self._catalog.streams)
+        plan = plan_query(query, self._catalog.streams, self._config, self._selectivities(name, query.aliases), probe_orders)
+        self._catalog.add_query(query)
+        self._orders[name] = probe_orders or {}
+        self._engine.add_query(plan)
+
+    def drop_query(self, name: str) -> None:
+        """Stop a query and free what only it needed."""
+        self._catalog.drop_query(name)
+        self._orders.pop(name)
+        self._engine.drop_query(name)
+
+    def selectivity(self, condition: str, value: float) -> None:
+        """Tell the planner which share of pairs meets a condition, e.g. `selectivity("i.ad_id = c.ad_id", 0.001)`.
+
+        It holds for queries registered afterwards that join those aliases.
+        """
+        if not 0 < value <= 1:
+            raise ConfigError(f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1")
+        parse_hint(condition)
+        self._hints[condition] = value
+
+    def _selectivities(self, query: str, aliases: Sequence[str]) -> dict[frozenset[str], float]:
+        hints = {parse_hint(condition): value for condition, value in self._hints.items()}
+        return {pair: value for pair, value in hints.items() if pair.issubset(aliases)}
+
+    # -- data ---------------------------------------------------------------------------------------------------------------
+
+    def push(self, batch: Mapping[str, pa.Table], now: datetime | None = None) -> dict[str, pa.Table]:
+        """Join one batch of tuples and return the results it completes, one table per query.
+
+        If anything is wrong with the batch an error says so and nothing has changed.
+
+        Parameters
+        ----------
+        batch
+            A table for each stream that has new tuples.
+        now
+            The clock for `idle_after` and `max_ahead`; the time of the call by default.
+        """
+        if not isinstance(batch, Mapping):
+            raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
+        clocked = any(s.idle_after is not None or s.max_ahead is not None for s in self._catalog.streams.values())
+        clock = None
+        if clocked:
+            clock = time.time_ns() // 1000 if now is None else _micros(now)
+        return self._engine.push(batch, clock)
+
+    def advance(self, times: Mapping[str, datetime | int]) -> dict[str, pa.Table]:
+        """Tell streams that their event time has come to `times` (datetimes, or microseconds since 1970) without tuples.
+
+        Old state is let go and settled results are returned, as if a tuple of that time had come.
+        """
+        unknown = [stream for stream in times if stream not in self._catalog.streams]
+        if unknown:
+            raise ConfigError(f"advance names {listed(unknown)}; declared streams: {listed(self._catalog.streams)}")
+        return self._engine.advance({s: t if isinstance(t, int) else _micros(t) for s, t in times.items()})
+
+    # -- what it does -------------------------------------------------------------------------------------------------------
+
+    def explain(self, form: str = "text") -> Explanation:
+        """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
+        return explain(self._catalog.streams, self._plans(), self._config, form)
+
+    def metrics(self) -> dict[str, dict[str, dict[str, object]]]:
+        """Counters so far, by stream and by query."""
+        return self._engine.metrics()
+
+    def _plans(self) -> list[QueryPlan]:
+        return [self._engine.run_of(name).plan for name in self._catalog.queries]
+
+    # -- state --------------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Everything needed to go on elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
+        return write_snapshot(self._engine, {"hints": self._hints, "orders": {q: dict(o) for q, o in self._orders.items()}})
+
+    @classmethod
+    def restore(cls, blob: bytes) -> LocalSession:
+        """A session that goes on where `snapshot` was taken."""
+        stored = read_snapshot(blob)
+        session = cls(config=stored.config)
+        session._hints = dict(stored.extra["hints"])
+        for schema in stored.streams:
+            session._catalog.add_stream(schema)
+            session._engine.add_stream(schema)
+        plans = {}
+        for name, sql in stored.queries:
+            query = parse_query(name, sql, session._catalog.streams)
+            orders = stored.extra["orders"][name]
+            hints = session._selectivities(name, query.aliases)
+            plans[name] = plan_query(query, session._catalog.streams, session._config, hints, orders)
+            session._catalog.add_query(query)
+            session._orders[name] = orders
+        stored.fill(session._engine, plans)
+        return session
+
+
+def _micros(moment: datetime) -> int:
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,1 @@
+"""From queries and statistics to a plan: pure functions over frozen data."""

@@ -1,0 +1,19 @@
+"""Selectivity hints: which pair of aliases a condition is about."""
+
+from __future__ import annotations
+
+import re
+
+from dovetail.errors import ConfigError
+
+_QUALIFIED = re.compile(r"([A-Za-z_]\w*)\s*\.\s*[A-Za-z_`]")
+
+
+def parse_hint(condition: str) -> frozenset[str]:
+    """The two aliases that a condition such as `i.ad_id = c.ad_id` joins."""
+    pair = frozenset(_QUALIFIED.findall(condition))
+    if len(pair) != 2:
+        raise ConfigError(
+            f"selectivity({condition!r}, ...): it must name two aliases", "write it as in the query, e.g. 'i.ad_id = c.ad_id'"
+        )
+    return pair

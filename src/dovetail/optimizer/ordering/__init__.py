@@ -1,0 +1,1 @@
+"""Probe orders: one file per method."""

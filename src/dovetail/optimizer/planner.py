@@ -1,0 +1,96 @@
+"""From a query, its statistics and the configuration to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dovetail.config import Config
+from dovetail.errors import PlanError, listed
+from dovetail.optimizer.graph import JoinGraph, join_graph
+from dovetail.optimizer.ordering.f_greedy import f_greedy
+from dovetail.plan.nodes import Access, QueryPlan
+from dovetail.plan.paths import AccessRule, probe_path
+from dovetail.query.model import JoinQuery
+from dovetail.schema import StreamSchema
+
+
+def plan_query(
+    query: JoinQuery,
+    streams: Mapping[str, StreamSchema],
+    config: Config,
+    hints: Mapping[frozenset[str], float],
+    orders: Mapping[str, Sequence[str]] | None = None,
+) -> QueryPlan:
+    """Choose an order and an access path for every input.
+
+    `orders` forces the order of some inputs: the other aliases in probe order, or all aliases for a nested-loop plan in which
+    new tuples stand further in.
+    """
+    graph = join_graph(query, streams, hints)
+    access = _access_rule(query, graph, config)
+    forced = orders or {}
+    unknown = [alias for alias in forced if alias not in query.aliases]
+    if unknown:
+        raise PlanError(
+            f"query {query.name!r}: probe orders name {listed(unknown)}; its aliases are {listed(query.aliases)}"
+        )
+    paths = []
+    for driver in query.aliases:
+        order = _checked_order(query, driver, forced[driver], config) if driver in forced else _order(graph, driver, config)
+        paths.append(probe_path(query, driver, order, access))
+    return QueryPlan(query, tuple(paths), "given" if forced else config.ordering)
+
+
+def _order(graph: JoinGraph, driver: str, config: Config) -> tuple[str, ...]:
+    if config.nested_loop == "multi-way":
+        return (driver, *f_greedy(graph, driver))
+    start = min(graph.rates, key=lambda alias: graph.rates[alias] * graph.windows[alias])
+    shared = (start, *f_greedy(graph, start))
+    if config.nested_loop == "naive":
+        return shared
+    others = f_greedy(graph, driver)
+    placements = [(*others[:place], driver, *others[place:]) for place in range(len(others) + 1)]
+    return min(placements, key=lambda order: _scan_cost(graph, driver, order))
+
+
+def _scan_cost(graph: JoinGraph, driver: str, order: Sequence[str]) -> float:
+    """Rows looked at by one run of a nested-loop plan over one second of the driver's new tuples."""
+    partials, cost = 1.0, 0.0
+    for place, alias in enumerate(order):
+        seconds = 1.0 if alias == driver else graph.windows[alias]
+        cost += partials * graph.rates[alias] * seconds
+        matches = graph.extension(order[:place], alias)
+        partials *= matches * seconds / graph.windows[alias] if graph.windows[alias] else matches
+    return cost
+
+
+def _access_rule(query: JoinQuery, graph: JoinGraph, config: Config) -> AccessRule:
+    if config.join == "nested-loop":
+        return lambda alias, keyed: "scan"  # noqa: ARG005
+    mean = sum(graph.rates[alias] * graph.windows[alias] for alias in query.aliases) / len(query.aliases)
+
+    def choose(alias: str, keyed: bool) -> Access:  # noqa: FBT001
+        if not keyed and config.join == "hash":
+            raise PlanError(
+                f"query {query.name!r}: no equality leads to {alias!r}, so it cannot be probed by hash",
+                "use Config(join='auto'), which scans such windows, or add an equality",
+            )
+        small = config.join == "hybrid" and graph.rates[alias] * graph.windows[alias] < mean
+        return "hash" if keyed and not small else "scan"
+
+    return choose
+
+
+def _checked_order(query: JoinQuery, driver: str, order: Sequence[str], config: Config) -> tuple[str, ...]:
+    complete = tuple(order) if driver in order else (driver, *order)
+    if sorted(complete) != sorted(query.aliases):
+        raise PlanError(
+            f"query {query.name!r}: the probe order of {driver!r} is {listed(order)}; it must name each of "
+            f"{listed(alias for alias in query.aliases if alias != driver)} once"
+        )
+    if complete[0] != driver and config.join != "nested-loop":
+        raise PlanError(
+            f"query {query.name!r}: the probe order of {driver!r} does not start with it",
+            "only Config(join='nested-loop') lets new tuples stand further in",
+        )
+    return complete

@@ -1,0 +1,1 @@
+"""What will be done: plans as frozen data, and how they are shown."""

@@ -1,0 +1,228 @@
+"""Window brackets, taken out of the token stream before sqlglot's parser sees it.
+
+sqlglot does not know `[RANGE 60 SECONDS]`, but its tokenizer keeps the brackets apart from comments, strings and
+quoted names, so the cut is made on tokens, never on text. The tokens left over keep their offsets: every error still
+points into the user's own text. A bracket is a window only behind a stream of the FROM list; anywhere else it is
+refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import Token, TokenType
+
+from dovetail.errors import ConfigError, QueryError
+from dovetail.query.durations import measure
+from dovetail.query.model import CountWindow, TimeWindow, Window
+
+_EXAMPLES = "write [RANGE 10 MINUTES], [ROWS 100] or [PARTITION BY column ROWS 100]"
+_LARGEST_COUNT = 2**60
+_ENDS = {
+    TokenType.ON,
+    TokenType.USING,
+    TokenType.WHERE,
+    TokenType.GROUP_BY,
+    TokenType.HAVING,
+    TokenType.ORDER_BY,
+    TokenType.LIMIT,
+    TokenType.QUALIFY,
+    TokenType.WINDOW,
+    TokenType.UNION,
+    TokenType.INTERSECT,
+    TokenType.EXCEPT,
+    TokenType.SEMICOLON,
+}
+_AFTER_STREAM = {TokenType.COMMA, TokenType.FROM, TokenType.JOIN, *_ENDS}
+_NUMBER_AND_UNIT = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))([^\W\d_]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A token of a bracket as it stands in the text."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBracket:
+    """A window and where it is written. A partition column is kept as written; `partition` is its place."""
+
+    window: Window
+    start: int
+    end: int
+    partition: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FromItem:
+    """One entry of the FROM list: the extent of its name and alias, and the bracket written on it."""
+
+    start: int
+    end: int
+    bracket: WindowBracket | None = None
+
+
+def take_brackets(sql: str, tokens: Sequence[Token]) -> tuple[list[Token], tuple[FromItem, ...]]:
+    """Split tokens into those of plain SQL and the FROM entries with their windows."""
+    kept: list[Token] = []
+    items: list[FromItem] = []
+    depth = position = 0
+    expecting_stream = in_from = False
+    while position < len(tokens):
+        token = tokens[position]
+        if token.token_type == TokenType.L_BRACKET:
+            closing = _closing(sql, tokens, position)
+            if in_from and depth > 0:
+                hint = "write the joins one after another"
+                raise _at(sql, tokens[position], "a window cannot stand in parentheses", hint)
+            where = items if in_from else []
+            _attach(sql, tokens[position : closing + 1], where, expecting_stream=expecting_stream)
+            position = closing + 1
+            continue
+        if token.token_type == TokenType.R_BRACKET:
+            raise _at(sql, token, "this ']' closes nothing", _EXAMPLES)
+        if depth == 0 and expecting_stream and token.token_type in _AFTER_STREAM:
+            raise _at(
+                sql, token, "the name of a stream is missing here", "write FROM a [RANGE 1 HOUR], b [RANGE 1 HOUR]"
+            )
+        if depth == 0 and _opens_item(token, kept, in_list=bool(items)):
+            expecting_stream = in_from = True
+        elif depth == 0 and token.token_type in _ENDS:
+            in_from = False
+        elif in_from and expecting_stream:
+            items.append(FromItem(token.start, token.end + 1))
+            expecting_stream = False
+        elif in_from:
+            items[-1] = replace(items[-1], end=token.end + 1)
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        kept.append(token)
+        position += 1
+    return kept, tuple(items)
+
+
+def window_for(items: Sequence[FromItem], position: int) -> WindowBracket | None:
+    """The window of the FROM entry at `position`: its own, else the next one to its right."""
+    return next((item.bracket for item in items if item.end > position and item.bracket is not None), None)
+
+
+def _opens_item(token: Token, before: Sequence[Token], *, in_list: bool) -> bool:
+    if token.token_type == TokenType.FROM:
+        return not (before and before[-1].token_type == TokenType.DISTINCT)
+    return token.token_type == TokenType.JOIN or (in_list and token.token_type == TokenType.COMMA)
+
+
+def _closing(sql: str, tokens: Sequence[Token], opening: int) -> int:
+    for position in range(opening + 1, len(tokens)):
+        if tokens[position].token_type == TokenType.R_BRACKET:
+            return position
+        if tokens[position].token_type == TokenType.L_BRACKET:
+            break
+    raise _at(sql, tokens[opening], "this '[' is not closed", _EXAMPLES)
+
+
+def _attach(sql: str, bracket: Sequence[Token], items: list[FromItem], *, expecting_stream: bool) -> None:
+    start, end = bracket[0].start, bracket[-1].end + 1
+    if not items and not expecting_stream:
+        hint = "windows stand in FROM: stream alias [RANGE 10 MINUTES]; array elements cannot be used"
+        raise QueryError("a bracket is not allowed here", hint, sql=sql, start=start, end=end)
+    if expecting_stream:
+        hint = "write stream alias [RANGE 10 MINUTES]"
+        raise QueryError("this window has no stream before it", hint, sql=sql, start=start, end=end)
+    if items[-1].bracket is not None:
+        hint = "keep one; join the stream with itself under two aliases to use two windows"
+        raise QueryError("this is the second window of one stream", hint, sql=sql, start=start, end=end)
+    items[-1] = replace(items[-1], end=end, bracket=read_bracket(sql, bracket))
+
+
+def read_bracket(sql: str, tokens: Sequence[Token]) -> WindowBracket:
+    """Read the window in a run of tokens from `[` to `]`."""
+    start, end = tokens[0].start, tokens[-1].end + 1
+    # A number with a type suffix, such as 5s, is three tokens over one stretch of text.
+    extents = dict.fromkeys((token.start, token.end + 1) for token in tokens[1:-1])
+    words = [Word(sql[left:right], left, right) for left, right in extents]
+    if not words:
+        raise QueryError("this window is empty", _EXAMPLES, sql=sql, start=start, end=end)
+    keyword = " ".join(words[0].text.upper().split())
+    if keyword == "RANGE":
+        return WindowBracket(_time_window(sql, words), start, end)
+    if keyword == "ROWS":
+        return WindowBracket(CountWindow(_count(sql, words)), start, end)
+    if keyword == "PARTITION BY":
+        return _partitioned(sql, words, start, end)
+    raise _refusal(sql, words[:1], f"{words[0].text!r} is not a kind of window", _EXAMPLES)
+
+
+def _time_window(sql: str, words: list[Word]) -> TimeWindow:
+    number, unit, rest = _number_and_unit(sql, words)
+    if rest:
+        hint = "a window moves with every tuple: write [RANGE n UNIT] only"
+        raise _refusal(sql, rest, f"{_text(sql, rest)!r} is not understood in a window", hint)
+    try:
+        micros = measure(number.text, unit.text)
+    except ConfigError as error:
+        wrong = [unit] if "unit" in error.message else [number, unit]
+        raise _refusal(sql, wrong, error.message, error.hint or _EXAMPLES) from None
+    if micros == 0:
+        raise _refusal(sql, [number, unit], "a window must be longer than zero", _EXAMPLES)
+    return TimeWindow(micros)
+
+
+def _number_and_unit(sql: str, words: list[Word]) -> tuple[Word, Word, list[Word]]:
+    """Give the number, the unit and what follows them; a sign or a unit may be glued to the number or stand apart."""
+    rest = _joined_number(words[1:])
+    match = _NUMBER_AND_UNIT.fullmatch(rest[0].text) if rest else None
+    if match is None:
+        found = f", not {rest[0].text!r}" if rest else ""
+        raise _refusal(sql, rest[:1] or words, f"RANGE needs a number and a unit{found}", _EXAMPLES)
+    split = rest[0].start + len(match[1])
+    number = Word(match[1], rest[0].start, split)
+    if match[2]:
+        return number, Word(match[2], split, rest[0].end), rest[1:]
+    if len(rest) == 1:
+        raise _refusal(sql, [number], f"RANGE {number.text} has no unit", f"write e.g. [RANGE {number.text} SECONDS]")
+    return number, rest[1], rest[2:]
+
+
+def _joined_number(words: list[Word]) -> list[Word]:
+    """Put together what the tokenizer takes apart: a sign, a leading point and the digits."""
+    while len(words) > 1 and words[0].text in ("-", "+", ".", "-.", "+."):
+        words = [Word(words[0].text + words[1].text, words[0].start, words[1].end), *words[2:]]
+    return words
+
+
+def _count(sql: str, words: list[Word]) -> int:
+    rest = _joined_number(words[1:])
+    if not rest:
+        raise _refusal(sql, words, "ROWS needs a number", _EXAMPLES)
+    if len(rest) > 1:
+        hint = "a count window has no unit: write [ROWS 100]"
+        raise _refusal(sql, rest[1:], f"{_text(sql, rest[1:])!r} is not understood in a window", hint)
+    text = rest[0].text
+    if not re.fullmatch(r"\d+", text) or not 1 <= int(text) <= _LARGEST_COUNT:
+        raise _refusal(sql, rest, f"ROWS needs a whole number from 1, not {text!r}", _EXAMPLES)
+    return int(text)
+
+
+def _partitioned(sql: str, words: list[Word], start: int, end: int) -> WindowBracket:
+    if len(words) < 3 or words[2].text.upper() != "ROWS":
+        raise _refusal(sql, words, "PARTITION BY needs one column and ROWS", "write [PARTITION BY column ROWS 100]")
+    column = words[1]
+    name = column.text[1:-1].replace("``", "`") if column.text.startswith("`") else column.text
+    return WindowBracket(CountWindow(_count(sql, words[2:]), name), start, end, (column.start, column.end))
+
+
+def _at(sql: str, token: Token, message: str, hint: str) -> QueryError:
+    return QueryError(message, hint, sql=sql, start=token.start, end=token.end + 1)
+
+
+def _text(sql: str, words: list[Word]) -> str:
+    return sql[words[0].start : words[-1].end]
+
+
+def _refusal(sql: str, words: list[Word], message: str, hint: str | None) -> QueryError:
+    return QueryError(message, hint, sql=sql, start=words[0].start, end=words[-1].end)

@@ -1,0 +1,74 @@
+"""Lengths of time as whole microseconds.
+
+Every option and window that takes a duration reads it here, so "90 sec", "1.5 min" and `timedelta(seconds=90)` mean
+the same everywhere. A length is exact or refused: nothing is rounded, and floating point never takes part.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from decimal import Decimal
+
+from dovetail.errors import ConfigError
+
+LONGEST = 2**60
+"""Microseconds; about 36,500 years. Longer windows would overflow sums of times."""
+
+_SPELLINGS = {
+    ("us", "microsecond", "microseconds"): 1,
+    ("ms", "msec", "msecs", "millisecond", "milliseconds"): 1_000,
+    ("s", "sec", "secs", "second", "seconds"): 1_000_000,
+    ("m", "min", "mins", "minute", "minutes"): 60_000_000,
+    ("h", "hr", "hrs", "hour", "hours"): 3_600_000_000,
+    ("d", "day", "days"): 86_400_000_000,
+    ("w", "week", "weeks"): 604_800_000_000,
+}
+UNITS = {spelling: micros for spellings, micros in _SPELLINGS.items() for spelling in spellings}
+"""Microseconds per unit, by every spelling in lower case."""
+UNIT_NAMES = tuple(spellings[-1] for spellings in _SPELLINGS)
+
+_TEXT = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([^\W\d_]*)\s*")
+
+
+def parse_duration(value: str | float | timedelta) -> int:
+    """Give the microseconds of a duration: text with a unit, a `timedelta`, or a number of seconds.
+
+    >>> parse_duration("1.5 min"), parse_duration(2), parse_duration("250 ms")
+    (90000000, 2000000, 250000)
+    """
+    if isinstance(value, timedelta):
+        return _checked(Decimal(value // timedelta(microseconds=1)), value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _checked(Decimal(str(value)) * UNITS["s"], value)
+    if not isinstance(value, str):
+        raise ConfigError(f"a duration is text, a number of seconds or a timedelta, not {type(value).__name__}")
+    match = _TEXT.fullmatch(value)
+    if match is None:
+        raise ConfigError(f"{value!r} is not a duration", "write a number and a unit, e.g. '5 seconds'")
+    return measure(match[1], match[2])
+
+
+def measure(number: str, unit: str) -> int:
+    """Give the microseconds of a number and a unit, both as written."""
+    text = f"{number} {unit}".rstrip()
+    if not unit:
+        raise ConfigError(f"duration {text!r} has no unit", f"write e.g. '{text} seconds'")
+    if unit.lower() not in UNITS:
+        raise ConfigError(
+            f"duration {text!r} has the unknown unit {unit!r}; allowed: {', '.join(UNIT_NAMES)}",
+            "short forms such as ms, sec, min, h and d work too; months and years have no fixed length",
+        )
+    return _checked(Decimal(number) * UNITS[unit.lower()], text)
+
+
+def _checked(micros: Decimal, given: object) -> int:
+    if not micros.is_finite():
+        raise ConfigError(f"duration {given!r} is not a finite number")
+    if micros < 0:
+        raise ConfigError(f"duration {given!r} is negative")
+    if micros > LONGEST:
+        raise ConfigError(f"duration {given!r} is too long; the longest is {LONGEST // UNITS['days']} days")
+    if micros != int(micros):
+        raise ConfigError(f"duration {given!r} is not a whole number of microseconds")
+    return int(micros)

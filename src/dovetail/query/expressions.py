@@ -1,0 +1,117 @@
+"""Scalar expressions, typed and fully explicit.
+
+The binder inserts every coercion as a `cast`, so an evaluator never has to guess: the arguments of a comparison, of
+`add`/`subtract`/`multiply`/`divide`/`modulo`, of `if` (branches), `coalesce`, `least` and `greatest` all have one SQL type, except
+where `OPERATIONS` says otherwise. Nothing raises on data: where Spark's ANSI mode would fail a query (overflow, division by zero,
+a value that does not fit a cast) the result is NULL, as with Spark's `try_` functions, because a stream must go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+OPERATIONS = {
+    "add": "a + b; also timestamp + interval, interval + interval",
+    "subtract": "a - b; also timestamp - interval, timestamp - timestamp (an interval), interval - interval",
+    "multiply": "a * b; decimals keep their own types",
+    "divide": "a / b in double; NULL when b = 0",
+    "modulo": "a % b with the sign of a; NULL when b = 0",
+    "negate": "-a",
+    "abs": "absolute value",
+    "eq": "a = b; NaN equals NaN, -0.0 equals 0.0",
+    "ne": "a <> b",
+    "lt": "a < b; NaN is larger than any number",
+    "le": "a <= b",
+    "gt": "a > b",
+    "ge": "a >= b",
+    "null_safe_eq": "a <=> b: true when both are NULL, false when one is",
+    "and": "three-valued",
+    "or": "three-valued",
+    "not": "three-valued",
+    "is_null": "true or false",
+    "coalesce": "the first argument that is not NULL",
+    "if": "if(condition, then, otherwise); a NULL condition takes otherwise",
+    "least": "the smallest argument, NULLs skipped",
+    "greatest": "the largest argument, NULLs skipped",
+    "lower": "text in lower case",
+    "upper": "text in upper case",
+    "trim": "text without spaces at either end",
+    "length": "characters of a string or bytes of a binary, as int",
+    "concat": "texts one after another; NULL if any is NULL",
+    "substring": "substring(text, start, length), from 1; negative start counts from the end",
+    "like": "like(text, pattern literal): % any run, _ any character, backslash escapes",
+    "cast": "to the node's own type",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of one alias, with the stored type of the stream's schema."""
+
+    alias: str
+    name: str
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        return f"{self.alias}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant. Values: int, float, Decimal, str, bytes, bool, date, None; int microseconds for timestamps and intervals."""
+
+    value: object
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operation of `OPERATIONS` on its arguments."""
+
+    operation: str
+    arguments: tuple[Expression, ...]
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        inner = ", ".join(map(str, self.arguments))
+        return f"{self.operation}({inner}, {self.type})" if self.operation == "cast" else f"{self.operation}({inner})"
+
+
+Expression: TypeAlias = Column | Literal | Call
+
+
+def cast(expression: Expression, dtype: pa.DataType) -> Expression:
+    """Give `expression` the type `dtype`; itself when it already has it."""
+    return expression if expression.type == dtype else Call("cast", (expression,), dtype)
+
+
+def columns(expression: Expression) -> Iterator[Column]:
+    """Every column reference, in order of appearance, repetitions included."""
+    if isinstance(expression, Column):
+        yield expression
+    elif isinstance(expression, Call):
+        for argument in expression.arguments:
+            yield from columns(argument)
+
+
+def aliases(expression: Expression) -> tuple[str, ...]:
+    """The aliases an expression refers to, each once, in order of appearance."""
+    return tuple(dict.fromkeys(column.alias for column in columns(expression)))
+
+
+def rename_alias(expression: Expression, rename: Callable[[str], str]) -> Expression:
+    """The same expression with every alias passed through `rename`."""
+    if isinstance(expression, Column):
+        return Column(rename(expression.alias), expression.name, expression.type)
+    if isinstance(expression, Call):
+        return Call(
+            expression.operation, tuple(rename_alias(a, rename) for a in expression.arguments), expression.type
+        )
+    return expression

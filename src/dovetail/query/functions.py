@@ -1,0 +1,389 @@
+"""Operators and functions: what they accept, and the typed calls they become.
+
+Every function here takes bound expressions and gives one in which all coercions are written out as casts (see
+`expressions`). Constants are cast here rather than in every batch, where that loses nothing. Rules are Spark's in
+ANSI mode, with two exceptions made for streams: a string never turns silently into something else, and a decimal
+result that does not fit 38 digits is refused instead of losing scale. Errors carry no position; the caller knows the
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, localcontext
+
+import pyarrow as pa
+
+from dovetail.errors import QueryError
+from dovetail.query.expressions import Call, Column, Expression, Literal, cast
+from dovetail.schema import (
+    LARGEST_DECIMAL,
+    MICROSECOND,
+    TIMESTAMP,
+    as_decimal,
+    common_type,
+    is_integer,
+    is_numeric,
+    sql_type,
+    type_name,
+)
+
+FUNCTION_NAMES = (
+    "ABS",
+    "COALESCE",
+    "CONCAT",
+    "GREATEST",
+    "IF",
+    "IFNULL",
+    "LEAST",
+    "LENGTH",
+    "LOWER",
+    "NULLIF",
+    "NVL",
+    "SUBSTR",
+    "SUBSTRING",
+    "TRIM",
+    "UPPER",
+)
+_BOOLEAN = pa.bool_()
+_STRING = pa.string()
+_INT = pa.int32()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TO_THE_END = 2**31 - 1
+_VERBS = {
+    "add": "add",
+    "subtract": "subtract",
+    "multiply": "multiply",
+    "divide": "divide",
+    "modulo": "take the modulo of",
+}
+
+
+def micros_since_epoch(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def usable(expression: Expression) -> Expression:
+    """A bound expression ready to compute with: a column gets its SQL type."""
+    if not isinstance(expression, Column):
+        return expression
+    dtype = sql_type(expression.type)
+    if dtype is None:
+        raise QueryError(
+            f"column {expression} has type {expression.type}: it can be selected but not compared or computed with",
+            "select it as it is, or add a simpler column to the stream",
+        )
+    return cast(expression, dtype)
+
+
+def integer_literal(value: int) -> Literal:
+    """A whole number in the smallest of int, bigint and decimal that holds it."""
+    for dtype in (pa.int32(), pa.int64()):
+        if _fits(value, dtype):
+            return Literal(value, dtype)
+    return decimal_literal(Decimal(value))
+
+
+def decimal_literal(value: Decimal) -> Literal:
+    digits, exponent = value.as_tuple().digits, value.as_tuple().exponent
+    scale = max(0, -int(exponent))
+    precision = max(len(digits), scale)
+    if precision > LARGEST_DECIMAL:
+        raise QueryError(f"number {value} has more than {LARGEST_DECIMAL} digits", "write it as a double, e.g. 1.5e40")
+    return Literal(value, pa.decimal128(precision, scale))
+
+
+def coerce(expression: Expression, dtype: pa.DataType) -> Expression:
+    """Give an expression another type: constants at once, the rest by a cast."""
+    if expression.type == dtype:
+        return expression
+    if pa.types.is_null(expression.type):
+        return Literal(None, dtype)
+    folded = _folded(expression, dtype) if isinstance(expression, Literal) else None
+    return folded if folded is not None else cast(expression, dtype)
+
+
+def _folded(literal: Literal, dtype: pa.DataType) -> Literal | None:
+    value = literal.value
+    if value is None:
+        return Literal(None, dtype)
+    if pa.types.is_timestamp(dtype) and isinstance(value, date):
+        return Literal(micros_since_epoch(datetime(value.year, value.month, value.day, tzinfo=UTC)), dtype)
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or not is_numeric(literal.type):
+        return None
+    if is_integer(dtype) and isinstance(value, int) and _fits(value, dtype):
+        return Literal(value, dtype)
+    if dtype == pa.float64():
+        return Literal(float(value), dtype)
+    return _folded_decimal(Decimal(value), dtype) if pa.types.is_decimal(dtype) else None
+
+
+def _fits(value: int, dtype: pa.DataType) -> bool:
+    return bool(-(2 ** (dtype.bit_width - 1)) <= value < 2 ** (dtype.bit_width - 1))
+
+
+def _folded_decimal(value: Decimal, dtype: pa.DataType) -> Literal | None:
+    with localcontext() as context:
+        context.prec = 2 * LARGEST_DECIMAL
+        scaled = value.quantize(Decimal(1).scaleb(-dtype.scale))
+        fits = scaled == value and abs(scaled) < Decimal(10) ** (dtype.precision - dtype.scale)
+    return Literal(scaled, dtype) if fits else None
+
+
+def compare(operation: str, left: Expression, right: Expression) -> Call:
+    dtype = comparison_type(left, right)
+    return Call(operation, (coerce(left, dtype), coerce(right, dtype)), _BOOLEAN)
+
+
+def comparison_type(left: Expression, right: Expression) -> pa.DataType:
+    """The type in which two expressions are compared."""
+    dtype = common_type(left.type, right.type)
+    if dtype is None:
+        raise QueryError(
+            f"cannot compare {type_name(left.type)} with {type_name(right.type)}",
+            _conversion_hint(left.type, right.type),
+        )
+    return dtype
+
+
+def _conversion_hint(left: pa.DataType, right: pa.DataType) -> str:
+    kinds = pa.types
+    pair = (left, right)
+    if _STRING in pair:
+        other = right if left == _STRING else left
+        if kinds.is_date(other) or kinds.is_timestamp(other):
+            name = type_name(other).upper()
+            return f"write a constant as {name} '2024-01-31'; strings are not converted silently"
+        if is_integer(other) or kinds.is_decimal(other) or kinds.is_boolean(other):
+            return f"to compare as text, CAST the {type_name(other)} AS STRING"
+    if kinds.is_timestamp(left) and kinds.is_timestamp(right):
+        return "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both columns as one kind"
+    return "convert one of them before it enters the stream"
+
+
+def shared_type(expressions: Sequence[Expression], place: str) -> pa.DataType:
+    """The one type of all arguments or branches."""
+    dtype = pa.null()
+    for expression in expressions:
+        wider = common_type(dtype, expression.type)
+        if wider is None:
+            raise QueryError(
+                f"{place} mixes {type_name(dtype)} and {type_name(expression.type)}",
+                _conversion_hint(dtype, expression.type),
+            )
+        dtype = wider
+    return dtype
+
+
+def unify(operation: str, arguments: Sequence[Expression]) -> Call:
+    """`coalesce`, `least`, `greatest`: all arguments in one type."""
+    dtype = shared_type(arguments, operation.upper())
+    return Call(operation, tuple(coerce(argument, dtype) for argument in arguments), dtype)
+
+
+def choose(branches: Sequence[tuple[Expression, Expression]], otherwise: Expression) -> Expression:
+    """CASE: the result of the first condition that holds."""
+    dtype = shared_type([*(result for _, result in branches), otherwise], "CASE or IF")
+    chosen = coerce(otherwise, dtype)
+    for condition, result in reversed(branches):
+        chosen = Call("if", (truth(condition, "a condition"), coerce(result, dtype), chosen), dtype)
+    return chosen
+
+
+def null_if(value: Expression, unwanted: Expression) -> Call:
+    return Call("if", (compare("eq", value, unwanted), Literal(None, value.type), value), value.type)
+
+
+def truth(expression: Expression, place: str) -> Expression:
+    """An expression that must be boolean."""
+    if expression.type == _BOOLEAN or pa.types.is_null(expression.type):
+        return coerce(expression, _BOOLEAN)
+    hint = "write a comparison, e.g. x <> 0" if is_numeric(expression.type) else "write a comparison"
+    raise QueryError(f"{place} must be boolean, not {type_name(expression.type)}", hint)
+
+
+def logical(operation: str, arguments: Sequence[Expression]) -> Expression:
+    """AND or OR of any number of arguments, as a balanced tree so that long lists stay shallow."""
+    if len(arguments) == 1:
+        return truth(arguments[0], f"an operand of {operation.upper()}")
+    middle = len(arguments) // 2
+    halves = (logical(operation, arguments[:middle]), logical(operation, arguments[middle:]))
+    return Call(operation, halves, _BOOLEAN)
+
+
+def negation(expression: Expression) -> Call:
+    return Call("not", (truth(expression, "the operand of NOT"),), _BOOLEAN)
+
+
+def arithmetic(operation: str, left: Expression, right: Expression) -> Call:
+    types = (left.type, right.type)
+    if any(map(_is_temporal, types)):
+        return _time_arithmetic(operation, left, right)
+    if not all(is_numeric(dtype) or pa.types.is_null(dtype) for dtype in types):
+        raise _not_arithmetic(operation, left, right)
+    if operation == "divide" or any(map(pa.types.is_floating, types)):
+        dtype = pa.float64() if operation == "divide" else shared_type((left, right), operation)
+    elif operation != "modulo" and any(map(pa.types.is_decimal, types)):
+        return _decimal_arithmetic(operation, left, right)
+    else:
+        dtype = shared_type((left, right), operation)
+    return Call(operation, (coerce(left, dtype), coerce(right, dtype)), dtype)
+
+
+def _decimal_arithmetic(operation: str, left: Expression, right: Expression) -> Call:
+    left, right = (_in_decimal(side, other) for side, other in ((left, right), (right, left)))
+    digits = max(left.type.precision - left.type.scale, right.type.precision - right.type.scale)
+    scale = max(left.type.scale, right.type.scale)
+    precision = digits + scale + 1
+    if operation == "multiply":
+        precision, scale = left.type.precision + right.type.precision + 1, left.type.scale + right.type.scale
+    if precision > LARGEST_DECIMAL:
+        raise QueryError(
+            f"the result of {type_name(left.type)} and {type_name(right.type)} needs {precision} digits; "
+            f"a decimal holds {LARGEST_DECIMAL}",
+            "cast one side: CAST(x AS DOUBLE), or to a smaller decimal",
+        )
+    dtype = pa.decimal128(precision, scale)
+    sides = (left, right) if operation == "multiply" else (coerce(left, dtype), coerce(right, dtype))
+    return Call(operation, sides, dtype)
+
+
+def _in_decimal(side: Expression, other: Expression) -> Expression:
+    """A whole-number constant takes the digits it has, as in Spark; a column those of its type."""
+    if isinstance(side, Literal) and isinstance(side.value, int):
+        return decimal_literal(Decimal(side.value))
+    return coerce(side, as_decimal(other.type if pa.types.is_null(side.type) else side.type))
+
+
+def _is_temporal(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(dtype))
+
+
+def _is_moment(expression: Expression) -> bool:
+    return bool(pa.types.is_timestamp(expression.type) or pa.types.is_date(expression.type))
+
+
+def _time_arithmetic(operation: str, left: Expression, right: Expression) -> Call:
+    if operation == "add" and left.type == MICROSECOND and _is_moment(right):
+        left, right = right, left
+    if operation in ("add", "subtract") and right.type == MICROSECOND:
+        if left.type == MICROSECOND:
+            return Call(operation, (left, right), MICROSECOND)
+        if _is_moment(left):
+            moment = coerce(left, TIMESTAMP) if pa.types.is_date(left.type) else left
+            return Call(operation, (moment, right), moment.type)
+    if operation == "subtract" and _is_moment(left) and _is_moment(right):
+        dtype = comparison_type(left, right)
+        dtype = TIMESTAMP if pa.types.is_date(dtype) else dtype
+        return Call(operation, (coerce(left, dtype), coerce(right, dtype)), MICROSECOND)
+    raise _not_arithmetic(operation, left, right)
+
+
+def _not_arithmetic(operation: str, left: Expression, right: Expression) -> QueryError:
+    types = (left.type, right.type)
+    hint = "arithmetic needs numbers"
+    if any(map(_is_temporal, types)):
+        hint = "times take intervals: ts + INTERVAL 5 MINUTES, ts1 - ts2"
+    elif operation == "add" and _STRING in types:
+        hint = "join texts with ||"
+    return QueryError(f"cannot {_VERBS[operation]} {type_name(types[0])} and {type_name(types[1])}", hint)
+
+
+def signed(operation: str, argument: Expression) -> Expression:
+    """`negate` and `abs`: numbers and intervals."""
+    if not is_numeric(argument.type) and argument.type != MICROSECOND:
+        name = "negate" if operation == "negate" else "take ABS of"
+        raise QueryError(f"cannot {name} {type_name(argument.type)}", "this needs a number or an interval")
+    if operation == "negate" and isinstance(argument, Literal):
+        return _negated(argument)
+    return Call(operation, (argument,), argument.type)
+
+
+def _negated(literal: Literal) -> Expression:
+    value = literal.value
+    if isinstance(value, int) and literal.type in (pa.int32(), pa.int64()):
+        return integer_literal(-value)
+    if isinstance(value, (int, float)):
+        return Literal(-value, literal.type)
+    if isinstance(value, Decimal):
+        whole = value == value.to_integral_value() and literal.type.scale == 0
+        return integer_literal(-int(value)) if whole else Literal(value.copy_negate(), literal.type)
+    return Call("negate", (literal,), literal.type)
+
+
+def text_call(operation: str, arguments: Sequence[Expression]) -> Call:
+    """`lower`, `upper`, `trim`, `concat`, `like`: strings only."""
+    dtype = _BOOLEAN if operation == "like" else _STRING
+    return Call(operation, tuple(_text(argument, operation) for argument in arguments), dtype)
+
+
+def length(argument: Expression) -> Call:
+    if argument.type != pa.binary():
+        argument = _text(argument, "length")
+    return Call("length", (argument,), _INT)
+
+
+def substring(text: Expression, start: Expression, size: Expression | None) -> Call:
+    size = size if size is not None else Literal(_TO_THE_END, _INT)
+    for position in (start, size):
+        if not is_integer(position.type):
+            raise QueryError(f"SUBSTRING needs whole numbers, not {type_name(position.type)}", "count from 1")
+    return Call("substring", (_text(text, "substring"), coerce(start, _INT), coerce(size, _INT)), _STRING)
+
+
+def _text(argument: Expression, operation: str) -> Expression:
+    if argument.type != _STRING and not pa.types.is_null(argument.type):
+        hint = "write CAST(x AS STRING)" if _casts_to_text(argument.type) else "use a string column"
+        raise QueryError(f"{operation.upper()} needs a string, not {type_name(argument.type)}", hint)
+    return coerce(argument, _STRING)
+
+
+def convert(expression: Expression, dtype: pa.DataType) -> Expression:
+    """CAST as written by the user."""
+    source = expression.type
+    numeric = is_numeric(source) and is_numeric(dtype)
+    to_text = dtype == _STRING and _casts_to_text(source)
+    to_moment = pa.types.is_date(source) and pa.types.is_timestamp(dtype)
+    to_date = pa.types.is_timestamp(source) and pa.types.is_date(dtype)
+    if source == dtype or pa.types.is_null(source) or numeric or to_text or to_moment or to_date:
+        return coerce(expression, dtype)
+    if source == _STRING and isinstance(expression, Literal) and _is_moment(Literal(None, dtype)):
+        return moment_literal(str(expression.value), dtype)
+    raise QueryError(
+        f"cannot cast {type_name(source)} to {type_name(dtype)}",
+        "casts go between numbers, between dates and timestamps, and from numbers, booleans and dates to string",
+    )
+
+
+def _casts_to_text(dtype: pa.DataType) -> bool:
+    kinds = pa.types
+    return is_integer(dtype) or kinds.is_decimal(dtype) or kinds.is_boolean(dtype) or kinds.is_date(dtype)
+
+
+def moment_literal(text: str, dtype: pa.DataType) -> Literal:
+    """DATE, TIMESTAMP or TIMESTAMP_NTZ from text; a timestamp without a zone is in UTC."""
+    try:
+        if pa.types.is_date(dtype):
+            return Literal(date.fromisoformat(text.strip()), dtype)
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise QueryError(
+            f"{text!r} is not a {type_name(dtype)}", "write '2024-01-31' or '2024-01-31 12:30:00.5'"
+        ) from None
+    if moment.tzinfo is not None and dtype.tz is None:
+        raise QueryError(f"{text!r} names a time zone, a timestamp_ntz has none", "write TIMESTAMP, or drop the zone")
+    return Literal(micros_since_epoch(moment if moment.tzinfo else moment.replace(tzinfo=UTC)), dtype)
+
+
+def always_true(expression: Expression) -> bool:
+    """Whether an expression without columns is seen to be TRUE, e.g. `1 = 1`."""
+    if isinstance(expression, Literal):
+        return expression.value is True
+    if not isinstance(expression, Call):
+        return False
+    if expression.operation in ("and", "or"):
+        every = all if expression.operation == "and" else any
+        return every(always_true(argument) for argument in expression.arguments)
+    values = [argument.value for argument in expression.arguments if isinstance(argument, Literal)]
+    return expression.operation == "eq" and len(values) == 2 and values[0] is not None and values[0] == values[1]

@@ -1,0 +1,161 @@
+"""A join query as frozen data: what every later stage reads, and all that the oracle needs.
+
+Equalities between two aliases are kept twice. `equalities` are the conjuncts as written, each compared in its own common type: they
+say what a result is. `classes` are their transitive closure, each class with one type: they say what may be hashed. Equality in an
+edge's type implies equality in its class's type (casts are functions of the value), never the other way round, so an edge whose type
+differs from its class's is checked again before a result leaves (`inexact_equalities`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dovetail.query.expressions import Call, Expression, aliases, cast
+from dovetail.schema import common_type
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """`[RANGE n UNIT]`: a tuple takes part in results up to `micros` after its own event time (closed)."""
+
+    micros: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountWindow:
+    """`[ROWS n]` or `[PARTITION BY c ROWS n]`: a tuple takes part while it is among the last `rows` (of its partition)."""
+
+    rows: int
+    partition_by: str | None = None
+
+
+Window: TypeAlias = TimeWindow | CountWindow
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """One entry of the FROM list."""
+
+    alias: str
+    stream: str
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An expression over one alias that is equated with another alias's."""
+
+    alias: str
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """`left = right` between two aliases, compared in `type`; the keys are as written, not yet cast."""
+
+    left: Key
+    right: Key
+    type: pa.DataType
+    text: str
+
+    @property
+    def expression(self) -> Expression:
+        sides = (cast(self.left.expression, self.type), cast(self.right.expression, self.type))
+        return Call("eq", sides, pa.bool_())
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A boolean expression and its SQL text: a filter (one alias) or a theta condition (two or more)."""
+
+    expression: Expression
+    text: str
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return aliases(self.expression)
+
+
+@dataclass(frozen=True, slots=True)
+class EqualityClass:
+    """Keys that are all equal in every result, compared in one type."""
+
+    keys: tuple[Key, ...]
+    type: pa.DataType
+
+    def of(self, alias: str) -> tuple[Expression, ...]:
+        """The class's keys of one alias, cast to the class's type."""
+        return tuple(cast(key.expression, self.type) for key in self.keys if key.alias == alias)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A column of the result."""
+
+    name: str
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class JoinQuery:
+    """A continuous join of two or more windows."""
+
+    name: str
+    sql: str
+    refs: tuple[StreamRef, ...]
+    equalities: tuple[Equality, ...]
+    conditions: tuple[Condition, ...]
+    """Conjuncts over two or more aliases that are not in `equalities`."""
+    filters: tuple[Condition, ...]
+    """Conjuncts over one alias."""
+    outputs: tuple[Output, ...]
+    classes: tuple[EqualityClass, ...]
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return tuple(ref.alias for ref in self.refs)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the result."""
+        return pa.schema([pa.field(output.name, output.expression.type) for output in self.outputs])
+
+    @property
+    def has_count_window(self) -> bool:
+        return any(isinstance(ref.window, CountWindow) for ref in self.refs)
+
+    def ref(self, alias: str) -> StreamRef:
+        return next(ref for ref in self.refs if ref.alias == alias)
+
+    def class_of(self, key: Key) -> EqualityClass:
+        return next(group for group in self.classes if key in group.keys)
+
+    @property
+    def inexact_equalities(self) -> tuple[Equality, ...]:
+        """Equalities that hashing in the class's type does not settle."""
+        return tuple(edge for edge in self.equalities if edge.type != self.class_of(edge.left).type)
+
+
+def equality_classes(equalities: Sequence[Equality]) -> tuple[EqualityClass, ...]:
+    """Close equalities transitively; classes and keys in order of first appearance."""
+    group_of: dict[Key, list[Key]] = {}
+    for edge in equalities:
+        left = group_of.setdefault(edge.left, [edge.left])
+        right = group_of.setdefault(edge.right, [edge.right])
+        if left is not right:
+            left.extend(right)
+            for key in right:
+                group_of[key] = left
+    groups = {id(group): group for group in group_of.values()}.values()
+    return tuple(
+        EqualityClass(tuple(group), _widest(edge.type for edge in equalities if edge.left in group)) for group in groups
+    )
+
+
+def _widest(types: Iterable[pa.DataType]) -> pa.DataType:
+    return reduce(lambda left, right: common_type(left, right) or left, types)

@@ -1,0 +1,347 @@
+"""Parsed SQL expressions to typed ones.
+
+Each sqlglot node that Dovetail understands has one entry in a table; a node that has none is refused by name, so a
+construct is never half understood. Everything is lowered to the operations of `expressions`: BETWEEN, IN, CASE and
+NULLIF do not exist behind this module. An error raised while a node is bound points at the innermost node that has a
+place in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from sqlglot import exp
+
+from dovetail.errors import ConfigError, QueryError
+from dovetail.query import functions
+from dovetail.query.binder import Scope, suggestion
+from dovetail.query.durations import measure
+from dovetail.query.expressions import Call, Expression, Literal
+from dovetail.query.sql_text import SourceText
+from dovetail.schema import LARGEST_DECIMAL, MICROSECOND, TIMESTAMP, TIMESTAMP_NTZ
+
+Handler: TypeAlias = "Callable[[ExpressionBinder, Any], Expression]"
+
+AGGREGATE_HINT = "aggregate the query's result, e.g. with Spark on session.dataframe(name)"
+SUBQUERY_HINT = "register the inner SELECT as a query of its own, or join its streams here"
+
+_TYPES = {
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "TEXT": pa.string(),
+    "VARCHAR": pa.string(),
+    "BOOLEAN": pa.bool_(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": TIMESTAMP,
+    "TIMESTAMPTZ": TIMESTAMP,
+    "TIMESTAMPLTZ": TIMESTAMP,
+    "TIMESTAMPNTZ": TIMESTAMP_NTZ,
+    "BINARY": pa.binary(),
+}
+_TYPE_NAMES = (
+    "tinyint, smallint, int, bigint, float, double, decimal(p,s), "
+    "string, boolean, date, timestamp, timestamp_ntz, binary"
+)
+_COMPARISONS: dict[type[exp.Expr], str] = {
+    exp.EQ: "eq",
+    exp.NEQ: "ne",
+    exp.LT: "lt",
+    exp.LTE: "le",
+    exp.GT: "gt",
+    exp.GTE: "ge",
+    exp.NullSafeEQ: "null_safe_eq",
+}
+_ARITHMETIC: dict[type[exp.Expr], str] = {
+    exp.Add: "add",
+    exp.Sub: "subtract",
+    exp.Mul: "multiply",
+    exp.Div: "divide",
+    exp.Mod: "modulo",
+}
+
+_READ = set(
+    [
+        "this",
+        "expression",
+        "table",
+        "db",
+        "catalog",
+        "default",
+        "true",
+        "false",
+        "low",
+        "high",
+        "start",
+        "length",
+        "unit",
+        "to",
+        "position",
+        "query",
+    ]
+)
+"""Parts of nodes that handlers look at. A node with any other part says more than its handler understands."""
+
+
+class ExpressionBinder:
+    """Binds the expressions of one query."""
+
+    def __init__(self, source: SourceText, scope: Scope) -> None:
+        self._source = source
+        self._scope = scope
+
+    def bind(self, node: exp.Expr) -> Expression:
+        """The typed expression of a node; a bare column keeps its stored type."""
+        with self._placed(node):
+            return _handler(node)(self, node)
+
+    def value(self, node: exp.Expr) -> Expression:
+        """The typed expression of a node that is computed with; a column has its SQL type."""
+        with self._placed(node):
+            return functions.usable(self.bind(node))
+
+    def truth(self, node: exp.Expr, place: str) -> Expression:
+        """The typed expression of a node that must be boolean."""
+        with self._placed(node):
+            return functions.truth(self.value(node), place)
+
+    @contextmanager
+    def _placed(self, node: exp.Expr) -> Iterator[None]:
+        """Point errors raised inside at `node`, if they do not point anywhere yet."""
+        try:
+            yield
+        except QueryError as error:
+            extent = self._source.extent(node)
+            if error.sql or extent is None:
+                raise
+            raise self._source.refusal(error.message, error.hint, extent) from None
+
+    def values(self, nodes: list[exp.Expr]) -> list[Expression]:
+        return [self.value(node) for node in nodes]
+
+    def column(self, node: exp.Column) -> Expression:
+        if node.args.get("db"):
+            raise QueryError(
+                "fields of nested values cannot be used", "add the field to the stream as a column of its own"
+            )
+        if isinstance(node.this, exp.Star):
+            raise QueryError("'*' is not allowed inside an expression", "name a column")
+        return self._scope.column(node.name, node.table or None)
+
+    def literal(self, node: exp.Literal) -> Expression:
+        if node.is_string:
+            return Literal(node.name, pa.string())
+        if re.fullmatch(r"\d+", node.name):
+            return functions.integer_literal(int(node.name))
+        if "e" in node.name.lower():
+            return Literal(float(node.name), pa.float64())
+        return functions.decimal_literal(Decimal(node.name))
+
+    def hexadecimal(self, node: exp.HexString) -> Expression:
+        digits = node.name if len(node.name) % 2 == 0 else f"0{node.name}"
+        return Literal(bytes.fromhex(digits), pa.binary())
+
+    def interval(self, node: exp.Interval) -> Expression:
+        unit = node.args.get("unit")
+        number = node.this.name if isinstance(node.this, exp.Literal) else ""
+        match = re.fullmatch(r"\s*([+-]?)\s*(\d+(?:\.\d*)?|\.\d+)\s*", number)
+        if match is None or not isinstance(unit, exp.Var):
+            raise QueryError("this interval is not understood", "write INTERVAL 5 MINUTES or INTERVAL '1.5' HOUR")
+        try:
+            micros = measure(match[2], unit.name)
+        except ConfigError as error:
+            raise QueryError(error.message, error.hint) from None
+        return Literal(-micros if match[1] == "-" else micros, MICROSECOND)
+
+    def cast(self, node: exp.Cast) -> Expression:
+        if node.args.get("format") or node.args.get("action"):
+            raise QueryError("CAST takes no format", "write CAST(x AS type)")
+        if self._is_big_decimal(node):
+            return functions.decimal_literal(Decimal(node.this.name))
+        return functions.convert(self.value(node.this), _data_type(node.to))
+
+    def _is_big_decimal(self, node: exp.Cast) -> bool:
+        # sqlglot reads the literal 1.5BD as a cast of an unmarked string.
+        inner = node.this
+        unmarked = isinstance(inner, exp.Literal) and inner.is_string and "start" not in inner.meta
+        return unmarked and node.to.this == exp.DType.DECIMAL
+
+    def case(self, node: exp.Case) -> Expression:
+        subject = self.value(node.this) if node.this else None
+        branches = []
+        for branch in node.args["ifs"]:
+            condition = self.value(branch.this)
+            if subject is not None:
+                condition = functions.compare("eq", subject, condition)
+            branches.append((condition, self.value(branch.args["true"])))
+        return functions.choose(branches, self._optional(node.args.get("default")))
+
+    def conditional(self, node: exp.If) -> Expression:
+        branch = (self.value(node.this), self.value(node.args["true"]))
+        return functions.choose([branch], self._optional(node.args.get("false")))
+
+    def _optional(self, node: exp.Expr | None) -> Expression:
+        return self.value(node) if node is not None else Literal(None, pa.null())
+
+    def between(self, node: exp.Between) -> Expression:
+        if node.args.get("symmetric"):
+            raise QueryError("BETWEEN SYMMETRIC is not supported", "write BETWEEN LEAST(a, b) AND GREATEST(a, b)")
+        subject, low, high = self.values([node.this, node.args["low"], node.args["high"]])
+        bounds = [functions.compare("ge", subject, low), functions.compare("le", subject, high)]
+        return functions.logical("and", bounds)
+
+    def membership(self, node: exp.In) -> Expression:
+        if not node.expressions:
+            raise QueryError("IN needs a list of values", "write x IN (1, 2, 3)")
+        subject = self.value(node.this)
+        choices = self.values(node.expressions)
+        return functions.logical("or", [functions.compare("eq", subject, choice) for choice in choices])
+
+    def identity(self, node: exp.Is) -> Expression:
+        subject = self.value(node.this)
+        if isinstance(node.expression, exp.Null):
+            return Call("is_null", (subject,), pa.bool_())
+        if isinstance(node.expression, exp.Boolean):
+            truth = functions.truth(subject, "the operand of IS TRUE or IS FALSE")
+            return functions.compare("null_safe_eq", truth, self.value(node.expression))
+        raise QueryError("IS takes NULL, TRUE or FALSE", "compare with = or <=>")
+
+    def like(self, node: exp.Like) -> Expression:
+        pattern = self.bind(node.expression)
+        if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
+            raise QueryError("LIKE needs a constant pattern", "write the pattern as text: name LIKE 'A%'")
+        call = functions.text_call("like", [self.value(node.this), pattern])
+        return functions.negation(call) if node.args.get("negate") else call
+
+    def trim(self, node: exp.Trim) -> Expression:
+        if node.args.get("expression") or node.args.get("position"):
+            raise QueryError("TRIM takes one argument", "it removes spaces at both ends: TRIM(x)")
+        return functions.text_call("trim", [self.value(node.this)])
+
+    def substring(self, node: exp.Substring) -> Expression:
+        start, size = node.args.get("start"), node.args.get("length")
+        if start is None:
+            raise QueryError(
+                "SUBSTRING needs a start", "write SUBSTRING(text, start) or SUBSTRING(text, start, length)"
+            )
+        size_value = self.value(size) if size is not None else None
+        return functions.substring(self.value(node.this), self.value(start), size_value)
+
+    def several(self, node: exp.Func) -> Expression:
+        operation = {exp.Coalesce: "coalesce", exp.Least: "least", exp.Greatest: "greatest"}[type(node)]
+        arguments = self.values([node.this, *node.expressions])
+        if len(arguments) < 2 and operation != "coalesce":
+            raise QueryError(f"{operation.upper()} needs two arguments or more", None)
+        return functions.unify(operation, arguments)
+
+    def connected(self, node: exp.Connector) -> Expression:
+        operation = "and" if isinstance(node, exp.And) else "or"
+        operands = [self.truth(part, f"an operand of {operation.upper()}") for part in node.flatten()]
+        return functions.logical(operation, operands)
+
+    def negated(self, node: exp.Not) -> Expression:
+        return functions.negation(self.truth(node.this, "the operand of NOT"))
+
+    def refuse(self, node: exp.Expr) -> Expression:
+        extent = self._source.extent(node)
+        text = self._source.sql[extent[0] : extent[1]] if extent else node.sql(dialect="spark")
+        raise _unsupported(node, " ".join(text.split()))
+
+
+def _handler(node: exp.Expr) -> Handler:
+    unread = [key for key, value in node.args.items() if isinstance(value, exp.Expr) and key not in _READ]
+    return _HANDLERS.get(type(node), ExpressionBinder.refuse) if not unread else ExpressionBinder.refuse
+
+
+def _unsupported(node: exp.Expr, text: str) -> QueryError:
+    name = text.split("(", maxsplit=1)[0].strip()
+    if isinstance(node, exp.Window):
+        return QueryError("window functions are not supported", AGGREGATE_HINT)
+    if isinstance(node, exp.AggFunc):
+        return QueryError(f"aggregate {name.upper()} is not supported", AGGREGATE_HINT)
+    if isinstance(node, (exp.Query, exp.Exists)):
+        return QueryError("subqueries are not supported", SUBQUERY_HINT)
+    if isinstance(node, exp.Escape):
+        return QueryError("LIKE ... ESCAPE is not supported", "escape with a backslash")
+    if isinstance(node, exp.Func):
+        known = ", ".join(functions.FUNCTION_NAMES)
+        return QueryError(f"function {name.upper()} is not supported; known: {known}", _function_hint(name))
+    return QueryError(f"{text!r} is not supported here", "see the documentation of queries for the SQL that is")
+
+
+def _function_hint(name: str) -> str:
+    return suggestion(name, functions.FUNCTION_NAMES, "compute it in a column before the stream enters the join")
+
+
+def _data_type(node: exp.DataType) -> pa.DataType:
+    name = node.this.name if isinstance(node.this, exp.DType) else str(node.this)
+    if name == "DECIMAL":
+        sizes = [parameter.name for parameter in node.expressions] or ["10"]
+        precision, scale = (int(size) if size.isdecimal() else -1 for size in (*sizes, "0")[:2])
+        if not 1 <= precision <= LARGEST_DECIMAL or not 0 <= scale <= precision:
+            raise QueryError(
+                f"decimal({precision},{scale}) is not a type", f"decimal(p,s) needs s <= p <= {LARGEST_DECIMAL}"
+            )
+        return pa.decimal128(precision, scale)
+    if name not in _TYPES:
+        written = node.sql(dialect="spark").lower()
+        raise QueryError(f"cannot cast to {written}; allowed: {_TYPE_NAMES}", "choose one of these types")
+    return _TYPES[name]
+
+
+def _comparison(binder: ExpressionBinder, node: exp.Binary) -> Expression:
+    return functions.compare(_COMPARISONS[type(node)], binder.value(node.left), binder.value(node.right))
+
+
+def _arithmetic(binder: ExpressionBinder, node: exp.Binary) -> Expression:
+    return functions.arithmetic(_ARITHMETIC[type(node)], binder.value(node.left), binder.value(node.right))
+
+
+def _distinct_from(binder: ExpressionBinder, node: exp.Binary) -> Expression:
+    return functions.negation(functions.compare("null_safe_eq", binder.value(node.left), binder.value(node.right)))
+
+
+_HANDLERS: dict[type[exp.Expr], Handler] = {
+    **dict.fromkeys(_COMPARISONS, _comparison),
+    **dict.fromkeys(_ARITHMETIC, _arithmetic),
+    exp.NullSafeNEQ: _distinct_from,
+    exp.Column: ExpressionBinder.column,
+    exp.Literal: ExpressionBinder.literal,
+    exp.HexString: ExpressionBinder.hexadecimal,
+    exp.Boolean: lambda _, node: Literal(bool(node.this), pa.bool_()),
+    exp.Null: lambda *_: Literal(None, pa.null()),
+    exp.Interval: ExpressionBinder.interval,
+    exp.Paren: lambda binder, node: binder.bind(node.this),
+    exp.Cast: ExpressionBinder.cast,
+    exp.TryCast: ExpressionBinder.cast,
+    exp.Case: ExpressionBinder.case,
+    exp.If: ExpressionBinder.conditional,
+    exp.Nullif: lambda binder, node: functions.null_if(binder.value(node.this), binder.value(node.expression)),
+    exp.Between: ExpressionBinder.between,
+    exp.In: ExpressionBinder.membership,
+    exp.Is: ExpressionBinder.identity,
+    exp.Like: ExpressionBinder.like,
+    exp.Trim: ExpressionBinder.trim,
+    exp.Substring: ExpressionBinder.substring,
+    exp.Coalesce: ExpressionBinder.several,
+    exp.Least: ExpressionBinder.several,
+    exp.Greatest: ExpressionBinder.several,
+    exp.And: ExpressionBinder.connected,
+    exp.Or: ExpressionBinder.connected,
+    exp.Not: ExpressionBinder.negated,
+    exp.Neg: lambda binder, node: functions.signed("negate", binder.value(node.this)),
+    exp.Abs: lambda binder, node: functions.signed("abs", binder.value(node.this)),
+    exp.Lower: lambda binder, node: functions.text_call("lower", [binder.value(node.this)]),
+    exp.Upper: lambda binder, node: functions.text_call("upper", [binder.value(node.this)]),
+    exp.Length: lambda binder, node: functions.length(binder.value(node.this)),
+    exp.Concat: lambda binder, node: functions.text_call("concat", binder.values(node.expressions)),
+    exp.DPipe: lambda binder, node: functions.text_call("concat", binder.values(list(node.flatten()))),
+}

@@ -1,0 +1,181 @@
+"""Where the parts of a parsed query stand in its text.
+
+sqlglot marks names and literals with their offsets, but not operators, keywords, casts or NULL. The extent of any
+other node is that of its parts, grown over the tokens that belong to it. A slice given as a condition's text is
+parsed again and compared with the node, so a text is exact or it is sqlglot's own rendering; it is never another
+condition's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import Token, TokenType, exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from dovetail.errors import QueryError
+
+DIALECT = "spark"
+Extent = tuple[int, int]
+
+_TYPED_LITERALS = {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"}
+_CONSTANTS = {TokenType.IS, TokenType.NOT, TokenType.NULL, TokenType.TRUE, TokenType.FALSE}
+_PREFIXES: dict[type[exp.Expr], set[TokenType]] = {
+    exp.Neg: {TokenType.DASH},
+    exp.Not: {TokenType.NOT},
+    exp.Interval: {TokenType.INTERVAL},
+}
+_BOUNDARIES = {
+    TokenType.AND,
+    TokenType.WHERE,
+    TokenType.ON,
+    TokenType.COMMA,
+    TokenType.JOIN,
+    TokenType.INNER,
+    TokenType.CROSS,
+    TokenType.LEFT,
+    TokenType.RIGHT,
+    TokenType.FULL,
+    TokenType.NATURAL,
+    TokenType.SEMICOLON,
+}
+
+
+class SourceText:
+    """A query's text with the tokens that were parsed (windows taken out)."""
+
+    def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
+        self.sql = sql
+        self.tokens = tokens
+        self._at_start = {token.start: position for position, token in reversed(list(enumerate(tokens)))}
+        self._at_end = {token.end: position for position, token in enumerate(tokens)}
+
+    def refusal(self, message: str, hint: str | None, extent: Extent) -> QueryError:
+        return QueryError(message, hint, sql=self.sql, start=extent[0], end=extent[1])
+
+    def extent(self, node: exp.Expr) -> Extent | None:
+        """Offsets of the first character of a node and of the one after its last; None if nothing in it is marked."""
+        run = self._run(node)
+        return self._offsets(run) if run else None
+
+    def keyword(self, *kinds: str) -> Extent | None:
+        """Offsets of the first run of tokens outside parentheses whose types have these names, in this order."""
+        depth = 0
+        for position, token in enumerate(self.tokens):
+            depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+            names = [following.token_type.name for following in self.tokens[position : position + len(kinds)]]
+            if depth == 0 and names == list(kinds):
+                return self._offsets((position, position + len(kinds) - 1))
+        return None
+
+    def words_before(self, offset: int, kinds: set[TokenType]) -> Extent:
+        """Offsets of the unbroken run of tokens of these kinds that ends before the token at `offset`."""
+        last = first = max(0, self._at_start.get(offset, 0) - 1)
+        while first > 0 and self.tokens[first - 1].token_type in kinds:
+            first -= 1
+        return self._offsets((first, last))
+
+    def select_items(self) -> list[Extent]:
+        """Offsets of the entries of the select list."""
+        items: list[Extent] = []
+        depth = 0
+        first = 2 if self._kind(1) == TokenType.ALL else 1
+        for position, token in enumerate(self.tokens):
+            depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+            at_from = token.token_type == TokenType.FROM and self.tokens[position - 1].token_type != TokenType.DISTINCT
+            if depth == 0 and (at_from or token.token_type == TokenType.COMMA):
+                if first == position:
+                    place = self._offsets((position, position))
+                    raise self.refusal("an entry of the select list is empty", "remove the comma", place)
+                items.append(self._offsets((first, position - 1)))
+                first = position + 1
+                if at_from:
+                    break
+        return items
+
+    def condition_text(self, node: exp.Expr) -> tuple[str, Extent | None]:
+        """A condition as the user wrote it, and where."""
+        run = self._run(node)
+        if run is not None:
+            extent = self._offsets(self._to_boundaries(run))
+            text = self.sql[extent[0] : extent[1]]
+            if _means(text, node):
+                return text, extent
+        return node.sql(dialect=DIALECT), self.extent(node)
+
+    def _offsets(self, run: tuple[int, int]) -> Extent:
+        return self.tokens[run[0]].start, self.tokens[run[1]].end + 1
+
+    def _run(self, node: exp.Expr) -> tuple[int, int] | None:
+        runs = [run for child in node.iter_expressions() if (run := self._run(child)) is not None]
+        first, last = self._at_start.get(node.meta.get("start", -1)), self._at_end.get(node.meta.get("end", -1))
+        if first is not None and last is not None:
+            runs.append((first, last))
+        if not runs:
+            return None
+        return self._grown(node, self._balanced(min(run[0] for run in runs), max(run[1] for run in runs)))
+
+    def _grown(self, node: exp.Expr, run: tuple[int, int]) -> tuple[int, int]:
+        """Take in the tokens of a node that carry no marks of their own."""
+        first, last = run
+        before = self._kind(first - 1)
+        # sqlglot counts AND, OR and some operators among functions.
+        function = isinstance(node, exp.Func) and not isinstance(node, exp.Binary)
+        if isinstance(node, exp.Case):
+            return self._case(first, last)
+        if before in _PREFIXES.get(type(node), ()):
+            return first - 1, last
+        if isinstance(node, exp.Cast) and first and self.tokens[first - 1].text.upper() in _TYPED_LITERALS:
+            return first - 1, last
+        if function and "start" not in node.meta and before == TokenType.L_PAREN and first > 1:
+            return self._balanced(first - 2, last)
+        if (function or isinstance(node, exp.In)) and self._kind(last + 1) == TokenType.L_PAREN:
+            return self._balanced(first, last + 1)
+        if isinstance(node, exp.Paren) and before == TokenType.L_PAREN:
+            return self._balanced(first - 1, last)
+        if isinstance(node, exp.Is):
+            while self._kind(last + 1) in _CONSTANTS:
+                last += 1
+        return first, last
+
+    def _case(self, first: int, last: int) -> tuple[int, int]:
+        while first > 0 and self._kind(first) != TokenType.CASE:
+            first -= 1
+        while last + 1 < len(self.tokens) and self._kind(last) != TokenType.END:
+            last += 1
+        return first, last
+
+    def _kind(self, position: int) -> TokenType | None:
+        return self.tokens[position].token_type if 0 <= position < len(self.tokens) else None
+
+    def _balanced(self, first: int, last: int) -> tuple[int, int]:
+        """Grow a run of tokens until every parenthesis in it has its partner."""
+        unopened, unclosed = 0, 0
+        for position in range(first, last + 1):
+            if self._kind(position) == TokenType.L_PAREN:
+                unclosed += 1
+            elif self._kind(position) == TokenType.R_PAREN:
+                unopened, unclosed = (unopened, unclosed - 1) if unclosed else (unopened + 1, 0)
+        while unopened and first > 0:
+            first -= 1
+            unopened += {TokenType.R_PAREN: 1, TokenType.L_PAREN: -1}.get(self.tokens[first].token_type, 0)
+        while unclosed and last + 1 < len(self.tokens):
+            last += 1
+            unclosed += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(self.tokens[last].token_type, 0)
+        return first, last
+
+    def _to_boundaries(self, run: tuple[int, int]) -> tuple[int, int]:
+        """Grow a run of tokens to the keywords or parentheses that enclose a whole condition."""
+        first, last = run
+        while first > 0 and self._kind(first - 1) not in _BOUNDARIES | {TokenType.L_PAREN}:
+            first, last = self._balanced(first - 1, last)
+        while last + 1 < len(self.tokens) and self._kind(last + 1) not in _BOUNDARIES | {TokenType.R_PAREN}:
+            first, last = self._balanced(first, last + 1)
+        return first, last
+
+
+def _means(text: str, node: exp.Expr) -> bool:
+    try:
+        return bool(parse_one(text, dialect=DIALECT, into=exp.Condition) == node)
+    except SqlglotError:
+        return False

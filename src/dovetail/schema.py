@@ -1,0 +1,171 @@
+"""Streams and the one table of types.
+
+Three kinds of types meet here. A stream is *declared* with any Arrow type. It is *stored* with encodings removed (dictionaries,
+views, run ends). In an expression a column has a *SQL type*, one of those a Spark user knows; types without one (nested values,
+times of day) can be selected but not compared. Coercion between SQL types is Spark 4's in ANSI mode, as PySpark 4.3.0 was seen to
+do it, except that a string is never silently turned into a number or a date.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dovetail.errors import SchemaError, listed
+
+MICROSECOND = pa.duration("us")
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+TIMESTAMP_NTZ = pa.timestamp("us")
+LARGEST_DECIMAL = 38
+
+_SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
+_SQL_NAMES = {
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.date32(): "date",
+    TIMESTAMP: "timestamp",
+    TIMESTAMP_NTZ: "timestamp_ntz",
+    MICROSECOND: "interval",
+}
+_INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
+
+
+@dataclass(frozen=True)
+class StreamSchema:
+    """A declared stream: its columns, which of them is the event time, and how its time moves."""
+
+    name: str
+    columns: pa.Schema
+    """Stored types, in declared order."""
+    event_time: str
+    lateness: int = 0
+    """Microseconds that a tuple may lag behind the largest event time of earlier batches."""
+    rate: float | None = None
+    """Expected tuples per second of event time; None when unknown."""
+    progress_by: str | None = None
+    """Column whose values are read out of step; progress is then the minimum over them."""
+    idle_after: int | None = None
+    """Microseconds of standing still after which the stream no longer holds the others' state."""
+    max_ahead: int | None = None
+    """Microseconds ahead of the clock beyond which a tuple is set aside."""
+
+    def __post_init__(self) -> None:
+        names = self.columns.names
+        if len(set(names)) != len(names):
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            raise SchemaError(f"stream {self.name!r} declares a column twice: {listed(repeated)}")
+        for option, column in (("event_time", self.event_time), ("progress_by", self.progress_by)):
+            if column is not None and column not in names:
+                raise SchemaError(
+                    f"stream {self.name!r}: {option}={column!r} is not one of its columns: {listed(names)}"
+                )
+        time_type = self.columns.field(self.event_time).type
+        if not pa.types.is_timestamp(time_type):
+            raise SchemaError(
+                f"stream {self.name!r}: event time {self.event_time!r} has type {time_type}; it must be a timestamp",
+                "convert it first, e.g. pc.cast(column, pa.timestamp('us', tz='UTC')); for epoch numbers mind the unit",
+            )
+
+    @property
+    def time_zone_aware(self) -> bool:
+        """Whether the event time is an instant (`timestamp`) rather than a wall-clock reading (`timestamp_ntz`)."""
+        return self.columns.field(self.event_time).type.tz is not None
+
+
+def stored_type(declared: pa.DataType) -> pa.DataType:
+    """The type a declared column is kept and returned with: encodings removed, values unchanged."""
+    if pa.types.is_dictionary(declared) or pa.types.is_run_end_encoded(declared):
+        return stored_type(declared.value_type)
+    if pa.types.is_string_view(declared):
+        return pa.string()
+    if pa.types.is_binary_view(declared):
+        return pa.binary()
+    return declared
+
+
+def stored_schema(declared: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, stored_type(field.type)) for field in declared])
+
+
+def sql_type(stored: pa.DataType) -> pa.DataType | None:
+    """The type a stored column has inside an expression; None if it can only be selected."""
+    types = pa.types
+    if stored in _SIGNED:
+        return _SIGNED[stored]
+    if types.is_float16(stored):
+        return pa.float32()
+    if types.is_large_string(stored):
+        return pa.string()
+    if types.is_large_binary(stored) or types.is_fixed_size_binary(stored):
+        return pa.binary()
+    if types.is_date64(stored):
+        return pa.date32()
+    if types.is_timestamp(stored):
+        return TIMESTAMP_NTZ if stored.tz is None else TIMESTAMP
+    if types.is_duration(stored):
+        return MICROSECOND
+    if types.is_decimal(stored):
+        return pa.decimal128(stored.precision, stored.scale) if stored.precision <= LARGEST_DECIMAL else None
+    return stored if stored in _SQL_NAMES else None
+
+
+def type_name(dtype: pa.DataType) -> str:
+    """Spark's name of a type, for messages: `bigint`, `decimal(10,2)`; Arrow's where Spark has none."""
+    if pa.types.is_decimal(dtype):
+        return f"decimal({dtype.precision},{dtype.scale})"
+    inside = sql_type(dtype)
+    return _SQL_NAMES.get(inside, str(dtype)) if inside is not None else str(dtype)
+
+
+def is_integer(dtype: pa.DataType) -> bool:
+    return dtype in _INTEGER_DIGITS
+
+
+def is_numeric(dtype: pa.DataType) -> bool:
+    return is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
+
+
+def as_decimal(dtype: pa.DataType) -> pa.DataType:
+    """The decimal that holds every value of an integer or decimal SQL type."""
+    return pa.decimal128(_INTEGER_DIGITS[dtype], 0) if is_integer(dtype) else dtype
+
+
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type in which two SQL types are compared, or None if they cannot be.
+
+    >>> type_name(common_type(pa.int64(), pa.float32()))
+    'double'
+    >>> type_name(common_type(pa.int32(), pa.decimal128(10, 2)))
+    'decimal(12,2)'
+    """
+    types = pa.types
+    if left == right:
+        return left
+    if types.is_null(left) or types.is_null(right):
+        return right if types.is_null(left) else left
+    if is_numeric(left) and is_numeric(right):
+        if types.is_floating(left) or types.is_floating(right):
+            return pa.float64()
+        if is_integer(left) and is_integer(right):
+            return left if left.bit_width > right.bit_width else right
+        return _wider_decimal(as_decimal(left), as_decimal(right))
+    if types.is_date(left) and types.is_timestamp(right):
+        return right
+    if types.is_timestamp(left) and types.is_date(right):
+        return left
+    return None
+
+
+def _wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    # Spark keeps the integer digits and gives up scale when both do not fit.
+    digits = max(left.precision - left.scale, right.precision - right.scale)
+    scale = min(max(left.scale, right.scale), LARGEST_DECIMAL - digits)
+    return pa.decimal128(digits + scale, scale)

@@ -1,0 +1,31 @@
+"""Check a query, yours or ours, against its definition.
+
+`Oracle` and `expected` say what a query must return, by nested loops over plain tuples; `assert_same_rows` compares two
+tables as multisets; `scenarios` (needs hypothesis) and `random_scenario` invent streams, queries and input. None of it
+imports the engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dovetail.testing.asserts import assert_same_rows
+from dovetail.testing.oracle import Oracle, expected
+
+if TYPE_CHECKING:
+    from dovetail.testing.strategies import Scenario, random_scenario, scenarios
+
+__all__ = ["Oracle", "Scenario", "assert_same_rows", "expected", "random_scenario", "scenarios"]
+
+
+def __getattr__(name: str) -> Any:
+    # The oracle serves users who have no hypothesis; only the generators need it.
+    if name in ("Scenario", "random_scenario", "scenarios"):
+        try:
+            from dovetail.testing import strategies  # noqa: PLC0415 - on first use
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] != "hypothesis":
+                raise
+            raise ImportError(f"dovetail.testing.{name} needs hypothesis\nHint: pip install hypothesis") from error
+        return getattr(strategies, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,220 @@
+"""Sample the data of a scenario: stream schemas, key values, event times, batches.
+
+Keys come in kinds. Two columns of one kind can be equated whatever their types, and their domains hold the values on which
+comparisons go wrong: NaN, both zeros, texts equal in their first eight bytes, numbers equal in one type and not in another.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+from dovetail.errors import ConfigError
+from dovetail.schema import StreamSchema
+from dovetail.testing.values import arrow_column, cast_value, sort_key
+
+Shape = Literal["common", "chain", "star", "cycle", "complete", "tree"]
+SHAPES: tuple[Shape, ...] = get_args(Shape)
+Pushes = tuple[dict[str, pa.Table], ...]
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+_MOST_RESULTS = 3_000
+_TYPES: dict[str, tuple[pa.DataType, ...]] = {
+    "integer": (pa.int64(), pa.int32(), pa.int16(), pa.uint32(), pa.uint8()),
+    "number": (pa.int64(), pa.float64(), pa.float32(), pa.decimal128(10, 2), pa.int32(), pa.uint32()),
+    "decimal": (pa.decimal128(10, 2), pa.decimal128(12, 4), pa.int32()),
+    "text": (pa.string(), pa.large_string()),
+    "binary": (pa.binary(), pa.large_binary()),
+    "date": (pa.date32(), pa.date32(), pa.timestamp("us", "UTC")),
+    "timestamp": (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"), pa.timestamp("ns", "UTC")),
+    "boolean": (pa.bool_(),),
+}
+KINDS: tuple[str, ...] = tuple(_TYPES)
+"""Kinds of key columns. Two columns of a kind can be equated whatever their types."""
+_DOMAINS: dict[str, tuple[Any, ...]] = {
+    "integer": (0, 1, 2, 3, 7, 200, -1, 5),
+    # 0.1 is another number as float, double and decimal; the last two are one number as double.
+    "number": (0.0, 1.0, math.nan, 0.1, -0.0, 2.0, math.inf, 2.5, 2**53, 2**53 + 1),
+    "decimal": (Decimal(1), Decimal("1.10"), Decimal(0), Decimal("2.005"), Decimal(-3), Decimal(99)),
+    "text": ("a", "", "A", "é", "longer than eight 1", "longer than eight 2", "日本語", "a "),
+    "binary": (b"", b"\x00", b"a", b"\xff", b"longer than eight 1", b"longer than eight 2"),
+    "date": tuple(date(1970, 1, 1) + timedelta(days=days) for days in (0, 1, -1, 19_000, 365)),
+    "timestamp": (0, 1_000, -1, 1_700_000_000_000_000, 1_700_000_000_000_001, 5_000_000),
+    "boolean": (True, False),
+}
+_PAYLOADS = (pa.list_(pa.int32()), pa.struct({"u": pa.int32(), "v": pa.string()}))
+
+
+@dataclass(frozen=True)
+class ScenarioOptions:
+    """What a scenario may contain. None (or a pair of bounds) leaves the choice to the generator."""
+
+    aliases: int | None = None
+    """Aliases of the first query, 2 to 6."""
+    pushes: int | None = None
+    """Number of batches, 1 to 6 when chosen."""
+    queries: int | None = None
+    """Number of queries over the same streams, 1 to 2 when chosen."""
+    tuples: int | None = None
+    """Most tuples per stream; fewer where the result would be large."""
+    shape: Shape | None = None
+    kinds: Sequence[str] = KINDS
+    """Kinds of key columns to draw from."""
+    self_joins: bool | None = None
+    nulls: bool | None = None
+    filters: bool | None = None
+    theta: bool | None = None
+    """Comparisons between aliases, some instead of equalities."""
+    expression_keys: bool | None = None
+    count_windows: bool | None = None
+    late: bool | None = None
+    """False: every tuple is accepted wherever its stream is cut. Lateness is then an hour, and tuples may also be shuffled; or, with
+    count windows, tuples come in time order, which must be kept."""
+    nested_payload: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape is not None and self.shape not in SHAPES:
+            raise ConfigError.choice("shape", self.shape, SHAPES)
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise ConfigError.choice("kinds", kind, KINDS)
+        if self.aliases is not None and not 2 <= self.aliases <= 6:
+            raise ConfigError(f"aliases is {self.aliases}; allowed: 2 to 6")
+
+
+def random_stream(rng: random.Random, name: str, kinds: Sequence[str], options: ScenarioOptions) -> StreamSchema:
+    """A stream with event time `ts`, a small number `x`, one key column `k0`, `k1`, ... per kind, and payload `p`, `d`."""
+    time_types = [pa.timestamp("us", "UTC")] * 4 + [pa.timestamp("ns", "UTC"), pa.timestamp("ms", "UTC")]
+    columns = [pa.field("ts", rng.choice(time_types)), pa.field("x", pa.int32())]
+    columns += [pa.field(f"k{number}", rng.choice(_TYPES[kind])) for number, kind in enumerate(kinds)]
+    columns.append(pa.field("p", pa.string()))
+    payload = rng.choice(_PAYLOADS) if options.nested_payload and rng.random() < 0.7 else None
+    if payload is not None:
+        columns.append(pa.field("d", payload))
+    rng.shuffle(columns)
+    lateness = rng.choice((0, 0, SECOND, 3 * SECOND)) if options.late or options.count_windows else HOUR
+    return StreamSchema(name, pa.schema(columns), "ts", lateness=lateness)
+
+
+def recut(rng: random.Random, pushes: Sequence[Mapping[str, pa.Table]], count: int, *, shuffle: bool = False) -> Pushes:
+    """Cut the same input into `count` batches at other places; every tuple comes exactly once.
+
+    A stream's tuples keep their order of arrival unless `shuffle`. Which tuples are late depends on the cuts: a tuple
+    is judged by the batches before its own. So the accepted tuples, and with them the results as a multiset, are the
+    same only if no cut can make a tuple late: if the lateness is at least the largest event time minus the smallest, or
+    if each stream arrives in time order and is not shuffled. `random_scenario(late=False)` gives one or the other.
+    Results over count windows wait for the watermark after the last batch, which is the same then too.
+    """
+    parts: list[dict[str, pa.Table]] = [{} for _ in range(count)]
+    for name in dict.fromkeys(name for push in pushes for name in push):
+        whole = pa.concat_tables([push[name] for push in pushes if name in push])
+        places = list(range(whole.num_rows))
+        if shuffle:
+            rng.shuffle(places)
+        cuts = [0, *sorted(rng.randint(0, len(places)) for _ in range(count - 1)), len(places)]
+        for number in range(count):
+            chosen = places[cuts[number] : cuts[number + 1]]
+            if chosen or rng.random() < 0.5:
+                parts[number][name] = whole.take(pa.array(chosen, pa.int64()))
+    return tuple(parts)
+
+
+def random_pushes(
+    rng: random.Random, streams: Sequence[StreamSchema], kinds: Sequence[str], options: ScenarioOptions
+) -> Pushes:
+    """Batches in which each stream's tuples come in time order but for some disorder."""
+    assert options.pushes is not None
+    assert options.aliases is not None
+    widest = 5 if options.aliases < 4 else 3  # with many aliases, few values, or nothing would match
+    domains = [rng.sample(_DOMAINS[kind], rng.randint(2, min(widest, len(_DOMAINS[kind])))) for kind in kinds]
+    size = _tuples_per_stream(_fewest_values(streams, domains), options)
+    base = rng.choice((0, 1_700_000_000 * SECOND, -5 * SECOND))
+    span, disorder = rng.choice((2, 10, 30)) * SECOND, rng.choice((0, 2 * SECOND, 5 * SECOND, 9 * SECOND))
+    if options.count_windows and not options.late:
+        disorder = 0  # a count window needs a watermark that moves, so nothing may lag
+    step = rng.choice((SECOND, SECOND, 250_000, 1_000))
+    parts: list[dict[str, pa.Table]] = [{} for _ in range(options.pushes)]
+    for stream in streams:
+        times = [base + rng.randint(0, span // step) * step for _ in range(rng.randint((size + 1) // 2, size))]
+        times.sort(key=lambda ts: ts + rng.randint(0, disorder))
+        table = _table(rng, stream, times, domains, 0.15 if options.nulls else 0.0)
+        for number, part in enumerate(recut(rng, [{stream.name: table}], options.pushes)):
+            if part:
+                parts[number][stream.name] = part[stream.name]
+    return tuple(parts)
+
+
+def _fewest_values(streams: Sequence[StreamSchema], domains: Sequence[Sequence[Any]]) -> int:
+    """Different values of the key column that has the fewest; types without NaN or 0.1 have fewer."""
+    return min(
+        len({sort_key(_as_type(value, stream.columns.field(f"k{number}").type)) for value in domain})
+        for stream in streams
+        for number, domain in enumerate(domains)
+    )
+
+
+def _tuples_per_stream(matching: int, options: ScenarioOptions) -> int:
+    """So many that keys from domains of `matching` values, equated along a tree, give about `_MOST_RESULTS` results."""
+    assert options.aliases is not None
+    assert options.tuples is not None
+    aliases = options.aliases
+    if options.theta or options.expression_keys:
+        matching = min(matching, 3)  # these match more often than an equality of keys
+    enough = int((_MOST_RESULTS * matching ** (aliases - 1)) ** (1 / aliases))
+    return max(2, min(options.tuples, enough, 12 if aliases > 4 else 40))
+
+
+def _table(
+    rng: random.Random, stream: StreamSchema, times: Sequence[int], domains: Sequence[Sequence[Any]], nulls: float
+) -> pa.Table:
+    columns = []
+    for column in stream.columns:
+        absent = 0.0 if column.name == "ts" else nulls
+        if column.name == "ts":
+            values: list[Any] = list(times)
+        elif column.name == "x":
+            values = [rng.randint(0, 5) for _ in times]
+        elif column.name == "p":
+            values, absent = ["".join(rng.choices("abcdé", k=16)) for _ in times], 0.2
+        elif column.name == "d":
+            values = [_nested(rng, column.type) for _ in times]
+        else:
+            values = [_as_type(rng.choice(domains[int(column.name[1:])]), column.type) for _ in times]
+        values = [None if rng.random() < absent else value for value in values]
+        columns.append(arrow_column(values, column.type))
+    return pa.Table.from_arrays(columns, schema=stream.columns)
+
+
+def _nested(rng: random.Random, dtype: pa.DataType) -> Any:
+    if pa.types.is_list(dtype):
+        return [rng.randint(0, 3) for _ in range(rng.randint(0, 3))]
+    return {"u": rng.randint(0, 3), "v": rng.choice(("a", None))}
+
+
+def _as_type(value: Any, dtype: pa.DataType) -> Any:
+    """A value of a domain in a column's own type; zero where the type has nothing like it."""
+    if isinstance(value, date) or pa.types.is_timestamp(dtype):
+        return _truncated(cast_value(value, pa.date32(), dtype) if isinstance(value, date) else value, dtype)
+    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
+        fitting = _cast_number(value, dtype)
+        return cast_value(0, pa.int16(), dtype) if fitting is None else fitting
+    return value
+
+
+def _cast_number(value: float | Decimal, dtype: pa.DataType) -> Any:
+    source = (
+        pa.int64() if isinstance(value, int) else pa.float64() if isinstance(value, float) else pa.decimal128(38, 10)
+    )
+    return cast_value(value, source, dtype)
+
+
+def _truncated(value: Any, dtype: pa.DataType) -> Any:
+    # Arrow refuses to lose microseconds.
+    return value // 1000 * 1000 if pa.types.is_timestamp(dtype) and dtype.unit == "ms" else value

@@ -1,0 +1,267 @@
+"""Invent streams, queries over them, and input that makes them answer.
+
+A `Scenario` is small enough for the oracle and odd enough to be worth it: types that compare only after a cast, NaN,
+-0.0, NULLs, ties, disorder, late tuples, empty batches, windows of zero length, count windows, self-joins, cycles.
+`random_scenario` makes one from a `random.Random`; `scenarios` lets hypothesis choose the structure and a seed for the
+bulk, so that shrinking removes aliases, pushes and features, and thousands of cases stay fast.
+
+Key values come from a small domain, cut so that a scenario has a few thousand results at most. `progress_by`,
+`max_ahead` and `idle_after` are left to tests of their own: they need a clock or a promise about the data.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from dovetail.schema import StreamSchema
+from dovetail.testing.sampling import SHAPES, Pushes, ScenarioOptions, random_pushes, random_stream, recut
+from dovetail.testing.values import stored_values
+
+
+@dataclass(frozen=True, repr=False)
+class Scenario:
+    """Streams, queries by name, and the batches to push; `repr` shows all of it."""
+
+    streams: tuple[StreamSchema, ...]
+    sql: dict[str, str]
+    pushes: Pushes
+
+    @property
+    def catalog(self) -> dict[str, StreamSchema]:
+        """The streams by name, as `parse_query` wants them."""
+        return {stream.name: stream for stream in self.streams}
+
+    def __repr__(self) -> str:
+        lines = []
+        for stream in self.streams:
+            columns = ", ".join(f"{field.name} {field.type}" for field in stream.columns)
+            lines.append(f"stream {stream.name} (lateness {stream.lateness} us): {columns}")
+        lines += [f"query {name}: {sql}" for name, sql in self.sql.items()]
+        for number, push in enumerate(self.pushes):
+            for name, table in push.items():
+                rows = zip(*(stored_values(column) for column in table.columns), strict=True)
+                lines += [f"push {number}, {name}: {table.num_rows} rows", *(f"    {row}" for row in rows)]
+        return "\n".join(lines)
+
+
+def random_scenario(rng: random.Random, **options: Any) -> Scenario:
+    """Make a scenario; `options` are the fields of `ScenarioOptions`.
+
+    The same generator state and options give the same scenario.
+
+    >>> repr(random_scenario(random.Random(7), aliases=3)) == repr(random_scenario(random.Random(7), aliases=3))
+    True
+    """
+    wanted = _decided(rng, ScenarioOptions(**options))
+    assert wanted.aliases is not None
+    assert wanted.queries is not None
+    kinds = [rng.choice(list(wanted.kinds)) for _ in range(rng.choice((1, 1, 2, 3)))]
+    count = wanted.aliases if not wanted.self_joins else rng.randint(1, wanted.aliases - 1)
+    streams = tuple(random_stream(rng, f"s{number}", kinds, wanted) for number in range(1, count + 1))
+    sql = {}
+    for number in range(wanted.queries):
+        aliases = wanted.aliases if number == 0 else rng.randint(2, wanted.aliases)
+        sql[f"q{number + 1}"] = _Query(rng, streams, kinds, replace(wanted, aliases=aliases)).text()
+    return Scenario(streams, sql, random_pushes(rng, streams, kinds, wanted))
+
+
+def scenarios(**options: Any) -> st.SearchStrategy[Scenario]:
+    """Hypothesis strategy for scenarios; `options` as in `random_scenario`, those given are fixed.
+
+    >>> from hypothesis import given
+    >>> @given(scenarios(aliases=3, count_windows=False))
+    ... def law(scenario): ...
+    """
+    feature = st.sampled_from((False, None, True))
+    structure: dict[str, st.SearchStrategy[Any]] = {
+        "aliases": st.sampled_from((2, 2, 3, 3, 3, 4, 5, 6)),
+        "pushes": st.integers(1, 6),
+        "queries": st.sampled_from((1, 1, 1, 2)),
+        "tuples": st.sampled_from((3, 10, 20, 40)),
+        "shape": st.sampled_from(SHAPES),
+        **dict.fromkeys(("self_joins", "nulls", "filters", "theta", "expression_keys", "late"), feature),
+        **dict.fromkeys(("count_windows", "nested_payload"), st.sampled_from((False, False, None, True))),
+    }
+    drawn = {name: strategy for name, strategy in structure.items() if name not in options}
+    return st.builds(
+        lambda seed, **chosen: random_scenario(random.Random(seed), **chosen, **options),  # noqa: S311 - a replayable seed
+        seed=st.integers(0, 2**32 - 1),
+        **drawn,
+    )
+
+
+def batch_cuts(
+    pushes: Sequence[Mapping[str, pa.Table]], *, max_pushes: int = 6, shuffle: bool = False
+) -> st.SearchStrategy[Pushes]:
+    """Hypothesis strategy for other ways to cut the same input into batches; see `recut` for what stays the same."""
+    return st.builds(
+        lambda count, seed: recut(random.Random(seed), pushes, count, shuffle=shuffle),  # noqa: S311
+        count=st.integers(1, max_pushes),
+        seed=st.integers(0, 2**32 - 1),
+    )
+
+
+def _decided(rng: random.Random, options: ScenarioOptions) -> ScenarioOptions:
+    """Settle structure for the whole scenario; a feature that is on is then used here and there, not everywhere."""
+    chances = {"self_joins": 0.3, "nulls": 0.5, "filters": 0.4, "theta": 0.4, "expression_keys": 0.2}
+    chances |= {"count_windows": 0.15, "late": 0.5, "nested_payload": 0.15}
+    decided: dict[str, Any] = {name: rng.random() < chance for name, chance in chances.items()}
+    decided["aliases"] = rng.choice((2, 2, 3, 3, 3, 4, 5, 6))
+    decided["pushes"] = rng.randint(1, 6)
+    decided["queries"] = rng.choice((1, 1, 1, 2))
+    decided["shape"] = rng.choice(SHAPES)
+    decided["tuples"] = rng.choice((8, 15, 25, 40))
+    return replace(options, **{name: value for name, value in decided.items() if getattr(options, name) is None})
+
+
+class _Query:
+    """One query's text, built clause by clause from one generator."""
+
+    def __init__(
+        self, rng: random.Random, streams: Sequence[StreamSchema], kinds: Sequence[str], options: ScenarioOptions
+    ) -> None:
+        assert options.aliases is not None
+        self.rng, self.kinds, self.options = rng, kinds, options
+        self.aliases = list(string.ascii_lowercase[: options.aliases])
+        repeat = len(streams) < len(self.aliases)
+        chosen = rng.choices(streams, k=len(self.aliases)) if repeat else rng.sample(streams, len(self.aliases))
+        # Short windows everywhere would leave little to find, the more so the more aliases there are.
+        self.lengths = ["1 us", "1500 ms", "3 SECONDS", "8 sec"]
+        self.lengths += ["1 MINUTE"] * rng.choice((3, 6, 30)) * (1 + options.aliases // 4)
+        self.stream = dict(zip(self.aliases, chosen, strict=True))
+
+    def text(self) -> str:
+        conjuncts: list[tuple[str, tuple[str, ...]]] = [
+            (self._edge(left, right), (left, right)) for left, right in self._edges()
+        ]
+        if self.options.theta:
+            conjuncts += [self._comparison() for _ in range(self.rng.randint(1, 2))]
+        if self.options.filters:
+            conjuncts += [
+                (self._filter(alias), (alias,)) for alias in self.aliases if self.rng.random() < 1 / len(self.aliases)
+            ]
+        tables, joined = self._from(), self.rng.random() < 0.3
+        if not joined:
+            for place in range(len(tables) - 1):
+                if self.rng.random() < 0.08:  # it then takes the next window to its right
+                    tables[place] = f"{self.stream[self.aliases[place]].name} {self.aliases[place]}"
+            condition = " AND ".join(text for text, _ in conjuncts)
+            return " ".join(["SELECT", self._select(), "FROM", ", ".join(tables), "WHERE", condition])
+        clauses, placed = [tables[0]], set[int]()
+        for number in range(1, len(tables)):
+            known = set(self.aliases[: number + 1])
+            ready = [
+                place for place, (_, used) in enumerate(conjuncts) if known.issuperset(used) and place not in placed
+            ]
+            # Some filters stay for WHERE, but a join never stands without a condition.
+            here = [place for place in ready if len(conjuncts[place][1]) > 1 or self.rng.random() < 0.5]
+            placed.update(here)
+            clauses.append(f"JOIN {tables[number]} ON {' AND '.join(conjuncts[place][0] for place in here)}")
+        rest = [text for place, (text, _) in enumerate(conjuncts) if place not in placed]
+        where = ["WHERE", " AND ".join(rest)] if rest else []
+        return " ".join(["SELECT", self._select(), "FROM", *clauses, *where])
+
+    def _edges(self) -> list[tuple[str, str]]:
+        """Pairs of aliases to connect; each alias but the first is connected to an earlier one."""
+        rng, names, shape = self.rng, self.aliases, self.options.shape
+        later = range(1, len(names))
+        if shape == "star":
+            pairs = [(0, right) for right in later]
+        elif shape == "complete":
+            pairs = [(left, right) for right in later for left in range(right)]
+        elif shape in ("common", "tree"):
+            pairs = [(rng.randrange(right), right) for right in later]
+        else:
+            pairs = [(right - 1, right) for right in later]
+        if shape == "cycle" and len(names) > 2:
+            pairs.append((len(names) - 1, 0))
+        if shape == "tree":
+            extra = [(left, right) for right in later for left in range(right) if (left, right) not in pairs]
+            pairs += rng.sample(extra, rng.randint(0, min(2, len(extra))))
+        return [(names[left], names[right]) for left, right in pairs]
+
+    def _edge(self, left: str, right: str) -> str:
+        rng = self.rng
+        if self.options.shape == "common":
+            return f"{left}.k0 = {right}.k0"
+        if self.options.theta and rng.random() < 0.15:
+            return self._between(left, right)
+        if self.options.expression_keys and rng.random() < 0.4:
+            texts = [f"k{number}" for number, kind in enumerate(self.kinds) if kind == "text"]
+            if texts and rng.random() < 0.5:
+                return f"lower({left}.{texts[0]}) = lower({right}.{texts[-1]})"
+            return rng.choice(
+                (f"{left}.x + 1 = {right}.x", f"{left}.x = {right}.x - 1", f"{left}.x % 3 = {right}.x % 3")
+            )
+        number = rng.randrange(len(self.kinds))
+        alike = [other for other, kind in enumerate(self.kinds) if kind == self.kinds[number]]
+        texts = [f"{left}.k{number} = {right}.k{rng.choice(alike)}"]
+        if len(self.kinds) > 1 and rng.random() < 0.15:
+            second = (number + 1) % len(self.kinds)
+            texts.append(f"{right}.k{second} = {left}.k{second}")
+        return " AND ".join(texts)
+
+    def _between(self, left: str, right: str) -> str:
+        width = self.rng.randint(0, 2)
+        if self.rng.random() < 0.3:
+            return f"{right}.ts BETWEEN {left}.ts AND {left}.ts + INTERVAL {width} SECONDS"
+        return f"{right}.x BETWEEN {left}.x - {width} AND {left}.x + {width}"
+
+    def _comparison(self) -> tuple[str, tuple[str, ...]]:
+        pair = tuple(self.rng.sample(self.aliases, 2))
+        left, right = pair
+        if len(self.aliases) > 2 and self.rng.random() < 0.3:
+            three = tuple(self.rng.sample(self.aliases, 3))
+            return f"{three[0]}.x + {three[1]}.x >= {three[2]}.x", three
+        choices = (
+            f"{left}.x < {right}.x",
+            f"{left}.x <> {right}.x",
+            f"{left}.ts <= {right}.ts",
+            f"{left}.x >= {right}.x",
+        )
+        return self.rng.choice((*choices, self._between(left, right), f"({left}.x > 1 OR {right}.x > 2)")), pair
+
+    def _filter(self, alias: str) -> str:
+        choices = [
+            f"{alias}.x > 1",
+            f"{alias}.x <> 3",
+            f"{alias}.x % 2 = 0",
+            f"{alias}.p IS NOT NULL",
+            f"{alias}.x <= 4",
+        ]
+        choices += [f"({alias}.x = 1 OR {alias}.x >= 3)", f"{alias}.k0 IS NOT NULL", f"{alias}.p LIKE '%a%'"]
+        return self.rng.choice(choices)
+
+    def _from(self) -> list[str]:
+        return [self._table(alias) for alias in self.aliases]
+
+    def _table(self, alias: str) -> str:
+        rng, name = self.rng, self.stream[alias].name
+        if self.options.count_windows and rng.random() < 0.5:
+            partition = f"PARTITION BY {rng.choice(('k0', 'x'))} " if rng.random() < 0.35 else ""
+            window = f"[{partition}ROWS {rng.randint(1, 4)}]"
+        else:
+            window = f"[RANGE {rng.choice(self.lengths)}]"
+        orders = f"{name} {alias} {window}", f"{name} AS {alias} {window}", f"{name} {window} {alias}"
+        return rng.choice((orders[0], *orders))
+
+    def _select(self) -> str:
+        rng = self.rng
+        if rng.random() < 0.5:
+            return "*"
+        items = []
+        for number in range(rng.randint(1, 5)):
+            left, right = rng.choice(self.aliases), rng.choice(self.aliases)
+            column = f"{left}.{rng.choice(self.stream[left].columns.names)}"
+            item = rng.choice(
+                (column, column, column, f"{left}.x + {right}.x", f"coalesce({left}.x, 0)", f"{left}.x * 2")
+            )
+            items.append(f"{item} AS c{number}")
+        return ", ".join(items)

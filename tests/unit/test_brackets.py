@@ -1,0 +1,151 @@
+"""Window brackets: where they may stand, what they mean, and that the rest of the text keeps its offsets."""
+
+from __future__ import annotations
+
+import pytest
+from sqlglot.dialects.dialect import Dialect
+
+from dovetail.errors import QueryError
+from dovetail.query.brackets import FromItem, WindowBracket, take_brackets, window_for
+from dovetail.query.durations import UNITS
+from dovetail.query.model import CountWindow, TimeWindow, Window
+
+SELECT = "SELECT 1 FROM"
+MINUTE = TimeWindow(60_000_000)
+
+
+def taken(sql: str) -> tuple[str, tuple[FromItem, ...]]:
+    tokens, items = take_brackets(sql, list(Dialect.get_or_raise("spark").tokenize(sql)))
+    assert all(token.text in sql[token.start : token.end + 1] for token in tokens)
+    return " ".join(sql[token.start : token.end + 1] for token in tokens), items
+
+
+def window(bracket: str) -> Window:
+    _, (item, _) = taken(f"{SELECT} a {bracket}, b")
+    assert item.bracket is not None
+    return item.bracket.window
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "a x [RANGE 1 MINUTE]",
+        "a [RANGE 1 MINUTE] x",
+        "a [RANGE 1 MINUTE] AS x",
+        "a AS x [RANGE 1 MINUTE]",
+        "a[range 1 minute]x",
+        "a -- [ROWS 9]\n x /* [ROWS 8] */ [RANGE\n1\nMINUTE]",
+        "`a[ROWS 7]` x [RANGE 1 /* ] */ MINUTE]",
+    ],
+)
+def test_bracket_is_cut_wherever_it_stands(item: str) -> None:
+    text, items = taken(f"{SELECT} {item}, b")
+    assert [entry.bracket.window if entry.bracket else None for entry in items] == [MINUTE, None]
+    assert "[RANGE" not in text.upper()
+    assert text.endswith(", b")
+
+
+@pytest.mark.parametrize(
+    ("bracket", "expected"),
+    [
+        ("[RANGE 1.5 MINUTES]", TimeWindow(90_000_000)),
+        ("[RANGE .5 sec]", TimeWindow(500_000)),
+        ("[RANGE 10ms]", TimeWindow(10_000)),
+        ("[RANGE 5s]", TimeWindow(5_000_000)),
+        ("[RANGE 2d]", TimeWindow(172_800_000_000)),
+        ("[Range 60 sec]", MINUTE),
+        ("[rows 1]", CountWindow(1)),
+        ("[ROWS 1000000]", CountWindow(1_000_000)),
+        ("[PARTITION BY k ROWS 3]", CountWindow(3, "k")),
+        ("[partition  by `k``1` rows 3]", CountWindow(3, "k`1")),
+    ],
+)
+def test_kinds_of_windows(bracket: str, expected: Window) -> None:
+    assert window(bracket) == expected
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_unit(unit: str) -> None:
+    expected = TimeWindow(7 * UNITS[unit])
+    assert [window(f"[RANGE 7 {unit}]"), window(f"[RANGE 7{unit.upper()}]")] == [expected, expected]
+
+
+def test_extents_are_those_of_the_text() -> None:
+    sql = "SELECT 1 FROM a x [ROWS 2], b [PARTITION BY k ROWS 3] y"
+    _, (first, second) = taken(sql)
+    assert sql[first.start : first.end] == "a x [ROWS 2]"
+    assert sql[second.start : second.end] == "b [PARTITION BY k ROWS 3] y"
+    assert second.bracket is not None
+    assert second.bracket.partition is not None
+    assert sql[slice(*second.bracket.partition)] == "k"
+    assert sql[second.bracket.start : second.bracket.end] == "[PARTITION BY k ROWS 3]"
+
+
+def test_an_entry_without_a_window_takes_the_next_to_its_right() -> None:
+    one, two = WindowBracket(CountWindow(1), 4, 6), WindowBracket(CountWindow(2), 14, 16)
+    items = [FromItem(0, 1), FromItem(3, 6, one), FromItem(8, 9), FromItem(11, 16, two), FromItem(18, 19)]
+    assert [window_for(items, item.start) for item in items] == [one, one, two, two, None]
+
+
+def test_joins_and_conditions_are_told_apart() -> None:
+    sql = "SELECT 1 FROM a JOIN b [ROWS 1] ON a.x IS DISTINCT FROM b.x CROSS JOIN c [ROWS 2], d [ROWS 3] WHERE a.x = 1"
+    _, items = taken(sql)
+    assert [item.bracket.window if item.bracket else None for item in items] == [
+        None,
+        CountWindow(1),
+        CountWindow(2),
+        CountWindow(3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("marked", "message"),
+    [
+        ("SELECT a.x«[0]» FROM a [ROWS 1]", "a bracket is not allowed here"),
+        ("SELECT 1 FROM a [ROWS 1], b ON a.x«[0]» = 1", "a bracket is not allowed here"),
+        ("SELECT 1 FROM a [ROWS 1], b WHERE a.x«['k']» = 1", "a bracket is not allowed here"),
+        ("SELECT 1 FROM «[ROWS 1]» a, b", "this window has no stream before it"),
+        ("SELECT 1 FROM a [ROWS 1] x «[ROWS 2]», b", "this is the second window of one stream"),
+        ("SELECT 1 FROM (a «[»ROWS 1] JOIN b)", "a window cannot stand in parentheses"),
+        ("SELECT 1 FROM a «[»ROWS 1, b", "this '[' is not closed"),
+        ("SELECT 1 FROM a «[»ROWS 1 [ROWS 2], b", "this '[' is not closed"),
+        ("SELECT 1 FROM a ROWS 1«]», b", "this ']' closes nothing"),
+        ("SELECT 1 FROM a [ROWS 1],«,» b", "the name of a stream is missing here"),
+        ("SELECT 1 FROM a [ROWS 1], «WHERE» 1 = 1", "the name of a stream is missing here"),
+        ("SELECT 1 FROM a «[]», b", "this window is empty"),
+        ("SELECT 1 FROM a [«SLIDE» 5 SECONDS], b", "'SLIDE' is not a kind of window"),
+        ("SELECT 1 FROM a [«RANGE»], b", "RANGE needs a number and a unit"),
+        ("SELECT 1 FROM a [RANGE «UNBOUNDED»], b", "RANGE needs a number and a unit, not 'UNBOUNDED'"),
+        ("SELECT 1 FROM a [RANGE «MINUTES» 5], b", "RANGE needs a number and a unit, not 'MINUTES'"),
+        ("SELECT 1 FROM a [RANGE «5»], b", "RANGE 5 has no unit"),
+        ("SELECT 1 FROM a [RANGE «0 SECONDS»], b", "a window must be longer than zero"),
+        ("SELECT 1 FROM a [RANGE «-5 SECONDS»], b", "duration '-5 SECONDS' is negative"),
+        ("SELECT 1 FROM a [RANGE «0.5 us»], b", "duration '0.5 us' is not a whole number of microseconds"),
+        (
+            "SELECT 1 FROM a [RANGE «9999999 weeks»], b",
+            "duration '9999999 weeks' is too long; the longest is 13343998 days",
+        ),
+        ("SELECT 1 FROM a [RANGE 5 SEC «SLIDE 1 SEC»], b", "'SLIDE 1 SEC' is not understood in a window"),
+        (
+            "SELECT 1 FROM a [RANGE 5 «MONTHS»], b",
+            (
+                "duration '5 MONTHS' has the unknown unit 'MONTHS'; "
+                "allowed: microseconds, milliseconds, seconds, minutes, hours, days, weeks"
+            ),
+        ),
+        ("SELECT 1 FROM a [«ROWS»], b", "ROWS needs a number"),
+        ("SELECT 1 FROM a [ROWS «0»], b", "ROWS needs a whole number from 1, not '0'"),
+        ("SELECT 1 FROM a [ROWS «-3»], b", "ROWS needs a whole number from 1, not '-3'"),
+        ("SELECT 1 FROM a [ROWS «1.5»], b", "ROWS needs a whole number from 1, not '1.5'"),
+        ("SELECT 1 FROM a [ROWS 5 «SEC»], b", "'SEC' is not understood in a window"),
+        ("SELECT 1 FROM a [«PARTITION BY k»], b", "PARTITION BY needs one column and ROWS"),
+        ("SELECT 1 FROM a [«PARTITION BY k, l ROWS 5»], b", "PARTITION BY needs one column and ROWS"),
+    ],
+)
+def test_refused(marked: str, message: str) -> None:
+    start, end = marked.index("«"), marked.index("»") - 1
+    with pytest.raises(QueryError) as caught:
+        taken(marked.replace("«", "").replace("»", ""))
+    error = caught.value
+    assert (error.message, error.start, error.end) == (message, start, end)
+    assert error.hint
