@@ -258,6 +258,7 @@ def test_constructs_that_do_not_run(marked: str, message: str, hint: str) -> Non
         (f"SELECT c.id, «FROM» {JOIN[5:]}", "an entry of the select list is empty", "remove the comma"),
         (f"SELECT c.id,«,» c.user {JOIN}", "syntax error near ','", SHAPE),
         (f"SELECT c.id {JOIN} AND «AND» c.ok", "syntax error near 'AND'", SHAPE),
+        (f"«SELECT map(c.id) {JOIN}»", "a function has arguments that cannot be read", SHAPE),
         (f"SELECT concat(«,» 'a') {JOIN}", "syntax error near ','", SHAPE),
         (f"SELECT c.id AS «,» c.user {JOIN}", "syntax error near ','", SHAPE),
         (f"SELECT c.id {JOIN} AND c.id «BETWEEN» 1 2", "syntax error near 'BETWEEN'", "a 'AND' is missing or too many"),

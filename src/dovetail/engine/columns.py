@@ -7,27 +7,28 @@ Nested values, which can only be selected, stay in Arrow chunks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
-from dovetail.engine.arena import Arena
 from dovetail.engine.kernels.values import gather_bytes, gather_lengths
 from dovetail.engine.rows import Rows
 
 _LARGEST_OFFSET = np.iinfo(np.int32).max
 _MOST_CHUNKS = 16
+_SMALLEST_HEAP = 1 << 14
 
 
-def column_for(rows: Rows, arena: Arena, name: str, dtype: pa.DataType, *, attach: bool = False) -> Column:
-    """A column fit for `dtype`, its arrays added to `rows`."""
+def column_for(rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> Column:
+    """A column fit for `dtype`, its arrays added to `rows`; at another's `position` when attaching."""
     types = pa.types
     if types.is_string(dtype) or types.is_binary(dtype) or types.is_large_string(dtype) or types.is_large_binary(dtype):
-        return BytesColumn(rows, arena, name, dtype, attach=attach)
+        return BytesColumn(rows, name, dtype, position)
     if is_fixed_width(dtype):
-        return FixedColumn(rows, name, dtype, attach=attach)
-    return NestedColumn(rows, arena, name, dtype, attach=attach)
+        return FixedColumn(rows, name, dtype, position)
+    return NestedColumn(rows, name, dtype, position)
 
 
 def is_fixed_width(dtype: pa.DataType) -> bool:
@@ -48,11 +49,10 @@ def storage_dtype(dtype: pa.DataType) -> np.dtype[np.generic]:
     return np.dtype(f"i{dtype.bit_width // 8}")
 
 
-def fixed_values(values: pa.Array) -> Array:
+def fixed_values(values: pa.Array, dtype: np.dtype[np.generic]) -> Array:
     """The bits of a fixed-width array, without a copy where Arrow does not pack them."""
-    if pa.types.is_boolean(values.type):
+    if values.type == pa.bool_():
         values = values.cast(pa.uint8())
-    dtype = storage_dtype(values.type)
     buffer = values.buffers()[1]
     if buffer is None:
         return np.zeros(len(values), dtype)
@@ -66,9 +66,10 @@ def byte_values(values: pa.Array) -> tuple[Int64Array, Int64Array, ByteArray]:
     _, offset_buffer, data_buffer = values.buffers()
     if offset_buffer is None or len(values) == 0:
         return np.zeros(len(values), np.int64), np.zeros(len(values), np.int64), np.zeros(0, np.uint8)
-    offsets = np.frombuffer(offset_buffer, dtype, len(values) + 1, values.offset * dtype.itemsize).astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
-    return offsets[:-1] - offsets[0], np.diff(offsets), data[offsets[0] : offsets[-1]]
+    offsets = np.frombuffer(offset_buffer, dtype, len(values) + 1, values.offset * dtype.itemsize)
+    first, end = int(offsets[0]), int(offsets[-1])
+    data = np.frombuffer(data_buffer, np.uint8, end - first, first) if end > first else np.zeros(0, np.uint8)
+    return (offsets[:-1] - first).astype(np.int64), (offsets[1:] - offsets[:-1]).astype(np.int64), data
 
 
 def valid_mask(values: pa.Array) -> BoolArray | None:
@@ -78,9 +79,6 @@ def valid_mask(values: pa.Array) -> BoolArray | None:
     mask: BoolArray = values.is_valid().to_numpy(zero_copy_only=False)
     return mask
 
-
-def validity_buffer(valid: Array | None) -> pa.Buffer | None:
-    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 class Column(ABC):
@@ -104,6 +102,11 @@ class Column(ABC):
     def nbytes(self) -> int:
         """Bytes held outside the window's per-row arrays."""
 
+    @property
+    @abstractmethod
+    def position(self) -> list[int]:
+        """What another column needs, beside the arrays, to attach."""
+
     def before_keep(self, alive: BoolArray) -> None:  # noqa: B027
         """Prepare for `Rows.keep`."""
 
@@ -115,40 +118,56 @@ class Column(ABC):
 class _NullableColumn(Column):
     """A column whose validity is an array of its own, made when the first NULL arrives."""
 
-    def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, *, nulls: bool) -> None:
         super().__init__(rows, name, dtype)
         self._validity = f"{name}?"
-        rows.add(self._validity, np.uint8, 1)
+        self._nulls = nulls
+        if nulls:
+            rows.add(self._validity, np.uint8)
 
-    def _append_validity(self, values: pa.Array) -> None:
+    def _append_validity(self, values: pa.Array, first: int, stop: int) -> None:
         valid = valid_mask(values)
-        self._rows.new(self._validity, len(values))[:] = 1 if valid is None else valid
+        if valid is not None and not self._nulls:
+            self._nulls = True
+            self._rows.add(self._validity, np.uint8, 1)
+        if self._nulls:
+            self._rows.arrays[self._validity][first:stop] = 1 if valid is None else valid
 
-    def _take_validity(self, places: Int64Array) -> Array | None:
-        valid = np.take(self._rows[self._validity], places)
-        return None if valid.all() else valid
+    def _take_validity(self, places: Int64Array) -> pa.Buffer | None:
+        if not self._nulls:
+            return None
+        valid = self._rows.arrays[self._validity].take(places)
+        return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
     def remove(self) -> None:
-        self._rows.remove(self._validity)
+        if self._nulls:
+            self._rows.remove(self._validity)
 
 
 class FixedColumn(_NullableColumn):
-    """Values of fixed width."""
+    """Values of fixed width. `position`: whether there are NULLs."""
 
-    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, *, attach: bool = False) -> None:  # noqa: ARG002
-        super().__init__(rows, name, dtype)
-        rows.add(name, storage_dtype(dtype), np.zeros((), storage_dtype(dtype)))
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
+        super().__init__(rows, name, dtype, nulls=bool(position and position[0]))
+        self._dtype = storage_dtype(dtype)
+        self._packed = pa.types.is_boolean(dtype)
+        rows.add(name, self._dtype, np.zeros((), self._dtype))
+
+    @property
+    def position(self) -> list[int]:
+        return [int(self._nulls)]
 
     def append(self, values: pa.Array) -> None:
-        self._rows.new(self._name, len(values))[:] = fixed_values(values)
-        self._append_validity(values)
+        stop = self._rows.head - self._rows.base
+        first = stop - len(values)
+        self._rows.arrays[self._name][first:stop] = fixed_values(values, self._dtype)
+        self._append_validity(values, first, stop)
 
     def take(self, places: Int64Array) -> pa.Array:
-        values = np.take(self._rows[self._name], places)
-        if pa.types.is_boolean(self.type):
+        values = self._rows.arrays[self._name].take(places)
+        if self._packed:
             values = np.packbits(values, bitorder="little")
-        validity = validity_buffer(self._take_validity(places))
-        return pa.Array.from_buffers(self.type, len(places), [validity, pa.py_buffer(values)])
+        return pa.Array.from_buffers(self.type, len(places), [self._take_validity(places), pa.py_buffer(values)])
 
     @property
     def nbytes(self) -> int:
@@ -160,78 +179,70 @@ class FixedColumn(_NullableColumn):
 
 
 class BytesColumn(_NullableColumn):
-    """Strings and binaries: a start and a length per row, and a heap of bytes that moves forward like the rows."""
+    """Strings and binaries: a start and a length per row, and a heap of bytes that moves forward like the rows.
 
-    def __init__(self, rows: Rows, arena: Arena, name: str, dtype: pa.DataType, *, attach: bool = False) -> None:
-        super().__init__(rows, name, dtype)
-        self._arena = arena
+    `position`: whether there are NULLs, the heap position of the heap's first byte, and that after its last.
+    """
+
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
+        nulls, self.heap_base, self.heap_end = position or (0, 0, 0)
+        super().__init__(rows, name, dtype, nulls=bool(nulls))
         self._starts, self._lengths = f"{name}@", f"{name}#"
         rows.add(self._starts, np.int64)
         rows.add(self._lengths, np.int64)
-        self._heap_name = f"{rows._prefix}.{name}.heap"
-        if attach:
-            self._state = arena.open(f"{self._heap_name}.state", np.int64)
-            self._heap = arena.open(self._heap_name, np.uint8)
-        else:
-            self._state = arena.allocate(f"{self._heap_name}.state", np.int64, 2)
-            self._state[:] = 0
-            self._heap = arena.allocate(self._heap_name, np.uint8, 1 << 14)
+        self._heap_name = f"{rows.prefix}.{name}.heap"
+        self._large = pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype)
+        self.heap: ByteArray = (
+            rows.arena.open(self._heap_name, np.uint8)
+            if position
+            else rows.arena.allocate(self._heap_name, np.uint8, _SMALLEST_HEAP)
+        )
 
     @property
-    def heap(self) -> ByteArray:
-        return self._heap
-
-    @property
-    def heap_base(self) -> int:
-        """The heap position of the first byte of `heap`."""
-        return int(self._state[0])
-
-    @property
-    def heap_end(self) -> int:
-        return int(self._state[1])
+    def position(self) -> list[int]:
+        return [int(self._nulls), self.heap_base, self.heap_end]
 
     @property
     def starts(self) -> Int64Array:
-        return self._rows[self._starts]
+        return self._rows.arrays[self._starts]
 
     @property
     def lengths(self) -> Int64Array:
-        return self._rows[self._lengths]
+        return self._rows.arrays[self._lengths]
 
     def append(self, values: pa.Array) -> None:
         starts, lengths, data = byte_values(values)
-        if self.heap_end - self.heap_base + len(data) > len(self._heap):
+        if self.heap_end - self.heap_base + len(data) > len(self.heap):
             self._make_room(len(data), len(values))
-        end = self.heap_end
-        self._heap[end - self.heap_base : end - self.heap_base + len(data)] = data
-        self._rows.new(self._starts, len(values))[:] = starts + end
-        self._rows.new(self._lengths, len(values))[:] = lengths
-        self._state[1] = end + len(data)
-        self._append_validity(values)
+        begin = self.heap_end - self.heap_base
+        self.heap[begin : begin + len(data)] = data
+        stop = self._rows.head - self._rows.base
+        first = stop - len(values)
+        self.starts[first:stop] = starts + self.heap_end
+        self.lengths[first:stop] = lengths
+        self.heap_end += len(data)
+        self._append_validity(values, first, stop)
 
     def _make_room(self, count: int, appended: int) -> None:
         older = self._rows.tail < self._rows.head - appended
         oldest = int(self.starts[self._rows.tail - self._rows.base]) if older else self.heap_end
-        alive = self._heap[oldest - self.heap_base : self.heap_end - self.heap_base]
-        size = len(self._heap)
+        alive = self.heap[oldest - self.heap_base : self.heap_end - self.heap_base]
+        size = len(self.heap)
         while len(alive) + count > size // 2:
             size *= 2
-        target = self._heap if size == len(self._heap) else self._arena.allocate(self._heap_name, np.uint8, size)
+        target = self.heap if size == len(self.heap) else self._rows.arena.allocate(self._heap_name, np.uint8, size)
         target[: len(alive)] = alive
-        self._heap = target
-        self._state[0] = oldest
+        self.heap = target
+        self.heap_base = oldest
 
     def take(self, places: Int64Array) -> pa.Array:
-        offsets = np.empty(len(places) + 1, np.int64)
+        offsets = np.empty(len(places) + 1, np.int64 if self._large else np.int32)
         total = gather_lengths(self.lengths, places, offsets)
-        large = pa.types.is_large_string(self.type) or pa.types.is_large_binary(self.type)
-        if total > _LARGEST_OFFSET and not large:
+        if total > _LARGEST_OFFSET and not self._large:
             raise OverflowError(f"{total} bytes of strings do not fit one Arrow array")
         data = np.empty(total, np.uint8)
-        gather_bytes(self.starts, self.heap_base, self._heap, places, offsets, data)
-        validity = validity_buffer(self._take_validity(places))
-        width = np.int64 if large else np.int32
-        buffers = [validity, pa.py_buffer(offsets.astype(width, copy=False)), pa.py_buffer(data)]
+        gather_bytes(self.starts, self.lengths, self.heap_base, self.heap, places, data)
+        buffers = [self._take_validity(places), pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(self.type, len(places), buffers)
 
     @property
@@ -243,77 +254,75 @@ class BytesColumn(_NullableColumn):
         places = np.flatnonzero(alive) + (rows.tail - rows.base)
         offsets = np.empty(len(places) + 1, np.int64)
         data = np.empty(gather_lengths(self.lengths, places, offsets), np.uint8)
-        gather_bytes(self.starts, self.heap_base, self._heap, places, offsets, data)
-        self._heap[: len(data)] = data
-        self._state[:] = (0, len(data))
+        gather_bytes(self.starts, self.lengths, self.heap_base, self.heap, places, data)
+        self.heap[: len(data)] = data
+        self.heap_base, self.heap_end = 0, len(data)
         self.starts[places] = offsets[:-1]
 
     def remove(self) -> None:
         super().remove()
         for name in (self._starts, self._lengths):
             self._rows.remove(name)
-        self._arena.free(self._heap_name)
-        self._arena.free(f"{self._heap_name}.state")
+        self._rows.arena.free(self._heap_name)
 
 
 class NestedColumn(Column):
-    """Values that can only be selected, in Arrow chunks; `_ends` are the row numbers after each chunk."""
+    """Values that can only be selected, in Arrow chunks; each row knows its place in the whole of the chunks ever added.
 
-    def __init__(self, rows: Rows, arena: Arena, name: str, dtype: pa.DataType, *, attach: bool = False) -> None:
+    `position`: that place after the last chunk, then the first place of each chunk.
+    """
+
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
         super().__init__(rows, name, dtype)
-        self._arena = arena
-        self._chunk_name = f"{rows._prefix}.{name}.chunk"
-        rows.add(f"{name}>", np.int64)  # the row's place in the whole of the chunks, from the first one ever
-        if attach:
-            self._state = arena.open(f"{self._chunk_name}.state", np.int64)
-            self._chunks = [arena.get(self._chunk_file(int(start))) for start in self._state[2 : 2 + self._state[0]]]
-        else:
-            self._state = arena.allocate(f"{self._chunk_name}.state", np.int64, _MOST_CHUNKS + 3)
-            self._state[:] = 0
-            self._chunks = []
+        self._places = f"{name}>"
+        rows.add(self._places, np.int64)
+        self._end, *self._chunk_starts = position or (0,)
+        self._chunks = [rows.arena.get(self._chunk_name(start)) for start in self._chunk_starts]
 
-    def _chunk_file(self, start: int) -> str:
-        return f"{self._chunk_name}.{start}"
+    @property
+    def position(self) -> list[int]:
+        return [self._end, *self._chunk_starts]
+
+    def _chunk_name(self, start: int) -> str:
+        return f"{self._rows.prefix}.{self._name}.chunk.{start}"
 
     @property
     def _first(self) -> int:
-        return int(self._state[2]) if self._chunks else self._end
-
-    @property
-    def _end(self) -> int:
-        return int(self._state[1])
+        return self._chunk_starts[0] if self._chunks else self._end
 
     def append(self, values: pa.Array) -> None:
-        end = self._end
-        self._rows.new(f"{self._name}>", len(values))[:] = np.arange(end, end + len(values))
+        stop = self._rows.head - self._rows.base
+        self._rows[self._places][stop - len(values) : stop] = np.arange(self._end, self._end + len(values))
         if len(self._chunks) == _MOST_CHUNKS:
             self._merge(len(values))
-        self._add_chunk(values, end)
+        self._add_chunk(values, self._end)
 
     def _add_chunk(self, values: pa.Array, start: int) -> None:
-        self._chunks.append(self._arena.put(self._chunk_file(start), values))
-        self._state[1 + len(self._chunks)] = start
-        self._state[0] = len(self._chunks)
-        self._state[1] = start + len(values)
+        self._chunks.append(self._rows.arena.put(self._chunk_name(start), values))
+        self._chunk_starts.append(start)
+        self._end = start + len(values)
 
     def _merge(self, appended: int) -> None:
         rows = self._rows
         older = rows.tail < rows.head - appended
-        oldest = int(rows[f"{self._name}>"][rows.tail - rows.base]) if older else self._end
+        oldest = max(int(rows[self._places][rows.tail - rows.base]), self._first) if older else self._end
         alive = pa.chunked_array(self._chunks, self.type).slice(oldest - self._first)
         self._replace(pa.concat_arrays(alive.chunks) if alive.num_chunks else pa.array([], self.type), oldest)
 
     def _replace(self, values: pa.Array, start: int) -> None:
-        for old in self._state[2 : 2 + len(self._chunks)]:
-            self._arena.free(self._chunk_file(int(old)))
-        self._chunks = []
+        self._free_chunks()
+        self._chunks, self._chunk_starts = [], []
         self._add_chunk(values, start)
+
+    def _free_chunks(self) -> None:
+        for start in self._chunk_starts:
+            self._rows.arena.free(self._chunk_name(start))
 
     def take(self, places: Int64Array) -> pa.Array:
         if self._end == self._first:
             return pa.nulls(len(places), self.type)
         # Rows older than the column itself are asked for only to be carried along; any value will do.
-        positions = np.maximum(np.take(self._rows[f"{self._name}>"], places) - self._first, 0)
+        positions = np.maximum(self._rows[self._places].take(places) - self._first, 0)
         taken = pa.chunked_array(self._chunks, self.type).take(positions)
         return pa.concat_arrays(taken.chunks) if taken.num_chunks else pa.array([], self.type)
 
@@ -327,10 +336,8 @@ class NestedColumn(Column):
         values = self.take(places)
         start = self._end
         self._replace(values, start)
-        rows[f"{self._name}>"][places] = np.arange(start, start + len(places))
+        rows[self._places][places] = np.arange(start, start + len(places))
 
     def remove(self) -> None:
-        self._rows.remove(f"{self._name}>")
-        for start in self._state[2 : 2 + len(self._chunks)]:
-            self._arena.free(self._chunk_file(int(start)))
-        self._arena.free(f"{self._chunk_name}.state")
+        self._rows.remove(self._places)
+        self._free_chunks()

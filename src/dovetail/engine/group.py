@@ -21,7 +21,7 @@ from dovetail.engine.intake import Batch, Needs, Usage, arrivals, free_bit
 from dovetail.engine.needs import AliasNeeds, plan_needs, stored_name
 from dovetail.engine.probe import Bounds, Member, PathRunner
 from dovetail.engine.progress import Progress
-from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
+from dovetail.engine.window_store import LONG_AGO, Arrivals, Position, WindowStore
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Call, Column, Expression, cast, rename_alias
 from dovetail.query.model import CountWindow, JoinQuery, StreamRef
@@ -42,12 +42,13 @@ class SharedWindow:
 
     def add(self, query: JoinQuery, ref: StreamRef, needs: AliasNeeds, place: tuple[int, int] | None) -> Usage:
         """Let one alias use the window, at a given (word, bit) when restoring."""
-        word, bit = place or free_bit((usage.word, usage.bit) for usage in self.usages.values())
+        word, bit = place or free_bit((usage.word, int(usage.bit)) for usage in self.usages.values())
         while self.store.flag_words <= word:
             self.store.add_flag_word()
         if place is None:
             self.store.clear_flag(word, bit)
-        usage = Usage(query.name, ref.alias, alias_filters(query, ref.alias), alias_keys(query, ref.alias), word, bit)
+        filters, keys = alias_filters(query, ref.alias), alias_keys(query, ref.alias)
+        usage = Usage(query.name, ref.alias, filters, keys, word, np.uint64(bit))
         owner = (query.name, ref.alias)
         self.usages[owner], self.windows[owner], self.needed[owner] = usage, ref, needs
         if isinstance(ref.window, CountWindow):
@@ -113,8 +114,10 @@ def alias_filters(query: JoinQuery, alias: str) -> tuple[Expression, ...]:
     return tuple(rename_alias(expression, lambda _: "") for expression in written)
 
 
-def alias_keys(query: JoinQuery, alias: str) -> tuple[Expression, ...]:
-    return tuple(rename_alias(group.of(alias)[0], lambda _: "") for group in query.classes if group.of(alias))
+def alias_keys(query: JoinQuery, alias: str) -> dict[str, Expression]:
+    """One key of each class that the alias takes part in, by name."""
+    keys = (rename_alias(group.of(alias)[0], lambda _: "") for group in query.classes if group.of(alias))
+    return {str(key): key for key in keys}
 
 
 @dataclass(slots=True)
@@ -124,7 +127,24 @@ class QueryRun:
     plan: QueryPlan
     members: dict[str, Member]
     runners: dict[str, PathRunner]
+    schema: pa.Schema
     results: int = 0
+
+
+class _Driver:
+    """One alias whose new tuples drive a path, with what `JoinGroup` needs to bound it."""
+
+    def __init__(self, name: str, run: QueryRun, alias: str, runner: PathRunner, stream: str) -> None:
+        self.name, self.runner = name, runner
+        self.place = run.members[alias].place
+        self.targets = [(ref.stream, member.store.rows) for ref, member in zip(run.plan.query.refs, run.members.values(), strict=True)]
+        self.meets_itself = sum(target == stream for target, _ in self.targets) > 1
+
+    def shared_bounds(self, first: int, count: int) -> Bounds:
+        """All driving tuples see all rows there are."""
+        limits = np.array([[rows.head] for _, rows in self.targets])
+        floors = np.array([[rows.tail] for _, rows in self.targets])
+        return Bounds(first, first + count, limits, floors)
 
 
 class JoinGroup:
@@ -137,7 +157,9 @@ class JoinGroup:
         self._arena = arena
         self.windows: dict[str, SharedWindow] = {}
         self.runs: dict[str, QueryRun] = {}
-        self.attaching = False
+        self.positions: Mapping[str, Position] = {}
+        """While attaching: where the arrays of each store begin and end."""
+        self._drivers: dict[str, list[_Driver]] = {}
 
     def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None) -> None:
         """Start a query; `places` are its aliases' flag bits when its windows already hold them."""
@@ -146,8 +168,16 @@ class JoinGroup:
         for number, ref in enumerate(plan.query.refs):
             window = self._window(ref.stream)
             usage = window.add(plan.query, ref, needs[ref.alias], places[ref.alias] if places else None)
-            members[ref.alias] = Member(number, window.store, ref.window, usage.word, np.uint64(usage.bit))
-        self.runs[plan.query.name] = QueryRun(plan, members, self._runners(plan, members))
+            members[ref.alias] = Member(number, window.store, ref.window, usage.word, usage.bit)
+        self.runs[plan.query.name] = QueryRun(plan, members, self._runners(plan, members), plan.query.schema)
+        self._list_drivers()
+
+    def _list_drivers(self) -> None:
+        self._drivers = {stream: [] for stream in self.windows}
+        for name, run in self.runs.items():
+            for alias, runner in run.runners.items():
+                stream = run.plan.query.ref(alias).stream
+                self._drivers[stream].append(_Driver(name, run, alias, runner, stream))
 
     def _runners(self, plan: QueryPlan, members: Mapping[str, Member]) -> dict[str, PathRunner]:
         checks = tuple(edge.expression for edge in plan.query.inexact_equalities)
@@ -159,10 +189,12 @@ class JoinGroup:
             self.windows[ref.stream].drop((name, ref.alias))
         for stream in [stream for stream, window in self.windows.items() if not window.usages]:
             del self.windows[stream]
+        self._list_drivers()
 
     def _window(self, stream: str) -> SharedWindow:
         if stream not in self.windows:
-            store = WindowStore(self._arena, f"{self.name}.{stream}", attach=self.attaching)
+            name = f"{self.name}.{stream}"
+            store = WindowStore(self._arena, name, self.positions.get(name))
             self.windows[stream] = SharedWindow(self._streams[stream], store)
         return self.windows[stream]
 
@@ -174,7 +206,7 @@ class JoinGroup:
         for stream, batch in batches.items():
             if stream in self.windows and len(batch):
                 window = self.windows[stream]
-                prepared[stream] = arrivals(batch, window.store, window.needs, window.usages.values(), all_rows=all_rows)
+                prepared[stream] = arrivals(batch, window.store.flag_words, window.needs, window.usages.values(), all_rows=all_rows)
         return prepared
 
     def join(self, incoming: Mapping[str, Arrivals], progress: Progress, *, together: bool) -> dict[str, list[pa.Table]]:
@@ -204,45 +236,40 @@ class JoinGroup:
         progress: Progress,
         matches: dict[str, list[Int64Array]],
     ) -> None:
-        count = len(incoming[stream])
+        count = len(incoming[stream].ts)
         if not count:
             return
         first = self.windows[stream].first_new
-        eager = self._config.expiration == "eager"
-        floors = self._eager_floors(incoming[stream].ts, progress) if eager else {}
-        for name, run in self.runs.items():
-            found = matches[name]
-            for alias, runner in run.runners.items():
-                if run.plan.query.ref(alias).stream == stream:
-                    bounds = self._bounds(run, alias, first, count, ranks, floors)
-                    runner.run(bounds, lambda rows, found=found: found.append(rows[:, :-2].copy()))
+        floors = self._eager_floors(incoming[stream].ts, progress) if self._config.expiration == "eager" else {}
+        for driver in self._drivers[stream]:
+            if ranks or floors or driver.meets_itself:
+                bounds = self._bounds(driver, stream, first, count, ranks, floors)
+            else:
+                bounds = driver.shared_bounds(first, count)
+            found = matches[driver.name]
+            driver.runner.run(bounds, lambda rows, found=found: found.append(rows[:, :-2].copy()))
 
     def _bounds(
         self,
-        run: QueryRun,
-        driver: str,
+        driver: _Driver,
+        stream: str,
         first: int,
         count: int,
         ranks: Mapping[tuple[str, str], Int64Array],
         floors: Mapping[str, Int64Array],
     ) -> Bounds:
-        query = run.plan.query
-        stream = query.ref(driver).stream
-        driver_place = run.members[driver].place
-        repeated = sum(ref.stream == stream for ref in query.refs) > 1
-        width = count if ranks or floors or repeated else 1
-        limits = np.empty((len(query.refs), width), np.int64)
+        """What each driving tuple sees: those before it in the batch, and what has not expired for it."""
+        limits = np.empty((len(driver.targets), count), np.int64)
         lows = np.empty_like(limits)
-        for place, ref in enumerate(query.refs):
-            rows = self.windows[ref.stream].store.rows
-            if ref.stream == stream and place != driver_place:
+        for place, (target, rows) in enumerate(driver.targets):
+            if target == stream and place != driver.place:
                 # A tuple under two aliases counts once: it is driven by the first of them.
-                limits[place] = np.arange(first, first + count) + (place > driver_place)
-            elif (stream, ref.stream) in ranks:
-                limits[place] = ranks[stream, ref.stream] + self.windows[ref.stream].first_new
+                limits[place] = np.arange(first, first + count) + (place > driver.place)
+            elif (stream, target) in ranks:
+                limits[place] = ranks[stream, target] + self.windows[target].first_new
             else:
                 limits[place] = rows.head
-            lows[place] = floors.get(ref.stream, rows.tail)
+            lows[place] = floors.get(target, rows.tail)
         return Bounds(first, first + count, limits, lows)
 
     def _eager_floors(self, ts: Int64Array, progress: Progress) -> dict[str, Int64Array]:
@@ -284,18 +311,17 @@ class JoinGroup:
 
 def _gather_tables(run: QueryRun, rows: Int64Array) -> list[pa.Table]:
     """The output columns of results; in several tables when one Arrow array cannot hold all strings."""
+    places = {alias: rows[:, member.place] - member.store.rows.base for alias, member in run.members.items()}
 
     def resolve(column: Column) -> pa.Array:
-        member = run.members[column.alias]
-        return member.store.take(f".{column.name}", rows[:, member.place])
+        return run.members[column.alias].store.columns[f".{column.name}"].take(places[column.alias])
 
-    query = run.plan.query
     try:
-        arrays = [evaluate(output.expression, resolve, len(rows)) for output in query.outputs]
+        arrays = [evaluate(output.expression, resolve, len(rows)) for output in run.plan.query.outputs]
     except OverflowError:
         half = len(rows) // 2
         return _gather_tables(run, rows[:half]) + _gather_tables(run, rows[half:])
-    return [pa.Table.from_arrays(arrays, schema=query.schema)]
+    return [pa.Table.from_arrays(arrays, schema=run.schema)]
 
 
 def _interleave(

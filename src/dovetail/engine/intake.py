@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,30 +11,35 @@ import pyarrow.compute as pc
 
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.evaluate import evaluate, is_true
-from dovetail.engine.kernels.rows import is_sorted
+from dovetail.engine.columns import fixed_values, valid_mask
+from dovetail.engine.kernels.rows import survey
 from dovetail.engine.keys import codes_of, combine
-from dovetail.engine.window_store import Arrivals, KeyId, WindowStore
+from dovetail.engine.progress import PartitionValue, StreamProgress, partition_heads
+from dovetail.engine.window_store import LONG_AGO, Arrivals, KeyId
 from dovetail.errors import SchemaError, listed
 from dovetail.query.expressions import Column, Expression
 from dovetail.schema import StreamSchema, sql_type, type_name
 
-_EARLIEST, _LATEST = -(1 << 61), 1 << 61
+_LATEST = 1 << 61
+_MICROS = {"ms": 1_000, "s": 1_000_000}
 _WORD_BITS = 64
 
 
 @dataclass(slots=True)
 class Batch:
-    """Accepted tuples of one stream, sorted by event time."""
+    """Tuples of one stream."""
 
     columns: dict[str, pa.Array]
     ts: Int64Array
+    in_order: bool = True
+    """Whether they are sorted by event time."""
 
     def __len__(self) -> int:
         return len(self.ts)
 
     def take(self, places: Int64Array) -> Batch:
         indices = pa.array(places)
-        return Batch({name: values.take(indices) for name, values in self.columns.items()}, self.ts[places])
+        return Batch({name: values.take(indices) for name, values in self.columns.items()}, self.ts[places], self.in_order)
 
 
 def read_batch(schema: StreamSchema, table: object) -> Batch:
@@ -46,8 +51,7 @@ def read_batch(schema: StreamSchema, table: object) -> Batch:
             f"stream {schema.name!r}: got {type(table).__name__}; expected a pyarrow.Table or RecordBatch",
             "for pandas or Polars data use pa.Table.from_pandas(df) or df.to_arrow()",
         )
-    _check_names(schema, table.column_names)
-    columns = {field.name: _conform(schema.name, field, table.column(field.name)) for field in schema.columns}
+    columns = _columns(schema, table)
     times = columns[schema.event_time]
     if times.null_count:
         raise SchemaError(
@@ -55,19 +59,71 @@ def read_batch(schema: StreamSchema, table: object) -> Batch:
             f"{schema.event_time!r} are NULL",
             "drop or repair those tuples first; a tuple without a time belongs to no window",
         )
-    return Batch(columns, event_times(schema, times))
+    return Batch(columns, _event_times(schema, times))
 
 
-def event_times(schema: StreamSchema, times: pa.Array) -> Int64Array:
+def _columns(schema: StreamSchema, table: pa.Table) -> dict[str, pa.Array]:
+    if table.schema.equals(schema.columns):
+        batches = table.to_batches()
+        if len(batches) == 1:
+            return dict(zip(schema.columns.names, batches[0].columns, strict=True))
+    _check_names(schema, table.column_names)
+    return {field.name: _conform(schema.name, field, table.column(field.name)) for field in schema.columns}
+
+
+def _event_times(schema: StreamSchema, times: pa.Array) -> Int64Array:
     """Event times as int64 UTC microseconds; finer units are cut off downwards."""
     unit = times.type.unit
-    numbers: Int64Array = np.asarray(times.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    numbers: Int64Array = fixed_values(times, np.dtype(np.int64))
     if unit == "ns":
         return numbers // 1000
-    factor = {"us": 1, "ms": 1000, "s": 1_000_000}[unit]
-    if len(numbers) and (numbers.max() > _LATEST // factor or numbers.min() < _EARLIEST // factor):
-        raise SchemaError(f"stream {schema.name!r}: an event time in column {schema.event_time!r} is out of range")
-    return numbers if factor == 1 else numbers * factor
+    if unit == "us":
+        return numbers
+    factor = _MICROS[unit]
+    if len(numbers):
+        _check_range(schema, int(numbers.min()) * factor, int(numbers.max()) * factor)
+    return numbers * factor
+
+
+def _check_range(schema: StreamSchema, smallest: int, largest: int) -> None:
+    if smallest < -_LATEST or largest > _LATEST:
+        raise SchemaError(
+            f"stream {schema.name!r}: an event time in column {schema.event_time!r} is out of range",
+            "event times must lie within 70,000 years of 1970; mind the unit of epoch numbers",
+        )
+
+
+@dataclass(slots=True)
+class Judged:
+    """A batch after its times were looked at: what is accepted, in time order, and what the stream's progress needs to know."""
+
+    accepted: Batch
+    arrived: int
+    late: int = 0
+    ahead: int = 0
+    largest: int = LONG_AGO
+    heads: dict[PartitionValue, int] | None = None
+
+
+def judge(batch: Batch, progress: StreamProgress, now: int | None) -> Judged:
+    """Set aside tuples too far ahead, drop late ones, sort the rest. Changes nothing."""
+    judged = Judged(batch, len(batch))
+    limit = progress.too_far(now)
+    if limit is not None:
+        near = batch.ts <= limit
+        judged.ahead = len(batch) - int(np.count_nonzero(near))
+        if judged.ahead:
+            batch = batch.take(np.flatnonzero(near))
+    if len(batch):
+        watermark = progress.watermark
+        judged.late, batch.in_order, smallest, judged.largest = survey(batch.ts, watermark)
+        _check_range(progress.schema, smallest, judged.largest)
+        if progress.schema.progress_by is not None:
+            judged.heads = partition_heads(batch.ts, batch.columns[progress.schema.progress_by])
+        if judged.late:
+            batch = batch.take(np.flatnonzero(batch.ts >= watermark))
+    judged.accepted = in_time_order(batch)
+    return judged
 
 
 def _check_names(schema: StreamSchema, found: list[str]) -> None:
@@ -105,7 +161,11 @@ def _conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
 
 def in_time_order(batch: Batch) -> Batch:
     """The batch sorted by event time; itself when it already is."""
-    return batch if is_sorted(batch.ts) else batch.take(np.argsort(batch.ts, kind="stable"))
+    if batch.in_order:
+        return batch
+    ordered = batch.take(np.argsort(batch.ts, kind="stable"))
+    ordered.in_order = True
+    return ordered
 
 
 def in_content_order(batch: Batch) -> Batch:
@@ -161,10 +221,10 @@ class Usage:
     query: str
     alias: str
     filters: tuple[Expression, ...]
-    keys: tuple[Expression, ...]
-    """Expressions that must not be NULL."""
+    keys: dict[str, Expression]
+    """Expressions that must not be NULL, by name."""
     word: int
-    bit: int
+    bit: np.uint64
 
 
 @dataclass(slots=True)
@@ -176,24 +236,24 @@ class Needs:
     codes: set[KeyId]
 
 
-def arrivals(batch: Batch, store: WindowStore, needs: Needs, usages: Iterable[Usage], *, all_rows: bool) -> Arrivals:
+def arrivals(batch: Batch, words: int, needs: Needs, usages: Iterable[Usage], *, all_rows: bool) -> Arrivals:
     """Compute all that a window stores of a batch. Rows that no usage can see are left out unless `all_rows`."""
     values = _Values(batch)
-    flags = [np.zeros(len(batch), np.uint64) for _ in range(store.flag_words)]
+    flags: list[UInt64Array | np.uint64] = [np.uint64(0)] * words
     for usage in usages:
-        flags[usage.word] |= values.visible(usage)
-    if not all_rows and len(batch):
-        seen = np.bitwise_or.reduce(flags) != 0 if flags else np.zeros(len(batch), np.bool_)
-        if not seen.all():
+        flags[usage.word] = flags[usage.word] | values.visible(usage)
+    if not all_rows:
+        seen = np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if words > 1 else flags[0]
+        if isinstance(seen, np.ndarray) and not seen.all():
             places = np.flatnonzero(seen)
             batch = batch.take(places)
-            flags = [word[places] for word in flags]
+            flags = [word[places] if isinstance(word, np.ndarray) else word for word in flags]
             values = _Values(batch)
-    part_codes = {name: codes_of(values[part]) for name, part in needs.parts.items()}
+    part_codes = {name: codes_of(values.get(name, part)) for name, part in needs.parts.items()}
     return Arrivals(
         batch.ts,
-        {name: values[expression] for name, expression in needs.columns.items()},
-        {key: combine([part_codes[name] for name in key]) for key in needs.codes},
+        {name: values.get(name, expression) for name, expression in needs.columns.items()},
+        {key: part_codes[key[0]] if len(key) == 1 else combine([part_codes[name] for name in key]) for key in needs.codes},
         flags,
     )
 
@@ -203,33 +263,29 @@ class _Values:
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._known: dict[Expression, pa.Array] = {}
+        self._known: dict[str, pa.Array] = {}
 
-    def __getitem__(self, expression: Expression) -> pa.Array:
-        if expression not in self._known:
-            self._known[expression] = evaluate(expression, self._column, len(self._batch))
-        return self._known[expression]
+    def get(self, name: str, expression: Expression) -> pa.Array:
+        """The values of an expression whose text is `name`."""
+        if isinstance(expression, Column):
+            return self._batch.columns[expression.name]
+        if name not in self._known:
+            self._known[name] = evaluate(expression, lambda column: self._batch.columns[column.name], len(self._batch))
+        return self._known[name]
 
-    def _column(self, column: Column) -> pa.Array:
-        return self._batch.columns[column.name]
-
-    def visible(self, usage: Usage) -> UInt64Array:
+    def visible(self, usage: Usage) -> UInt64Array | np.uint64:
         mask = None
-        for key in usage.keys:
-            values = self[key]
-            if values.null_count:
-                valid = values.is_valid().to_numpy(zero_copy_only=False)
+        for name, key in usage.keys.items():
+            valid = valid_mask(self.get(name, key))
+            if valid is not None:
                 mask = valid if mask is None else mask & valid
         for condition in usage.filters:
-            true = is_true(self[condition])
+            true = is_true(self.get(str(condition), condition))
             mask = true if mask is None else mask & true
-        bit = np.uint64(usage.bit)
-        if mask is None:
-            return np.full(len(self._batch), bit, np.uint64)
-        return np.where(mask, bit, np.uint64(0))
+        return usage.bit if mask is None else np.where(mask, usage.bit, np.uint64(0))
 
 
-def free_bit(taken: Mapping[tuple[int, int], object] | Iterable[tuple[int, int]]) -> tuple[int, int]:
+def free_bit(taken: Iterable[tuple[int, int]]) -> tuple[int, int]:
     """The first (word, bit) that no usage has."""
     used = set(taken)
     place = 0

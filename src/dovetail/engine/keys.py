@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import UInt64Array
-from dovetail.engine.columns import byte_values, fixed_values, valid_mask
+from dovetail.engine.columns import byte_values, fixed_values, storage_dtype, valid_mask
 from dovetail.engine.kernels.index import hash_bytes, mix
 
 NULL_CODE = np.uint64(0xA5C3_96E1_7B4D_2F08)
@@ -40,14 +40,16 @@ def _codes(values: pa.Array) -> UInt64Array:
         hash_bytes(starts, lengths, data, out)
         return out
     if pa.types.is_decimal(dtype):
-        halves = fixed_values(values).view(np.uint64)
+        halves = fixed_values(values, storage_dtype(dtype)).view(np.uint64)
         low, high = np.ascontiguousarray(halves[0::2]), np.ascontiguousarray(halves[1::2])
         if is_exact(dtype):
             return low
         out = np.empty(len(values), np.uint64)
         mix(low, high, out)
         return out
-    bits = fixed_values(values)
+    bits = fixed_values(values, storage_dtype(dtype))
+    if dtype == pa.int64():
+        return bits.view(np.uint64)
     if pa.types.is_floating(dtype):
         numbers = bits.astype(np.float64) + 0.0
         numbers[np.isnan(numbers)] = np.nan

@@ -7,7 +7,7 @@ at each depth, whatever the size of the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -77,16 +77,73 @@ class Bounds:
     floors: Int64Array
 
 
-@dataclass(slots=True)
-class _Depth:
-    """Scratch of one stage."""
+class _Search:
+    """One stage at run time: its window, where the codes to look for come from, and scratch for its output."""
 
-    rows: Int64Array
-    codes: UInt64Array = field(default_factory=lambda: np.empty(0, np.uint64))
+    def __init__(self, path: ProbePath, depth: int, members: Mapping[str, Member], stage_rows: int) -> None:
+        self.stage = stage = path.stages[depth]
+        self.counts = StageCounts()
+        member = members[stage.alias]
+        self._rows, self._place, self._span, self._bit = member.store.rows, member.place, member.span, member.bit
+        self._ends, self._flags = member.ends, member.store.flag_name(member.word)
+        self._store, self._key = member.store, key_id(stage)
+        self._code = member.store.codes[self._key] if stage.key else ""
+        self._driver = members[path.driver].place
+        self._joined = np.array([members[before.alias].place for before in path.stages[:depth]], np.int64)
+        self._started = path.driver in path.order[:depth]
+        self._parts = [(members[part.source.alias], stored_name(part.source.expression)) for part in stage.key]
+        self._codes = np.empty(0, np.uint64)
+        self._most_rows = stage_rows
+        self.out = np.empty((min(_FIRST_CAPACITY, stage_rows), len(members) + 2), np.int64)
 
-    def grow(self, most: int) -> None:
-        if len(self.rows) < most:
-            self.rows = np.empty((min(4 * len(self.rows), most), self.rows.shape[1]), np.int64)
+    def grow(self) -> None:
+        """Make the output longer for the next call."""
+        if len(self.out) < self._most_rows:
+            self.out = np.empty((min(4 * len(self.out), self._most_rows), self.out.shape[1]), np.int64)
+
+    def _wanted(self, partial: Int64Array, count: int) -> tuple[UInt64Array, int, int]:
+        """Codes to look for, and the alias whose rows they are indexed by (-1: one for each partial result)."""
+        if not self._parts:
+            return _NO_CODES, -1, 0
+        if len(self._parts) == 1:
+            member, name = self._parts[0]
+            return member.store.rows.arrays[member.store.codes[(name,)]], member.place, member.store.rows.base
+        if len(self._codes) < count:
+            self._codes = np.empty(max(count, 2 * len(self._codes)), np.uint64)
+        wanted, more = self._codes[:count], np.empty(count, np.uint64)
+        for number, (member, name) in enumerate(self._parts):
+            code, base = member.store.rows[member.store.codes[(name,)]], member.store.rows.base
+            gather_codes(partial, count, member.place, code, base, wanted if number == 0 else more)
+            if number:
+                mix(wanted, more, wanted)
+        return wanted, -1, 0
+
+    def __call__(
+        self, partial: Int64Array, count: int, at: int, cursor: int, bounds: Bounds
+    ) -> tuple[int, int, int, int]:
+        """Fill `out` from partial result `at`, row `cursor`, on; return as the kernels do."""
+        arrays, base = self._rows.arrays, self._rows.base
+        wanted, source, source_base = self._wanted(partial, count)
+        code = arrays[self._code] if self._code else _NO_CODES
+        ts, last, flags = arrays["ts"], arrays[self._ends], arrays[self._flags]
+        if self.stage.access == "new":
+            return scan_new(
+                partial, count, at, cursor, wanted, source, source_base, self._joined, bounds.limits, bounds.floors,
+                bounds.first, bounds.stop, self._place, self._span, self._bit, base, code, ts, last, flags, self.out,
+            )  # fmt: skip
+        limit = bounds.limits[self._place] if self._started else np.array([self._rows.head])
+        floor = bounds.floors[self._place] if self._started else np.array([self._rows.tail])
+        if self.stage.access == "scan":
+            return probe_scan(
+                partial, count, at, cursor, wanted, source, source_base, limit, floor, self._driver, bounds.first,
+                self._place, self._span, self._bit, base, code, ts, last, flags, self.out,
+            )  # fmt: skip
+        index = self._store.indexes[self._key]
+        return probe_hash(
+            partial, count, at, cursor, wanted, source, source_base, limit, floor, self._driver, bounds.first,
+            self._place, self._span, self._bit, base, index.shift, index.head, arrays[index.links], code,
+            ts, arrays["prefix_max"], last, flags, self.out,
+        )  # fmt: skip
 
 
 class PathRunner:
@@ -100,87 +157,41 @@ class PathRunner:
         stage_rows: int,
     ) -> None:
         self.path = path
-        self.counts = [StageCounts() for _ in path.stages]
         self._members = members
         self._final_checks = final_checks
-        self._stage_rows = stage_rows
-        width = len(members) + 2
-        self._depths = [_Depth(np.empty((min(_FIRST_CAPACITY, stage_rows), width), np.int64)) for _ in path.stages]
+        self._searches = [_Search(path, depth, members, stage_rows) for depth in range(len(path.stages))]
         self._verify = [(stage, part) for stage in path.stages for part in must_verify(stage)]
+        self._nothing = np.zeros((1, len(members) + 2), np.int64)
+        self._nothing[0, -2:] = LONG_AGO, FOREVER
+
+    @property
+    def counts(self) -> list[StageCounts]:
+        return [search.counts for search in self._searches]
 
     def run(self, bounds: Bounds, emit: Callable[[Int64Array], None]) -> None:
         """Join the driving tuples with all windows and `emit` matrices of row numbers, valid during the call only."""
-        nothing = np.zeros((1, len(self._members) + 2), np.int64)
-        nothing[0, -2], nothing[0, -1] = LONG_AGO, FOREVER
-        self._stage(0, nothing, 1, bounds, emit)
+        self._stage(0, self._nothing, 1, bounds, emit)
 
     def _stage(self, depth: int, partial: Int64Array, count: int, bounds: Bounds, emit: Callable[[Int64Array], None]) -> None:
-        if depth == len(self.path.stages):
+        if depth == len(self._searches):
             kept = self._verified(partial, count)
             if kept:
                 emit(partial[:kept])
             return
-        stage, counts, scratch = self.path.stages[depth], self.counts[depth], self._depths[depth]
+        search = self._searches[depth]
+        counts = search.counts
         counts.probes += count
-        search = self._search(depth, partial, count, bounds)
         at, cursor = 0, -1
         while at < count:
-            written, at, cursor, looked = search(at, cursor, scratch.rows)
+            written, at, cursor, looked = search(partial, count, at, cursor, bounds)
             counts.looked += looked
-            written = self._satisfying(stage, scratch.rows, written)
+            if search.stage.conditions:
+                written = self._satisfying(search.stage, search.out, written)
             counts.matches += written
             if written:
-                self._stage(depth + 1, scratch.rows, written, bounds, emit)
+                self._stage(depth + 1, search.out, written, bounds, emit)
             if at < count:
-                scratch.grow(self._stage_rows)
-
-    def _search(
-        self, depth: int, partial: Int64Array, count: int, bounds: Bounds
-    ) -> Callable[[int, int, Int64Array], tuple[int, int, int, int]]:
-        """The kernel of a stage with everything but the place to go on and the output filled in."""
-        stage = self.path.stages[depth]
-        member = self._members[stage.alias]
-        rows = member.store.rows
-        wanted = self._wanted_codes(depth, partial, count) if stage.key else _NO_CODES
-        code = rows[member.store.codes[key_id(stage)]] if stage.key else _NO_CODES
-        ts, last, flags, base = rows["ts"], rows[member.ends], rows[member.store.flag_name(member.word)], rows.base
-        driver = self._members[self.path.driver].place
-        if stage.access == "new":
-            joined = np.array([self._members[s.alias].place for s in self.path.stages[:depth]], np.int64)
-            return lambda at, cursor, out: scan_new(
-                partial, count, at, cursor, wanted, joined, bounds.limits, bounds.floors, bounds.first, bounds.stop,
-                member.place, member.span, member.bit, base, code, ts, last, flags, out,
-            )  # fmt: skip
-        started = any(s.access == "new" for s in self.path.stages[:depth])
-        limit = bounds.limits[member.place] if started else np.array([rows.head])
-        floor = bounds.floors[member.place] if started else np.array([rows.tail])
-        if stage.access == "scan":
-            return lambda at, cursor, out: probe_scan(
-                partial, count, at, cursor, wanted, limit, floor, driver, bounds.first,
-                member.place, member.span, member.bit, base, code, ts, last, flags, out,
-            )  # fmt: skip
-        index = member.store.indexes[key_id(stage)]
-        following, prefix_max = rows[index.links], rows["prefix_max"]
-        return lambda at, cursor, out: probe_hash(
-            partial, count, at, cursor, wanted, limit, floor, driver, bounds.first,
-            member.place, member.span, member.bit, base, index.shift, index.head, following, code, ts, prefix_max, last, flags, out,
-        )  # fmt: skip
-
-    def _wanted_codes(self, depth: int, partial: Int64Array, count: int) -> UInt64Array:
-        scratch = self._depths[depth]
-        if len(scratch.codes) < count:
-            scratch.codes = np.empty(max(count, 2 * len(scratch.codes)), np.uint64)
-        wanted = scratch.codes[:count]
-        for number, part in enumerate(self.path.stages[depth].key):
-            source = self._members[part.source.alias]
-            code = source.store.rows[source.store.codes[(stored_name(part.source.expression),)]]
-            if number == 0:
-                gather_codes(partial, count, source.place, code, source.store.rows.base, wanted)
-            else:
-                more = np.empty(count, np.uint64)
-                gather_codes(partial, count, source.place, code, source.store.rows.base, more)
-                mix(wanted, more, wanted)
-        return wanted
+                search.grow()
 
     def _satisfying(self, stage: ProbeStage, partial: Int64Array, count: int) -> int:
         for condition in stage.conditions:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dovetail._typing import BoolArray, Int64Array
+from dovetail._typing import Int64Array
 from dovetail.engine.window_store import LONG_AGO
 from dovetail.schema import StreamSchema
 
@@ -39,27 +37,19 @@ class StreamProgress:
         """The earliest event time that a later batch may hold."""
         return self.head - self.schema.lateness if self.head > LONG_AGO else LONG_AGO
 
-    def acceptable(self, ts: Int64Array, now: int | None) -> tuple[BoolArray | None, int, int]:
-        """Which tuples to keep (None: all), how many are late, how many too far ahead."""
-        late = ts < self.watermark
-        ahead = np.zeros(0, np.bool_)
-        if self.schema.max_ahead is not None and now is not None:
-            ahead = ts > now + self.schema.max_ahead
-        late_count, ahead_count = int(np.count_nonzero(late)), int(np.count_nonzero(ahead))
-        if not late_count and not ahead_count:
-            return None, 0, 0
-        return ~(late | ahead) if len(ahead) else ~late, late_count, ahead_count
+    def too_far(self, now: int | None) -> int | None:
+        """The time after which tuples are set aside."""
+        return None if now is None or self.schema.max_ahead is None else now + self.schema.max_ahead
 
-    def observe(self, ts: Int64Array, partitions: pa.Array | None, now: int | None) -> None:
-        """Take note of a batch's event times (those too far ahead excluded)."""
+    def observe(self, largest: int, heads: Mapping[PartitionValue, int] | None, now: int | None) -> None:
+        """Take note of a batch: its largest event time, or that of each partition."""
         before = self.head
-        if partitions is not None and len(ts):
-            largest = pa.table({"p": partitions, "t": ts}).group_by("p").aggregate([("t", "max")])
-            for value, time in zip(largest["p"].to_pylist(), largest["t_max"].to_pylist(), strict=True):
+        if not heads:
+            self.head = max(self.head, largest)
+        else:
+            for value, time in heads.items():
                 self.partition_heads[value] = max(time, self.partition_heads.get(value, LONG_AGO))
             self.head = max(self.head, min(self.partition_heads.values()))
-        elif len(ts):
-            self.head = max(self.head, int(ts.max()))
         if now is not None and (self.head > before or self.moved_at is None):
             self.moved_at = now
 
@@ -94,6 +84,8 @@ class Progress:
         A tuple that comes after all and lies behind is then late, and counted: dropping state without moving H would lose
         its results silently.
         """
+        if now is None:
+            return
         idle = [progress for progress in self.streams.values() if progress.is_idle(now)]
         active = [progress.watermark for progress in self.streams.values() if not progress.is_idle(now)]
         if not idle or not active or min(active) == LONG_AGO:
@@ -111,5 +103,7 @@ class Progress:
         }
 
 
-def largest_of(values: pa.Array) -> int:
-    return int(pc.max(values).as_py())
+def partition_heads(ts: Int64Array, partitions: pa.Array) -> dict[PartitionValue, int]:
+    """The largest event time of each partition."""
+    largest = pa.table({"p": partitions, "t": ts}).group_by("p").aggregate([("t", "max")])
+    return dict(zip(largest["p"].to_pylist(), largest["t_max"].to_pylist(), strict=True))

@@ -6,50 +6,31 @@ the living rows are moved to the front or into arrays twice as long, so each row
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dovetail._typing import Array, BoolArray, Int64Array
+from dovetail._typing import Array, BoolArray
 from dovetail.engine.arena import Arena
 
-_BASE, _TAIL, _HEAD, _CAPACITY = range(4)
 SMALLEST_CAPACITY = 1024
 
 
 class Rows:
     """The living rows of a window and every array that has one entry per row."""
 
-    def __init__(self, arena: Arena, prefix: str, *, attach: bool = False) -> None:
-        self._arena = arena
-        self._prefix = prefix
-        self._arrays: dict[str, Array] = {}
-        self._state: Int64Array
-        if attach:
-            self._state = arena.open(f"{prefix}.rows", np.int64)
-        else:
-            self._state = arena.allocate(f"{prefix}.rows", np.int64, 4)
-            self._state[:] = (0, 0, 0, SMALLEST_CAPACITY)
-        self._attach = attach
+    def __init__(self, arena: Arena, prefix: str, position: Sequence[int] | None = None) -> None:
+        """Start empty, or, to attach to arrays already in the arena, at another's `position`."""
+        self.arena = arena
+        self.prefix = prefix
+        self.attaching = position is not None
+        self.base, self.tail, self.head, self.capacity = position or (0, 0, 0, SMALLEST_CAPACITY)
+        self.arrays: dict[str, Array] = {}
 
     @property
-    def base(self) -> int:
-        return int(self._state[_BASE])
-
-    @property
-    def tail(self) -> int:
-        return int(self._state[_TAIL])
-
-    @tail.setter
-    def tail(self, row: int) -> None:
-        self._state[_TAIL] = row
-
-    @property
-    def head(self) -> int:
-        return int(self._state[_HEAD])
-
-    @property
-    def capacity(self) -> int:
-        return int(self._state[_CAPACITY])
+    def position(self) -> list[int]:
+        return [self.base, self.tail, self.head, self.capacity]
 
     def __len__(self) -> int:
         return self.head - self.tail
@@ -57,43 +38,30 @@ class Rows:
     @property
     def nbytes(self) -> int:
         """Bytes of the living rows."""
-        return len(self) * sum(array.itemsize for array in self._arrays.values())
+        return len(self) * sum(array.itemsize for array in self.arrays.values())
 
-    def add(self, name: str, dtype: DTypeLike, fill: object = 0, *, fresh: bool = False) -> Array:
-        """Add an array, `fill` for rows already there; when attaching, open it unless it is `fresh`."""
-        if self._attach and not fresh:
-            self._arrays[name] = self._arena.open(f"{self._prefix}.{name}", dtype)[: self.capacity]
+    def add(self, name: str, dtype: DTypeLike, fill: object = 0) -> None:
+        """Add an array, `fill` for rows already there; when attaching, open it."""
+        if self.attaching:
+            self.arrays[name] = self.arena.open(f"{self.prefix}.{name}", dtype)[: self.capacity]
         else:
-            array = self._arena.allocate(f"{self._prefix}.{name}", dtype, self.capacity)
+            array = self.arena.allocate(f"{self.prefix}.{name}", dtype, self.capacity)
             array[: self.head - self.base] = fill
-            self._arrays[name] = array
-        return self._arrays[name]
-
-    def attached(self) -> None:
-        """End of attaching: arrays added from now on are new."""
-        self._attach = False
+            self.arrays[name] = array
 
     def remove(self, name: str) -> None:
-        del self._arrays[name]
-        self._arena.free(f"{self._prefix}.{name}")
+        del self.arrays[name]
+        self.arena.free(f"{self.prefix}.{name}")
 
     def __getitem__(self, name: str) -> Array:
-        return self._arrays[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._arrays
-
-    def new(self, name: str, count: int) -> Array:
-        """The places of the `count` newest rows in one array, for writing."""
-        stop = self.head - self.base
-        return self._arrays[name][stop - count : stop]
+        return self.arrays[name]
 
     def extend(self, count: int) -> int:
         """Make room for `count` rows, move `head` past them, and return the first."""
         if self.head - self.base + count > self.capacity:
             self._make_room(count)
         first = self.head
-        self._state[_HEAD] = first + count
+        self.head = first + count
         return first
 
     def _make_room(self, count: int) -> None:
@@ -102,16 +70,17 @@ class Rows:
         grown = self.capacity
         while kept + count > grown // 2:
             grown *= 2
-        for name, array in self._arrays.items():
-            target = array if grown == self.capacity else self._arena.allocate(f"{self._prefix}.{name}", array.dtype, grown)
+        for name, array in self.arrays.items():
+            target = array if grown == self.capacity else self.arena.allocate(f"{self.prefix}.{name}", array.dtype, grown)
             target[:kept] = array[alive]
-            self._arrays[name] = target
-        self._state[:] = (self.tail, self.tail, self.head, grown)
+            self.arrays[name] = target
+        self.base, self.capacity = self.tail, grown
 
     def keep(self, alive: BoolArray) -> None:
         """Forget the rows between tail and head that are not `alive`; the others are numbered anew, in the same order."""
         span = slice(self.tail - self.base, self.head - self.base)
         kept = int(np.count_nonzero(alive))
-        for array in self._arrays.values():
+        for array in self.arrays.values():
             array[:kept] = array[span][alive]
-        self._state[:3] = (self.head, self.head, self.head + kept)
+        self.base = self.tail = self.head
+        self.head += kept

@@ -39,7 +39,8 @@ class SettledGroup(JoinGroup):
         super().add_query(plan, places)
         for stream in self.windows:
             if stream not in self.pending:
-                store = WindowStore(self._arena, f"{self.name}.{stream}.pending", attach=self.attaching)
+                name = f"{self.name}.{stream}.pending"
+                store = WindowStore(self._arena, name, self.positions.get(name))
                 for field in self._streams[stream].columns:
                     store.add_column(f".{field.name}", field.type)
                 self.pending[stream] = store
@@ -89,7 +90,7 @@ def _take_before(store: WindowStore, frontier: int) -> Batch | None:
     rows = store.rows
     numbers = np.flatnonzero(ready) + rows.tail
     columns = {name[1:]: store.take(name, numbers) for name in store.columns}
-    batch = Batch(columns, rows["ts"][numbers - rows.base].copy())
+    batch = Batch(columns, rows["ts"][numbers - rows.base], in_order=False)
     for column in store.columns.values():
         column.before_keep(~ready)
     rows.keep(~ready)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dovetail.config import Config
 from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import JoinGroup, QueryRun
-from dovetail.engine.intake import Batch, in_time_order, read_batch
+from dovetail.engine.intake import Judged, judge, read_batch
 from dovetail.engine.progress import Progress
 from dovetail.engine.settle import SettledGroup
 from dovetail.errors import ConfigError, listed
@@ -82,18 +82,16 @@ class ShardEngine:
                 f"push got tuples for {listed(unknown)}; declared streams: {listed(self.streams)}",
                 "declare a stream before pushing to it",
             )
-        read = {stream: read_batch(self.streams[stream], tables[stream]) for stream in self.streams if stream in tables}
-        accepted, refused = {}, {}
-        for stream, batch in read.items():
-            keep, late, ahead = self.progress[stream].acceptable(batch.ts, now)
-            accepted[stream] = in_time_order(batch if keep is None else batch.take(keep.nonzero()[0]))
-            refused[stream] = (late, ahead)
+        batches = {
+            stream: judge(read_batch(schema, tables[stream]), self.progress[stream], now)
+            for stream, schema in self.streams.items()
+            if stream in tables
+        }
+        accepted = {stream: judged.accepted for stream, judged in batches.items()}
         prepared = self.joined.prepare(accepted)
 
-        self._move_time(read, refused, now)
-        results: dict[str, list[pa.Table]] = self.joined.join(
-            prepared, self.progress, together=self.config.evaluation == "eager"
-        )
+        self._move_time(batches, now)
+        results = self.joined.join(prepared, self.progress, together=self.config.evaluation == "eager")
         for group in self.settled.values():
             group.wait(accepted)
         return self._finish(results)
@@ -104,18 +102,13 @@ class ShardEngine:
             self.progress.advance(stream, time)
         return self._finish({})
 
-    def _move_time(self, read: Mapping[str, Batch], refused: Mapping[str, tuple[int, int]], now: int | None) -> None:
-        for stream, batch in read.items():
+    def _move_time(self, batches: Mapping[str, Judged], now: int | None) -> None:
+        for stream, judged in batches.items():
             progress = self.progress[stream]
-            late, ahead = refused[stream]
-            progress.arrived += len(batch)
-            progress.late += late
-            progress.ahead += ahead
-            if ahead:
-                on_time = (batch.ts <= (now or 0) + (progress.schema.max_ahead or 0)).nonzero()[0]
-                batch = batch.take(on_time)  # noqa: PLW2901
-            partitions = batch.columns[progress.schema.progress_by] if progress.schema.progress_by else None
-            progress.observe(batch.ts, partitions, now)
+            progress.arrived += judged.arrived
+            progress.late += judged.late
+            progress.ahead += judged.ahead
+            progress.observe(judged.largest, judged.heads, now)
         self.progress.lift_idle(now)
 
     def _finish(self, results: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
@@ -129,7 +122,7 @@ class ShardEngine:
     def _whole(self, name: str, tables: list[pa.Table]) -> pa.Table:
         if len(tables) == 1:
             return tables[0]
-        return pa.concat_tables(tables) if tables else self.run_of(name).plan.query.schema.empty_table()
+        return pa.concat_tables(tables) if tables else self.run_of(name).schema.empty_table()
 
     @property
     def query_names(self) -> list[str]:

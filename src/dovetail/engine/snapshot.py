@@ -85,8 +85,8 @@ def read_snapshot(blob: bytes) -> StoredShard:
             tables.append(pa.ipc.open_stream(pa.py_buffer(blob)[end - size : end]).read_all())
     except (ValueError, struct.error, pa.ArrowInvalid, OSError) as error:
         raise StateError(f"the snapshot is damaged: {error}") from None
-    if len(tables) != content["stores"]:
-        raise StateError(f"the snapshot is cut short: it holds {len(tables)} of {content['stores']} windows")
+    if len(tables) != len(content["stores"]):
+        raise StateError(f"the snapshot is cut short: it holds {len(tables)} of {len(content['stores'])} windows")
     return _stored(content, tables)
 
 
@@ -98,7 +98,7 @@ def manifest(engine: ShardEngine) -> dict[str, Any]:
         "batches": engine.batches,
         "streams": [_stream_json(engine.progress[name]) for name in engine.streams],
         "groups": [_group_json(group) for group in groups],
-        "stores": sum(1 for _ in _stores(engine)),
+        "stores": {store.name: store.position for store in _stores(engine)},
     }
 
 
@@ -151,12 +151,12 @@ def _restore_queries(
     for entry in stored["groups"]:
         frontier = entry["frontier"]
         group = engine.joined if frontier is None else engine.settled_group(entry["name"], frozenset(frontier))
-        group.attaching = attaching
+        group.positions = stored["stores"] if attaching else {}
         for query in entry["queries"]:
             places = {alias: (word, bit) for alias, (word, bit) in query["places"].items()}
             group.add_query(plans[query["name"]], places)
             group.runs[query["name"]].results = query["results"]
-        group.attaching = False
+        group.positions = {}
     for store in _stores(engine):
         store.attached()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,8 @@ LONG_AGO = -(1 << 62)
 """A time before every event."""
 KeyId = tuple[str, ...]
 """The parts of a key, each named by its expression."""
+Position = dict[str, Any]
+"""Where a store's arrays begin and end, as JSON."""
 _SMALLEST_REWRITE = 4096
 
 
@@ -41,7 +44,8 @@ class Arrivals:
     ts: Int64Array
     columns: Mapping[str, pa.Array]
     codes: Mapping[KeyId, UInt64Array]
-    flags: list[UInt64Array]
+    flags: list[UInt64Array | np.uint64]
+    """Per word, the flags of each row, or of all."""
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -71,11 +75,12 @@ class Ledger:
 class WindowStore:
     """The tuples of one stream that some result may still need."""
 
-    def __init__(self, arena: Arena, name: str, *, attach: bool = False) -> None:
+    def __init__(self, arena: Arena, name: str, position: Position | None = None) -> None:
+        """Start empty, or attach to another's arrays in the arena, at its `position`."""
         self.name = name
         self._arena = arena
-        self._attach = attach
-        self.rows = Rows(arena, name, attach=attach)
+        self._position = position
+        self.rows = Rows(arena, name, position["rows"] if position else None)
         self.rows.add("ts", np.int64)
         self.rows.add("prefix_max", np.int64)
         self.columns: dict[str, Column] = {}
@@ -87,14 +92,20 @@ class WindowStore:
 
     # -- layout -------------------------------------------------------------------------------------------------------------
 
+    @property
+    def position(self) -> Position:
+        """What another store needs, beside the arrays, to attach."""
+        return {"rows": self.rows.position, "columns": {name: column.position for name, column in self.columns.items()}}
+
     def attached(self) -> None:
         """End of attaching: what is added from now on is new."""
-        self._attach = False
-        self.rows.attached()
+        self._position = None
+        self.rows.attaching = False
 
     def add_column(self, name: str, dtype: pa.DataType) -> None:
         if name not in self.columns:
-            self.columns[name] = column_for(self.rows, self._arena, name, dtype, attach=self._attach)
+            position = self._position["columns"][name] if self._position else ()
+            self.columns[name] = column_for(self.rows, name, dtype, position)
 
     def remove_column(self, name: str) -> None:
         self.columns.pop(name).remove()
@@ -110,7 +121,7 @@ class WindowStore:
             links = f"next:{'|'.join(key)}"
             self.rows.add(links, np.int64, -1)
             self.indexes[key] = self._empty_index(links)
-            if not self._attach:
+            if self._position is None:
                 self._fill_index(key, self.rows.tail)
 
     def remove_key(self, key: KeyId) -> None:
@@ -157,24 +168,24 @@ class WindowStore:
 
     def append(self, arrivals: Arrivals) -> int:
         """Add rows and return the first one's number."""
-        count = len(arrivals)
-        capacity = self.rows.capacity
-        first = self.rows.extend(count)
+        rows, count = self.rows, len(arrivals.ts)
+        capacity = rows.capacity
+        first = rows.extend(count)
         if count == 0:
             return first
-        base = self.rows.base
-        self.rows.new("ts", count)[:] = arrivals.ts
+        arrays, place = rows.arrays, first - rows.base
+        stop = place + count
+        arrays["ts"][place:stop] = arrivals.ts
         for word, flags in enumerate(arrivals.flags):
-            self.rows.new(self.flag_name(word), count)[:] = flags
+            arrays[self.flag_name(word)][place:stop] = flags
         for name, column in self.columns.items():
             column.append(arrivals.columns[name])
         for key, name in self.codes.items():
-            self.rows.new(name, count)[:] = arrivals.codes[key]
-        place = first - base
-        prefix_max = self.rows["prefix_max"]
-        largest = int(prefix_max[place - 1]) if place > self.rows.tail - base else LONG_AGO
-        extend_prefix_max(self.rows["ts"], prefix_max, place, place + count, largest)
-        if self.rows.capacity != capacity:
+            arrays[name][place:stop] = arrivals.codes[key]
+        prefix_max = arrays["prefix_max"]
+        largest = prefix_max[place - 1] if place > rows.tail - rows.base else LONG_AGO
+        extend_prefix_max(arrays["ts"], prefix_max, place, stop, largest)
+        if rows.capacity != capacity:
             self._rebuild_chains()
         else:
             for key in self.indexes:
@@ -186,7 +197,7 @@ class WindowStore:
     def _empty_index(self, links: str) -> HashIndex:
         bits = max(10, (self.rows.capacity - 1).bit_length())
         name = f"{self.name}.head:{links}"
-        if self._attach:
+        if self._position is not None:
             head = self._arena.open(name, np.int64)
         else:
             head = self._arena.allocate(name, np.int64, 1 << bits)

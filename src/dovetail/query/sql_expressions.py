@@ -68,26 +68,24 @@ _ARITHMETIC: dict[type[exp.Expr], str] = {
     exp.Mod: "modulo",
 }
 
-_READ = set(
-    [
-        "this",
-        "expression",
-        "table",
-        "db",
-        "catalog",
-        "default",
-        "true",
-        "false",
-        "low",
-        "high",
-        "start",
-        "length",
-        "unit",
-        "to",
-        "position",
-        "query",
-    ]
-)
+_READ = {
+    "this",
+    "expression",
+    "table",
+    "db",
+    "catalog",
+    "default",
+    "true",
+    "false",
+    "low",
+    "high",
+    "start",
+    "length",
+    "unit",
+    "to",
+    "position",
+    "query",
+}
 """Parts of nodes that handlers look at. A node with any other part says more than its handler understands."""
 
 

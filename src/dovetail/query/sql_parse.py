@@ -89,6 +89,10 @@ def parse_select(source: SourceText) -> exp.Select:
         (statement,) = Dialect.get_or_raise(DIALECT).parser().parse(list(source.tokens), source.sql)
     except ParseError as error:
         raise _syntax_error(source, error) from None
+    except (LookupError, TypeError, ValueError, AttributeError):
+        # sqlglot's builders of some functions, such as map(x), fail on arguments they do not expect.
+        whole = (source.tokens[0].start, source.tokens[-1].end + 1)
+        raise source.refusal("a function has arguments that cannot be read", SHAPE, whole) from None
     if isinstance(statement, exp.Select):
         _refuse_guesses(source, statement)
         return statement

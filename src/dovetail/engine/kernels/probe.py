@@ -10,6 +10,9 @@ Each result belongs to its tuple with the largest insertion number. The bounds `
 rows of the target existed, and had not expired, when the driving tuple arrived. They have one entry for all driving tuples, or one
 for each.
 
+The code to look for is `wanted[k]` for partial result k, or, when `source` is the column of an alias already joined, the code of its
+row: `wanted[row - source_base]`. An empty `wanted` means that the stage has no equality.
+
 Every kernel stops when `out` is full and returns where to go on: (rows written, partial, row, rows looked at).
 """
 
@@ -29,6 +32,8 @@ def probe_hash(
     at: int,
     cursor: int,
     wanted: UInt64Array,
+    source: int,
+    source_base: int,
     limit: Int64Array,
     floor: Int64Array,
     driver: int,
@@ -54,7 +59,7 @@ def probe_hash(
     written = 0
     looked = 0
     for k in range(at, count):
-        code_k = wanted[k]
+        code_k = wanted[k] if source < 0 else wanted[partial[k, source] - source_base]
         low = partial[k, width - 2]
         high = partial[k, width - 1]
         d = 0 if shared_bounds else partial[k, driver] - first
@@ -94,6 +99,8 @@ def probe_scan(
     at: int,
     cursor: int,
     wanted: UInt64Array,
+    source: int,
+    source_base: int,
     limit: Int64Array,
     floor: Int64Array,
     driver: int,
@@ -108,23 +115,26 @@ def probe_scan(
     flags: UInt64Array,
     out: Int64Array,
 ) -> tuple[int, int, int, int]:
-    """Extend partial results by scanning the window; `wanted` is empty when the stage has no equality."""
+    """Extend partial results by scanning the window."""
     width = partial.shape[1]
     capacity = out.shape[0]
     shared_bounds = len(limit) == 1
     keyed = len(wanted) > 0
+    code_k = np.uint64(0)
     written = 0
     looked = 0
     for k in range(at, count):
         low = partial[k, width - 2]
         high = partial[k, width - 1]
+        if keyed:
+            code_k = wanted[k] if source < 0 else wanted[partial[k, source] - source_base]
         d = 0 if shared_bounds else partial[k, driver] - first
         begin = floor[d] if cursor < 0 else cursor
         cursor = -1
         for row in range(begin, limit[d]):
             place = row - base
             looked += 1
-            if (keyed and code[place] != wanted[k]) or (flags[place] & bit) == np.uint64(0):
+            if (keyed and code[place] != code_k) or (flags[place] & bit) == np.uint64(0):
                 continue
             t = ts[place]
             end = t + window if window >= 0 else last[place]
@@ -147,6 +157,8 @@ def scan_new(
     at: int,
     cursor: int,
     wanted: UInt64Array,
+    source: int,
+    source_base: int,
     joined: Int64Array,
     limits: Int64Array,
     floors: Int64Array,
@@ -170,17 +182,20 @@ def scan_new(
     capacity = out.shape[0]
     shared_bounds = limits.shape[1] == 1
     keyed = len(wanted) > 0
+    code_k = np.uint64(0)
     written = 0
     looked = 0
     for k in range(at, count):
         low = partial[k, width - 2]
         high = partial[k, width - 1]
+        if keyed:
+            code_k = wanted[k] if source < 0 else wanted[partial[k, source] - source_base]
         begin = first if cursor < 0 else cursor
         cursor = -1
         for row in range(begin, stop):
             place = row - base
             looked += 1
-            if (keyed and code[place] != wanted[k]) or (flags[place] & bit) == np.uint64(0):
+            if (keyed and code[place] != code_k) or (flags[place] & bit) == np.uint64(0):
                 continue
             t = ts[place]
             end = t + window if window >= 0 else last[place]

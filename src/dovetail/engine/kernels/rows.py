@@ -13,11 +13,18 @@ FOREVER = np.int64((1 << 62))
 
 
 @kernel
-def is_sorted(values: Int64Array) -> bool:
-    for i in range(1, len(values)):
-        if values[i] < values[i - 1]:
-            return False
-    return True
+def survey(ts: Int64Array, watermark: int) -> tuple[int, bool, int, int]:
+    """How many times lie below `watermark`, whether they are in order, the smallest and the largest (of at least one)."""
+    late = 0
+    in_order = True
+    smallest = largest = previous = ts[0]
+    for t in ts:
+        late += t < watermark
+        in_order &= t >= previous
+        smallest = min(smallest, t)
+        largest = max(largest, t)
+        previous = t
+    return late, in_order, smallest, largest
 
 
 @kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail._typing import ByteArray, Int64Array
-from dovetail.engine.kernels.compile import kernel
+from dovetail.engine.kernels.compile import copy_bytes, kernel
 
 
 @kernel
@@ -19,14 +19,14 @@ def gather_lengths(lengths: Int64Array, places: Int64Array, offsets: Int64Array)
 
 @kernel
 def gather_bytes(
-    starts: Int64Array, shift: int, data: ByteArray, places: Int64Array, offsets: Int64Array, out: ByteArray
+    starts: Int64Array, lengths: Int64Array, shift: int, data: ByteArray, places: Int64Array, out: ByteArray
 ) -> None:
     """Copy the gathered values one after another; `shift` is the heap position of `data[0]`."""
+    position = 0
     for i in range(len(places)):
-        source = starts[places[i]] - shift
-        for position in range(offsets[i], offsets[i + 1]):
-            out[position] = data[source]
-            source += 1
+        length = lengths[places[i]]
+        copy_bytes(out, position, data, starts[places[i]] - shift, length)
+        position += length
 
 
 @kernel

@@ -1,0 +1,1 @@
+"""Streams to try things on: seeded, vectorised generators that are the same on every machine."""
