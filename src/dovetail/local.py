@@ -175,11 +175,9 @@ class LocalSession:
         """
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
-        clocked = any(s.idle_after is not None or s.max_ahead is not None for s in self._catalog.streams.values())
-        clock = None
-        if clocked:
-            clock = time.time_ns() // 1000 if now is None else _micros(now)
-        return self._engine.push(batch, clock)
+        if now is not None:
+            return self._engine.push(batch, _micros(now))
+        return self._engine.push(batch, time.time_ns() // 1000 if self._engine.needs_clock else None)
 
     def advance(self, times: Mapping[str, datetime | int]) -> dict[str, pa.Table]:
         """Tell streams that their event time has come to `times` (datetimes, or microseconds since 1970) without tuples.

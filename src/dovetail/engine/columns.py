@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
-from dovetail.engine.kernels.values import gather_bytes, gather_lengths
+from dovetail.engine.kernels.values import gather_bytes, gather_lengths, write_extents
 from dovetail.engine.rows import Rows
 
 _LARGEST_OFFSET = np.iinfo(np.int32).max
+_SMALL_OFFSET, _LARGE_OFFSET = np.dtype(np.int32), np.dtype(np.int64)
+_NO_BYTES = np.zeros(0, np.uint8)
 _MOST_CHUNKS = 16
 _SMALLEST_HEAP = 1 << 14
 
@@ -59,17 +61,16 @@ def fixed_values(values: pa.Array, dtype: np.dtype[np.generic]) -> Array:
     return np.frombuffer(buffer, dtype, len(values), values.offset * dtype.itemsize)
 
 
-def byte_values(values: pa.Array) -> tuple[Int64Array, Int64Array, ByteArray]:
-    """Starts, lengths and bytes of a string or binary array; starts point into the bytes."""
+def byte_values(values: pa.Array) -> tuple[Array, ByteArray]:
+    """Offsets (one more than values) and bytes of a string or binary array; the bytes begin at the first offset."""
     large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
-    dtype = np.dtype(np.int64 if large else np.int32)
+    dtype = _LARGE_OFFSET if large else _SMALL_OFFSET
     _, offset_buffer, data_buffer = values.buffers()
     if offset_buffer is None or len(values) == 0:
-        return np.zeros(len(values), np.int64), np.zeros(len(values), np.int64), np.zeros(0, np.uint8)
+        return np.zeros(len(values) + 1, dtype), _NO_BYTES
     offsets = np.frombuffer(offset_buffer, dtype, len(values) + 1, values.offset * dtype.itemsize)
     first, end = int(offsets[0]), int(offsets[-1])
-    data = np.frombuffer(data_buffer, np.uint8, end - first, first) if end > first else np.zeros(0, np.uint8)
-    return (offsets[:-1] - first).astype(np.int64), (offsets[1:] - offsets[:-1]).astype(np.int64), data
+    return offsets, np.frombuffer(data_buffer, np.uint8, end - first, first) if end > first else _NO_BYTES
 
 
 def valid_mask(values: pa.Array) -> BoolArray | None:
@@ -178,6 +179,28 @@ class FixedColumn(_NullableColumn):
         self._rows.remove(self._name)
 
 
+class TimeColumn(Column):
+    """The event time itself, in microseconds: the window's own `ts`, not stored again."""
+
+    @property
+    def position(self) -> list[int]:
+        return []
+
+    def append(self, values: pa.Array) -> None:
+        """Nothing to do: the window writes `ts`."""
+
+    def take(self, places: Int64Array) -> pa.Array:
+        values = self._rows.arrays["ts"].take(places)
+        return pa.Array.from_buffers(self.type, len(places), [None, pa.py_buffer(values)])
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def remove(self) -> None:
+        """Nothing to do: `ts` stays."""
+
+
 class BytesColumn(_NullableColumn):
     """Strings and binaries: a start and a length per row, and a heap of bytes that moves forward like the rows.
 
@@ -211,16 +234,16 @@ class BytesColumn(_NullableColumn):
         return self._rows.arrays[self._lengths]
 
     def append(self, values: pa.Array) -> None:
-        starts, lengths, data = byte_values(values)
-        if self.heap_end - self.heap_base + len(data) > len(self.heap):
-            self._make_room(len(data), len(values))
+        offsets, data = byte_values(values)
+        size = len(data)
+        if self.heap_end - self.heap_base + size > len(self.heap):
+            self._make_room(size, len(values))
         begin = self.heap_end - self.heap_base
-        self.heap[begin : begin + len(data)] = data
+        self.heap[begin : begin + size] = data
         stop = self._rows.head - self._rows.base
         first = stop - len(values)
-        self.starts[first:stop] = starts + self.heap_end
-        self.lengths[first:stop] = lengths
-        self.heap_end += len(data)
+        write_extents(offsets, self.heap_end, self.starts, self.lengths, first)
+        self.heap_end += size
         self._append_validity(values, first, stop)
 
     def _make_room(self, count: int, appended: int) -> None:

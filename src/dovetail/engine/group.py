@@ -16,6 +16,7 @@ import pyarrow as pa
 from dovetail._typing import Int64Array
 from dovetail.config import Config
 from dovetail.engine.arena import Arena
+from dovetail.engine.columns import Column as StoredColumn
 from dovetail.engine.evaluate import evaluate
 from dovetail.engine.intake import Batch, Needs, Usage, arrivals, free_bit
 from dovetail.engine.needs import AliasNeeds, plan_needs, stored_name
@@ -120,15 +121,23 @@ def alias_keys(query: JoinQuery, alias: str) -> dict[str, Expression]:
     return {str(key): key for key in keys}
 
 
-@dataclass(slots=True)
 class QueryRun:
     """A query at run time."""
 
-    plan: QueryPlan
-    members: dict[str, Member]
-    runners: dict[str, PathRunner]
-    schema: pa.Schema
-    results: int = 0
+    def __init__(self, plan: QueryPlan, members: dict[str, Member], stage_rows: int) -> None:
+        self.plan = plan
+        self.members = members
+        self.schema = plan.query.schema
+        self.results = 0
+        checks = tuple(edge.expression for edge in plan.query.inexact_equalities)
+        self.runners = {path.driver: PathRunner(path, members, checks, stage_rows) for path in plan.paths}
+        self.outputs = [self._output(output.expression) for output in plan.query.outputs]
+
+    def _output(self, expression: Expression) -> tuple[str, StoredColumn | None, Expression]:
+        """An output, with its alias and stored column when it is a plain one."""
+        if isinstance(expression, Column):
+            return expression.alias, self.members[expression.alias].store.columns[f".{expression.name}"], expression
+        return "", None, expression
 
 
 class _Driver:
@@ -139,12 +148,17 @@ class _Driver:
         self.place = run.members[alias].place
         self.targets = [(ref.stream, member.store.rows) for ref, member in zip(run.plan.query.refs, run.members.values(), strict=True)]
         self.meets_itself = sum(target == stream for target, _ in self.targets) > 1
+        nothing = np.zeros((len(self.targets), 1), np.int64)
+        self._shared = Bounds(0, 0, nothing, nothing.copy())
 
     def shared_bounds(self, first: int, count: int) -> Bounds:
         """All driving tuples see all rows there are."""
-        limits = np.array([[rows.head] for _, rows in self.targets])
-        floors = np.array([[rows.tail] for _, rows in self.targets])
-        return Bounds(first, first + count, limits, floors)
+        bounds = self._shared
+        bounds.first, bounds.stop = first, first + count
+        for place, (_, rows) in enumerate(self.targets):
+            bounds.limits[place, 0] = rows.head
+            bounds.floors[place, 0] = rows.tail
+        return bounds
 
 
 class JoinGroup:
@@ -159,6 +173,7 @@ class JoinGroup:
         self.runs: dict[str, QueryRun] = {}
         self.positions: Mapping[str, Position] = {}
         """While attaching: where the arrays of each store begin and end."""
+        self._retention: dict[str, list[tuple[tuple[str, ...], int]]] = {}
         self._drivers: dict[str, list[_Driver]] = {}
 
     def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None) -> None:
@@ -169,19 +184,20 @@ class JoinGroup:
             window = self._window(ref.stream)
             usage = window.add(plan.query, ref, needs[ref.alias], places[ref.alias] if places else None)
             members[ref.alias] = Member(number, window.store, ref.window, usage.word, usage.bit)
-        self.runs[plan.query.name] = QueryRun(plan, members, self._runners(plan, members), plan.query.schema)
+        self.runs[plan.query.name] = QueryRun(plan, members, self._config.stage_rows)
         self._list_drivers()
 
     def _list_drivers(self) -> None:
+        """For each stream, whose new tuples drive what, and how long which other streams need its old ones."""
         self._drivers = {stream: [] for stream in self.windows}
+        self._retention = {stream: [] for stream in self.windows}
         for name, run in self.runs.items():
-            for alias, runner in run.runners.items():
-                stream = run.plan.query.ref(alias).stream
-                self._drivers[stream].append(_Driver(name, run, alias, runner, stream))
-
-    def _runners(self, plan: QueryPlan, members: Mapping[str, Member]) -> dict[str, PathRunner]:
-        checks = tuple(edge.expression for edge in plan.query.inexact_equalities)
-        return {path.driver: PathRunner(path, members, checks, self._config.stage_rows) for path in plan.paths}
+            refs = run.plan.query.refs
+            for ref in refs:
+                self._drivers[ref.stream].append(_Driver(name, run, ref.alias, run.runners[ref.alias], ref.stream))
+                if not isinstance(ref.window, CountWindow):
+                    others = tuple(dict.fromkeys(other.stream for other in refs if other.alias != ref.alias))
+                    self._retention[ref.stream].append((others, ref.window.micros))
 
     def drop_query(self, name: str) -> None:
         run = self.runs.pop(name)
@@ -194,7 +210,7 @@ class JoinGroup:
     def _window(self, stream: str) -> SharedWindow:
         if stream not in self.windows:
             name = f"{self.name}.{stream}"
-            store = WindowStore(self._arena, name, self.positions.get(name))
+            store = WindowStore(self._arena, name, self._streams[stream], self.positions.get(name))
             self.windows[stream] = SharedWindow(self._streams[stream], store)
         return self.windows[stream]
 
@@ -295,12 +311,11 @@ class JoinGroup:
 
     def bound(self, stream: str, progress: Progress) -> int:
         """The event time below which no time window needs a tuple of `stream`."""
-        bounds = [
-            self.horizon(self.runs[query].plan.query, alias, progress) - ref.window.micros
-            for (query, alias), ref in self.windows[stream].windows.items()
-            if not isinstance(ref.window, CountWindow)
-        ]
-        return max(min(bounds, default=LONG_AGO), LONG_AGO)
+        bound = None
+        for others, micros in self._retention[stream]:
+            needed = progress.watermark(others) - micros
+            bound = needed if bound is None else min(bound, needed)
+        return LONG_AGO if bound is None else max(bound, LONG_AGO)
 
     def expire(self, progress: Progress) -> None:
         for stream, window in self.windows.items():
@@ -317,7 +332,10 @@ def _gather_tables(run: QueryRun, rows: Int64Array) -> list[pa.Table]:
         return run.members[column.alias].store.columns[f".{column.name}"].take(places[column.alias])
 
     try:
-        arrays = [evaluate(output.expression, resolve, len(rows)) for output in run.plan.query.outputs]
+        arrays = [
+            stored.take(places[alias]) if stored is not None else evaluate(expression, resolve, len(rows))
+            for alias, stored, expression in run.outputs
+        ]
     except OverflowError:
         half = len(rows) // 2
         return _gather_tables(run, rows[:half]) + _gather_tables(run, rows[half:])

@@ -16,6 +16,7 @@ from dovetail.engine.kernels.index import hash_bytes, mix
 NULL_CODE = np.uint64(0xA5C3_96E1_7B4D_2F08)
 """The code of NULL. It equals nothing: every reader checks validity, the value only keeps NULLs out of other chains."""
 _EXACT_DECIMAL_DIGITS = 18
+_INT64 = np.dtype(np.int64)
 
 
 def is_exact(dtype: pa.DataType) -> bool:
@@ -34,10 +35,12 @@ def codes_of(values: pa.Array) -> UInt64Array:
 
 def _codes(values: pa.Array) -> UInt64Array:
     dtype = values.type
+    if dtype == pa.int64():
+        return fixed_values(values, _INT64).view(np.uint64)
     if pa.types.is_string(dtype) or pa.types.is_binary(dtype):
-        starts, lengths, data = byte_values(values)
+        offsets, data = byte_values(values)
         out = np.empty(len(values), np.uint64)
-        hash_bytes(starts, lengths, data, out)
+        hash_bytes(offsets, data, out)
         return out
     if pa.types.is_decimal(dtype):
         halves = fixed_values(values, storage_dtype(dtype)).view(np.uint64)
@@ -48,8 +51,6 @@ def _codes(values: pa.Array) -> UInt64Array:
         mix(low, high, out)
         return out
     bits = fixed_values(values, storage_dtype(dtype))
-    if dtype == pa.int64():
-        return bits.view(np.uint64)
     if pa.types.is_floating(dtype):
         numbers = bits.astype(np.float64) + 0.0
         numbers[np.isnan(numbers)] = np.nan

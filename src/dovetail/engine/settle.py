@@ -40,7 +40,7 @@ class SettledGroup(JoinGroup):
         for stream in self.windows:
             if stream not in self.pending:
                 name = f"{self.name}.{stream}.pending"
-                store = WindowStore(self._arena, name, self.positions.get(name))
+                store = WindowStore(self._arena, name, self._streams[stream], self.positions.get(name))
                 for field in self._streams[stream].columns:
                     store.add_column(f".{field.name}", field.type)
                 self.pending[stream] = store

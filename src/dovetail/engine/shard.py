@@ -33,11 +33,13 @@ class ShardEngine:
         self.streams: dict[str, StreamSchema] = {}
         self.progress = Progress({})
         self.batches = 0
+        self.needs_clock = False
         self.joined = JoinGroup("joined", self.streams, self.config, self.arena)
         self.settled: dict[str, SettledGroup] = {}
 
     def add_stream(self, schema: StreamSchema) -> None:
         self.streams[schema.name] = schema
+        self.needs_clock |= schema.idle_after is not None or schema.max_ahead is not None
         self.progress.streams.update(Progress({schema.name: schema}).streams)
 
     # -- queries ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.engine.arena import Arena
-from dovetail.engine.columns import BytesColumn, Column, column_for, valid_mask
+from dovetail.engine.columns import BytesColumn, Column, TimeColumn, column_for, valid_mask
 from dovetail.engine.kernels.index import insert
 from dovetail.engine.kernels.rows import (
     close_partition_windows,
@@ -27,6 +27,7 @@ from dovetail.engine.kernels.rows import (
 )
 from dovetail.engine.rows import Rows
 from dovetail.query.model import CountWindow
+from dovetail.schema import StreamSchema
 
 LONG_AGO = -(1 << 62)
 """A time before every event."""
@@ -75,9 +76,10 @@ class Ledger:
 class WindowStore:
     """The tuples of one stream that some result may still need."""
 
-    def __init__(self, arena: Arena, name: str, position: Position | None = None) -> None:
+    def __init__(self, arena: Arena, name: str, schema: StreamSchema, position: Position | None = None) -> None:
         """Start empty, or attach to another's arrays in the arena, at its `position`."""
         self.name = name
+        self._time = (f".{schema.event_time}", pa.timestamp("us", schema.columns.field(schema.event_time).type.tz))
         self._arena = arena
         self._position = position
         self.rows = Rows(arena, name, position["rows"] if position else None)
@@ -87,7 +89,7 @@ class WindowStore:
         self.codes: dict[KeyId, str] = {}
         self.indexes: dict[KeyId, HashIndex] = {}
         self.ledgers: dict[CountWindow, Ledger] = {}
-        self.flag_words = 0
+        self._flag_names: list[str] = []
         self._rewrite_at = _SMALLEST_REWRITE
 
     # -- layout -------------------------------------------------------------------------------------------------------------
@@ -105,7 +107,8 @@ class WindowStore:
     def add_column(self, name: str, dtype: pa.DataType) -> None:
         if name not in self.columns:
             position = self._position["columns"][name] if self._position else ()
-            self.columns[name] = column_for(self.rows, name, dtype, position)
+            is_time = (name, dtype) == self._time
+            self.columns[name] = TimeColumn(self.rows, name, dtype) if is_time else column_for(self.rows, name, dtype, position)
 
     def remove_column(self, name: str) -> None:
         self.columns.pop(name).remove()
@@ -132,8 +135,13 @@ class WindowStore:
         self.rows.remove(self.codes.pop(key))
 
     def add_flag_word(self) -> None:
-        self.rows.add(self.flag_name(self.flag_words), np.uint64)
-        self.flag_words += 1
+        name = self.flag_name(self.flag_words)
+        self.rows.add(name, np.uint64)
+        self._flag_names.append(name)
+
+    @property
+    def flag_words(self) -> int:
+        return len(self._flag_names)
 
     @staticmethod
     def flag_name(word: int) -> str:
@@ -176,8 +184,8 @@ class WindowStore:
         arrays, place = rows.arrays, first - rows.base
         stop = place + count
         arrays["ts"][place:stop] = arrivals.ts
-        for word, flags in enumerate(arrivals.flags):
-            arrays[self.flag_name(word)][place:stop] = flags
+        for name, flags in zip(self._flag_names, arrivals.flags, strict=True):
+            arrays[name][place:stop] = flags
         for name, column in self.columns.items():
             column.append(arrivals.columns[name])
         for key, name in self.codes.items():
@@ -195,7 +203,8 @@ class WindowStore:
         return first
 
     def _empty_index(self, links: str) -> HashIndex:
-        bits = max(10, (self.rows.capacity - 1).bit_length())
+        # At most half of the capacity is alive after a move, so chains hold about one living row.
+        bits = (self.rows.capacity // 2 - 1).bit_length()
         name = f"{self.name}.head:{links}"
         if self._position is not None:
             head = self._arena.open(name, np.int64)

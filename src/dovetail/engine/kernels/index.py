@@ -32,13 +32,12 @@ def insert(
 
 
 @kernel
-def hash_bytes(starts: Int64Array, lengths: Int64Array, data: ByteArray, out: UInt64Array) -> None:
+def hash_bytes(offsets: Int64Array, data: ByteArray, out: UInt64Array) -> None:
     """Hash byte strings to 64 bits, eight bytes at a time."""
     for i in range(len(out)):
-        start, length = starts[i], lengths[i]
-        state = np.uint64(length) * GOLDEN
-        position = start
-        end = start + length
+        position = offsets[i] - offsets[0]
+        end = offsets[i + 1] - offsets[0]
+        state = np.uint64(end - position) * GOLDEN
         while position < end:
             word = np.uint64(0)
             for offset in range(min(8, end - position)):
