@@ -39,9 +39,7 @@ class SchemaError(DovetailError, ValueError):
 class QueryError(DovetailError, ValueError):
     """A query was refused. `sql`, `start` and `end` locate the offending text (character offsets)."""
 
-    def __init__(
-        self, message: str, hint: str | None = None, *, sql: str = "", start: int = 0, end: int = 0
-    ) -> None:
+    def __init__(self, message: str, hint: str | None = None, *, sql: str = "", start: int = 0, end: int = 0) -> None:
         self.sql, self.start, self.end = sql, start, end
         before = sql[:start]
         self.line = before.count("\n") + 1

@@ -1,10 +1,10 @@
 """LocalSession: the engine in this process, Arrow in and Arrow out.
 
-    import dovetail as dt
-    session = dt.LocalSession()
-    session.stream("clicks", schema, event_time="ts", lateness="5 seconds")
-    session.query("pairs", "SELECT * FROM clicks a [RANGE 1 MINUTE], clicks b [RANGE 1 MINUTE] WHERE a.user = b.user")
-    results = session.push({"clicks": table})["pairs"]
+import dovetail as dt
+session = dt.LocalSession()
+session.stream("clicks", schema, event_time="ts", lateness="5 seconds")
+session.query("pairs", "SELECT * FROM clicks a [RANGE 1 MINUTE], clicks b [RANGE 1 MINUTE] WHERE a.user = b.user")
+results = session.push({"clicks": table})["pairs"]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from dovetail.config import Budget, Config
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import read_snapshot, write_snapshot
+from dovetail.engine.warm_up import warm_up
 from dovetail.errors import ConfigError, listed
 from dovetail.optimizer.hints import parse_hint
 from dovetail.optimizer.planner import plan_query
@@ -38,7 +39,7 @@ class LocalSession:
     Parameters
     ----------
     budget
-        CPU and memory that the queries may use together; None for no limit.
+        Must be None: CPU and memory limits are not enforced by this release.
     config
         How queries are run; results never depend on it.
 
@@ -59,7 +60,12 @@ class LocalSession:
     """
 
     def __init__(self, budget: Budget | None = None, config: Config | None = None) -> None:
-        self._budget = budget
+        if budget is not None:
+            raise ConfigError(
+                f"LocalSession(budget={budget!r}): budgets are not enforced by this release",
+                "leave the budget out; metrics() shows the state that queries hold",
+            )
+        warm_up()
         self._config = config or Config()
         self._catalog = Catalog()
         self._engine = ShardEngine(self._config)
@@ -134,7 +140,7 @@ class LocalSession:
             Forces the order in which the new tuples of an alias meet the other windows, e.g. `{"a": ("c", "b")}`.
         """
         query = parse_query(name, sql, self._catalog.streams)
-        plan = plan_query(query, self._catalog.streams, self._config, self._selectivities(name, query.aliases), probe_orders)
+        plan = plan_query(query, self._catalog.streams, self._config, self._selectivities(query.aliases), probe_orders)
         self._catalog.add_query(query)
         self._orders[name] = probe_orders or {}
         self._engine.add_query(plan)
@@ -155,7 +161,7 @@ class LocalSession:
         parse_hint(condition)
         self._hints[condition] = value
 
-    def _selectivities(self, query: str, aliases: Sequence[str]) -> dict[frozenset[str], float]:
+    def _selectivities(self, aliases: Sequence[str]) -> dict[frozenset[str], float]:
         hints = {parse_hint(condition): value for condition, value in self._hints.items()}
         return {pair: value for pair, value in hints.items() if pair.issubset(aliases)}
 
@@ -206,7 +212,9 @@ class LocalSession:
 
     def snapshot(self) -> bytes:
         """Everything needed to go on elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
-        return write_snapshot(self._engine, {"hints": self._hints, "orders": {q: dict(o) for q, o in self._orders.items()}})
+        return write_snapshot(
+            self._engine, {"hints": self._hints, "orders": {q: dict(o) for q, o in self._orders.items()}}
+        )
 
     @classmethod
     def restore(cls, blob: bytes) -> LocalSession:
@@ -221,7 +229,7 @@ class LocalSession:
         for name, sql in stored.queries:
             query = parse_query(name, sql, session._catalog.streams)
             orders = stored.extra["orders"][name]
-            hints = session._selectivities(name, query.aliases)
+            hints = session._selectivities(query.aliases)
             plans[name] = plan_query(query, session._catalog.streams, session._config, hints, orders)
             session._catalog.add_query(query)
             session._orders[name] = orders

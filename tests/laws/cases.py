@@ -30,7 +30,7 @@ def configs(draw: st.DrawFn) -> dt.Config:
 
 def random_orders(rng: random.Random, query: JoinQuery, config: dt.Config) -> dict[str, Sequence[str]]:
     """Force random probe orders on some inputs."""
-    orders = {}
+    orders: dict[str, Sequence[str]] = {}
     for alias in query.aliases:
         if rng.random() < 0.5:
             order = [other for other in query.aliases if other != alias]

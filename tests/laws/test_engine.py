@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pyarrow as pa
+from cases import configs, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dovetail as dt
 from dovetail.testing import Scenario, assert_same_rows, random_scenario, scenarios
 from dovetail.testing.sampling import recut
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import configs, run
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -29,7 +25,9 @@ def test_every_plan_gives_the_oracles_results(scenario: Scenario, config: dt.Con
 @given(SEEDS, configs(), configs(), st.integers(1, 8))
 def test_batch_cuts_do_not_matter(seed: int, config: dt.Config, other: dt.Config, count: int) -> None:
     scenario = random_scenario(random.Random(seed), late=False, count_windows=False)
-    cut_again = Scenario(scenario.streams, scenario.sql, recut(random.Random(seed), scenario.pushes, count, shuffle=True))
+    cut_again = Scenario(
+        scenario.streams, scenario.sql, recut(random.Random(seed), scenario.pushes, count, shuffle=True)
+    )
     first, second = run(scenario, config, seed), run(cut_again, other, seed)
     for name in set(first.found) & set(second.found):
         assert_same_rows(pa.concat_tables(second.found[name]), pa.concat_tables(first.found[name]))

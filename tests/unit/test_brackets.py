@@ -118,7 +118,6 @@ def test_joins_and_conditions_are_told_apart() -> None:
         ("SELECT 1 FROM a [RANGE «UNBOUNDED»], b", "RANGE needs a number and a unit, not 'UNBOUNDED'"),
         ("SELECT 1 FROM a [RANGE «MINUTES» 5], b", "RANGE needs a number and a unit, not 'MINUTES'"),
         ("SELECT 1 FROM a [RANGE «5»], b", "RANGE 5 has no unit"),
-        ("SELECT 1 FROM a [RANGE «0 SECONDS»], b", "a window must be longer than zero"),
         ("SELECT 1 FROM a [RANGE «-5 SECONDS»], b", "duration '-5 SECONDS' is negative"),
         ("SELECT 1 FROM a [RANGE «0.5 us»], b", "duration '0.5 us' is not a whole number of microseconds"),
         (

@@ -81,7 +81,6 @@ def valid_mask(values: pa.Array) -> BoolArray | None:
     return mask
 
 
-
 class Column(ABC):
     """Values of one column for every living row. Rows are appended together with the window's other arrays."""
 
@@ -259,7 +258,7 @@ class BytesColumn(_NullableColumn):
         self.heap_base = oldest
 
     def take(self, places: Int64Array) -> pa.Array:
-        offsets = np.empty(len(places) + 1, np.int64 if self._large else np.int32)
+        offsets: Array = np.empty(len(places) + 1, _LARGE_OFFSET if self._large else _SMALL_OFFSET)
         total = gather_lengths(self.lengths, places, offsets)
         if total > _LARGEST_OFFSET and not self._large:
             raise OverflowError(f"{total} bytes of strings do not fit one Arrow array")

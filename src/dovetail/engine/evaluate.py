@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail._typing import BoolArray
 from dovetail.query.expressions import Call, Column, Expression, Literal
 
 Resolve: TypeAlias = Callable[[Column], pa.Array]
@@ -30,9 +31,10 @@ def evaluate(expression: Expression, resolve: Resolve, length: int) -> pa.Array:
     return _flat(_OPERATIONS[expression.operation](expression, arguments))
 
 
-def is_true(values: pa.Array) -> np.ndarray:
+def is_true(values: pa.Array) -> BoolArray:
     """Booleans as a NumPy mask; NULL is not true."""
-    return (values.fill_null(False) if values.null_count else values).to_numpy(zero_copy_only=False)
+    mask: BoolArray = (values.fill_null(False) if values.null_count else values).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -93,9 +95,7 @@ def _extreme(call: Call, arguments: list[pa.Array], better: Callable[[pa.Array, 
 # -- arithmetic -----------------------------------------------------------------------------------------------------------------
 
 
-def _checked(
-    function: Callable[..., pa.Array], exact: Callable[..., int | Decimal | None]
-) -> Operation:
+def _checked(function: Callable[..., pa.Array], exact: Callable[..., int | Decimal | None]) -> Operation:
     """An operation by Arrow's checked kernel; where that overflows, value by value, NULL for what does not fit.
 
     The second way is slow and taken only by batches that hold an overflow.
@@ -179,7 +179,7 @@ def _cast_to(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     if types.is_floating(source) and (types.is_integer(dtype) or types.is_decimal(dtype)):
         return _from_floating(values, dtype)
     if types.is_decimal(source) and types.is_integer(dtype):
-        return pa.array([None if v is None else _fitting(int(v), dtype) for v in values.to_pylist()], dtype)
+        return _decimal_to_integer(values, dtype)
     if types.is_decimal(dtype):
         return _to_decimal(values, dtype)
     if types.is_integer(source) and types.is_integer(dtype):
@@ -217,12 +217,21 @@ def _narrow(values: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 def _from_floating(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(dtype):
-        numbers = (None if v is None or not np.isfinite(v) else Decimal(repr(v)) for v in values.cast(pa.float64()).to_pylist())
+        numbers = (
+            None if v is None or not np.isfinite(v) else Decimal(repr(v)) for v in values.cast(pa.float64()).to_pylist()
+        )
         return pa.array([_fitting(number, dtype) for number in numbers], dtype)
     limit = float(1 << (dtype.bit_width - 1))
     whole = pc.trunc(values.cast(pa.float64()))
     fits = pc.and_(pc.greater_equal(whole, -limit), pc.less(whole, limit))
     return pc.if_else(fits, whole, pa.scalar(None, pa.float64())).cast(dtype)
+
+
+def _decimal_to_integer(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    try:
+        return pc.trunc(values).cast(pa.decimal128(max(1, values.type.precision - values.type.scale), 0)).cast(dtype)
+    except pa.ArrowInvalid:
+        return pa.array([None if v is None else _fitting(int(v), dtype) for v in values.to_pylist()], dtype)
 
 
 def _to_decimal(values: pa.Array, dtype: pa.DataType) -> pa.Array:
@@ -260,7 +269,9 @@ def _substring(call: Call, arguments: list[pa.Array]) -> pa.Array:
 
 
 def _is_constant(expression: Expression) -> bool:
-    return isinstance(expression, Literal) or (isinstance(expression, Call) and all(map(_is_constant, expression.arguments)))
+    return isinstance(expression, Literal) or (
+        isinstance(expression, Call) and all(map(_is_constant, expression.arguments))
+    )
 
 
 def _substring_of(text: str, start: int, length: int) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -102,7 +104,9 @@ class SharedWindow:
     @property
     def longest(self) -> int:
         """The longest time window of any usage; 0 when all are count windows."""
-        return max((ref.window.micros for ref in self.windows.values() if not isinstance(ref.window, CountWindow)), default=0)
+        return max(
+            (ref.window.micros for ref in self.windows.values() if not isinstance(ref.window, CountWindow)), default=0
+        )
 
 
 def alias_filters(query: JoinQuery, alias: str) -> tuple[Expression, ...]:
@@ -146,7 +150,10 @@ class _Driver:
     def __init__(self, name: str, run: QueryRun, alias: str, runner: PathRunner, stream: str) -> None:
         self.name, self.runner = name, runner
         self.place = run.members[alias].place
-        self.targets = [(ref.stream, member.store.rows) for ref, member in zip(run.plan.query.refs, run.members.values(), strict=True)]
+        self.targets = [
+            (ref.stream, member.store.rows)
+            for ref, member in zip(run.plan.query.refs, run.members.values(), strict=True)
+        ]
         self.meets_itself = sum(target == stream for target, _ in self.targets) > 1
         nothing = np.zeros((len(self.targets), 1), np.int64)
         self._shared = Bounds(0, 0, nothing, nothing.copy())
@@ -222,10 +229,14 @@ class JoinGroup:
         for stream, batch in batches.items():
             if stream in self.windows and len(batch):
                 window = self.windows[stream]
-                prepared[stream] = arrivals(batch, window.store.flag_words, window.needs, window.usages.values(), all_rows=all_rows)
+                prepared[stream] = arrivals(
+                    batch, window.store.flag_words, window.needs, window.usages.values(), all_rows=all_rows
+                )
         return prepared
 
-    def join(self, incoming: Mapping[str, Arrivals], progress: Progress, *, together: bool) -> dict[str, list[pa.Table]]:
+    def join(
+        self, incoming: Mapping[str, Arrivals], progress: Progress, *, together: bool
+    ) -> dict[str, list[pa.Table]]:
         """Insert the arrivals, find the results they complete, and gather their columns.
 
         Streams go one after another, each seeing those before it; `together` inserts all of them first, which eager evaluation
@@ -262,8 +273,7 @@ class JoinGroup:
                 bounds = self._bounds(driver, stream, first, count, ranks, floors)
             else:
                 bounds = driver.shared_bounds(first, count)
-            found = matches[driver.name]
-            driver.runner.run(bounds, lambda rows, found=found: found.append(rows[:, :-2].copy()))
+            driver.runner.run(bounds, partial(_keep_rows, matches[driver.name]))
 
     def _bounds(
         self,
@@ -342,6 +352,10 @@ def _gather_tables(run: QueryRun, rows: Int64Array) -> list[pa.Table]:
     return [pa.Table.from_arrays(arrays, schema=run.schema)]
 
 
+def _keep_rows(found: list[Int64Array], rows: Int64Array) -> None:
+    found.append(rows[:, :-2].copy())
+
+
 def _interleave(
     incoming: Mapping[str, Arrivals], streams: Sequence[str], *, by_time: bool
 ) -> dict[tuple[str, str], Int64Array]:
@@ -352,7 +366,7 @@ def _interleave(
             if stream == other:
                 continue
             if by_time:
-                side = "right" if other_number < number else "left"
+                side: Literal["left", "right"] = "right" if other_number < number else "left"
                 ranks[stream, other] = np.searchsorted(incoming[other].ts, incoming[stream].ts, side=side)
             else:
                 before = len(incoming[other]) if other_number < number else 0

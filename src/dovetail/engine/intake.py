@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail._typing import Int64Array, UInt64Array
-from dovetail.engine.evaluate import evaluate, is_true
 from dovetail.engine.columns import fixed_values, valid_mask
+from dovetail.engine.evaluate import evaluate, is_true
 from dovetail.engine.kernels.rows import survey
 from dovetail.engine.keys import codes_of, combine
 from dovetail.engine.progress import PartitionValue, StreamProgress, partition_heads
@@ -39,7 +39,9 @@ class Batch:
 
     def take(self, places: Int64Array) -> Batch:
         indices = pa.array(places)
-        return Batch({name: values.take(indices) for name, values in self.columns.items()}, self.ts[places], self.in_order)
+        return Batch(
+            {name: values.take(indices) for name, values in self.columns.items()}, self.ts[places], self.in_order
+        )
 
 
 def read_batch(schema: StreamSchema, table: object) -> Batch:
@@ -142,7 +144,11 @@ def _conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
         encoded = pa.types.is_dictionary(values.type) or pa.types.is_run_end_encoded(values.type)
         same_kind = sql_type(values.type) is not None and sql_type(values.type) == sql_type(field.type)
         text = {pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()}
-        if not encoded and not (same_kind and values.type in text) and values.type not in (pa.string_view(), pa.binary_view()):
+        if (
+            not encoded
+            and not (same_kind and values.type in text)
+            and values.type not in (pa.string_view(), pa.binary_view())
+        ):
             raise SchemaError(
                 f"stream {stream!r}: column {field.name!r} has type {values.type}; declared {field.type} "
                 f"({type_name(field.type)})",
@@ -253,7 +259,10 @@ def arrivals(batch: Batch, words: int, needs: Needs, usages: Iterable[Usage], *,
     return Arrivals(
         batch.ts,
         {name: values.get(name, expression) for name, expression in needs.columns.items()},
-        {key: part_codes[key[0]] if len(key) == 1 else combine([part_codes[name] for name in key]) for key in needs.codes},
+        {
+            key: part_codes[key[0]] if len(key) == 1 else combine([part_codes[name] for name in key])
+            for key in needs.codes
+        },
         flags,
     )
 

@@ -172,7 +172,9 @@ class PathRunner:
         """Join the driving tuples with all windows and `emit` matrices of row numbers, valid during the call only."""
         self._stage(0, self._nothing, 1, bounds, emit)
 
-    def _stage(self, depth: int, partial: Int64Array, count: int, bounds: Bounds, emit: Callable[[Int64Array], None]) -> None:
+    def _stage(
+        self, depth: int, partial: Int64Array, count: int, bounds: Bounds, emit: Callable[[Int64Array], None]
+    ) -> None:
         if depth == len(self._searches):
             kept = self._verified(partial, count)
             if kept:

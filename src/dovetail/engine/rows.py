@@ -71,7 +71,9 @@ class Rows:
         while kept + count > grown // 2:
             grown *= 2
         for name, array in self.arrays.items():
-            target = array if grown == self.capacity else self.arena.allocate(f"{self.prefix}.{name}", array.dtype, grown)
+            target = (
+                array if grown == self.capacity else self.arena.allocate(f"{self.prefix}.{name}", array.dtype, grown)
+            )
             target[:kept] = array[alive]
             self.arrays[name] = target
         self.base, self.capacity = self.tail, grown

@@ -3,12 +3,13 @@
 The last n tuples at some instant are known only when no earlier tuple can come any more. So the queries with count windows over the
 same streams get windows of their own, entered in (event time, content) order by tuples below the *frontier*, the smallest watermark
 of those streams. A tuple's count window ends when the n-th tuple after it enters; ends below the frontier never change again, and
-every result of settled tuples is therefore final. Filters and NULL keys hide tuples from a query but do not keep them out of the count.
+every result of settled tuples is therefore final. Filters and NULL keys hide tuples from a query, but the count includes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -68,7 +69,7 @@ class SettledGroup(JoinGroup):
         frontier = progress.watermark(self.frontier)
         for window in self.windows.values():
             if frontier > LONG_AGO:
-                window.store.expire_where(lambda window=window: self._alive(window, frontier, progress))
+                window.store.expire_where(partial(self._alive, window, frontier, progress))
 
     def _alive(self, window: SharedWindow, frontier: int, progress: Progress) -> BoolArray:
         store = window.store

@@ -1,12 +1,13 @@
 """ShardEngine: the driver of one shard. Arrow batches and progress in, result batches out; no Spark, no wall clock.
 
 A push does everything that can fail before it changes anything: tables are checked, judged by time, and every stored expression is
-computed. Then tuples join, results are gathered, time moves, and last of all tuples expire, so that nothing a result needs can be gone.
+computed. Then time moves, tuples join, results are gathered, and last of all tuples expire, so that nothing a result needs is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import pyarrow as pa
 
@@ -20,8 +21,6 @@ from dovetail.errors import ConfigError, listed
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.schema import StreamSchema
-
-Places = Mapping[str, tuple[int, int]]
 
 
 class ShardEngine:
@@ -55,8 +54,11 @@ class ShardEngine:
             del self.settled[group.name]
 
     def group_of(self, name: str) -> JoinGroup:
-        groups = (self.joined, *self.settled.values())
-        return next(group for group in groups if name in group.runs)
+        return next(group for group in self.groups if name in group.runs)
+
+    @property
+    def groups(self) -> list[JoinGroup]:
+        return [self.joined, *self.settled.values()]
 
     def run_of(self, name: str) -> QueryRun:
         return self.group_of(name).runs[name]
@@ -114,9 +116,9 @@ class ShardEngine:
         self.progress.lift_idle(now)
 
     def _finish(self, results: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
-        for group in self.settled.values():
-            results.update(group.settle(self.progress))
-        for group in (self.joined, *self.settled.values()):
+        for settled in self.settled.values():
+            results.update(settled.settle(self.progress))
+        for group in self.groups:
             group.expire(self.progress)
         self.batches += 1
         return {name: self._whole(name, results.get(name, [])) for name in self.query_names}
@@ -128,7 +130,7 @@ class ShardEngine:
 
     @property
     def query_names(self) -> list[str]:
-        return [name for group in (self.joined, *self.settled.values()) for name in group.runs]
+        return [name for group in self.groups for name in group.runs]
 
     # -- numbers ------------------------------------------------------------------------------------------------------------
 
@@ -137,7 +139,7 @@ class ShardEngine:
         streams: dict[str, dict[str, object]] = {}
         for stream in self.streams:
             tuples, nbytes = 0, 0
-            for group in (self.joined, *self.settled.values()):
+            for group in self.groups:
                 stores = [group.windows[stream].store] if stream in group.windows else []
                 if isinstance(group, SettledGroup) and stream in group.pending:
                     stores.append(group.pending[stream])
@@ -148,18 +150,14 @@ class ShardEngine:
 
     def _query_metrics(self, name: str) -> dict[str, object]:
         run = self.run_of(name)
-        paths = {
-            driver: [
-                {"alias": stage.alias, "access": stage.access, "probes": c.probes, "looked": c.looked, "matches": c.matches}
-                for stage, c in zip(runner.path.stages, runner.counts, strict=True)
-            ]
-            for driver, runner in run.runners.items()
-        }
-        stages = [stage for path in paths.values() for stage in path if stage["access"] != "new"]
-        return {
-            "results": run.results,
-            "probes": sum(int(stage["probes"]) for stage in stages),
-            "looked": sum(int(stage["looked"]) for stage in stages),
-            "matches": sum(int(stage["matches"]) for stage in stages),
-            "paths": paths,
-        }
+        paths = {}
+        totals = {"probes": 0, "looked": 0, "matches": 0}
+        for driver, runner in run.runners.items():
+            stages = []
+            for stage, counts in zip(runner.path.stages, runner.counts, strict=True):
+                done = asdict(counts)
+                stages.append({"alias": stage.alias, "access": stage.access, **done})
+                if stage.access != "new":
+                    totals = {kind: totals[kind] + done[kind] for kind in totals}
+            paths[driver] = stages
+        return {"results": run.results, **totals, "paths": paths}

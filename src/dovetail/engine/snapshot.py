@@ -163,7 +163,7 @@ def _restore_queries(
 
 def _stores(engine: ShardEngine) -> Iterator[WindowStore]:
     """Every store of an engine, always in the same order."""
-    for group in (engine.joined, *engine.settled.values()):
+    for group in engine.groups:
         for stream in sorted(group.windows):
             yield group.windows[stream].store
             if isinstance(group, SettledGroup):

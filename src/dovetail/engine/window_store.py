@@ -108,7 +108,9 @@ class WindowStore:
         if name not in self.columns:
             position = self._position["columns"][name] if self._position else ()
             is_time = (name, dtype) == self._time
-            self.columns[name] = TimeColumn(self.rows, name, dtype) if is_time else column_for(self.rows, name, dtype, position)
+            self.columns[name] = (
+                TimeColumn(self.rows, name, dtype) if is_time else column_for(self.rows, name, dtype, position)
+            )
 
     def remove_column(self, name: str) -> None:
         self.columns.pop(name).remove()
@@ -159,7 +161,9 @@ class WindowStore:
         self.rows.add(ledger.ends, np.int64)
         if key is not None:
             ledger.key, ledger.column = key, column
-            ledger.arrays = tuple(f"{kind}:{label}" for kind in ("following", "oldest_inside", "later", "filled", "null"))
+            ledger.arrays = tuple(
+                f"{kind}:{label}" for kind in ("following", "oldest_inside", "later", "filled", "null")
+            )
             for array in ledger.arrays:
                 self.rows.add(array, np.int64)
             ledger.index = self._empty_index(ledger.arrays[0])

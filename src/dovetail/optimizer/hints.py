@@ -14,6 +14,7 @@ def parse_hint(condition: str) -> frozenset[str]:
     pair = frozenset(_QUALIFIED.findall(condition))
     if len(pair) != 2:
         raise ConfigError(
-            f"selectivity({condition!r}, ...): it must name two aliases", "write it as in the query, e.g. 'i.ad_id = c.ad_id'"
+            f"selectivity({condition!r}, ...): it must name two aliases",
+            "write it as in the query, e.g. 'i.ad_id = c.ad_id'",
         )
     return pair

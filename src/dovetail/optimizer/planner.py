@@ -36,7 +36,9 @@ def plan_query(
         )
     paths = []
     for driver in query.aliases:
-        order = _checked_order(query, driver, forced[driver], config) if driver in forced else _order(graph, driver, config)
+        order = (
+            _checked_order(query, driver, forced[driver], config) if driver in forced else _order(graph, driver, config)
+        )
         paths.append(probe_path(query, driver, order, access))
     return QueryPlan(query, tuple(paths), "given" if forced else config.ordering)
 

@@ -13,7 +13,14 @@ from dovetail.schema import StreamSchema
 
 Explanation: TypeAlias = str | dict[str, Any]
 FORMS = ("text", "dict", "mermaid")
-_UNITS = (("day", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1))
+_UNITS = (
+    ("day", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("min", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("us", 1),
+)
 
 
 def explain(
@@ -89,7 +96,9 @@ def _text(description: Mapping[str, Any]) -> str:
     for name, stream in description["streams"].items():
         rate = f", rate {stream['rate']:g}/s" if stream["rate"] else ""
         used = ", ".join(stream["used_by"]) or "no query"
-        lines.append(f"stream {name}: event time {stream['event_time']}, lateness {stream['lateness']}{rate}; used by {used}")
+        lines.append(
+            f"stream {name}: event time {stream['event_time']}, lateness {stream['lateness']}{rate}; used by {used}"
+        )
     for name, query in description["queries"].items():
         lines += ["", f"query {name}", *(f"  {line}" for line in _query_lines(query))]
     return "\n".join(lines)
@@ -125,7 +134,8 @@ def _mermaid(description: Mapping[str, Any]) -> str:
         lines += [f'  subgraph {node}["{_quoted(name)}"]', "    direction LR"]
         aliases = {alias: f"{node}a{place}" for place, alias in enumerate(query["inputs"])}
         lines += [
-            f'    {aliases[alias]}["{_quoted(alias)}<br/>{entry["window"]}"]' for alias, entry in query["inputs"].items()
+            f'    {aliases[alias]}["{_quoted(alias)}<br/>{entry["window"]}"]'
+            for alias, entry in query["inputs"].items()
         ]
         lines += [f'    {node}out(["{len(query["output"])} columns"])']
         for driver, stages in query["paths"].items():

@@ -163,13 +163,10 @@ def _time_window(sql: str, words: list[Word]) -> TimeWindow:
         hint = "a window moves with every tuple: write [RANGE n UNIT] only"
         raise _refusal(sql, rest, f"{_text(sql, rest)!r} is not understood in a window", hint)
     try:
-        micros = measure(number.text, unit.text)
+        return TimeWindow(measure(number.text, unit.text))
     except ConfigError as error:
         wrong = [unit] if "unit" in error.message else [number, unit]
         raise _refusal(sql, wrong, error.message, error.hint or _EXAMPLES) from None
-    if micros == 0:
-        raise _refusal(sql, [number, unit], "a window must be longer than zero", _EXAMPLES)
-    return TimeWindow(micros)
 
 
 def _number_and_unit(sql: str, words: list[Word]) -> tuple[Word, Word, list[Word]]:

@@ -111,7 +111,5 @@ def rename_alias(expression: Expression, rename: Callable[[str], str]) -> Expres
     if isinstance(expression, Column):
         return Column(rename(expression.alias), expression.name, expression.type)
     if isinstance(expression, Call):
-        return Call(
-            expression.operation, tuple(rename_alias(a, rename) for a in expression.arguments), expression.type
-        )
+        return Call(expression.operation, tuple(rename_alias(a, rename) for a in expression.arguments), expression.type)
     return expression

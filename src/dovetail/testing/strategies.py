@@ -133,7 +133,7 @@ class _Query:
         repeat = len(streams) < len(self.aliases)
         chosen = rng.choices(streams, k=len(self.aliases)) if repeat else rng.sample(streams, len(self.aliases))
         # Short windows everywhere would leave little to find, the more so the more aliases there are.
-        self.lengths = ["1 us", "1500 ms", "3 SECONDS", "8 sec"]
+        self.lengths = ["0 s", "1500 ms", "3 SECONDS", "8 sec"]
         self.lengths += ["1 MINUTE"] * rng.choice((3, 6, 30)) * (1 + options.aliases // 4)
         self.stream = dict(zip(self.aliases, chosen, strict=True))
 

@@ -121,7 +121,9 @@ class _Pipe:
         too_late = lateness + (1 + rng.random(count)) * settings.batch_seconds * SECOND
         delay = np.where(rng.random(count) < settings.late_share, too_late.astype(np.int64), delay)
         events = {**events, "arrival": events["ts"] + delay}
-        known = {name: np.concatenate([self.waiting[name], events[name]]) for name in events} if self.waiting else events
+        known = (
+            {name: np.concatenate([self.waiting[name], events[name]]) for name in events} if self.waiting else events
+        )
         arrived = known["arrival"] < end
         self.waiting = {name: values[~arrived] for name, values in known.items()}
         order = np.argsort(known["arrival"][arrived], kind="stable")
@@ -132,7 +134,9 @@ def _followers(rng: np.random.Generator, events: Events, share: float, mean_seco
     """Events that follow some of the given ones, later by an exponentially distributed time."""
     places = np.flatnonzero(rng.random(len(events["ts"])) < share)
     later = rng.exponential(mean_seconds * SECOND, len(places)).astype(np.int64)
-    return {name: values[places] for name, values in events.items() if name != "ts"} | {"ts": events["ts"][places] + later}
+    return {name: values[places] for name, values in events.items() if name != "ts"} | {
+        "ts": events["ts"][places] + later
+    }
 
 
 def _table(stream: str, events: Events) -> pa.Table:
@@ -163,7 +167,9 @@ def batch_join(impressions: pa.Table, clicks: pa.Table, orders: pa.Table) -> pa.
     bought = clicks.rename_columns({"ts": "clicked_at"}).join(large, "user_id", join_type="inner")
     bought = _inside(bought, {"clicked_at": 600, "ordered_at": 3600})
     shown = impressions.drop_columns("user_id").rename_columns({"ts": "shown_at"})
-    joined = _inside(bought.join(shown, "ad_id", join_type="inner"), {"clicked_at": 600, "ordered_at": 3600, "shown_at": 600})
+    joined = _inside(
+        bought.join(shown, "ad_id", join_type="inner"), {"clicked_at": 600, "ordered_at": 3600, "shown_at": 600}
+    )
     return joined.select(["ad_id", "site", "user_id", "clicked_at", "ordered_at", "amount"])
 
 

@@ -16,10 +16,13 @@ from dovetail._typing import ByteArray
 P = ParamSpec("P")
 R = TypeVar("R")
 
+INTERPRETED = bool(numba.config.DISABLE_JIT)  # type: ignore[attr-defined]
+"""Whether kernels run as plain Python, for readable tracebacks."""
+
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` with Numba; with `NUMBA_DISABLE_JIT=1` run it as Python, where hashing may overflow silently too."""
-    if not numba.config.DISABLE_JIT:
+    if not INTERPRETED:
         compiled: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
         return compiled
 
@@ -37,7 +40,7 @@ def _copy_bytes(out: ByteArray, at: int, data: ByteArray, start: int, count: int
 
 
 @intrinsic
-def _memcpy(context: Any, out: Any, at: Any, data: Any, start: Any, count: Any) -> Any:  # noqa: ARG001, PLR0913, PLR0917
+def _memcpy(context: Any, out: Any, at: Any, data: Any, start: Any, count: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         places = []
         for array, kind, offset in (
@@ -46,7 +49,9 @@ def _memcpy(context: Any, out: Any, at: Any, data: Any, start: Any, count: Any) 
         ):
             pointer = context.make_array(kind)(context, builder, array).data
             places.append(builder.gep(pointer, [offset]))
-        cgutils.raw_memcpy(builder, places[0], places[1], arguments[4], 1)
+        cgutils.raw_memcpy(  # type: ignore[no-untyped-call]
+            builder, places[0], places[1], arguments[4], 1
+        )
         return context.get_dummy_value()
 
     return types.void(out, types.intp, data, types.intp, types.intp), generate
@@ -54,7 +59,7 @@ def _memcpy(context: Any, out: Any, at: Any, data: Any, start: Any, count: Any) 
 
 @numba.njit(inline="always")
 def _copy_bytes_compiled(out: ByteArray, at: int, data: ByteArray, start: int, count: int) -> None:
-    _memcpy(out, at, data, start, count)
+    _memcpy(out, at, data, start, count)  # type: ignore[call-arg]
 
 
-copy_bytes = _copy_bytes if numba.config.DISABLE_JIT else _copy_bytes_compiled
+copy_bytes = _copy_bytes if INTERPRETED else _copy_bytes_compiled

@@ -8,7 +8,7 @@ from dovetail._typing import ByteArray, Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import kernel
 from dovetail.engine.kernels.index import GOLDEN
 
-FOREVER = np.int64((1 << 62))
+FOREVER = np.int64(1 << 62)
 """A time after every event: the end of a count window that no later tuple has closed."""
 
 
