@@ -16,12 +16,12 @@ from dovetail.testing.sampling import recut
 SEEDS = st.integers(0, 2**32 - 1)
 
 
+@settings(max_examples=20 * settings().max_examples)
 @given(scenarios(), configs(), SEEDS)
 def test_every_plan_gives_the_oracles_results(scenario: Scenario, config: dt.Config, seed: int) -> None:
     run(scenario, config, seed)
 
 
-@settings(max_examples=max(10, settings().max_examples // 10))
 @given(SEEDS, configs(), configs(), st.integers(1, 8))
 def test_batch_cuts_do_not_matter(seed: int, config: dt.Config, other: dt.Config, count: int) -> None:
     scenario = random_scenario(random.Random(seed), late=False, count_windows=False)

@@ -1,6 +1,5 @@
 """The generators cover what they promise, stay small, and repeat themselves from a seed."""
 
-
 import re
 import subprocess
 import sys

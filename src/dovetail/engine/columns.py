@@ -61,9 +61,13 @@ def fixed_values(values: pa.Array, dtype: np.dtype[np.generic]) -> Array:
     return np.frombuffer(buffer, dtype, len(values), values.offset * dtype.itemsize)
 
 
-def byte_values(values: pa.Array) -> tuple[Array, ByteArray]:
+def is_large(dtype: pa.DataType) -> bool:
+    """Whether a string or binary type has 64-bit offsets."""
+    return bool(pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype))
+
+
+def byte_values(values: pa.Array, *, large: bool) -> tuple[Array, ByteArray]:
     """Offsets (one more than values) and bytes of a string or binary array; the bytes begin at the first offset."""
-    large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
     dtype = _LARGE_OFFSET if large else _SMALL_OFFSET
     _, offset_buffer, data_buffer = values.buffers()
     if offset_buffer is None or len(values) == 0:
@@ -213,7 +217,7 @@ class BytesColumn(_NullableColumn):
         rows.add(self._starts, np.int64)
         rows.add(self._lengths, np.int64)
         self._heap_name = f"{rows.prefix}.{name}.heap"
-        self._large = pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype)
+        self._large = is_large(dtype)
         self.heap: ByteArray = (
             rows.arena.open(self._heap_name, np.uint8)
             if position
@@ -233,7 +237,7 @@ class BytesColumn(_NullableColumn):
         return self._rows.arrays[self._lengths]
 
     def append(self, values: pa.Array) -> None:
-        offsets, data = byte_values(values)
+        offsets, data = byte_values(values, large=self._large)
         size = len(data)
         if self.heap_end - self.heap_base + size > len(self.heap):
             self._make_room(size, len(values))

@@ -8,8 +8,6 @@ whatever its windows' stores already hold.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,109 +18,16 @@ from dovetail.config import Config
 from dovetail.engine.arena import Arena
 from dovetail.engine.columns import Column as StoredColumn
 from dovetail.engine.evaluate import evaluate
-from dovetail.engine.intake import Batch, Needs, Usage, arrivals, free_bit
-from dovetail.engine.needs import AliasNeeds, plan_needs, stored_name
-from dovetail.engine.probe import Bounds, Member, PathRunner
+from dovetail.engine.intake import Batch, arrivals
+from dovetail.engine.needs import plan_needs
+from dovetail.engine.probe import Bounds, Matches, Member, PathRunner
 from dovetail.engine.progress import Progress
+from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.window_store import LONG_AGO, Arrivals, Position, WindowStore
 from dovetail.plan.nodes import QueryPlan
-from dovetail.query.expressions import Call, Column, Expression, cast, rename_alias
-from dovetail.query.model import CountWindow, JoinQuery, StreamRef
-from dovetail.schema import StreamSchema, sql_type
-
-
-@dataclass(slots=True)
-class SharedWindow:
-    """One stream's store and everyone who uses it."""
-
-    schema: StreamSchema
-    store: WindowStore
-    usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
-    windows: dict[tuple[str, str], StreamRef] = field(default_factory=dict)
-    needed: dict[tuple[str, str], AliasNeeds] = field(default_factory=dict)
-    needs: Needs = field(default_factory=lambda: Needs({}, {}, set()))
-    first_new: int = 0
-
-    def add(self, query: JoinQuery, ref: StreamRef, needs: AliasNeeds, place: tuple[int, int] | None) -> Usage:
-        """Let one alias use the window, at a given (word, bit) when restoring."""
-        word, bit = place or free_bit((usage.word, int(usage.bit)) for usage in self.usages.values())
-        while self.store.flag_words <= word:
-            self.store.add_flag_word()
-        if place is None:
-            self.store.clear_flag(word, bit)
-        filters, keys = alias_filters(query, ref.alias), alias_keys(query, ref.alias)
-        usage = Usage(query.name, ref.alias, filters, keys, word, np.uint64(bit))
-        owner = (query.name, ref.alias)
-        self.usages[owner], self.windows[owner], self.needed[owner] = usage, ref, needs
-        if isinstance(ref.window, CountWindow):
-            self._need_count_window(ref.window, needs)
-        self._settle_layout()
-        if isinstance(ref.window, CountWindow):
-            column = f".{ref.window.partition_by}" if ref.window.partition_by else ""
-            self.store.add_count_window(ref.window, self._partition_key(ref.window), column)
-        return usage
-
-    def drop(self, owner: tuple[str, str]) -> None:
-        del self.usages[owner], self.windows[owner], self.needed[owner]
-        used = {ref.window for ref in self.windows.values()}
-        for window in [window for window in self.store.ledgers if window not in used]:
-            self.store.remove_count_window(window)
-        self._settle_layout()
-
-    def _partition_expression(self, window: CountWindow) -> Expression:
-        name = window.partition_by or ""
-        column = Column("", name, self.schema.columns.field(name).type)
-        return cast(column, sql_type(column.type) or column.type)
-
-    def _partition_key(self, window: CountWindow) -> tuple[str, ...] | None:
-        return (stored_name(self._partition_expression(window)),) if window.partition_by else None
-
-    def _need_count_window(self, window: CountWindow, needs: AliasNeeds) -> None:
-        if window.partition_by:
-            expression = self._partition_expression(window)
-            needs.add_part(expression)
-            needs.add_column(Column("", window.partition_by, self.schema.columns.field(window.partition_by).type))
-
-    def _settle_layout(self) -> None:
-        """Make the store hold what is needed now, and no more."""
-        total = AliasNeeds()
-        for needs in self.needed.values():
-            total.update(needs)
-        store = self.store
-        for name in [name for name in store.columns if name not in total.columns]:
-            store.remove_column(name)
-        for key in [key for key in store.codes if key not in total.codes]:
-            store.remove_key(key)
-        for name, expression in total.columns.items():
-            store.add_column(name, expression.type)
-        for key in sorted(total.codes):
-            store.add_codes(key)
-        for key in sorted(total.indexes):
-            store.add_index(key)
-        self.needs = Needs(total.columns, total.parts, total.codes)
-
-    @property
-    def longest(self) -> int:
-        """The longest time window of any usage; 0 when all are count windows."""
-        return max(
-            (ref.window.micros for ref in self.windows.values() if not isinstance(ref.window, CountWindow)), default=0
-        )
-
-
-def alias_filters(query: JoinQuery, alias: str) -> tuple[Expression, ...]:
-    """An alias's filters, the equality of its own keys within one class among them."""
-    written = [condition.expression for condition in query.filters if condition.aliases == (alias,)]
-    for group in query.classes:
-        first, *others = group.of(alias) or (None,)
-        if first is not None:
-            written.extend(Call("eq", (first, other), pa.bool_()) for other in others)
-    return tuple(rename_alias(expression, lambda _: "") for expression in written)
-
-
-def alias_keys(query: JoinQuery, alias: str) -> dict[str, Expression]:
-    """One key of each class that the alias takes part in, by name."""
-    keys = (rename_alias(group.of(alias)[0], lambda _: "") for group in query.classes if group.of(alias))
-    return {str(key): key for key in keys}
+from dovetail.query.expressions import Column, Expression
+from dovetail.query.model import CountWindow, JoinQuery
+from dovetail.schema import StreamSchema
 
 
 class QueryRun:
@@ -142,6 +47,28 @@ class QueryRun:
         if isinstance(expression, Column):
             return expression.alias, self.members[expression.alias].store.columns[f".{expression.name}"], expression
         return "", None, expression
+
+    def gather(self, matches: Matches) -> list[pa.Table]:
+        """The output columns of results."""
+        self.results += len(matches)
+        return self._tables({alias: matches.of(m.place) - m.store.rows.base for alias, m in self.members.items()})
+
+    def _tables(self, places: Mapping[str, Int64Array]) -> list[pa.Table]:
+        """One table, or several when one Arrow array cannot hold all strings."""
+
+        def resolve(column: Column) -> pa.Array:
+            return self.members[column.alias].store.columns[f".{column.name}"].take(places[column.alias])
+
+        count = len(next(iter(places.values())))
+        try:
+            arrays = [
+                stored.take(places[alias]) if stored is not None else evaluate(expression, resolve, count)
+                for alias, stored, expression in self.outputs
+            ]
+        except OverflowError:
+            halves = (slice(count // 2), slice(count // 2, None))
+            return [t for half in halves for t in self._tables({alias: p[half] for alias, p in places.items()})]
+        return [pa.Table.from_arrays(arrays, schema=self.schema)]
 
 
 class _Driver:
@@ -243,7 +170,7 @@ class JoinGroup:
         and count windows need.
         """
         streams = list(incoming)
-        matches: dict[str, list[Int64Array]] = {name: [] for name in self.runs}
+        matches = {name: Matches(len(run.members)) for name, run in self.runs.items()}
         schedule = [streams] if together else [[stream] for stream in streams]
         eager = self._config.evaluation == "eager"
         for step in schedule:
@@ -253,7 +180,7 @@ class JoinGroup:
             ranks = _interleave(incoming, step, by_time=eager) if together else {}
             for stream in step:
                 self._drive(stream, incoming, ranks, progress, matches)
-        return {name: self._gather(self.runs[name], found) for name, found in matches.items() if found}
+        return {name: self.runs[name].gather(found) for name, found in matches.items() if len(found)}
 
     def _drive(
         self,
@@ -261,7 +188,7 @@ class JoinGroup:
         incoming: Mapping[str, Arrivals],
         ranks: Mapping[tuple[str, str], Int64Array],
         progress: Progress,
-        matches: dict[str, list[Int64Array]],
+        matches: Mapping[str, Matches],
     ) -> None:
         count = len(incoming[stream].ts)
         if not count:
@@ -273,7 +200,7 @@ class JoinGroup:
                 bounds = self._bounds(driver, stream, first, count, ranks, floors)
             else:
                 bounds = driver.shared_bounds(first, count)
-            driver.runner.run(bounds, partial(_keep_rows, matches[driver.name]))
+            driver.runner.run(bounds, matches[driver.name])
 
     def _bounds(
         self,
@@ -308,11 +235,6 @@ class JoinGroup:
                 floors[stream] = window.store.rows.tail + np.searchsorted(window.store.living("prefix_max"), bound)
         return floors
 
-    def _gather(self, run: QueryRun, found: Sequence[Int64Array]) -> list[pa.Table]:
-        rows = found[0] if len(found) == 1 else np.concatenate(found)
-        run.results += len(rows)
-        return list(_gather_tables(run, rows))
-
     # -- expiry -------------------------------------------------------------------------------------------------------------
 
     def horizon(self, query: JoinQuery, alias: str, progress: Progress) -> int:
@@ -332,28 +254,6 @@ class JoinGroup:
             bound = self.bound(stream, progress)
             if bound > LONG_AGO:
                 window.store.expire_before(bound)
-
-
-def _gather_tables(run: QueryRun, rows: Int64Array) -> list[pa.Table]:
-    """The output columns of results; in several tables when one Arrow array cannot hold all strings."""
-    places = {alias: rows[:, member.place] - member.store.rows.base for alias, member in run.members.items()}
-
-    def resolve(column: Column) -> pa.Array:
-        return run.members[column.alias].store.columns[f".{column.name}"].take(places[column.alias])
-
-    try:
-        arrays = [
-            stored.take(places[alias]) if stored is not None else evaluate(expression, resolve, len(rows))
-            for alias, stored, expression in run.outputs
-        ]
-    except OverflowError:
-        half = len(rows) // 2
-        return _gather_tables(run, rows[:half]) + _gather_tables(run, rows[half:])
-    return [pa.Table.from_arrays(arrays, schema=run.schema)]
-
-
-def _keep_rows(found: list[Int64Array], rows: Int64Array) -> None:
-    found.append(rows[:, :-2].copy())
 
 
 def _interleave(

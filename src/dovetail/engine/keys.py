@@ -38,7 +38,7 @@ def _codes(values: pa.Array) -> UInt64Array:
     if dtype == pa.int64():
         return fixed_values(values, _INT64).view(np.uint64)
     if pa.types.is_string(dtype) or pa.types.is_binary(dtype):
-        offsets, data = byte_values(values)
+        offsets, data = byte_values(values, large=False)
         out = np.empty(len(values), np.uint64)
         hash_bytes(offsets, data, out)
         return out

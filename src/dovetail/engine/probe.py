@@ -6,7 +6,7 @@ at each depth, whatever the size of the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from dovetail.engine.kernels.probe import (
     probe_hash,
     probe_scan,
     scan_new,
+    transpose,
 )
 from dovetail.engine.kernels.rows import FOREVER
 from dovetail.engine.kernels.values import mark_equal_bytes
@@ -75,6 +76,30 @@ class Bounds:
     stop: int
     limits: Int64Array
     floors: Int64Array
+
+
+class Matches:
+    """Row numbers of the results of one query in one batch: a row per alias, a column per result."""
+
+    def __init__(self, aliases: int) -> None:
+        self._rows = np.empty((aliases, 0), np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, partial: Int64Array, count: int) -> None:
+        end = self._count + count
+        if end > self._rows.shape[1]:
+            longer = np.empty((len(self._rows), max(end, 2 * self._rows.shape[1])), np.int64)
+            longer[:, : self._count] = self._rows[:, : self._count]
+            self._rows = longer
+        transpose(partial, count, self._rows, self._count)
+        self._count = end
+
+    def of(self, place: int) -> Int64Array:
+        """The row numbers of one alias."""
+        return self._rows[place, : self._count]
 
 
 class _Search:
@@ -168,17 +193,13 @@ class PathRunner:
     def counts(self) -> list[StageCounts]:
         return [search.counts for search in self._searches]
 
-    def run(self, bounds: Bounds, emit: Callable[[Int64Array], None]) -> None:
-        """Join the driving tuples with all windows and `emit` matrices of row numbers, valid during the call only."""
-        self._stage(0, self._nothing, 1, bounds, emit)
+    def run(self, bounds: Bounds, matches: Matches) -> None:
+        """Join the driving tuples with all windows and add what matches."""
+        self._stage(0, self._nothing, 1, bounds, matches)
 
-    def _stage(
-        self, depth: int, partial: Int64Array, count: int, bounds: Bounds, emit: Callable[[Int64Array], None]
-    ) -> None:
+    def _stage(self, depth: int, partial: Int64Array, count: int, bounds: Bounds, matches: Matches) -> None:
         if depth == len(self._searches):
-            kept = self._verified(partial, count)
-            if kept:
-                emit(partial[:kept])
+            matches.add(partial, self._verified(partial, count))
             return
         search = self._searches[depth]
         counts = search.counts
@@ -191,7 +212,7 @@ class PathRunner:
                 written = self._satisfying(search.stage, search.out, written)
             counts.matches += written
             if written:
-                self._stage(depth + 1, search.out, written, bounds, emit)
+                self._stage(depth + 1, search.out, written, bounds, matches)
             if at < count:
                 search.grow()
 

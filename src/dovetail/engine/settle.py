@@ -17,9 +17,10 @@ import pyarrow as pa
 from dovetail._typing import BoolArray
 from dovetail.config import Config
 from dovetail.engine.arena import Arena
-from dovetail.engine.group import JoinGroup, SharedWindow
+from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, in_content_order
 from dovetail.engine.progress import Progress
+from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.model import CountWindow

@@ -10,7 +10,7 @@ run is checked against.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -150,15 +150,37 @@ def _table(stream: str, events: Events) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def on_time(stream: str, batches: Iterable[Mapping[str, pa.Table]], lateness_seconds: int) -> pa.Table:
-    """The tuples of a stream that are not late: none further than the lateness behind the largest time of earlier batches."""
-    kept, largest = [], START - lateness_seconds * SECOND
-    for batch in batches:
-        table = batch[stream]
-        times = table["ts"].cast(pa.int64())
-        kept.append(table.filter(pc.greater_equal(times, largest - lateness_seconds * SECOND)))
-        largest = max(largest, pc.max(times).as_py() or largest)
-    return pa.concat_tables(kept)
+@dataclass
+class Sample:
+    """Input kept aside to check a run of `funnel`: all that concerns every n-th ad.
+
+    It judges lateness itself, by the definition: a tuple is late if it lies further than the lateness behind the largest event time
+    of earlier batches.
+    """
+
+    settings: AdFunnel
+    every: int = 20
+    tables: dict[str, list[pa.Table]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+    largest: dict[str, int] = field(default_factory=dict)
+
+    def take(self, batch: Mapping[str, pa.Table]) -> None:
+        """Keep what a batch holds of the sampled ads."""
+        for stream, table in batch.items():
+            times = table["ts"].cast(pa.int64())
+            if stream in self.largest:
+                bound = self.largest[stream] - self.settings.lateness_seconds * SECOND
+                table = table.filter(pc.greater_equal(times, bound))  # noqa: PLW2901
+            if len(times):
+                self.largest[stream] = max(self.largest.get(stream, START), pc.max(times).as_py())
+            self.tables[stream].append(self.of(table) if "ad_id" in table.column_names else table)
+
+    def of(self, table: pa.Table) -> pa.Table:
+        """The rows of a table that concern the sampled ads."""
+        return table.filter(pa.array(table["ad_id"].to_numpy() % self.every == 0))
+
+    def expected(self) -> pa.Table:
+        """What `funnel` must have returned for the sampled ads."""
+        return batch_join(**{name: pa.concat_tables(tables) for name, tables in self.tables.items()})
 
 
 def batch_join(impressions: pa.Table, clicks: pa.Table, orders: pa.Table) -> pa.Table:

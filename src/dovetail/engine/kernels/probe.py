@@ -220,6 +220,14 @@ def scan_new(
 
 
 @kernel
+def transpose(partial: Int64Array, count: int, out: Int64Array, at: int) -> None:
+    """Write the row numbers of finished results from `at` on, one row of `out` per alias."""
+    for column in range(out.shape[0]):
+        for k in range(count):
+            out[column, at + k] = partial[k, column]
+
+
+@kernel
 def gather_codes(partial: Int64Array, count: int, column: int, code: UInt64Array, base: int, out: UInt64Array) -> None:
     """Read the code of one joined alias for every partial result."""
     for k in range(count):

@@ -1,0 +1,48 @@
+"""More queries than one word of flags holds, over windows they all share."""
+
+from __future__ import annotations
+
+import random
+
+import dovetail as dt
+from cases import Pair
+from dovetail.testing import random_scenario
+
+CONFIG = dt.Config()
+
+
+def sql(number: int) -> str:
+    seconds = 1 + number % 7
+    return (
+        f"SELECT a.x AS left_x, b.x AS right_x FROM s1 a [RANGE {seconds} SECONDS], s2 b [RANGE 3 SECONDS] "
+        f"WHERE a.k0 = b.k0 AND a.x >= {number % 5} AND b.x <> {number % 4}"
+    )
+
+
+def test_a_hundred_queries_share_two_windows_and_come_and_go() -> None:
+    rng = random.Random(4)
+    scenario = random_scenario(rng, aliases=2, self_joins=False, pushes=6, tuples=40, kinds=("integer",), late=False)
+    pair = Pair(scenario.streams, CONFIG)
+    for number in range(100):
+        pair.add(f"q{number}", sql(number), rng, CONFIG)
+    for step, batch in enumerate(scenario.pushes):
+        pair.push(batch)
+        for number in range(step * 10, step * 10 + 10):
+            pair.drop(f"q{number}")
+            pair.add(f"again{number}", sql(number), rng, CONFIG)
+    pair.check_all()
+    engine = pair.session._engine
+    assert {window.store.flag_words for window in engine.joined.windows.values()} == {2}
+    assert sum(table.num_rows for tables in pair.found.values() for table in tables) > 1000
+
+
+def test_dropping_all_queries_frees_the_windows() -> None:
+    rng = random.Random(4)
+    scenario = random_scenario(rng, aliases=2, self_joins=False, pushes=2, tuples=40, kinds=("integer",), late=False)
+    pair = Pair(scenario.streams, CONFIG)
+    pair.add("q", sql(1), rng, CONFIG)
+    pair.push(scenario.pushes[0])
+    assert any(stream["state_tuples"] for stream in pair.session.metrics()["streams"].values())
+    pair.drop("q")
+    assert not any(stream["state_tuples"] for stream in pair.session.metrics()["streams"].values())
+    pair.push(scenario.pushes[1])
