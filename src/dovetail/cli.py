@@ -6,7 +6,6 @@ Numba, the SQL parser and Arrow are loaded by the command that needs them, so th
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -36,7 +35,6 @@ app = typer.Typer(
 _SHOWN_ROWS = 5
 _REFRESH = 0.25
 _LINE_EVERY = 1.0
-_NO_PARTIAL_LINES = 60
 
 
 @app.command()
@@ -104,7 +102,8 @@ class _Run:
     busy: float = 0.0
     """Seconds inside `push`; making up the input does not count."""
     results: dict[str, int] = field(default_factory=dict)
-    latest: dict[str, deque[dict[str, Any]]] = field(default_factory=dict)
+    latest: dict[str, pa.Table] = field(default_factory=dict)
+    """Each query's results from the last batch that had any."""
     sampled: list[pa.Table] = field(default_factory=list)
 
     def push(self, batch: Mapping[str, pa.Table]) -> None:
@@ -115,8 +114,7 @@ class _Run:
         self.tuples += sum(table.num_rows for table in batch.values())
         for name, table in found.items():
             self.results[name] = self.results.get(name, 0) + table.num_rows
-            rows = self.latest.setdefault(name, deque(maxlen=_SHOWN_ROWS))
-            rows.extend(table.slice(max(0, table.num_rows - _SHOWN_ROWS)).to_pylist())
+            self.latest[name] = table if table.num_rows else self.latest.get(name, table)
         self.sample.take(batch)
         self.sampled.append(self.sample.of(found["funnel"]))
 
@@ -132,6 +130,13 @@ class _Run:
         state = sum(stream["state_bytes"] for stream in self.streams.values())
         results = "  ".join(f"{name} {count:,}" for name, count in self.results.items())
         return f"batch {self.batches:>4}  {_large(self.tuples):>7} tuples  {_large(self.rate):>7}/s  state {_bytes(state)}  {results}"
+
+
+def _spread(table: pa.Table) -> list[dict[str, Any]]:
+    """A few rows from all over a table."""
+    step = max(1, table.num_rows // _SHOWN_ROWS)
+    places = range(0, table.num_rows, step)[:_SHOWN_ROWS]
+    return [row for place in places for row in table.slice(place, 1).to_pylist()]
 
 
 def _stream(console: Console, run: _Run, funnel: AdFunnel, seconds: float) -> None:
@@ -157,7 +162,7 @@ class _display:  # noqa: N801 - a context manager, used like a function
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
-        self._next = 0.0
+        self._next = 0.0 if self._live else time.perf_counter() + _LINE_EVERY
 
     def __enter__(self) -> Callable[[Callable[[], str]], None]:
         if self._live:
@@ -180,9 +185,10 @@ class _display:  # noqa: N801 - a context manager, used like a function
 
 
 def _summarize(console: Console, run: _Run) -> None:
-    for name, rows in run.latest.items():
-        console.print(f"\n[bold]{name}[/bold]: {run.results[name]:,} results, the last {len(rows)}:")
-        console.print(_table(list(rows[0]) if rows else [], [[_cell(value) for value in row.values()] for row in rows]))
+    for name, table in run.latest.items():
+        rows = _spread(table)
+        console.print(f"\n[bold]{name}[/bold]: {run.results[name]:,} results; {len(rows)} of the last batch:")
+        console.print(_table(table.column_names, [[_cell(value) for value in row.values()] for row in rows]))
     console.print("\n[bold]Streams[/bold]")
     headings = ["stream", "arrived", "late, dropped", "in windows", "state"]
     counts = [
@@ -190,8 +196,7 @@ def _summarize(console: Console, run: _Run) -> None:
         for name, s in run.streams.items()
     ]
     console.print(_table(headings, counts))
-    per_tuple = f"{_large(run.rate)} tuples/s on one core"
-    console.print(f"\n{run.tuples:,} tuples joined in {run.busy:.1f} s: {per_tuple} (making up the input is not counted).")
+    console.print(f"\n{run.tuples:,} tuples joined in {run.busy:.1f} s: {_large(run.rate)} tuples/s, input ready-made.")
 
 
 def _check(console: Console, run: _Run) -> bool:
@@ -201,10 +206,9 @@ def _check(console: Console, run: _Run) -> bool:
     found, expected = pa.concat_tables(run.sampled), run.sample.expected()
     order = [(name, "ascending") for name in expected.column_names]
     same = bool(found.sort_by(order).equals(expected.sort_by(order)))
-    verdict = "the same rows, each once" if same else f"[bold red]it gives {expected.num_rows:,} rows, and they differ[/bold red]"
+    verdict = "the same rows" if same else f"[bold red]it gives {expected.num_rows:,} rows, and they differ[/bold red]"
     console.print(
-        f"Checked: the {found.num_rows:,} funnel results of every {run.sample.every}th ad against a batch join over all input: {verdict}.",
-        soft_wrap=True,
+        f"Checked {found.num_rows:,} funnel results (every {run.sample.every}th ad) with a batch join: {verdict}."
     )
     return same
 

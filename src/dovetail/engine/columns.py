@@ -94,8 +94,8 @@ class Column(ABC):
         self.type = dtype
 
     @abstractmethod
-    def append(self, values: pa.Array) -> None:
-        """Write the values of the newest rows."""
+    def append(self, values: pa.Array, first: int, stop: int) -> None:
+        """Write the values of the newest rows, places `first` to `stop`."""
 
     @abstractmethod
     def take(self, places: Int64Array) -> pa.Array:
@@ -130,16 +130,13 @@ class _NullableColumn(Column):
             rows.add(self._validity, np.uint8)
 
     def _append_validity(self, values: pa.Array, first: int, stop: int) -> None:
-        valid = valid_mask(values)
-        if valid is not None and not self._nulls:
+        if not self._nulls:
             self._nulls = True
             self._rows.add(self._validity, np.uint8, 1)
-        if self._nulls:
-            self._rows.arrays[self._validity][first:stop] = 1 if valid is None else valid
+        valid = valid_mask(values)
+        self._rows.arrays[self._validity][first:stop] = 1 if valid is None else valid
 
     def _take_validity(self, places: Int64Array) -> pa.Buffer | None:
-        if not self._nulls:
-            return None
         valid = self._rows.arrays[self._validity].take(places)
         return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
@@ -161,17 +158,17 @@ class FixedColumn(_NullableColumn):
     def position(self) -> list[int]:
         return [int(self._nulls)]
 
-    def append(self, values: pa.Array) -> None:
-        stop = self._rows.head - self._rows.base
-        first = stop - len(values)
+    def append(self, values: pa.Array, first: int, stop: int) -> None:
         self._rows.arrays[self._name][first:stop] = fixed_values(values, self._dtype)
-        self._append_validity(values, first, stop)
+        if self._nulls or values.null_count:
+            self._append_validity(values, first, stop)
 
     def take(self, places: Int64Array) -> pa.Array:
         values = self._rows.arrays[self._name].take(places)
         if self._packed:
             values = np.packbits(values, bitorder="little")
-        return pa.Array.from_buffers(self.type, len(places), [self._take_validity(places), pa.py_buffer(values)])
+        validity = self._take_validity(places) if self._nulls else None
+        return pa.Array.from_buffers(self.type, len(places), [validity, pa.py_buffer(values)])
 
     @property
     def nbytes(self) -> int:
@@ -189,7 +186,7 @@ class TimeColumn(Column):
     def position(self) -> list[int]:
         return []
 
-    def append(self, values: pa.Array) -> None:
+    def append(self, values: pa.Array, first: int, stop: int) -> None:
         """Nothing to do: the window writes `ts`."""
 
     def take(self, places: Int64Array) -> pa.Array:
@@ -236,18 +233,18 @@ class BytesColumn(_NullableColumn):
     def lengths(self) -> Int64Array:
         return self._rows.arrays[self._lengths]
 
-    def append(self, values: pa.Array) -> None:
+    def append(self, values: pa.Array, first: int, stop: int) -> None:
         offsets, data = byte_values(values, large=self._large)
         size = len(data)
         if self.heap_end - self.heap_base + size > len(self.heap):
-            self._make_room(size, len(values))
+            self._make_room(size, stop - first)
         begin = self.heap_end - self.heap_base
         self.heap[begin : begin + size] = data
-        stop = self._rows.head - self._rows.base
-        first = stop - len(values)
-        write_extents(offsets, self.heap_end, self.starts, self.lengths, first)
+        arrays = self._rows.arrays
+        write_extents(offsets, self.heap_end, arrays[self._starts], arrays[self._lengths], first)
         self.heap_end += size
-        self._append_validity(values, first, stop)
+        if self._nulls or values.null_count:
+            self._append_validity(values, first, stop)
 
     def _make_room(self, count: int, appended: int) -> None:
         older = self._rows.tail < self._rows.head - appended
@@ -262,14 +259,15 @@ class BytesColumn(_NullableColumn):
         self.heap_base = oldest
 
     def take(self, places: Int64Array) -> pa.Array:
+        lengths = self._rows.arrays[self._lengths]
         offsets: Array = np.empty(len(places) + 1, _LARGE_OFFSET if self._large else _SMALL_OFFSET)
-        total = gather_lengths(self.lengths, places, offsets)
+        total = gather_lengths(lengths, places, offsets)
         if total > _LARGEST_OFFSET and not self._large:
             raise OverflowError(f"{total} bytes of strings do not fit one Arrow array")
         data = np.empty(total, np.uint8)
-        gather_bytes(self.starts, self.lengths, self.heap_base, self.heap, places, data)
-        buffers = [self._take_validity(places), pa.py_buffer(offsets), pa.py_buffer(data)]
-        return pa.Array.from_buffers(self.type, len(places), buffers)
+        gather_bytes(self._rows.arrays[self._starts], lengths, self.heap_base, self.heap, places, data)
+        validity = self._take_validity(places) if self._nulls else None
+        return pa.Array.from_buffers(self.type, len(places), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
     @property
     def nbytes(self) -> int:
@@ -316,9 +314,8 @@ class NestedColumn(Column):
     def _first(self) -> int:
         return self._chunk_starts[0] if self._chunks else self._end
 
-    def append(self, values: pa.Array) -> None:
-        stop = self._rows.head - self._rows.base
-        self._rows[self._places][stop - len(values) : stop] = np.arange(self._end, self._end + len(values))
+    def append(self, values: pa.Array, first: int, stop: int) -> None:
+        self._rows[self._places][first:stop] = np.arange(self._end, self._end + len(values))
         if len(self._chunks) == _MOST_CHUNKS:
             self._merge(len(values))
         self._add_chunk(values, self._end)

@@ -243,11 +243,8 @@ class JoinGroup:
 
     def bound(self, stream: str, progress: Progress) -> int:
         """The event time below which no time window needs a tuple of `stream`."""
-        bound = None
-        for others, micros in self._retention[stream]:
-            needed = progress.watermark(others) - micros
-            bound = needed if bound is None else min(bound, needed)
-        return LONG_AGO if bound is None else max(bound, LONG_AGO)
+        bounds = [progress.watermark(others) - micros for others, micros in self._retention[stream]]
+        return max(min(bounds), LONG_AGO) if bounds else LONG_AGO
 
     def expire(self, progress: Progress) -> None:
         for stream, window in self.windows.items():

@@ -23,6 +23,8 @@ from dovetail.schema import StreamSchema, sql_type, type_name
 _LATEST = 1 << 61
 _MICROS = {"ms": 1_000, "s": 1_000_000}
 _WORD_BITS = 64
+_INT64 = np.dtype(np.int64)
+_NO_FLAGS = np.uint64(0)
 
 
 @dataclass(slots=True)
@@ -44,47 +46,50 @@ class Batch:
         )
 
 
-def read_batch(schema: StreamSchema, table: object) -> Batch:
-    """Check a pushed table against its stream's declaration; order unchanged."""
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    if not isinstance(table, pa.Table):
-        raise SchemaError(
-            f"stream {schema.name!r}: got {type(table).__name__}; expected a pyarrow.Table or RecordBatch",
-            "for pandas or Polars data use pa.Table.from_pandas(df) or df.to_arrow()",
-        )
-    columns = _columns(schema, table)
-    times = columns[schema.event_time]
-    if times.null_count:
-        raise SchemaError(
-            f"stream {schema.name!r}: {times.null_count} of {len(times)} event times in column "
-            f"{schema.event_time!r} are NULL",
-            "drop or repair those tuples first; a tuple without a time belongs to no window",
-        )
-    return Batch(columns, _event_times(schema, times))
+class Reader:
+    """Checks pushed tables against a stream's declaration."""
 
+    def __init__(self, schema: StreamSchema) -> None:
+        self._schema = schema
+        self._columns = schema.columns
+        self._names = schema.columns.names
+        self._event_time = schema.event_time
+        self._unit = schema.columns.field(schema.event_time).type.unit
 
-def _columns(schema: StreamSchema, table: pa.Table) -> dict[str, pa.Array]:
-    if table.schema.equals(schema.columns):
-        batches = table.to_batches()
+    def read(self, table: object) -> Batch:
+        """The tuples of a table, order unchanged."""
+        if isinstance(table, pa.RecordBatch):
+            table = pa.Table.from_batches([table])
+        if not isinstance(table, pa.Table):
+            raise SchemaError(
+                f"stream {self._schema.name!r}: got {type(table).__name__}; expected a pyarrow.Table or RecordBatch",
+                "for pandas or Polars data use pa.Table.from_pandas(df) or df.to_arrow()",
+            )
+        batches = table.to_batches() if table.schema.equals(self._columns) else []
         if len(batches) == 1:
-            return dict(zip(schema.columns.names, batches[0].columns, strict=True))
-    _check_names(schema, table.column_names)
-    return {field.name: _conform(schema.name, field, table.column(field.name)) for field in schema.columns}
+            columns = dict(zip(self._names, batches[0].columns, strict=True))
+        else:
+            _check_names(self._schema, table.column_names)
+            columns = {f.name: _conform(self._schema.name, f, table.column(f.name)) for f in self._columns}
+        times = columns[self._event_time]
+        if times.null_count:
+            raise SchemaError(
+                f"stream {self._schema.name!r}: {times.null_count} of {len(times)} event times in column "
+                f"{self._event_time!r} are NULL",
+                "drop or repair those tuples first; a tuple without a time belongs to no window",
+            )
+        return Batch(columns, self._micros(fixed_values(times, _INT64)))
 
-
-def _event_times(schema: StreamSchema, times: pa.Array) -> Int64Array:
-    """Event times as int64 UTC microseconds; finer units are cut off downwards."""
-    unit = times.type.unit
-    numbers: Int64Array = fixed_values(times, np.dtype(np.int64))
-    if unit == "ns":
-        return numbers // 1000
-    if unit == "us":
-        return numbers
-    factor = _MICROS[unit]
-    if len(numbers):
-        _check_range(schema, int(numbers.min()) * factor, int(numbers.max()) * factor)
-    return numbers * factor
+    def _micros(self, numbers: Int64Array) -> Int64Array:
+        """Event times as int64 UTC microseconds; finer units are cut off downwards."""
+        if self._unit == "us":
+            return numbers
+        if self._unit == "ns":
+            return numbers // 1000
+        factor = _MICROS[self._unit]
+        if len(numbers):
+            _check_range(self._schema, int(numbers.min()) * factor, int(numbers.max()) * factor)
+        return numbers * factor
 
 
 def _check_range(schema: StreamSchema, smallest: int, largest: int) -> None:
@@ -245,7 +250,7 @@ class Needs:
 def arrivals(batch: Batch, words: int, needs: Needs, usages: Iterable[Usage], *, all_rows: bool) -> Arrivals:
     """Compute all that a window stores of a batch. Rows that no usage can see are left out unless `all_rows`."""
     values = _Values(batch)
-    flags: list[UInt64Array | np.uint64] = [np.uint64(0)] * words
+    flags: list[UInt64Array | np.uint64] = [_NO_FLAGS] * words
     for usage in usages:
         flags[usage.word] = flags[usage.word] | values.visible(usage)
     if not all_rows:

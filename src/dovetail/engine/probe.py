@@ -82,7 +82,7 @@ class Matches:
     """Row numbers of the results of one query in one batch: a row per alias, a column per result."""
 
     def __init__(self, aliases: int) -> None:
-        self._rows = np.empty((aliases, 0), np.int64)
+        self._rows = np.empty((aliases, _FIRST_CAPACITY), np.int64)
         self._count = 0
 
     def __len__(self) -> int:
@@ -126,6 +126,11 @@ class _Search:
         if len(self.out) < self._most_rows:
             self.out = np.empty((min(4 * len(self.out), self._most_rows), self.out.shape[1]), np.int64)
 
+    def _before_driver(self) -> tuple[Int64Array, Int64Array]:
+        """Bounds while the driving tuple is not known yet: all rows there are."""
+        shape = (self._place + 1, 1)
+        return np.full(shape, self._rows.head), np.full(shape, self._rows.tail)
+
     def _wanted(self, partial: Int64Array, count: int) -> tuple[UInt64Array, int, int]:
         """Codes to look for, and the alias whose rows they are indexed by (-1: one for each partial result)."""
         if not self._parts:
@@ -156,16 +161,15 @@ class _Search:
                 partial, count, at, cursor, wanted, source, source_base, self._joined, bounds.limits, bounds.floors,
                 bounds.first, bounds.stop, self._place, self._span, self._bit, base, code, ts, last, flags, self.out,
             )  # fmt: skip
-        limit = bounds.limits[self._place] if self._started else np.array([self._rows.head])
-        floor = bounds.floors[self._place] if self._started else np.array([self._rows.tail])
+        limits, floors = (bounds.limits, bounds.floors) if self._started else self._before_driver()
         if self.stage.access == "scan":
             return probe_scan(
-                partial, count, at, cursor, wanted, source, source_base, limit, floor, self._driver, bounds.first,
+                partial, count, at, cursor, wanted, source, source_base, limits, floors, self._driver, bounds.first,
                 self._place, self._span, self._bit, base, code, ts, last, flags, self.out,
             )  # fmt: skip
         index = self._store.indexes[self._key]
         return probe_hash(
-            partial, count, at, cursor, wanted, source, source_base, limit, floor, self._driver, bounds.first,
+            partial, count, at, cursor, wanted, source, source_base, limits, floors, self._driver, bounds.first,
             self._place, self._span, self._bit, base, index.shift, index.head, arrays[index.links], code,
             ts, arrays["prefix_max"], last, flags, self.out,
         )  # fmt: skip

@@ -71,7 +71,7 @@ class Progress:
 
     def watermark(self, streams: Iterable[str]) -> int:
         """The smallest watermark of some streams."""
-        return min(self.streams[stream].watermark for stream in streams)
+        return min([self.streams[stream].watermark for stream in streams])
 
     def advance(self, stream: str, time: int) -> None:
         """Promise that no tuple of `stream` before `time` (less its lateness) will come."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from dovetail.config import Config
 from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import JoinGroup, QueryRun
-from dovetail.engine.intake import Judged, judge, read_batch
+from dovetail.engine.intake import Judged, Reader, judge
 from dovetail.engine.progress import Progress
 from dovetail.engine.settle import SettledGroup
 from dovetail.errors import ConfigError, listed
@@ -31,6 +31,7 @@ class ShardEngine:
         self.arena = arena or HeapArena()
         self.streams: dict[str, StreamSchema] = {}
         self.progress = Progress({})
+        self._readers: dict[str, Reader] = {}
         self.batches = 0
         self.needs_clock = False
         self.joined = JoinGroup("joined", self.streams, self.config, self.arena)
@@ -38,6 +39,7 @@ class ShardEngine:
 
     def add_stream(self, schema: StreamSchema) -> None:
         self.streams[schema.name] = schema
+        self._readers[schema.name] = Reader(schema)
         self.needs_clock |= schema.idle_after is not None or schema.max_ahead is not None
         self.progress.streams.update(Progress({schema.name: schema}).streams)
 
@@ -87,8 +89,8 @@ class ShardEngine:
                 "declare a stream before pushing to it",
             )
         batches = {
-            stream: judge(read_batch(schema, tables[stream]), self.progress[stream], now)
-            for stream, schema in self.streams.items()
+            stream: judge(reader.read(tables[stream]), self.progress[stream], now)
+            for stream, reader in self._readers.items()
             if stream in tables
         }
         accepted = {stream: judged.accepted for stream, judged in batches.items()}

@@ -191,7 +191,7 @@ class WindowStore:
         for name, flags in zip(self._flag_names, arrivals.flags, strict=True):
             arrays[name][place:stop] = flags
         for name, column in self.columns.items():
-            column.append(arrivals.columns[name])
+            column.append(arrivals.columns[name], place, stop)
         for key, name in self.codes.items():
             arrays[name][place:stop] = arrivals.codes[key]
         prefix_max = arrays["prefix_max"]
@@ -200,8 +200,16 @@ class WindowStore:
         if rows.capacity != capacity:
             self._rebuild_chains()
         else:
-            for key in self.indexes:
-                self._fill_index(key, first)
+            for key, index in self.indexes.items():
+                insert(
+                    index.head,
+                    arrays[index.links],
+                    arrays[self.codes[key]],
+                    first,
+                    first + count,
+                    rows.base,
+                    index.shift,
+                )
             for ledger in self.ledgers.values():
                 self._close_windows(ledger, first)
         return first

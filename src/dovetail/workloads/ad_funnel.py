@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,7 @@ QUERIES = {
 }
 """Two queries over the same streams: three streams on two different keys, and two streams on both."""
 
-Events = dict[str, NDArray[np.generic]]
+Events = dict[str, NDArray[Any]]
 Batch = dict[str, pa.Table]
 
 
@@ -176,7 +177,7 @@ class Sample:
 
     def of(self, table: pa.Table) -> pa.Table:
         """The rows of a table that concern the sampled ads."""
-        return table.filter(pa.array(table["ad_id"].to_numpy() % self.every == 0))
+        return table.filter(pa.array(table["ad_id"].to_numpy() % self.every == self.every - 1))
 
     def expected(self) -> pa.Table:
         """What `funnel` must have returned for the sampled ads."""

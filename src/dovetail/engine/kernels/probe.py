@@ -6,9 +6,9 @@ their windows. A combination is inside its windows if and only if low <= high, a
 every stage tests it. This one test serves time windows (high = ts + window) and count windows (high = the instant before the tuple
 was pushed out, which for one of several tuples of the same time may lie before its own) alike, and needs no order of arrival.
 
-Each result belongs to its tuple with the largest insertion number. The bounds `limit` (exclusive) and `floor` (inclusive) say which
-rows of the target existed, and had not expired, when the driving tuple arrived. They have one entry for all driving tuples, or one
-for each.
+Each result belongs to its tuple with the largest insertion number. The bounds `limits` (exclusive) and `floors` (inclusive), a row
+per alias, say which rows existed, and had not expired, when the driving tuple arrived. They have one column for all driving tuples, or
+one for each.
 
 The code to look for is `wanted[k]` for partial result k, or, when `source` is the column of an alias already joined, the code of its
 row: `wanted[row - source_base]`. An empty `wanted` means that the stage has no equality.
@@ -34,8 +34,8 @@ def probe_hash(
     wanted: UInt64Array,
     source: int,
     source_base: int,
-    limit: Int64Array,
-    floor: Int64Array,
+    limits: Int64Array,
+    floors: Int64Array,
     driver: int,
     first: int,
     target: int,
@@ -55,7 +55,7 @@ def probe_hash(
     """Extend partial results by the rows of a hash chain whose code is the wanted one."""
     width = partial.shape[1]
     capacity = out.shape[0]
-    shared_bounds = len(limit) == 1
+    shared_bounds = limits.shape[1] == 1
     written = 0
     looked = 0
     for k in range(at, count):
@@ -63,8 +63,8 @@ def probe_hash(
         low = partial[k, width - 2]
         high = partial[k, width - 1]
         d = 0 if shared_bounds else partial[k, driver] - first
-        top = limit[d]
-        bottom = floor[d]
+        top = limits[target, d]
+        bottom = floors[target, d]
         row = cursor
         cursor = -1
         if row < 0:
@@ -101,8 +101,8 @@ def probe_scan(
     wanted: UInt64Array,
     source: int,
     source_base: int,
-    limit: Int64Array,
-    floor: Int64Array,
+    limits: Int64Array,
+    floors: Int64Array,
     driver: int,
     first: int,
     target: int,
@@ -118,7 +118,7 @@ def probe_scan(
     """Extend partial results by scanning the window."""
     width = partial.shape[1]
     capacity = out.shape[0]
-    shared_bounds = len(limit) == 1
+    shared_bounds = limits.shape[1] == 1
     keyed = len(wanted) > 0
     code_k = np.uint64(0)
     written = 0
@@ -129,9 +129,9 @@ def probe_scan(
         if keyed:
             code_k = wanted[k] if source < 0 else wanted[partial[k, source] - source_base]
         d = 0 if shared_bounds else partial[k, driver] - first
-        begin = floor[d] if cursor < 0 else cursor
+        begin = floors[target, d] if cursor < 0 else cursor
         cursor = -1
-        for row in range(begin, limit[d]):
+        for row in range(begin, limits[target, d]):
             place = row - base
             looked += 1
             if (keyed and code[place] != code_k) or (flags[place] & bit) == np.uint64(0):
