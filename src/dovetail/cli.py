@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,12 +54,10 @@ def demo(
     funnel = AdFunnel(seed=seed)
     console.print(Text("An ad funnel: who saw an ad, clicked on it, and bought something.", style="bold"))
     for name, sql in QUERIES.items():
-        console.print(f"\n[bold]{name}[/bold]{sql}", soft_wrap=True)
-    session = _session(funnel, QUERIES)
-    console.print("\n[bold]The plan[/bold]", soft_wrap=True)
-    console.print(str(session.explain()), markup=False, soft_wrap=True)
+        console.print(Text(f"\n{name}", style="bold"), Text(sql.removeprefix("\n")), sep="\n", soft_wrap=True)
     console.print()
-    _compile(console, funnel, QUERIES)
+    session = _compiled(console, lambda: _session(funnel, QUERIES))
+    console.print(Text("\nThe plan", style="bold"), Text(str(session.explain())), sep="\n", soft_wrap=True)
     run = _Run(session, Sample(funnel))
     _stream(console, run, funnel, seconds)
     _summarize(console, run)
@@ -78,17 +75,16 @@ def _session(funnel: AdFunnel, queries: Mapping[str, str]) -> dt.LocalSession:
     return session
 
 
-def _compile(console: Console, funnel: AdFunnel, queries: Mapping[str, str]) -> None:
-    """Run a few batches through a session that is thrown away, so that the counters below measure joining alone."""
+def _compiled(console: Console, start: Callable[[], dt.LocalSession]) -> dt.LocalSession:
+    """Start a session, which compiles the kernels, with a word on the screen while it takes its time."""
     message = "Compiling the kernels (some seconds the first time, then they are cached) ..."
     started = time.perf_counter()
     with console.status(message) if console.is_terminal else nullcontext():
         if not console.is_terminal:
             console.print(message)
-        rehearsal = _session(funnel, queries)
-        for batch in islice(funnel.batches(), 3):
-            rehearsal.push(batch)
+        session = start()
     console.print(f"Kernels ready after {time.perf_counter() - started:.1f} s.")
+    return session
 
 
 @dataclass

@@ -66,6 +66,12 @@ def same_results(left: Sequence[Mapping[str, pa.Table]], right: Sequence[Mapping
             assert_same_rows(one[name], other[name], name)
 
 
+def held(session: dt.LocalSession, stream: str) -> int:
+    count = session.metrics()["streams"][stream]["state_tuples"]
+    assert isinstance(count, int)
+    return count
+
+
 def undisturbed(session: dt.LocalSession) -> None:
     """A session to which something bad was done must go on like one to which it was not."""
     fresh = running()
@@ -179,7 +185,7 @@ def test_extreme_values_do_not_stop_the_stream(dtype: pa.DataType, extreme: int,
     session = dt.LocalSession()
     session.stream("a", columns, "ts")
     session.stream("b", SCHEMA, "ts")
-    session.query("q", f"SELECT b.p FROM a [{window}], b [RANGE 10 s] WHERE a.v = b.ts")
+    session.query("q", "SELECT b.p FROM a [ROWS 5], b [RANGE 10 s] WHERE a.v = b.ts".replace("ROWS 5", window))
 
     def values(ts: int, *numbers: int) -> pa.Table:
         storage = pa.array(numbers, pa.int32() if dtype == pa.date32() else pa.int64())
@@ -193,7 +199,7 @@ def test_extreme_values_do_not_stop_the_stream(dtype: pa.DataType, extreme: int,
         {"a": values(3, 1), "b": table((3, 1, "miss"))},
     ):
         found += session.push(batch)["q"].column("p").to_pylist()
-    assert found == ["hit"] + ["hit"]  # the first and the third tuple of a
+    assert found == ["hit", "hit"]  # the first and the third tuple of a
 
 
 # -- good but unusual batches -----------------------------------------------------------------------------------------------------
@@ -634,9 +640,8 @@ def test_advance_lets_go_of_state_and_settles_results() -> None:
     session.advance({"b": 100 * SECOND})
     assert session.metrics()["streams"]["a"]["event_time"] == 5 * SECOND
     session.advance({"a": 100 * SECOND})
-    streams = session.metrics()["streams"]
-    # The count window's last two tuples of a stay for good; the windows of `pairs` are empty.
-    assert streams["b"]["state_tuples"] <= 1
+    # What is left of b is not settled for the count window's sake; the windows of `pairs` are empty.
+    assert held(session, "b") <= 1
     session.advance({"a": 3 * SECOND})
     assert session.metrics()["streams"]["a"]["event_time"] == 100 * SECOND
     session.push({"a": table((98, 1, "late"), (99, 1, "not late"))})
@@ -677,7 +682,7 @@ def test_an_idle_stream_holds_no_state(*, heard: bool) -> None:
     session.push({"b": table((0, 1, "b"))} if heard else {}, now=start)
     for step in range(1, 100):
         session.push({"a": table((10 * step, 1, "a"))}, now=start + timedelta(seconds=10 * step))
-    assert session.metrics()["streams"]["a"]["state_tuples"] < 10
+    assert held(session, "a") < 10
 
 
 @pytest.mark.xfail(reason="an unrelated stream without tuples counts as the slowest of the active ones", strict=True)
@@ -691,7 +696,7 @@ def test_an_unrelated_silent_stream_does_not_keep_another_from_being_idle() -> N
     session.push({"b": table((0, 1, "b"))}, now=start)
     for step in range(1, 100):
         session.push({"a": table((10 * step, 1, "a"))}, now=start + timedelta(seconds=10 * step))
-    assert session.metrics()["streams"]["a"]["state_tuples"] < 10
+    assert held(session, "a") < 10
 
 
 STUCK = pytest.mark.xfail(
@@ -849,15 +854,14 @@ def test_a_restored_query_keeps_its_plan() -> None:
     assert dt.LocalSession.restore(session.snapshot()).explain() == session.explain()
 
 
-@pytest.mark.xfail(reason="the budget is not part of a snapshot", strict=True)
-def test_snapshots_keep_the_budget() -> None:
-    session = dt.LocalSession(budget=dt.Budget(memory_bytes=1 << 20))
-    assert dt.LocalSession.restore(session.snapshot())._budget == dt.Budget(memory_bytes=1 << 20)
+def test_budgets_are_refused_while_nothing_enforces_them() -> None:
+    with pytest.raises(ConfigError, match="budgets are not enforced by this release"):
+        dt.LocalSession(budget=dt.Budget(memory_bytes=1 << 20))
 
 
 @pytest.mark.parametrize("garbage", [b"", b"x", b"DOVETAIL", b"PAR1" * 100, "text", b"DOVETAIL" + b"\0" * 12], ids=repr)
 def test_garbage_is_not_a_snapshot(garbage: Any) -> None:
-    with pytest.raises(StateError, match="not a Dovetail snapshot|version 0"):
+    with pytest.raises(StateError, match=r"not a Dovetail snapshot|version 0"):
         dt.LocalSession.restore(garbage)
 
 
@@ -872,9 +876,9 @@ def test_other_versions_are_named() -> None:
 def test_every_truncated_snapshot_is_refused() -> None:
     blob = running().snapshot()
     for size in [*range(0, len(blob), 7), len(blob) - 1]:
-        with pytest.raises(StateError, match="not a Dovetail snapshot|damaged|cut short"):
+        with pytest.raises(StateError, match=r"not a Dovetail snapshot|damaged|cut short"):
             dt.LocalSession.restore(blob[:size])
-    with pytest.raises(StateError, match="damaged|cut short"):
+    with pytest.raises(StateError, match=r"damaged|cut short"):
         dt.LocalSession.restore(blob + b"more")
 
 

@@ -59,7 +59,9 @@ def joined(streams: Mapping[str, StreamStatistics], select: str = "*") -> str:
     """All windows on one common attribute."""
     names = [f"s{name}" for name in streams]
     windows = ", ".join(f"s{name} [RANGE {s.window} SECONDS]" for name, s in streams.items())
-    return f"SELECT {select} FROM {windows} WHERE " + " AND ".join(f"{names[0]}.attr = {name}.attr" for name in names[1:])
+    return f"SELECT {select} FROM {windows} WHERE " + " AND ".join(
+        f"{names[0]}.attr = {name}.attr" for name in names[1:]
+    )
 
 
 def start(streams: Streams, config: dt.Config, orders: Orders | None = None, select: str = "*") -> dt.LocalSession:
@@ -97,7 +99,10 @@ def test_table_3(config: dt.Config, batches: list[tuple[str, ...]]) -> None:
     found = []
     for batch in batches:
         results = session.push({name: table([(ts * SECOND, 1) for ts in TABLE_3[name]]) for name in batch})["q"]
-        found += [tuple(v // SECOND for v in row) for row in zip(*(c.cast(pa.int64()).to_pylist() for c in results.columns), strict=True)]
+        found += [
+            tuple(v // SECOND for v in row)
+            for row in zip(*(c.cast(pa.int64()).to_pylist() for c in results.columns), strict=True)
+        ]
     assert len(found) == len(CORRECT)
     assert set(found) == CORRECT
 
@@ -156,7 +161,10 @@ TABLE_5 = {
     "3": StreamStatistics(1, 200, 40),
     "4": StreamStatistics(3, 100, 5),
 }
-FAST_FOURTH = {**{name: StreamStatistics(1, 100, 50) for name in "123"}, "4": StreamStatistics(10, 100, 50)}  # figure 3(b)
+FAST_FOURTH = {
+    **{name: StreamStatistics(1, 100, 50) for name in "123"},
+    "4": StreamStatistics(10, 100, 50),
+}  # figure 3(b)
 EAGER = dt.Config(join="nested-loop", evaluation="eager", expiration="eager")
 LAZY = dt.Config(join="nested-loop")
 GOOD, BAD = "1234", "4321"
@@ -236,10 +244,10 @@ def test_eager_costs_do_not_depend_on_the_batch() -> None:
 def lazy_cost(streams: Streams, origin: str, order: Sequence[str], tau: float) -> float:
     """L_i and H_i as the engine runs them, which is cheaper than printed for two reasons.
 
-    - The equations let every window hold T + τ. Streams enter a batch one after another, each meeting those before it: a window whose
-      stream comes later holds T only.
-    - The equations let all of these match. The algorithm's own test of times (3.3) does not: what expired before the new tuple came, and
-      tuples too far apart from each other, are looked at and left out.
+    - The equations let every window hold T + τ. Streams enter a batch one after another, each meeting those before it: a window
+      whose stream comes later holds T only.
+    - The equations let all of these match. The algorithm's own test of times (3.3) does not: what expired before the new tuple
+      came, and tuples too far apart from each other, are looked at and left out.
 
     #          -T ............................ 0 .......... τ = NOW
     # new                                      |-- origin --|
@@ -280,7 +288,9 @@ def test_lazy_cost_tends_to_the_printed_equation(tau: float) -> None:
 @pytest.mark.parametrize("tau", [10, 50])
 def test_lazy_costs_by_origin(order: str, tau: int) -> None:
     counted = measured(TABLE_5, LAZY, others_in(order), step=tau)
-    predicted = {origin: lazy_cost(TABLE_5, origin, (origin, *others), tau) for origin, others in others_in(order).items()}
+    predicted = {
+        origin: lazy_cost(TABLE_5, origin, (origin, *others), tau) for origin, others in others_in(order).items()
+    }
     assert ratios(counted, predicted) == pytest.approx(dict.fromkeys("1234", 1.0), rel=0.1)
     # As printed they are upper bounds: the engine does 79 to 95 % of them at τ = 10, 33 to 80 % at τ = 50.
     printed = multi_way_cost(TABLE_5, tuple(order), tau)
@@ -324,21 +334,28 @@ def test_figure_3b_ranks_the_algorithms_as_measured(tau: int) -> None:
         for kind, orders in best.items()
     }
     printed = {kind: costs[0] for kind, costs in lazy_curves(FAST_FOURTH, [tau]).costs.items()}
-    assert sorted(counted, key=lambda kind: round(counted[kind])) == sorted(printed, key=lambda kind: round(printed[kind]))
+    assert sorted(counted, key=lambda kind: round(counted[kind])) == sorted(
+        printed, key=lambda kind: round(printed[kind])
+    )
     assert counted["general"] <= counted["multi-way"]
 
 
 @needs_compiler
 def test_eager_naive_costs_one_tuple_at_a_time() -> None:
-    # G_3 and G_4 scan S1 and S2 for every new tuple. A plan whose new tuples stand further in scans them once per batch, so batches are
-    # single tuples here. Both costs are mostly λ1 T1 λ2 T2, which is not random, so 60 units are enough.
+    # G_3 and G_4 scan S1 and S2 for every new tuple. A plan whose new tuples stand further in scans them once per batch, so
+    # batches are single tuples here. Both costs are mostly λ1 T1 λ2 T2, which is not random, so 60 units are enough.
     streams, order, units, fill = TABLE_5, GOOD, 60, 200
     config = dt.Config(join="nested-loop", nested_loop="naive", evaluation="eager", expiration="eager")
     session = start(streams, config, dict.fromkeys(order, order), select="s1.attr")
     data = evenly_spaced(streams, fill + units, seed=0)
     session.push(cut(data, 0, fill))
     before = looked_at(session)
-    late = [(t, name, v) for name, (ts, vs) in data.items() for t, v in zip(ts.tolist(), vs.tolist(), strict=True) if t >= fill * SECOND]
+    late = [
+        (t, name, v)
+        for name, (ts, vs) in data.items()
+        for t, v in zip(ts.tolist(), vs.tolist(), strict=True)
+        if t >= fill * SECOND
+    ]
     for time, name, value in sorted(late):
         session.push({f"s{name}": table([(time, value)])})
     counted = {name: (count - before[name]) / units for name, count in looked_at(session).items()}

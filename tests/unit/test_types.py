@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import date
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +148,14 @@ def test_payload_comes_out_as_it_went_in(dtype: pa.DataType, tiny: bool, monkeyp
     # Row n of a meets row n of b one push later. The window holds 2,000 rows, so by the end three quarters have expired; arrays
     # of 1,024 rows have grown, or, with tiny ones, have moved in every push.
     if tiny:
-        monkeypatch.setattr(engine_rows, "SMALLEST_CAPACITY", 2, raising=False)
+        monkeypatch.setattr(engine_rows, "SMALLEST_CAPACITY", 8, raising=False)
         monkeypatch.setattr(engine_columns, "_SMALLEST_HEAP", 4, raising=False)
         monkeypatch.setattr(engine_columns, "_MOST_CHUNKS", 2, raising=False)
     make = PAYLOADS[dtype]
     session = payload_session(dtype)
     last: pa.Table | None = None
     cuts = [0, 1, 3, 500, 501, 1500, 2500, 3000] if tiny else [0, 1, 700, 2500, 4100, 4101, 6000, 8000]
-    for first, stop in zip(cuts, cuts[1:], strict=False):
+    for first, stop in pairwise(cuts):
         tables = batch(dtype, make, first, stop)
         found = session.push({"a": tables["a"], **({"b": last} if last else {})})["q"].sort_by("k")
         if last:
@@ -163,7 +164,8 @@ def test_payload_comes_out_as_it_went_in(dtype: pa.DataType, tiny: bool, monkeyp
         last = tables["b"]
         if stop in (501, 4100):
             session = dt.LocalSession.restore(session.snapshot())
-    assert session.metrics()["streams"]["a"]["state_tuples"] <= 5000
+    held: Any = session.metrics()["streams"]["a"]["state_tuples"]
+    assert held <= 5000
 
 
 @pytest.mark.parametrize("dtype", PAYLOADS, ids=str)
@@ -258,10 +260,14 @@ KEYS: list[Any] = [
                  marks=pytest.mark.xfail(reason=NARROWING, strict=True)),
     ("decimal = float", pa.decimal128(10, 2), CENTS, pa.float32(), [float(cent) for cent in CENTS]),
     ("decimal = int", pa.decimal128(10, 2), CENTS, pa.int32(), [-1, 0, 1, 2, 3]),
-    ("decimal scales", pa.decimal128(10, 2), CENTS, pa.decimal128(12, 4), [cent + Decimal("0.0001") * (i % 2) for i, cent in enumerate(CENTS)]),
-    ("wide decimals", pa.decimal128(38, 0), [Decimal(10**37), Decimal(1), Decimal(-1), Decimal(2**64)], pa.decimal128(30, 2), [Decimal(1), Decimal(-1), Decimal(2**64), Decimal("1.01")]),
-    ("decimals that lose scale", pa.decimal128(38, 0), [Decimal(1), Decimal(2)], pa.decimal128(38, 37), [Decimal(1), Decimal("1.5"), Decimal("1.6")]),
-    ("decimal widths", pa.decimal32(9, 2), [Decimal("1.25"), Decimal(-1)], pa.decimal256(30, 4), [Decimal("1.25"), Decimal(-1), Decimal("1.2501")]),
+    ("decimal scales", pa.decimal128(10, 2), CENTS, pa.decimal128(12, 4),
+     [cent + Decimal("0.0001") * (i % 2) for i, cent in enumerate(CENTS)]),
+    ("wide decimals", pa.decimal128(38, 0), [Decimal(10**37), Decimal(1), Decimal(-1), Decimal(2**64)], pa.decimal128(30, 2),
+     [Decimal(1), Decimal(-1), Decimal(2**64), Decimal("1.01")]),
+    ("decimals that lose scale", pa.decimal128(38, 0), [Decimal(1), Decimal(2)], pa.decimal128(38, 37),
+     [Decimal(1), Decimal("1.5"), Decimal("1.6")]),
+    ("decimal widths", pa.decimal32(9, 2), [Decimal("1.25"), Decimal(-1)], pa.decimal256(30, 4),
+     [Decimal("1.25"), Decimal(-1), Decimal("1.2501")]),
     ("decimal64", pa.decimal64(18, 0), [Decimal(10**17), Decimal(-1)], pa.decimal128(18, 0), [Decimal(10**17), Decimal(-1)]),
     ("string = large string", pa.string(), LONG, pa.large_string(), LONG),
     ("binary = large binary", pa.binary(), [t.encode() for t in LONG], pa.large_binary(), [t.encode() for t in LONG]),
@@ -285,6 +291,11 @@ CONFIGS = {
     "nested-loop": dt.Config(join="nested-loop"),
     "eager": dt.Config(evaluation="eager", expiration="eager"),
 }
+
+
+def tabled(schema: pa.Schema, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    columns = zip(zip(*rows, strict=True), schema, strict=True)
+    return pa.Table.from_arrays([pa.array(values, field.type) for values, field in columns], schema=schema)
 
 
 def key_pair(left: pa.DataType, right: pa.DataType, config: dt.Config) -> Pair:
@@ -335,25 +346,21 @@ def test_types_without_equality_are_refused(dtype: pa.DataType) -> None:
 # -- collisions -------------------------------------------------------------------------------------------------------------------
 
 
-def _same_code(_starts: Any, _lengths: Any, _data: Any, out: Any) -> None:
-    out[:] = 42
-
-
-def _same_mix(_left: Any, _right: Any, out: Any) -> None:
-    out[:] = 42
+def _same_code(*arguments: Any) -> None:
+    """Stands for `hash_bytes` and `mix`, whose last argument is the output."""
+    arguments[-1][:] = 42
 
 
 @pytest.fixture
 def colliding(monkeypatch: pytest.MonkeyPatch) -> None:
     """All strings, long decimals and composite keys get one code; only values can tell them apart."""
     monkeypatch.setattr(engine_keys, "hash_bytes", _same_code)
-    monkeypatch.setattr(engine_keys, "mix", _same_mix)
-    for module in (engine_probe,):
-        if hasattr(module, "mix"):
-            monkeypatch.setattr(module, "mix", _same_mix)
+    monkeypatch.setattr(engine_keys, "mix", _same_code)
+    monkeypatch.setattr(engine_probe, "mix", _same_code)
 
 
-def test_the_fixture_makes_codes_collide(colliding: None) -> None:
+@pytest.mark.usefixtures("colliding")
+def test_the_fixture_makes_codes_collide() -> None:
     assert set(engine_keys.codes_of(pa.array(["x", "y"])).tolist()) == {42}
     assert set(engine_keys.combine([np.arange(3, dtype=np.uint64), np.arange(3, dtype=np.uint64)]).tolist()) == {42}
 
@@ -372,7 +379,8 @@ def test_the_fixture_makes_codes_collide(colliding: None) -> None:
     ],
     ids=str,
 )
-def test_colliding_values_are_told_apart(colliding: None, dtype: pa.DataType, values: list[Any], config: str) -> None:
+@pytest.mark.usefixtures("colliding")
+def test_colliding_values_are_told_apart(dtype: pa.DataType, values: list[Any], config: str) -> None:
     pair = key_pair(dtype, dtype, CONFIGS[config])
     pair.push({"a": keyed(dtype, [*values, None])})
     pair.push({"b": keyed(dtype, [None, *values, values[0]], 100)})
@@ -381,13 +389,14 @@ def test_colliding_values_are_told_apart(colliding: None, dtype: pa.DataType, va
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_colliding_composite_keys_are_told_apart(colliding: None, config: str) -> None:
+@pytest.mark.usefixtures("colliding")
+def test_colliding_composite_keys_are_told_apart(config: str) -> None:
     schema = pa.schema([("ts", TS), ("x", pa.int64()), ("y", pa.int32()), ("s", pa.string())])
     pair = Pair([StreamSchema(name, schema, "ts") for name in "abc"], CONFIGS[config])
     rng = random.Random(5)
     two = "SELECT a.ts AS i, b.ts AS j FROM a [RANGE 1 s], b [RANGE 1 s] WHERE a.x = b.x AND a.y = b.y"
-    three = f"SELECT a.ts AS i, b.ts AS j, c.ts AS k FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s] WHERE {two.split('WHERE ')[1]} "
-    three += "AND b.x = c.x AND b.s = c.s AND a.y = c.y"
+    three = """SELECT a.ts AS i, b.ts AS j, c.ts AS k FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s]
+        WHERE a.x = b.x AND a.y = b.y AND b.x = c.x AND b.s = c.s AND a.y = c.y"""
     pair.add("two", two, rng, CONFIGS[config])
     pair.add("text", two.replace("a.y = b.y", "a.s = b.s"), rng, CONFIGS[config])
     pair.add("three", three, rng, CONFIGS[config])
@@ -396,12 +405,9 @@ def test_colliding_composite_keys_are_told_apart(colliding: None, config: str) -
             name: [(first + i, rng.randint(0, 3), rng.randint(0, 2), rng.choice(("u", "v", None))) for i in range(15)]
             for name in "abc"
         }
-        pair.push({name: pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(zip(*r, strict=True), schema, strict=True)], schema=schema) for name, r in rows.items()})  # fmt: skip
+        pair.push({name: tabled(schema, content) for name, content in rows.items()})
     pair.check_all()
     assert all(sum(found.num_rows for found in pair.found[name]) > 10 for name in ("two", "text", "three"))
-
-
-PARTITION = "PARTITION BY trusts the hash of a value that is not kept as bytes"
 
 
 @pytest.mark.parametrize(
@@ -411,14 +417,13 @@ PARTITION = "PARTITION BY trusts the hash of a value that is not kept as bytes"
         (pa.large_string(), ["u", "v", None]),
         (pa.int64(), [1, 2, None]),
         (pa.float64(), [0.0, -0.0, math.nan, None]),
-        pytest.param(pa.binary(1), [b"u", b"v", None], marks=pytest.mark.xfail(reason=PARTITION, strict=True)),
-        pytest.param(
-            pa.decimal128(38, 2), [Decimal(1), Decimal(2), None], marks=pytest.mark.xfail(reason=PARTITION, strict=True)
-        ),
+        (pa.binary(1), [b"u", b"v", None]),
+        (pa.decimal128(38, 2), [Decimal(1), Decimal(2), None]),
     ],
     ids=str,
 )
-def test_colliding_partitions_are_told_apart(colliding: None, dtype: pa.DataType, values: list[Any]) -> None:
+@pytest.mark.usefixtures("colliding")
+def test_colliding_partitions_are_told_apart(dtype: pa.DataType, values: list[Any]) -> None:
     schema = pa.schema([("ts", TS), ("x", pa.int64()), ("c", dtype)])
     config = dt.Config()
     pair = Pair([StreamSchema(name, schema, "ts") for name in "ab"], config)
@@ -427,10 +432,7 @@ def test_colliding_partitions_are_told_apart(colliding: None, dtype: pa.DataType
     pair.add("q", sql, rng, config)
     for first in range(0, 60, 20):
         rows = [(first + i, rng.randint(0, 1), rng.choice(values)) for i in range(20)]
-        whole = pa.Table.from_arrays(
-            [pa.array(content, field.type) for content, field in zip(zip(*rows, strict=True), schema, strict=True)],
-            schema=schema,
-        )
+        whole = tabled(schema, rows)
         pair.push({"a": whole, "b": whole})
         pair.check_all()
     assert sum(found.num_rows for found in pair.found["q"]) > 20

@@ -19,8 +19,9 @@ from dovetail.engine.arena import Arena
 from dovetail.engine.columns import Column as StoredColumn
 from dovetail.engine.evaluate import evaluate
 from dovetail.engine.intake import Batch, arrivals
+from dovetail.engine.matches import Matches, Member
 from dovetail.engine.needs import plan_needs
-from dovetail.engine.probe import Bounds, Matches, Member, PathRunner
+from dovetail.engine.probe import Bounds, PathRunner
 from dovetail.engine.progress import Progress
 from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.window_store import LONG_AGO, Arrivals, Position, WindowStore
@@ -38,8 +39,7 @@ class QueryRun:
         self.members = members
         self.schema = plan.query.schema
         self.results = 0
-        checks = tuple(edge.expression for edge in plan.query.inexact_equalities)
-        self.runners = {path.driver: PathRunner(path, members, checks, stage_rows) for path in plan.paths}
+        self.runners = {path.driver: PathRunner(path, members, stage_rows) for path in plan.paths}
         self.outputs = [self._output(output.expression) for output in plan.query.outputs]
 
     def _output(self, expression: Expression) -> tuple[str, StoredColumn | None, Expression]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from dovetail.engine.keys import is_exact
 from dovetail.engine.window_store import KeyId
 from dovetail.plan.nodes import KeyPart, ProbeStage, QueryPlan
-from dovetail.query.expressions import Column, Expression, columns, rename_alias
-from dovetail.query.model import Condition
+from dovetail.query.expressions import Expression, columns, rename_alias
 
 
 def stored_name(expression: Expression) -> str:
@@ -55,10 +54,10 @@ def plan_needs(plan: QueryPlan) -> dict[str, AliasNeeds]:
 
     for output in plan.query.outputs:
         gather(output.expression)
-    for condition in late_conditions(plan):
-        gather(condition.expression)
     for path in plan.paths:
         for stage in path.stages:
+            for condition in stage.conditions:
+                gather(condition.expression)
             if stage.key:
                 _need_key(needs, stage)
     return needs
@@ -74,18 +73,8 @@ def _need_key(needs: dict[str, AliasNeeds], stage: ProbeStage) -> None:
         target.indexes.add(key_id(stage))
 
 
-def late_conditions(plan: QueryPlan) -> tuple[Condition, ...]:
-    """Everything checked on values after a probe: theta conditions, and equalities that hashing does not settle."""
-    exact = tuple(Condition(edge.expression, edge.text) for edge in plan.query.inexact_equalities)
-    return plan.query.conditions + exact
-
-
 def must_verify(stage: ProbeStage) -> tuple[KeyPart, ...]:
     """The parts of a stage's key whose equality the matching codes do not prove."""
     if len(stage.key) > 1:
         return stage.key
     return tuple(part for part in stage.key if not is_exact(part.target.type))
-
-
-def plain_column(name: str, expression: Expression) -> bool:
-    return isinstance(expression, Column) and name == f".{expression.name}"

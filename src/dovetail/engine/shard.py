@@ -7,7 +7,6 @@ computed. Then time moves, tuples join, results are gathered, and last of all tu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 import pyarrow as pa
 
@@ -157,7 +156,7 @@ class ShardEngine:
         for driver, runner in run.runners.items():
             stages = []
             for stage, counts in zip(runner.path.stages, runner.counts, strict=True):
-                done = asdict(counts)
+                done = dict(zip(totals, counts, strict=True))
                 stages.append({"alias": stage.alias, "access": stage.access, **done})
                 if stage.access != "new":
                     totals = {kind: totals[kind] + done[kind] for kind in totals}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dovetail.plan.nodes import Access, KeyPart, ProbePath, ProbeStage
-from dovetail.query.model import JoinQuery, Key
+from dovetail.query.model import Condition, JoinQuery, Key
 
 AccessRule = Callable[[str, bool], Access]
 """Chooses how a stage finds its rows, given the alias and whether an equality leads to it."""
@@ -13,15 +13,15 @@ AccessRule = Callable[[str, bool], Access]
 
 def probe_path(query: JoinQuery, driver: str, order: Sequence[str], access: AccessRule) -> ProbePath:
     """Build the path of `driver`'s new tuples along `order`, which holds every alias once, the driver included."""
+    # Equalities that hashing in their class's type does not settle are checked like any other condition.
+    checked = query.conditions + tuple(Condition(edge.expression, edge.text) for edge in query.inexact_equalities)
     stages = []
     for place, alias in enumerate(order):
         before = tuple(order[:place])
         key = _key(query, alias, before)
         joined = {*before, alias}
         conditions = tuple(
-            condition
-            for condition in query.conditions
-            if alias in condition.aliases and joined.issuperset(condition.aliases)
+            condition for condition in checked if alias in condition.aliases and joined.issuperset(condition.aliases)
         )
         chosen: Access = "new" if alias == driver else access(alias, bool(key))
         stages.append(ProbeStage(alias, chosen, key, conditions))

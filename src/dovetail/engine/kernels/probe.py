@@ -220,38 +220,10 @@ def scan_new(
 
 
 @kernel
-def transpose(partial: Int64Array, count: int, out: Int64Array, at: int) -> None:
-    """Write the row numbers of finished results from `at` on, one row of `out` per alias."""
-    for column in range(out.shape[0]):
-        for k in range(count):
-            out[column, at + k] = partial[k, column]
-
-
-@kernel
 def gather_codes(partial: Int64Array, count: int, column: int, code: UInt64Array, base: int, out: UInt64Array) -> None:
     """Read the code of one joined alias for every partial result."""
     for k in range(count):
         out[k] = code[partial[k, column] - base]
-
-
-@kernel
-def keep_equal_codes(
-    partial: Int64Array,
-    count: int,
-    left: int,
-    left_code: UInt64Array,
-    left_base: int,
-    right: int,
-    right_code: UInt64Array,
-    right_base: int,
-) -> int:
-    """Drop, in place, partial results whose two codes differ; return how many are left."""
-    kept = 0
-    for k in range(count):
-        if left_code[partial[k, left] - left_base] == right_code[partial[k, right] - right_base]:
-            partial[kept, :] = partial[k, :]
-            kept += 1
-    return kept
 
 
 @kernel

@@ -36,37 +36,3 @@ def gather_bytes(
         length = lengths[places[i]]
         copy_bytes(out, position, data, starts[places[i]] - shift, length)
         position += length
-
-
-@kernel
-def mark_equal_bytes(
-    partial: Int64Array,
-    count: int,
-    left: int,
-    left_base: int,
-    left_starts: Int64Array,
-    left_lengths: Int64Array,
-    left_shift: int,
-    left_data: ByteArray,
-    right: int,
-    right_base: int,
-    right_starts: Int64Array,
-    right_lengths: Int64Array,
-    right_shift: int,
-    right_data: ByteArray,
-    marks: Int64Array,
-) -> None:
-    """Set the mark of each partial result whose two values are the same bytes; clear the others."""
-    for k in range(count):
-        a = partial[k, left] - left_base
-        b = partial[k, right] - right_base
-        length = left_lengths[a]
-        same = length == right_lengths[b]
-        if same:
-            i = left_starts[a] - left_shift
-            j = right_starts[b] - right_shift
-            for offset in range(length):
-                if left_data[i + offset] != right_data[j + offset]:
-                    same = False
-                    break
-        marks[k] = 1 if same else 0

@@ -1,0 +1,125 @@
+"""The results of one query in one batch, as row numbers, and the proof that their keys are really equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+
+from dovetail._typing import Int64Array
+from dovetail.engine.columns import BytesColumn
+from dovetail.engine.evaluate import is_true
+from dovetail.engine.kernels.matches import keep_marked_results, mark_equal_bytes, mark_equal_codes, transpose
+from dovetail.engine.keys import is_exact
+from dovetail.engine.needs import must_verify, stored_name
+from dovetail.engine.window_store import WindowStore
+from dovetail.plan.nodes import ProbePath
+from dovetail.query.model import CountWindow, Window
+
+_FIRST_CAPACITY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One alias of a query at run time."""
+
+    place: int
+    """Its column in the matrices of row numbers."""
+    store: WindowStore
+    window: Window
+    word: int
+    bit: np.uint64
+
+    @property
+    def span(self) -> int:
+        """Microseconds of a time window; -1 for a count window, whose ends are stored."""
+        return -1 if isinstance(self.window, CountWindow) else self.window.micros
+
+    @property
+    def ends(self) -> str:
+        return self.store.ledgers[self.window].ends if isinstance(self.window, CountWindow) else "ts"
+
+
+class Matches:
+    """Row numbers of results: a row per alias, a column per result."""
+
+    def __init__(self, aliases: int) -> None:
+        self.rows = np.empty((aliases, _FIRST_CAPACITY), np.int64)
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def reserve(self, count: int) -> None:
+        """Make room for so many more."""
+        needed = self.count + count
+        if needed > self.rows.shape[1]:
+            longer = np.empty((len(self.rows), max(needed, 2 * self.rows.shape[1])), np.int64)
+            longer[:, : self.count] = self.rows[:, : self.count]
+            self.rows = longer
+
+    def add(self, partial: Int64Array, count: int) -> None:
+        """Take over partial results that are complete."""
+        self.reserve(count)
+        transpose(partial, count, self.rows, self.count)
+        self.count += count
+
+    def of(self, place: int, begin: int = 0) -> Int64Array:
+        """The row numbers of one alias, from result `begin` on."""
+        return self.rows[place, begin : self.count]
+
+
+class Verifier:
+    """Compares the values behind codes that do not prove equality: hashes, and codes of several columns mixed."""
+
+    def __init__(self, path: ProbePath, members: Mapping[str, Member]) -> None:
+        self._checks: Sequence[tuple[Member, str, Member, str, bool]] = [
+            (
+                members[part.source.alias],
+                stored_name(part.source.expression),
+                members[stage.alias],
+                stored_name(part.target),
+                is_exact(part.target.type),
+            )
+            for stage in path.stages
+            for part in must_verify(stage)
+        ]
+
+    def __call__(self, matches: Matches, begin: int) -> None:
+        """Drop the results from `begin` on whose keys only look equal."""
+        for left, left_name, right, right_name, exact in self._checks:
+            if len(matches) > begin:
+                left_rows, right_rows = matches.of(left.place, begin), matches.of(right.place, begin)
+                marks = self._equal(left, left_name, left_rows, right, right_name, right_rows, exact=exact)
+                if not marks.all():
+                    matches.count = keep_marked_results(matches.rows, begin, marks)
+
+    @staticmethod
+    def _equal(
+        left: Member,
+        left_name: str,
+        left_rows: Int64Array,
+        right: Member,
+        right_name: str,
+        right_rows: Int64Array,
+        *,
+        exact: bool,
+    ) -> Int64Array:
+        marks = np.empty(len(left_rows), np.int64)
+        left_base, right_base = left.store.rows.base, right.store.rows.base
+        if exact:
+            left_code = left.store.rows[left.store.codes[(left_name,)]]
+            right_code = right.store.rows[right.store.codes[(right_name,)]]
+            mark_equal_codes(left_rows, left_base, left_code, right_rows, right_base, right_code, marks)
+            return marks
+        a, b = left.store.columns[left_name], right.store.columns[right_name]
+        if isinstance(a, BytesColumn) and isinstance(b, BytesColumn):
+            mark_equal_bytes(
+                left_rows, left_base, a.starts, a.lengths, a.heap_base, a.heap,
+                right_rows, right_base, b.starts, b.lengths, b.heap_base, b.heap, marks,
+            )  # fmt: skip
+            return marks
+        equal = pc.equal(a.take(left_rows - left_base), b.take(right_rows - right_base))
+        return is_true(equal).astype(np.int64)

@@ -1,0 +1,167 @@
+"""The documentation is true: its programs run and print what it says, its links lead somewhere, its commands exist.
+
+Blocks of one file share a namespace, in order, as a reader would type them. A `python` block that is followed by a `text` block prints
+exactly that text; one that is not may print anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH_LINKS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
+_MAKE = re.compile(r"\bmake ([a-z-]+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block and the line its content starts on."""
+
+    language: str
+    content: str
+    line: int
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(text: str) -> list[Block]:
+    return [Block(m[1], m[2], text.count("\n", 0, m.start(2)) + 1) for m in _FENCE.finditer(text)]
+
+
+def run_page(text: str, name: str) -> Iterator[tuple[Block, str, str]]:
+    """Run the programs of a page; give each with a `text` block behind it, what it printed and what it should have."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    found = blocks(text)
+    for block, following in zip(found, [*found[1:], None], strict=True):
+        if block.language != "python":
+            continue
+        printed = io.StringIO()
+        code = compile("\n" * (block.line - 1) + block.content, name, "exec")
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)  # noqa: S102 - our own documentation
+        if following is not None and following.language == "text":
+            yield block, printed.getvalue(), following.content
+
+
+def links(text: str) -> list[str]:
+    prose = _FENCE.sub("", text)
+    return [target for target in _LINK.findall(prose) if not target.startswith(("http://", "https://", "mailto:"))]
+
+
+def headings(text: str) -> set[str]:
+    """The anchors that a page's headings get."""
+    titles = re.findall(r"^#+ +(.+)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for link in links(page.read_text(encoding="utf-8")):
+        place, _, anchor = link.partition("#")
+        target = (page.parent / place).resolve() if place else page
+        if not target.exists() or (anchor and anchor not in headings(target.read_text(encoding="utf-8"))):
+            broken.append(link)
+    return broken
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_programs_print_what_the_page_says(page: Path) -> None:
+    for block, printed, promised in run_page(page.read_text(encoding="utf-8"), name_of(page)):
+        assert printed == promised, f"{name_of(page)}, line {block.line}"
+
+
+def test_the_readme_has_a_program_with_its_output_of_about_fifteen_lines() -> None:
+    checked = list(run_page((ROOT / "README.md").read_text(encoding="utf-8"), "README.md"))
+    assert checked
+    program = checked[0][0].content
+    assert len([line for line in program.splitlines() if line.strip()]) <= 25
+
+
+@pytest.mark.parametrize("page", WITH_LINKS, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        for link in links(page.read_text(encoding="utf-8")):
+            target = (page.parent / link.partition("#")[0]).resolve()
+            if target.suffix == ".md" and target not in reached:
+                waiting.append(target)
+    assert [name_of(page) for page in PAGES if page not in reached] == []
+
+
+def test_commands_named_in_the_readme_exist() -> None:
+    named = set(_MAKE.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert {"demo", "test"} <= named
+    assert named <= make_targets()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines_are_short(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    # A row of a table and a line of real output are as long as they are.
+    fenced = {line for block in blocks(page.read_text(encoding="utf-8")) for line in block.content.splitlines()}
+    assert [line for line in lines if len(line) >= 100 and not line.startswith("|") and line not in fenced] == []
+
+
+def test_a_wrong_output_is_noticed() -> None:
+    page = "```python\nx = 1\n```\n\n```python\nprint(x + 1)\n```\n\n```text\n3\n```\n"
+    ((block, printed, promised),) = run_page(page, "made up")
+    assert (block.line, printed, promised) == (6, "2\n", "3\n")
+
+
+def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# A title, here\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](there.md) [b](there.md#a-title-here) [c](gone.md) [d](there.md#gone) [e](https://example.org/)\n"
+    )
+    assert broken_links(page) == ["gone.md", "there.md#gone"]
+
+
+def cli(*arguments: str) -> str:
+    command = [sys.executable, "-m", "dovetail.cli", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, dovetail.cli; "
+        "print(*[name for name in ('pyspark', 'numba', 'sqlglot', 'pyarrow') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout == "\n"
+    assert cli("version").startswith("dovetail ")
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_a_check_that_holds() -> None:
+    shown = cli("demo", "--seconds", "0.5", "--seed", "3")
+    assert re.search(r"^query funnel$", shown, re.MULTILINE)
+    assert re.search(r"Checked [1-9][\d,]* funnel results .* with a batch join: the same rows\.$", shown, re.MULTILINE)
+    assert re.search(r"^clicks +[\d,]+ +[1-9]", shown, re.MULTILINE)  # some tuples were late
