@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_LINKS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
-_MAKE = re.compile(r"\bmake ([a-z-]+)")
+_MAKE = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def run_page(text: str, name: str) -> Iterator[tuple[Block, str, str]]:
     """Run the programs of a page; give each with a `text` block behind it, what it printed and what it should have."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     found = blocks(text)
-    for block, following in zip(found, [*found[1:], None], strict=True):
+    for block, following in zip(found, [*found[1:], None], strict=False):
         if block.language != "python":
             continue
         printed = io.StringIO()
@@ -89,11 +89,11 @@ def test_programs_print_what_the_page_says(page: Path) -> None:
         assert printed == promised, f"{name_of(page)}, line {block.line}"
 
 
-def test_the_readme_has_a_program_with_its_output_of_about_fifteen_lines() -> None:
+def test_the_readme_has_a_short_program_with_its_output() -> None:
     checked = list(run_page((ROOT / "README.md").read_text(encoding="utf-8"), "README.md"))
     assert checked
     program = checked[0][0].content
-    assert len([line for line in program.splitlines() if line.strip()]) <= 25
+    assert len([line for line in program.splitlines() if line.strip()]) <= 20
 
 
 @pytest.mark.parametrize("page", WITH_LINKS, ids=name_of)

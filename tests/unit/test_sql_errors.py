@@ -27,10 +27,10 @@ STREAMS = {
 }
 JOIN = "FROM clicks c, orders o [ROWS 9] WHERE c.id = o.id"
 SHAPE = "a query reads SELECT columns FROM stream alias [RANGE n UNIT], ... WHERE conditions"
-AGGREGATE = "aggregate the query's result, e.g. with Spark on session.dataframe(name)"
+AGGREGATE = "aggregate the query's results instead"
 SUBQUERY = "register the inner SELECT as a query of its own, or join its streams here"
 ENDLESS = "a continuous query has no end; do this to its result"
-CASTS = "casts go between numbers, between dates and timestamps, and from numbers, booleans and dates to string"
+CASTS = "casts go between numbers, between dates and timestamps, and from integers, decimals, booleans and dates to string"
 ON = "write JOIN ... ON a.key = b.key"
 KINDS = "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both "
 TIMES = "times take intervals: ts + INTERVAL 5 MINUTES, ts1 - ts2"
@@ -39,7 +39,7 @@ FUNCTIONS = (
     "known: ABS, COALESCE, CONCAT, GREATEST, IF, IFNULL, LEAST, LENGTH, LOWER, NULLIF, NVL, "
     "SUBSTR, SUBSTRING, TRIM, UPPER"
 )
-DOCUMENTATION = "see the documentation of queries for the SQL that is"
+DOCUMENTATION = "docs/query-language.md lists what is"
 
 
 def refusal(sql: str) -> QueryError:
@@ -91,7 +91,7 @@ Hint: add a condition between them, e.g. c.key = o.key""",
 GROUP BY is not supported
   line 4: GROUP BY c.id
           ^^^^^^^^
-Hint: aggregate the query's result, e.g. with Spark on session.dataframe(name)""",
+Hint: aggregate the query's results instead""",
     "": f"the query is empty\nHint: {SHAPE}",
 }
 

@@ -30,6 +30,9 @@ from dovetail.query.expressions import Column, Expression
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.schema import StreamSchema
 
+_PATIENCE_BITS = 5
+"""Lazy expiration lets a window outgrow itself by one part in 2 to this power."""
+
 
 class QueryRun:
     """A query at run time."""
@@ -247,10 +250,13 @@ class JoinGroup:
         return max(min(bounds), LONG_AGO) if bounds else LONG_AGO
 
     def expire(self, progress: Progress) -> None:
+        """Forget what has expired; when lazy, only once it is a few per cent of the window, because each look costs."""
+        lazy = self._config.expiration == "lazy"
         for stream, window in self.windows.items():
             bound = self.bound(stream, progress)
-            if bound > LONG_AGO:
+            if bound - window.expired_before > (window.longest >> _PATIENCE_BITS if lazy else 0):
                 window.store.expire_before(bound)
+                window.expired_before = bound
 
 
 def _interleave(

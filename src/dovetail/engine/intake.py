@@ -240,9 +240,9 @@ class Usage:
 
 @dataclass(slots=True)
 class Needs:
-    """What a window must hold for its usages: expressions by name, keys by their parts' names."""
+    """What must be computed for a window: columns that are not the stream's own, by name; keys, by their parts' names."""
 
-    columns: dict[str, Expression]
+    computed: dict[str, Expression]
     parts: dict[str, Expression]
     codes: set[KeyId]
 
@@ -263,7 +263,8 @@ def arrivals(batch: Batch, words: int, needs: Needs, usages: Iterable[Usage], *,
     part_codes = {name: codes_of(values.get(name, part)) for name, part in needs.parts.items()}
     return Arrivals(
         batch.ts,
-        {name: values.get(name, expression) for name, expression in needs.columns.items()},
+        batch.columns,
+        {name: values.get(name, expression) for name, expression in needs.computed.items()},
         {
             key: part_codes[key[0]] if len(key) == 1 else combine([part_codes[name] for name in key])
             for key in needs.codes

@@ -7,8 +7,9 @@ lies in memory where a stage keeps it in registers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,11 @@ from dovetail.query.expressions import Column, Expression
 
 _NO_CODES = np.zeros(0, np.uint64)
 _FIRST_CAPACITY = 1024
+_Kernel: TypeAlias = Callable[..., tuple[int, int, int, int]]
+# Called with prepared groups of arguments, which a checker cannot count.
+_probe_hash: _Kernel = probe_hash
+_probe_scan: _Kernel = probe_scan
+_scan_new: _Kernel = scan_new
 
 
 @dataclass(slots=True)
@@ -100,12 +106,15 @@ class _Search:
         self._rows, self._place, self._span, self._bit = member.store.rows, member.place, member.span, member.bit
         self._ends, self._flags = member.ends, member.store.flag_name(member.word)
         self._store, self._key = member.store, key_id(stage)
-        self._code = member.store.codes[self._key] if stage.key else ""
         self._driver = members[path.driver].place
         self._joined = np.array([members[before.alias].place for before in path.stages[:depth]], np.int64)
         self._started = path.driver in path.order[:depth]
         self._parts = [(members[part.source.alias], stored_name(part.source.expression)) for part in stage.key]
+        self._source = self._parts[0][0].store.rows if len(self._parts) == 1 else None
         self._codes = np.empty(0, np.uint64)
+        self._wanted: tuple[UInt64Array, int, int] = (_NO_CODES, -1, 0)
+        self._window: tuple[Any, ...] = ()
+        self._versions = (-1, -1)
         self._most_rows = stage_rows
         self.out = np.empty((min(_FIRST_CAPACITY, stage_rows), len(members) + 2), np.int64)
 
@@ -119,13 +128,24 @@ class _Search:
         shape = (self._place + 1, 1)
         return np.full(shape, self._rows.head), np.full(shape, self._rows.tail)
 
-    def _wanted(self, partial: Int64Array, count: int) -> tuple[UInt64Array, int, int]:
-        """Codes to look for, and the alias whose rows they are indexed by (-1: one for each partial result)."""
-        if not self._parts:
-            return _NO_CODES, -1, 0
+    def _refresh(self) -> None:
+        """Look up arrays again after a window has moved or grown."""
+        rows, arrays = self._rows, self._rows.arrays
+        self._versions = (rows.version, -1 if self._source is None else self._source.version)
         if len(self._parts) == 1:
             member, name = self._parts[0]
-            return member.store.rows.arrays[member.store.codes[(name,)]], member.place, member.store.rows.base
+            self._wanted = (member.store.rows.arrays[member.store.codes[(name,)]], member.place, member.store.rows.base)
+        code = arrays[self._store.codes[self._key]] if self._key else _NO_CODES
+        ts, last, flags = arrays["ts"], arrays[self._ends], arrays[self._flags]
+        if self.stage.access == "hash":
+            index = self._store.indexes[self._key]
+            chain = (index.shift, index.head, arrays[index.links])
+            self._window = (rows.base, *chain, code, ts, arrays["prefix_max"], last, flags)
+        else:
+            self._window = (rows.base, code, ts, last, flags)
+
+    def _mixed_codes(self, partial: Int64Array, count: int) -> UInt64Array:
+        """For a key of several parts: the code to look for, for each partial result."""
         if len(self._codes) < count:
             self._codes = np.empty(max(count, 2 * len(self._codes)), np.uint64)
         wanted, more = self._codes[:count], np.empty(count, np.uint64)
@@ -134,30 +154,35 @@ class _Search:
             gather_codes(partial, count, member.place, code, base, wanted if number == 0 else more)
             if number:
                 mix(wanted, more, wanted)
-        return wanted, -1, 0
+        return wanted
 
     def __call__(
         self, partial: Int64Array, count: int, at: int, cursor: int, bounds: Bounds
     ) -> tuple[int, int, int, int]:
         """Fill `out` from partial result `at`, row `cursor`, on; return as the kernels do."""
-        arrays, base = self._rows.arrays, self._rows.base
-        wanted, source, source_base = self._wanted(partial, count)
-        code = arrays[self._code] if self._code else _NO_CODES
-        ts, last, flags = arrays["ts"], arrays[self._ends], arrays[self._flags]
+        versions = self._versions
+        if versions[0] != self._rows.version or (self._source is not None and versions[1] != self._source.version):
+            self._refresh()
+        wanted = (self._mixed_codes(partial, count), -1, 0) if len(self._parts) > 1 else self._wanted
+        member = (self._place, self._span, self._bit)
         if self.stage.access == "new":
-            return scan_new(
-                partial, count, at, cursor, wanted, source, source_base, self._joined, bounds.limits, bounds.floors,
-                bounds.first, bounds.stop, self._place, self._span, self._bit, base, code, ts, last, flags, self.out,
+            return _scan_new(
+                partial, count, at, cursor, *wanted, self._joined, bounds.limits, bounds.floors, bounds.first, bounds.stop,
+                *member, *self._window, self.out,
             )  # fmt: skip
         limits, floors = (bounds.limits, bounds.floors) if self._started else self._before_driver()
-        if self.stage.access == "scan":
-            return probe_scan(
-                partial, count, at, cursor, wanted, source, source_base, limits, floors, self._driver, bounds.first,
-                self._place, self._span, self._bit, base, code, ts, last, flags, self.out,
-            )  # fmt: skip
-        index = self._store.indexes[self._key]
-        return probe_hash(
-            partial, count, at, cursor, wanted, source, source_base, limits, floors, self._driver, bounds.first,
-            self._place, self._span, self._bit, base, index.shift, index.head, arrays[index.links], code,
-            ts, arrays["prefix_max"], last, flags, self.out,
-        )  # fmt: skip
+        search = _probe_hash if self.stage.access == "hash" else _probe_scan
+        return search(
+            partial,
+            count,
+            at,
+            cursor,
+            *wanted,
+            limits,
+            floors,
+            self._driver,
+            bounds.first,
+            *member,
+            *self._window,
+            self.out,
+        )

@@ -86,6 +86,9 @@ class Progress:
         """
         if now is None:
             return
+        for progress in self.streams.values():
+            if progress.moved_at is None:
+                progress.moved_at = now  # a stream that never spoke has stood still since the first batch
         idle = [progress for progress in self.streams.values() if progress.is_idle(now)]
         active = [progress.watermark for progress in self.streams.values() if not progress.is_idle(now)]
         if not idle or not active or min(active) == LONG_AGO:

@@ -27,6 +27,8 @@ class Rows:
         self.attaching = position is not None
         self.base, self.tail, self.head, self.capacity = position or (0, 0, 0, SMALLEST_CAPACITY)
         self.arrays: dict[str, Array] = {}
+        self.version = 0
+        """Changes whenever an array or `base` does."""
 
     @property
     def position(self) -> list[int]:
@@ -42,6 +44,7 @@ class Rows:
 
     def add(self, name: str, dtype: DTypeLike, fill: object = 0) -> None:
         """Add an array, `fill` for rows already there; when attaching, open it."""
+        self.version += 1
         if self.attaching:
             self.arrays[name] = self.arena.open(f"{self.prefix}.{name}", dtype)[: self.capacity]
         else:
@@ -50,6 +53,7 @@ class Rows:
             self.arrays[name] = array
 
     def remove(self, name: str) -> None:
+        self.version += 1
         del self.arrays[name]
         self.arena.free(f"{self.prefix}.{name}")
 
@@ -77,6 +81,7 @@ class Rows:
             target[:kept] = array[alive]
             self.arrays[name] = target
         self.base, self.capacity = self.tail, grown
+        self.version += 1
 
     def keep(self, alive: BoolArray) -> None:
         """Forget the rows between tail and head that are not `alive`; the others are numbered anew, in the same order."""
@@ -86,3 +91,4 @@ class Rows:
             array[:kept] = array[span][alive]
         self.base = self.tail = self.head
         self.head += kept
+        self.version += 1

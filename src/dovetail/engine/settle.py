@@ -55,8 +55,7 @@ class SettledGroup(JoinGroup):
         """Take in tuples that may not be settled yet."""
         for stream, batch in batches.items():
             if stream in self.pending and len(batch):
-                columns = {f".{name}": values for name, values in batch.columns.items()}
-                self.pending[stream].append(Arrivals(batch.ts, columns, {}, []))
+                self.pending[stream].append(Arrivals(batch.ts, batch.columns, {}, {}, []))
 
     def settle(self, progress: Progress) -> dict[str, list[pa.Table]]:
         """Let the tuples below the frontier join."""

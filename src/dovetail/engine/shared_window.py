@@ -14,9 +14,9 @@ import pyarrow as pa
 from dovetail.engine.intake import Needs, Usage, free_bit
 from dovetail.engine.keys import is_exact
 from dovetail.engine.needs import AliasNeeds, stored_name
-from dovetail.engine.window_store import WindowStore
+from dovetail.engine.window_store import LONG_AGO, WindowStore
 from dovetail.query.expressions import Call, Column, Expression, cast, rename_alias
-from dovetail.query.model import CountWindow, JoinQuery, StreamRef
+from dovetail.query.model import CountWindow, JoinQuery, StreamRef, TimeWindow
 from dovetail.schema import StreamSchema, sql_type
 
 
@@ -31,6 +31,9 @@ class SharedWindow:
     needed: dict[tuple[str, str], AliasNeeds] = field(default_factory=dict)
     needs: Needs = field(default_factory=lambda: Needs({}, {}, set()))
     first_new: int = 0
+    expired_before: int = LONG_AGO
+    longest: int = 0
+    """The longest time window of any usage; 0 when all are count windows."""
 
     def add(self, query: JoinQuery, ref: StreamRef, needs: AliasNeeds, place: tuple[int, int] | None) -> Usage:
         """Let one alias use the window, at a given (word, bit) when restoring."""
@@ -86,14 +89,11 @@ class SharedWindow:
             store.add_codes(key)
         for key in sorted(total.indexes):
             store.add_index(key)
-        self.needs = Needs(total.columns, total.parts, total.codes)
-
-    @property
-    def longest(self) -> int:
-        """The longest time window of any usage; 0 when all are count windows."""
-        return max(
-            (ref.window.micros for ref in self.windows.values() if not isinstance(ref.window, CountWindow)), default=0
-        )
+        plain = [name for name, expression in total.columns.items() if isinstance(expression, Column)]
+        computed = {name: expression for name, expression in total.columns.items() if name not in plain}
+        self.needs = Needs(computed, total.parts, total.codes)
+        spans = [ref.window.micros for ref in self.windows.values() if isinstance(ref.window, TimeWindow)]
+        self.longest = max(spans, default=0)
 
 
 def alias_filters(query: JoinQuery, alias: str) -> tuple[Expression, ...]:

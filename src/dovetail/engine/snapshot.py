@@ -195,7 +195,7 @@ def _arrivals(store: WindowStore, table: pa.Table) -> Arrivals:
         codes = {key: combine([parts[part] for part in key]) for key in store.codes}
     except KeyError as error:
         raise StateError(f"the snapshot lacks {error} of window {store.name!r}") from None
-    return Arrivals(numbers("ts"), columns, codes, flags)
+    return Arrivals(numbers("ts"), {}, columns, codes, flags)
 
 
 def _whole(values: pa.ChunkedArray) -> pa.Array:

@@ -1,6 +1,6 @@
 """Compile every kernel before the first batch does.
 
-Compiled code is kept on disk beside the kernels (or where NUMBA_CACHE_DIR says), so this takes a second or two once and some
+Compiled code is kept on disk beside the kernels (or where NUMBA_CACHE_DIR says), so this takes some seconds once and some
 milliseconds afterwards.
 """
 

@@ -44,6 +44,9 @@ class Arrivals:
 
     ts: Int64Array
     columns: Mapping[str, pa.Array]
+    """The stream's columns, by their own names."""
+    computed: Mapping[str, pa.Array]
+    """Other columns of the window, by theirs."""
     codes: Mapping[KeyId, UInt64Array]
     flags: list[UInt64Array | np.uint64]
     """Per word, the flags of each row, or of all."""
@@ -190,8 +193,9 @@ class WindowStore:
         arrays["ts"][place:stop] = arrivals.ts
         for name, flags in zip(self._flag_names, arrivals.flags, strict=True):
             arrays[name][place:stop] = flags
+        computed = arrivals.computed
         for name, column in self.columns.items():
-            column.append(arrivals.columns[name], place, stop)
+            column.append(computed[name] if name in computed else arrivals.columns[name[1:]], place, stop)
         for key, name in self.codes.items():
             arrays[name][place:stop] = arrivals.codes[key]
         prefix_max = arrays["prefix_max"]

@@ -2,9 +2,9 @@
 
 Every function here takes bound expressions and gives one in which all coercions are written out as casts (see
 `expressions`). Constants are cast here rather than in every batch, where that loses nothing. Rules are Spark's in
-ANSI mode, with two exceptions made for streams: a string never turns silently into something else, and a decimal
-result that does not fit 38 digits is refused instead of losing scale. Errors carry no position; the caller knows the
-place.
+ANSI mode, with exceptions: a string never turns silently into something else; a decimal result that does not fit 38
+digits is refused instead of losing scale; `/` always gives a double; `%` of decimals keeps their common type; and casts
+that Spark allows and a join has little use for are refused. Errors carry no position; the caller knows the place.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ def convert(expression: Expression, dtype: pa.DataType) -> Expression:
         return moment_literal(str(expression.value), dtype)
     raise QueryError(
         f"cannot cast {type_name(source)} to {type_name(dtype)}",
-        "casts go between numbers, between dates and timestamps, and from numbers, booleans and dates to string",
+        "casts go between numbers, between dates and timestamps, and from integers, decimals, booleans and dates to string",
     )
 
 

@@ -40,7 +40,7 @@ _CLAUSES: dict[str, tuple[str, str]] = {
     "limit": ("LIMIT", _ENDLESS),
     "offset": ("OFFSET", _ENDLESS),
     "hint": ("HINT", "Dovetail's planner takes session.selectivity(...) instead"),
-    "into": ("INTO", "results go to the sinks given to start()"),
+    "into": ("INTO", "results are what push returns"),
 }
 _READ = {"expressions", "from_", "joins", "where"}
 

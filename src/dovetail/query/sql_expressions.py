@@ -27,7 +27,7 @@ from dovetail.schema import LARGEST_DECIMAL, MICROSECOND, TIMESTAMP, TIMESTAMP_N
 
 Handler: TypeAlias = "Callable[[ExpressionBinder, Any], Expression]"
 
-AGGREGATE_HINT = "aggregate the query's result, e.g. with Spark on session.dataframe(name)"
+AGGREGATE_HINT = "aggregate the query's results instead"
 SUBQUERY_HINT = "register the inner SELECT as a query of its own, or join its streams here"
 
 _TYPES = {
@@ -269,10 +269,10 @@ def _unsupported(node: exp.Expr, text: str) -> QueryError:
         return QueryError("subqueries are not supported", SUBQUERY_HINT)
     if isinstance(node, exp.Escape):
         return QueryError("LIKE ... ESCAPE is not supported", "escape with a backslash")
-    if isinstance(node, exp.Func):
+    if isinstance(node, exp.Func) and name.isidentifier():
         known = ", ".join(functions.FUNCTION_NAMES)
         return QueryError(f"function {name.upper()} is not supported; known: {known}", _function_hint(name))
-    return QueryError(f"{text!r} is not supported here", "see the documentation of queries for the SQL that is")
+    return QueryError(f"{text!r} is not supported here", "docs/query-language.md lists what is")
 
 
 def _function_hint(name: str) -> str:
