@@ -12,6 +12,11 @@ ORDERINGS = ("f-greedy",)
 MODES = ("lazy", "eager")
 
 
+def is_number(value: object) -> bool:
+    """Whether an option is a number (booleans are not)."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What the queries of a session may use together.
@@ -30,8 +35,8 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("cpu_ms_per_second", "memory_bytes"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"Budget({name}={value!r}): it must be above zero, or None for no limit")
+            if value is not None and not (is_number(value) and value > 0):
+                raise ConfigError(f"Budget({name}={value!r}): it must be a number above zero, or None for no limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +90,5 @@ class Config:
                 "Config(nested_loop='general') is an algorithm for lazy evaluation; evaluation is 'eager'",
                 "use nested_loop='naive' or 'multi-way', or evaluation='lazy'",
             )
-        if self.stage_rows < 1:
-            raise ConfigError(f"Config(stage_rows={self.stage_rows!r}): it must be at least 1")
+        if not isinstance(self.stage_rows, int) or self.stage_rows < 1:
+            raise ConfigError(f"Config(stage_rows={self.stage_rows!r}): it must be at least 1, and whole")

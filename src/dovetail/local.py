@@ -9,19 +9,20 @@ results = session.push({"clicks": table})["pairs"]
 
 from __future__ import annotations
 
-import time
+import time as clock
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from dovetail.config import Budget, Config
+from dovetail.config import Budget, Config, is_number
+from dovetail.engine.intake import LATEST
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
 from dovetail.errors import ConfigError, listed
-from dovetail.optimizer.hints import parse_hint
-from dovetail.optimizer.planner import plan_query
+from dovetail.optimizer.hints import hints_for, parse_hint
+from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.plan.explain import Explanation, explain
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.catalog import Catalog
@@ -69,8 +70,8 @@ class LocalSession:
         self._config = config or Config()
         self._catalog = Catalog()
         self._engine = ShardEngine(self._config)
-        self._hints: dict[str, float] = {}
-        self._orders: dict[str, Orders] = {}
+        self._hints: dict[frozenset[str], float] = {}
+        self._choices: dict[str, PlanChoices] = {}
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 
@@ -112,7 +113,8 @@ class LocalSession:
                 f"stream {name!r}: got a {type(schema).__name__} as schema; expected a pyarrow.Schema",
                 "for a table use table.schema",
             )
-        if rate is not None and not rate > 0:
+        _check_name("stream", name)
+        if rate is not None and not (is_number(rate) and rate > 0):
             raise ConfigError(f"stream {name!r}: rate is {rate!r}; it must be above zero, or None when unknown")
         declared = StreamSchema(
             name,
@@ -139,16 +141,19 @@ class LocalSession:
         probe_orders
             Forces the order in which the new tuples of an alias meet the other windows, e.g. `{"a": ("c", "b")}`.
         """
+        _check_name("query", name)
         query = parse_query(name, sql, self._catalog.streams)
-        plan = plan_query(query, self._catalog.streams, self._config, self._selectivities(query.aliases), probe_orders)
-        self._catalog.add_query(query)
-        self._orders[name] = probe_orders or {}
+        self._catalog.check_new_query(name)
+        choices = PlanChoices(hints_for(self._hints, query.aliases), probe_orders)
+        plan = plan_query(query, self._catalog.streams, self._config, choices)
         self._engine.add_query(plan)
+        self._catalog.add_query(query)
+        self._choices[name] = choices
 
     def drop_query(self, name: str) -> None:
         """Stop a query and free what only it needed."""
         self._catalog.drop_query(name)
-        self._orders.pop(name)
+        del self._choices[name]
         self._engine.drop_query(name)
 
     def selectivity(self, condition: str, value: float) -> None:
@@ -156,14 +161,9 @@ class LocalSession:
 
         It holds for queries registered afterwards that join those aliases.
         """
-        if not 0 < value <= 1:
+        if not (is_number(value) and 0 < value <= 1):
             raise ConfigError(f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1")
-        parse_hint(condition)
-        self._hints[condition] = value
-
-    def _selectivities(self, aliases: Sequence[str]) -> dict[frozenset[str], float]:
-        hints = {parse_hint(condition): value for condition, value in self._hints.items()}
-        return {pair: value for pair, value in hints.items() if pair.issubset(aliases)}
+        self._hints[parse_hint(condition)] = value
 
     # -- data ---------------------------------------------------------------------------------------------------------------
 
@@ -183,17 +183,28 @@ class LocalSession:
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
         if now is not None:
             return self._engine.push(batch, _micros(now))
-        return self._engine.push(batch, time.time_ns() // 1000 if self._engine.needs_clock else None)
+        return self._engine.push(batch, clock.time_ns() // 1000 if self._engine.needs_clock else None)
 
     def advance(self, times: Mapping[str, datetime | int]) -> dict[str, pa.Table]:
         """Tell streams that their event time has come to `times` (datetimes, or microseconds since 1970) without tuples.
 
         Old state is let go and settled results are returned, as if a tuple of that time had come.
         """
+        if not isinstance(times, Mapping):
+            raise ConfigError(f"advance got a {type(times).__name__}; expected {{stream name: time}}")
         unknown = [stream for stream in times if stream not in self._catalog.streams]
         if unknown:
             raise ConfigError(f"advance names {listed(unknown)}; declared streams: {listed(self._catalog.streams)}")
-        return self._engine.advance({s: t if isinstance(t, int) else _micros(t) for s, t in times.items()})
+        micros = {}
+        for stream, time in times.items():
+            if not isinstance(time, int | datetime) or isinstance(time, bool):
+                raise ConfigError(
+                    f"advance: the time of {stream!r} is {time!r}; expected a datetime or microseconds since 1970"
+                )
+            micros[stream] = time if isinstance(time, int) else _micros(time)
+            if abs(micros[stream]) > LATEST:
+                raise ConfigError(f"advance: the time of {stream!r} is out of range: {time!r}")
+        return self._engine.advance(micros)
 
     # -- what it does -------------------------------------------------------------------------------------------------------
 
@@ -212,27 +223,26 @@ class LocalSession:
 
     def snapshot(self) -> bytes:
         """Everything needed to go on elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
-        return write_snapshot(
-            self._engine, {"hints": self._hints, "orders": {q: dict(o) for q, o in self._orders.items()}}
-        )
+        hints = [[sorted(pair), value] for pair, value in self._hints.items()]
+        choices = {name: choice.to_json() for name, choice in self._choices.items()}
+        return write_snapshot(self._engine, {"hints": hints, "choices": choices})
 
     @classmethod
     def restore(cls, blob: bytes) -> LocalSession:
         """A session that goes on where `snapshot` was taken."""
         stored = read_snapshot(blob)
         session = cls(config=stored.config)
-        session._hints = dict(stored.extra["hints"])
+        session._hints = {frozenset(pair): value for pair, value in stored.extra["hints"]}
         for schema in stored.streams:
             session._catalog.add_stream(schema)
             session._engine.add_stream(schema)
         plans = {}
         for name, sql in stored.queries:
             query = parse_query(name, sql, session._catalog.streams)
-            orders = stored.extra["orders"][name]
-            hints = session._selectivities(query.aliases)
-            plans[name] = plan_query(query, session._catalog.streams, session._config, hints, orders)
+            choices = PlanChoices.from_json(stored.extra["choices"][name])
+            plans[name] = plan_query(query, session._catalog.streams, session._config, choices)
             session._catalog.add_query(query)
-            session._orders[name] = orders
+            session._choices[name] = choices
         stored.fill(session._engine, plans)
         return session
 
@@ -240,3 +250,8 @@ class LocalSession:
 def _micros(moment: datetime) -> int:
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def _check_name(kind: str, name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"the name of a {kind} is {name!r}; it must be text")

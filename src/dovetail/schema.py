@@ -63,10 +63,16 @@ class StreamSchema:
             repeated = sorted({name for name in names if names.count(name) > 1})
             raise SchemaError(f"stream {self.name!r} declares a column twice: {listed(repeated)}")
         for option, column in (("event_time", self.event_time), ("progress_by", self.progress_by)):
-            if column is not None and column not in names:
+            if column not in names and (column is not None or option == "event_time"):
                 raise SchemaError(
                     f"stream {self.name!r}: {option}={column!r} is not one of its columns: {listed(names)}"
                 )
+        if self.progress_by is not None and sql_type(self.columns.field(self.progress_by).type) is None:
+            raise SchemaError(
+                f"stream {self.name!r}: progress_by={self.progress_by!r} has type "
+                f"{self.columns.field(self.progress_by).type}, whose values cannot be compared",
+                "use a column that names the file or partition, such as a string or a number",
+            )
         time_type = self.columns.field(self.event_time).type
         if not pa.types.is_timestamp(time_type):
             raise SchemaError(
@@ -84,11 +90,31 @@ def stored_type(declared: pa.DataType) -> pa.DataType:
     """The type a declared column is kept and returned with: encodings removed, values unchanged."""
     if pa.types.is_dictionary(declared) or pa.types.is_run_end_encoded(declared):
         return stored_type(declared.value_type)
-    if pa.types.is_string_view(declared):
+    return _without_views(declared)
+
+
+def _without_views(declared: pa.DataType) -> pa.DataType:
+    """Views, inside nested types too, as plain strings and binaries: Arrow cannot gather them there."""
+    types = pa.types
+    if types.is_string_view(declared):
         return pa.string()
-    if pa.types.is_binary_view(declared):
+    if types.is_binary_view(declared):
         return pa.binary()
+    if types.is_struct(declared):
+        return pa.struct([_stored_field(field) for field in declared])
+    if types.is_map(declared):
+        return pa.map_(_without_views(declared.key_type), _stored_field(declared.item_field), declared.keys_sorted)
+    if types.is_fixed_size_list(declared):
+        return pa.list_(_stored_field(declared.value_field), declared.list_size)
+    if types.is_large_list(declared):
+        return pa.large_list(_stored_field(declared.value_field))
+    if types.is_list(declared):
+        return pa.list_(_stored_field(declared.value_field))
     return declared
+
+
+def _stored_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_without_views(field.type))
 
 
 def stored_schema(declared: pa.Schema) -> pa.Schema:

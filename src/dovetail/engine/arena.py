@@ -6,6 +6,7 @@ An array is known by its name. Allocating a name again replaces the array; reade
 from __future__ import annotations
 
 import mmap
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +23,7 @@ class Arena(Protocol):
 
     def allocate(self, name: str, dtype: DTypeLike, length: int) -> Array: ...
 
-    def open(self, name: str, dtype: DTypeLike) -> Array: ...
+    def open(self, name: str, dtype: DTypeLike, length: int) -> Array: ...
 
     def put(self, name: str, values: pa.Array) -> pa.Array: ...
 
@@ -37,7 +38,7 @@ class HeapArena:
     def allocate(self, name: str, dtype: DTypeLike, length: int) -> Array:  # noqa: ARG002
         return np.empty(length, dtype)
 
-    def open(self, name: str, dtype: DTypeLike) -> Array:  # noqa: ARG002
+    def open(self, name: str, dtype: DTypeLike, length: int) -> Array:  # noqa: ARG002
         raise StateError(f"array {name!r} lived in another process's memory", "use a MappedArena to share arrays")
 
     def put(self, name: str, values: pa.Array) -> pa.Array:  # noqa: ARG002
@@ -64,12 +65,17 @@ class MappedArena:
             file.truncate(max(1, length) * np.dtype(dtype).itemsize)
             return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype)[:length]
 
-    def open(self, name: str, dtype: DTypeLike) -> Array:
+    def open(self, name: str, dtype: DTypeLike, length: int) -> Array:
         try:
             with self._path(name).open("r+b") as file:
-                return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype)
+                array = np.frombuffer(mmap.mmap(file.fileno(), 0), dtype)
         except FileNotFoundError:
             raise StateError(f"array {name!r} is missing from {self.directory}") from None
+        except ValueError as error:
+            raise StateError(f"array {name!r} in {self.directory} is damaged: {error}") from None
+        if len(array) < length:
+            raise StateError(f"array {name!r} in {self.directory} is cut short: {len(array)} of {length} entries")
+        return array[:length]
 
     def put(self, name: str, values: pa.Array) -> pa.Array:
         table = pa.table({"values": values})
@@ -82,10 +88,13 @@ class MappedArena:
             table = pa.ipc.open_file(pa.memory_map(str(self._path(name)))).read_all()
         except FileNotFoundError:
             raise StateError(f"values {name!r} are missing from {self.directory}") from None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise StateError(f"values {name!r} in {self.directory} are damaged: {error}") from None
         return table.column(0).combine_chunks()
 
     def free(self, name: str) -> None:
         self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        return self.directory / name.replace("/", "%2F").replace("\0", "%00")
+        # Names hold users' column names, of any length and with any character; digests are good file names.
+        return self.directory / blake2b(name.encode(), digest_size=16).hexdigest()

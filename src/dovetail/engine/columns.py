@@ -21,6 +21,7 @@ _SMALL_OFFSET, _LARGE_OFFSET = np.dtype(np.int32), np.dtype(np.int64)
 _NO_BYTES = np.zeros(0, np.uint8)
 _MOST_CHUNKS = 16
 _SMALLEST_HEAP = 1 << 14
+_WIDEST_NUMBER = 8
 
 
 def column_for(rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> Column:
@@ -37,18 +38,19 @@ def is_fixed_width(dtype: pa.DataType) -> bool:
     types = pa.types
     if types.is_fixed_size_binary(dtype):
         return bool(dtype.byte_width > 0)
-    return bool(types.is_primitive(dtype) or types.is_decimal(dtype) or types.is_boolean(dtype))
+    return bool(
+        types.is_primitive(dtype) or types.is_decimal(dtype) or types.is_boolean(dtype) or types.is_interval(dtype)
+    )
 
 
 def storage_dtype(dtype: pa.DataType) -> np.dtype[np.generic]:
     """The NumPy type that holds the bits of a fixed-width Arrow type."""
     if pa.types.is_boolean(dtype):
         return np.dtype(np.uint8)
-    if pa.types.is_decimal(dtype) or pa.types.is_fixed_size_binary(dtype):
-        return np.dtype(f"V{dtype.bit_width // 8}")
-    if pa.types.is_floating(dtype):
-        return np.dtype(f"f{dtype.bit_width // 8}")
-    return np.dtype(f"i{dtype.bit_width // 8}")
+    width = dtype.bit_width // 8
+    if pa.types.is_decimal(dtype) or pa.types.is_fixed_size_binary(dtype) or width > _WIDEST_NUMBER:
+        return np.dtype(f"V{width}")
+    return np.dtype(f"f{width}" if pa.types.is_floating(dtype) else f"i{width}")
 
 
 def fixed_values(values: pa.Array, dtype: np.dtype[np.generic]) -> Array:
@@ -91,6 +93,7 @@ class Column(ABC):
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
         self._rows = rows
         self._name = name
+        self._values = f"value:{name}"
         self.type = dtype
 
     @abstractmethod
@@ -124,7 +127,7 @@ class _NullableColumn(Column):
 
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType, *, nulls: bool) -> None:
         super().__init__(rows, name, dtype)
-        self._validity = f"{name}?"
+        self._validity = f"valid:{name}"
         self._nulls = nulls
         if nulls:
             rows.add(self._validity, np.uint8)
@@ -152,19 +155,19 @@ class FixedColumn(_NullableColumn):
         super().__init__(rows, name, dtype, nulls=bool(position and position[0]))
         self._dtype = storage_dtype(dtype)
         self._packed = pa.types.is_boolean(dtype)
-        rows.add(name, self._dtype, np.zeros((), self._dtype))
+        rows.add(self._values, self._dtype, np.zeros((), self._dtype))
 
     @property
     def position(self) -> list[int]:
         return [int(self._nulls)]
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
-        self._rows.arrays[self._name][first:stop] = fixed_values(values, self._dtype)
+        self._rows.arrays[self._values][first:stop] = fixed_values(values, self._dtype)
         if self._nulls or values.null_count:
             self._append_validity(values, first, stop)
 
     def take(self, places: Int64Array) -> pa.Array:
-        values = self._rows.arrays[self._name].take(places)
+        values = self._rows.arrays[self._values].take(places)
         if self._packed:
             values = np.packbits(values, bitorder="little")
         validity = self._take_validity(places) if self._nulls else None
@@ -176,7 +179,7 @@ class FixedColumn(_NullableColumn):
 
     def remove(self) -> None:
         super().remove()
-        self._rows.remove(self._name)
+        self._rows.remove(self._values)
 
 
 class TimeColumn(Column):
@@ -204,26 +207,26 @@ class TimeColumn(Column):
 class BytesColumn(_NullableColumn):
     """Strings and binaries: a start and a length per row, and a heap of bytes that moves forward like the rows.
 
-    `position`: whether there are NULLs, the heap position of the heap's first byte, and that after its last.
+    `position`: whether there are NULLs, the heap positions of its first byte and after its last, and its capacity.
     """
 
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
-        nulls, self.heap_base, self.heap_end = position or (0, 0, 0)
+        nulls, self.heap_base, self.heap_end, capacity = position or (0, 0, 0, _SMALLEST_HEAP)
         super().__init__(rows, name, dtype, nulls=bool(nulls))
-        self._starts, self._lengths = f"{name}@", f"{name}#"
+        self._starts, self._lengths = f"start:{name}", f"length:{name}"
         rows.add(self._starts, np.int64)
         rows.add(self._lengths, np.int64)
-        self._heap_name = f"{rows.prefix}.{name}.heap"
+        self._heap_name = f"{rows.prefix}.heap:{name}"
         self._large = is_large(dtype)
         self.heap: ByteArray = (
-            rows.arena.open(self._heap_name, np.uint8)
+            rows.arena.open(self._heap_name, np.uint8, capacity)
             if position
-            else rows.arena.allocate(self._heap_name, np.uint8, _SMALLEST_HEAP)
+            else rows.arena.allocate(self._heap_name, np.uint8, capacity)
         )
 
     @property
     def position(self) -> list[int]:
-        return [int(self._nulls), self.heap_base, self.heap_end]
+        return [int(self._nulls), self.heap_base, self.heap_end, len(self.heap)]
 
     @property
     def starts(self) -> Int64Array:
@@ -298,7 +301,7 @@ class NestedColumn(Column):
 
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
         super().__init__(rows, name, dtype)
-        self._places = f"{name}>"
+        self._places = f"place:{name}"
         rows.add(self._places, np.int64)
         self._end, *self._chunk_starts = position or (0,)
         self._chunks = [rows.arena.get(self._chunk_name(start)) for start in self._chunk_starts]
@@ -308,7 +311,7 @@ class NestedColumn(Column):
         return [self._end, *self._chunk_starts]
 
     def _chunk_name(self, start: int) -> str:
-        return f"{self._rows.prefix}.{self._name}.chunk.{start}"
+        return f"{self._rows.prefix}.chunk {start}:{self._name}"
 
     @property
     def _first(self) -> int:

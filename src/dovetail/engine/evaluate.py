@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail._typing import BoolArray
+from dovetail.engine.columns import fixed_values, storage_dtype
 from dovetail.query.expressions import Call, Column, Expression, Literal
 
 Resolve: TypeAlias = Callable[[Column], pa.Array]
@@ -184,27 +185,43 @@ def _cast_to(values: pa.Array, dtype: pa.DataType) -> pa.Array:
         return _to_decimal(values, dtype)
     if types.is_integer(source) and types.is_integer(dtype):
         return _narrow(values, dtype)
-    if types.is_timestamp(source) and types.is_date32(dtype):
-        return pc.floor_temporal(_micros(values), unit="day").cast(dtype)
-    if types.is_timestamp(dtype):
-        return _micros(values).cast(dtype)
-    if types.is_fixed_size_binary(source):
-        return values.cast(pa.binary())
+    if types.is_temporal(source) and types.is_temporal(dtype):
+        return _cast_time(values, dtype)
+    if types.is_decimal(source) and types.is_floating(dtype):
+        return _decimal_to_floating(values).cast(dtype, safe=False)
     return values.cast(dtype, safe=False)
 
 
-def _micros(values: pa.Array) -> pa.Array:
-    """Timestamps of any unit, or dates, as timestamps in microseconds of the same zone; finer digits are cut off downwards."""
-    if pa.types.is_date(values.type):
-        return values.cast(pa.timestamp("us"))
-    if values.type.unit != "us":
-        if values.type.unit == "ns":
-            values = pc.floor_temporal(values.cast(pa.timestamp("ns")), unit="microsecond").cast(
-                pa.timestamp("us", tz=values.type.tz)
-            )
-        else:
-            values = values.cast(pa.timestamp("us", tz=values.type.tz))
-    return values
+def _rescaled(values: pa.Array, dtype: pa.DataType, multiplier: int, divisor: int) -> pa.Array:
+    """Times as whole numbers of another unit: finer digits are cut off downwards, what does not fit is NULL."""
+    numbers = fixed_values(values, storage_dtype(values.type)).astype(np.int64)
+    valid = (
+        np.ones(len(values), np.bool_) if not values.null_count else values.is_valid().to_numpy(zero_copy_only=False)
+    )
+    if multiplier > 1:
+        limit = np.iinfo(np.int64).max // multiplier
+        valid = valid & (numbers <= limit) & (numbers >= -limit)
+        numbers = np.where(valid, numbers, 0) * multiplier
+    numbers = numbers // divisor
+    whole = pa.array(numbers, pa.int64(), mask=~valid)
+    return (whole.cast(pa.int32()) if pa.types.is_date32(dtype) else whole).cast(dtype)
+
+
+def _unit_size(dtype: pa.DataType) -> tuple[int, int]:
+    """A time type's unit in microseconds, as a fraction."""
+    if pa.types.is_date32(dtype):
+        return 86_400_000_000, 1
+    if pa.types.is_date64(dtype):
+        return 1_000, 1
+    return {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}[dtype.unit]
+
+
+def _cast_time(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    multiplier, divisor = _unit_size(values.type)
+    target, _ = _unit_size(dtype)
+    if multiplier >= target:
+        return _rescaled(values, dtype, multiplier // target, divisor)
+    return _rescaled(values, dtype, 1, target // multiplier)
 
 
 def _narrow(values: pa.Array, dtype: pa.DataType) -> pa.Array:
@@ -232,6 +249,11 @@ def _decimal_to_integer(values: pa.Array, dtype: pa.DataType) -> pa.Array:
         return pc.trunc(values).cast(pa.decimal128(max(1, values.type.precision - values.type.scale), 0)).cast(dtype)
     except pa.ArrowInvalid:
         return pa.array([None if v is None else _fitting(int(v), dtype) for v in values.to_pylist()], dtype)
+
+
+def _decimal_to_floating(values: pa.Array) -> pa.Array:
+    """The nearest double. Arrow's own cast is off by a bit at times; reading the decimal text is not."""
+    return values.cast(pa.string()).cast(pa.float64())
 
 
 def _to_decimal(values: pa.Array, dtype: pa.DataType) -> pa.Array:

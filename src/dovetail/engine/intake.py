@@ -18,11 +18,13 @@ from dovetail.engine.progress import PartitionValue, StreamProgress, partition_h
 from dovetail.engine.window_store import LONG_AGO, Arrivals, KeyId
 from dovetail.errors import SchemaError, listed
 from dovetail.query.expressions import Column, Expression
-from dovetail.schema import StreamSchema, sql_type, type_name
+from dovetail.schema import StreamSchema, stored_type, type_name
 
-_LATEST = 1 << 61
+LATEST = 1 << 61
+"""The largest event time, in microseconds; sums of times and windows then stay in range."""
 _MICROS = {"ms": 1_000, "s": 1_000_000}
 _WORD_BITS = 64
+_SAME_TEXT = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})
 _INT64 = np.dtype(np.int64)
 _NO_FLAGS = np.uint64(0)
 
@@ -93,7 +95,7 @@ class Reader:
 
 
 def _check_range(schema: StreamSchema, smallest: int, largest: int) -> None:
-    if smallest < -_LATEST or largest > _LATEST:
+    if smallest < -LATEST or largest > LATEST:
         raise SchemaError(
             f"stream {schema.name!r}: an event time in column {schema.event_time!r} is out of range",
             "event times must lie within 70,000 years of 1970; mind the unit of epoch numbers",
@@ -146,28 +148,25 @@ def _check_names(schema: StreamSchema, found: list[str]) -> None:
 
 def _conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
     if values.type != field.type:
-        encoded = pa.types.is_dictionary(values.type) or pa.types.is_run_end_encoded(values.type)
-        same_kind = sql_type(values.type) is not None and sql_type(values.type) == sql_type(field.type)
-        text = {pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()}
-        if (
-            not encoded
-            and not (same_kind and values.type in text)
-            and values.type not in (pa.string_view(), pa.binary_view())
-        ):
+        if not _same_values(values.type, field.type):
             raise SchemaError(
                 f"stream {stream!r}: column {field.name!r} has type {values.type}; declared {field.type} "
                 f"({type_name(field.type)})",
                 "cast the table to the declared schema before pushing it",
             )
-        try:
-            values = values.cast(field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise SchemaError(
-                f"stream {stream!r}: column {field.name!r} has type {values.type}, which does not fit {field.type}: {error}"
-            ) from None
+        if pa.types.is_run_end_encoded(values.type):
+            chunks = [pc.run_end_decode(chunk) for chunk in values.chunks]
+            values = pa.chunked_array(chunks, values.type.value_type)
+        values = values.cast(field.type)
     if values.num_chunks == 1:
         return values.chunk(0)
     return values.combine_chunks() if values.num_chunks else pa.array([], field.type)
+
+
+def _same_values(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether two types differ in encoding only."""
+    plain = stored_type(found)
+    return plain == declared or any(plain in group and declared in group for group in _SAME_TEXT)
 
 
 def in_time_order(batch: Batch) -> Batch:

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from dovetail._typing import Int64Array
+from dovetail.engine.evaluate import evaluate
+from dovetail.engine.keys import codes_of
 from dovetail.engine.window_store import LONG_AGO
-from dovetail.schema import StreamSchema
+from dovetail.query.expressions import Column, cast
+from dovetail.schema import StreamSchema, sql_type
 
-PartitionValue = str | int | bool | None
+PartitionValue = str | int | None
 
 
 @dataclass(slots=True)
@@ -78,8 +81,8 @@ class Progress:
         progress = self.streams[stream]
         progress.head = max(progress.head, time)
 
-    def lift_idle(self, now: int | None) -> None:
-        """Bring idle streams up to the slowest of the others, so that they hold nobody's state.
+    def lift_idle(self, now: int | None, related: Mapping[str, set[str]]) -> None:
+        """Bring idle streams up to the slowest active one that they are joined with, so that they hold nobody's state.
 
         A tuple that comes after all and lies behind is then late, and counted: dropping state without moving H would lose
         its results silently.
@@ -89,12 +92,12 @@ class Progress:
         for progress in self.streams.values():
             if progress.moved_at is None:
                 progress.moved_at = now  # a stream that never spoke has stood still since the first batch
-        idle = [progress for progress in self.streams.values() if progress.is_idle(now)]
-        active = [progress.watermark for progress in self.streams.values() if not progress.is_idle(now)]
-        if not idle or not active or min(active) == LONG_AGO:
-            return
-        for progress in idle:
-            progress.head = max(progress.head, min(active) + progress.schema.lateness)
+        for name, progress in self.streams.items():
+            if progress.is_idle(now):
+                others = (self.streams[other] for other in related.get(name, ()) if other != name)
+                active = [other.watermark for other in others if not other.is_idle(now)]
+                if active and min(active) > LONG_AGO:
+                    progress.head = max(progress.head, min(active) + progress.schema.lateness)
 
     def metrics(self, stream: str) -> dict[str, int | None]:
         progress = self.streams[stream]
@@ -107,6 +110,9 @@ class Progress:
 
 
 def partition_heads(ts: Int64Array, partitions: pa.Array) -> dict[PartitionValue, int]:
-    """The largest event time of each partition."""
-    largest = pa.table({"p": partitions, "t": ts}).group_by("p").aggregate([("t", "max")])
+    """The largest event time of each partition: texts by themselves, other values by their codes, which JSON can hold."""
+    kind = sql_type(partitions.type)
+    values = evaluate(cast(Column("", "p", partitions.type), kind), lambda _: partitions, len(partitions))
+    keys = values if pa.types.is_string(kind) else pa.array(codes_of(values), mask=values.is_null().to_numpy(False))
+    largest = pa.table({"p": keys, "t": ts}).group_by("p").aggregate([("t", "max")])
     return dict(zip(largest["p"].to_pylist(), largest["t_max"].to_pylist(), strict=True))

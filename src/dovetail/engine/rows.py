@@ -46,7 +46,7 @@ class Rows:
         """Add an array, `fill` for rows already there; when attaching, open it."""
         self.version += 1
         if self.attaching:
-            self.arrays[name] = self.arena.open(f"{self.prefix}.{name}", dtype)[: self.capacity]
+            self.arrays[name] = self.arena.open(f"{self.prefix}.{name}", dtype, self.capacity)
         else:
             array = self.arena.allocate(f"{self.prefix}.{name}", dtype, self.capacity)
             array[: self.head - self.base] = fill

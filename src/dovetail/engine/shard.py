@@ -31,6 +31,7 @@ class ShardEngine:
         self.streams: dict[str, StreamSchema] = {}
         self.progress = Progress({})
         self._readers: dict[str, Reader] = {}
+        self._related: dict[str, set[str]] = {}
         self.batches = 0
         self.needs_clock = False
         self.joined = JoinGroup("joined", self.streams, self.config, self.arena)
@@ -47,12 +48,19 @@ class ShardEngine:
     def add_query(self, plan: QueryPlan) -> None:
         """Start a query. It sees the tuples of later batches only."""
         self._group_for(plan.query).add_query(plan)
+        self.relate()
+
+    def relate(self) -> None:
+        """Note which streams are joined with which."""
+        joins = [{ref.stream for ref in run.plan.query.refs} for group in self.groups for run in group.runs.values()]
+        self._related = {stream: set().union(*(join for join in joins if stream in join)) for stream in self.streams}
 
     def drop_query(self, name: str) -> None:
         group = self.group_of(name)
         group.drop_query(name)
         if group is not self.joined and not group.runs:
             del self.settled[group.name]
+        self.relate()
 
     def group_of(self, name: str) -> JoinGroup:
         return next(group for group in self.groups if name in group.runs)
@@ -114,7 +122,7 @@ class ShardEngine:
             progress.late += judged.late
             progress.ahead += judged.ahead
             progress.observe(judged.largest, judged.heads, now)
-        self.progress.lift_idle(now)
+        self.progress.lift_idle(now, self._related)
 
     def _finish(self, results: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
         for settled in self.settled.values():

@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ from dovetail.schema import StreamSchema
 
 MAGIC = b"DOVETAIL"
 VERSION = 1
-_HEADER = struct.Struct("<8sIQ")
+_HEADER = struct.Struct("<8sI16sQ")
+"""Magic, format version, digest of all that follows it, length of the JSON."""
 _LENGTH = struct.Struct("<Q")
 
 
@@ -55,7 +57,7 @@ class StoredShard:
 def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
     """The whole state of an engine, and whatever JSON its session adds."""
     header = json.dumps(manifest(engine) | {"extra": extra}).encode()
-    parts = [_HEADER.pack(MAGIC, VERSION, len(header)), header]
+    parts = [header]
     for store in _stores(engine):
         sink = pa.BufferOutputStream()
         table = _table(store)
@@ -63,16 +65,23 @@ def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
             writer.write_table(table)
         content = sink.getvalue()
         parts += [_LENGTH.pack(len(content)), content.to_pybytes()]
-    return b"".join(parts)
+    content = b"".join(parts)
+    return _HEADER.pack(MAGIC, VERSION, _digest(len(header), content), len(header)) + content
+
+
+def _digest(length: int, content: bytes | memoryview) -> bytes:
+    return blake2b(content, digest_size=16, key=_LENGTH.pack(length)).digest()
 
 
 def read_snapshot(blob: bytes) -> StoredShard:
     """Check a snapshot and read its declarations and tables."""
     if len(blob) < _HEADER.size or blob[: len(MAGIC)] != MAGIC:
         raise StateError("this is not a Dovetail snapshot", "pass the bytes that snapshot() returned")
-    _, version, length = _HEADER.unpack_from(blob)
+    _, version, digest, length = _HEADER.unpack_from(blob)
     if version != VERSION:
         raise StateError(f"the snapshot has format version {version}; this release reads version {VERSION}")
+    if digest != _digest(length, memoryview(blob)[_HEADER.size :]):
+        raise StateError("the snapshot is damaged: its digest does not match", "take it again, or use an earlier one")
     end = _HEADER.size + length
     try:
         content = json.loads(blob[_HEADER.size : end])
@@ -157,6 +166,7 @@ def _restore_queries(
             group.add_query(plans[query["name"]], places)
             group.runs[query["name"]].results = query["results"]
         group.positions = {}
+    engine.relate()
     for store in _stores(engine):
         store.attached()
 

@@ -8,6 +8,7 @@ enough), the window is rewritten without them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,13 +121,13 @@ class WindowStore:
 
     def add_codes(self, key: KeyId) -> None:
         if key not in self.codes:
-            self.codes[key] = f"code:{'|'.join(key)}"
+            self.codes[key] = f"code:{json.dumps(key)}"
             self.rows.add(self.codes[key], np.uint64)
 
     def add_index(self, key: KeyId) -> None:
         self.add_codes(key)
         if key not in self.indexes:
-            links = f"next:{'|'.join(key)}"
+            links = f"next:{json.dumps(key)}"
             self.rows.add(links, np.int64, -1)
             self.indexes[key] = self._empty_index(links)
             if self._position is None:
@@ -223,7 +224,7 @@ class WindowStore:
         bits = (self.rows.capacity // 2 - 1).bit_length()
         name = f"{self.name}.head:{links}"
         if self._position is not None:
-            head = self._arena.open(name, np.int64)
+            head = self._arena.open(name, np.int64, 1 << bits)
         else:
             head = self._arena.allocate(name, np.int64, 1 << bits)
             head[:] = -1

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 from dovetail.errors import ConfigError
 
 _QUALIFIED = re.compile(r"([A-Za-z_]\w*)\s*\.\s*[A-Za-z_`]")
 
 
+def hints_for(hints: Mapping[frozenset[str], float], aliases: Iterable[str]) -> dict[frozenset[str], float]:
+    """The hints about pairs of a query's aliases."""
+    known = set(aliases)
+    return {pair: value for pair, value in hints.items() if pair <= known}
+
+
 def parse_hint(condition: str) -> frozenset[str]:
     """The two aliases that a condition such as `i.ad_id = c.ad_id` joins."""
-    pair = frozenset(_QUALIFIED.findall(condition))
+    pair = frozenset(_QUALIFIED.findall(condition)) if isinstance(condition, str) else frozenset()
     if len(pair) != 2:
         raise ConfigError(
             f"selectivity({condition!r}, ...): it must name two aliases",

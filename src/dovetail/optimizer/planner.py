@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
@@ -14,21 +16,37 @@ from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 
 
-def plan_query(
-    query: JoinQuery,
-    streams: Mapping[str, StreamSchema],
-    config: Config,
-    hints: Mapping[frozenset[str], float],
-    orders: Mapping[str, Sequence[str]] | None = None,
-) -> QueryPlan:
-    """Choose an order and an access path for every input.
+@dataclass(frozen=True)
+class PlanChoices:
+    """What a user asked of one query's plan."""
 
-    `orders` forces the order of some inputs: the other aliases in probe order, or all aliases for a nested-loop plan in which
-    new tuples stand further in.
-    """
-    graph = join_graph(query, streams, hints)
+    hints: Mapping[frozenset[str], float] = field(default_factory=dict)
+    """Selectivities, by pair of aliases."""
+    orders: Mapping[str, Sequence[str]] | None = None
+    """Probe orders forced on some inputs: the other aliases, or all of them for a nested-loop plan in which new tuples stand
+    further in."""
+
+    def to_json(self) -> dict[str, Any]:
+        hints = [[sorted(pair), value] for pair, value in self.hints.items()]
+        return {"hints": hints, "orders": {alias: list(order) for alias, order in (self.orders or {}).items()}}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> PlanChoices:
+        return cls({frozenset(pair): value for pair, value in stored["hints"]}, stored["orders"])
+
+
+def plan_query(
+    query: JoinQuery, streams: Mapping[str, StreamSchema], config: Config, choices: PlanChoices | None = None
+) -> QueryPlan:
+    """Choose an order and an access path for every input."""
+    choices = choices or PlanChoices()
+    graph = join_graph(query, streams, choices.hints)
     access = _access_rule(query, graph, config)
-    forced = orders or {}
+    forced = choices.orders or {}
+    if not isinstance(forced, Mapping):
+        raise PlanError(
+            f"query {query.name!r}: probe orders are {forced!r}; expected {{alias: (other aliases in order)}}"
+        )
     unknown = [alias for alias in forced if alias not in query.aliases]
     if unknown:
         raise PlanError(
@@ -84,6 +102,10 @@ def _access_rule(query: JoinQuery, graph: JoinGraph, config: Config) -> AccessRu
 
 
 def _checked_order(query: JoinQuery, driver: str, order: Sequence[str], config: Config) -> tuple[str, ...]:
+    if not isinstance(order, Sequence):
+        raise PlanError(
+            f"query {query.name!r}: the probe order of {driver!r} is {order!r}; expected a sequence of aliases"
+        )
     complete = tuple(order) if driver in order else (driver, *order)
     if sorted(complete) != sorted(query.aliases):
         raise PlanError(

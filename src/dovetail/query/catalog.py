@@ -29,9 +29,12 @@ class Catalog:
             raise ConfigError(f"stream {schema.name!r} is already declared", "give the second one another name")
         self._streams[schema.name] = schema
 
+    def check_new_query(self, name: str) -> None:
+        if name in self._queries:
+            raise ConfigError(f"query {name!r} is already registered", "drop it first, or give it another name")
+
     def add_query(self, query: JoinQuery) -> None:
-        if query.name in self._queries:
-            raise ConfigError(f"query {query.name!r} is already registered", "drop it first, or give it another name")
+        self.check_new_query(query.name)
         self._queries[query.name] = query
 
     def drop_query(self, name: str) -> JoinQuery:

@@ -57,7 +57,7 @@ def _bound(source: SourceText, node: exp.Expr, scope: Scope, binder: ExpressionB
         return [_Item(_qualified(column), column, place) for column in columns]
     given = isinstance(node, exp.Alias)
     expression = binder.bind(node.this if given else node)
-    if pa.types.is_null(expression.type):
+    if pa.types.is_null(expression.type) and not isinstance(expression, Column):
         raise QueryError("this column has no type", "write CAST(NULL AS type)")
     if given:
         return [_Item(node.alias, expression, place, given=True)]
