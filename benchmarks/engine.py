@@ -13,7 +13,8 @@ Runners:
 - `duckdb`: one batch join over the whole input, which sees everything at once and keeps no window; a yardstick, not a stream.
 
 Input is generated before the clock starts. Incremental runners take the same Arrow tables, push by push, and give Arrow tables; DuckDB
-has its input in tables of its own beforehand. Runs are interleaved, round by round, and the median counts. `--bounded` instead pushes 50 windows' worth through one session and shows that memory stays flat.
+has its input in tables of its own beforehand. Runs are interleaved, round by round, and the median counts. `--bounded` instead
+pushes 50 windows' worth through one session and shows that memory stays flat.
 """
 
 from __future__ import annotations

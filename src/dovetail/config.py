@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from dovetail.errors import ConfigError
 
@@ -13,8 +14,8 @@ MODES = ("lazy", "eager")
 
 
 def is_number(value: object) -> bool:
-    """Whether an option is a number (booleans are not)."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether an option is a finite number (booleans are not)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class Config:
         windows expected to be large, a scan of the others), `auto` (an index wherever an equality allows it).
     nested_loop
         Where new tuples stand in a nested-loop plan (Golab and Özsu): in the outermost loop (`multi-way`, section 3.2), at their
-        stream's place in one global order (`naive`, 3.1), or wherever it is cheapest (`general`, 3.3).
+        stream's place in one global order (`naive`, 3.1), or wherever it is cheapest (`general`, 3.3). Loops outside the new
+        tuples run once per batch.
     evaluation
         `lazy` joins a batch at a time; `eager` joins each tuple, in event-time order, with exactly those before it.
     expiration

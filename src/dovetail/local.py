@@ -66,6 +66,8 @@ class LocalSession:
                 f"LocalSession(budget={budget!r}): budgets are not enforced by this release",
                 "leave the budget out; metrics() shows the state that queries hold",
             )
+        if config is not None and not isinstance(config, Config):
+            raise ConfigError(f"LocalSession(config=...) is a {type(config).__name__}; expected a dovetail.Config")
         warm_up()
         self._config = config or Config()
         self._catalog = Catalog()
@@ -182,6 +184,8 @@ class LocalSession:
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
         if now is not None:
+            if not isinstance(now, datetime):
+                raise ConfigError(f"push(now=...) is {now!r}; expected a datetime")
             return self._engine.push(batch, _micros(now))
         return self._engine.push(batch, clock.time_ns() // 1000 if self._engine.needs_clock else None)
 

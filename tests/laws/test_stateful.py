@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from cases import Pair, configs
 from hypothesis import note, settings
@@ -87,7 +88,7 @@ class Sessions(RuleBasedStateMachine):
         first, second = self.waiting.pop(0), self.waiting.pop(0)
         merged: dict[str, Any] = dict(first)
         for name, table in second.items():
-            merged[name] = dt_concat(merged[name], table) if name in merged else table
+            merged[name] = pa.concat_tables([merged[name], table]) if name in merged else table
         self._push(merged)
 
     @rule()
@@ -122,9 +123,5 @@ class Sessions(RuleBasedStateMachine):
         self.patch.undo()
 
 
-def dt_concat(first: Any, second: Any) -> Any:
-    return type(first).from_batches(first.to_batches() + second.to_batches())
-
-
 TestSessions = Sessions.TestCase
-TestSessions.settings = settings(stateful_step_count=20)
+TestSessions.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=20)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
-import dovetail as dt
 from cases import Pair
+
+import dovetail as dt
 from dovetail.testing import random_scenario
 
 CONFIG = dt.Config()

@@ -59,9 +59,8 @@ def joined(streams: Mapping[str, StreamStatistics], select: str = "*") -> str:
     """All windows on one common attribute."""
     names = [f"s{name}" for name in streams]
     windows = ", ".join(f"s{name} [RANGE {s.window} SECONDS]" for name, s in streams.items())
-    return f"SELECT {select} FROM {windows} WHERE " + " AND ".join(
-        f"{names[0]}.attr = {name}.attr" for name in names[1:]
-    )
+    equalities = " AND ".join(f"{names[0]}.attr = {name}.attr" for name in names[1:])
+    return f"SELECT {select} FROM {windows} WHERE {equalities}"
 
 
 def start(streams: Streams, config: dt.Config, orders: Orders | None = None, select: str = "*") -> dt.LocalSession:

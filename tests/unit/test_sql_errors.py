@@ -30,7 +30,9 @@ SHAPE = "a query reads SELECT columns FROM stream alias [RANGE n UNIT], ... WHER
 AGGREGATE = "aggregate the query's results instead"
 SUBQUERY = "register the inner SELECT as a query of its own, or join its streams here"
 ENDLESS = "a continuous query has no end; do this to its result"
-CASTS = "casts go between numbers, between dates and timestamps, and from integers, decimals, booleans and dates to string"
+CASTS = (
+    "casts go between numbers, between dates and timestamps, and from integers, decimals, booleans and dates to string"
+)
 ON = "write JOIN ... ON a.key = b.key"
 KINDS = "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both "
 TIMES = "times take intervals: ts + INTERVAL 5 MINUTES, ts1 - ts2"

@@ -86,8 +86,9 @@ def test_time_windows_over_fifty_windows(size: int, mode: str) -> None:
         found.append(session.push(batch)["q"])
         most = max(most, *held(session).values())
     assert numbers(found) == batch_join(streams["a"], streams["b"], WINDOW)
-    # After a batch a window holds what a later tuple of the other stream may meet; the streams drift apart by a second or so.
-    assert most <= 1.3 * RATE * WINDOW + 2 * RATE
+    # After a batch a window holds what a later tuple of the other stream may meet. Of 10,000 random times the n-th of two streams
+    # lie up to sqrt(10,000) / RATE = 5 s apart; twice that is never reached.
+    assert most <= RATE * (WINDOW + 10)
 
 
 @pytest.mark.parametrize("size", [13, 400])
@@ -102,7 +103,7 @@ def test_disorder_within_the_lateness_loses_nothing(size: int) -> None:
         most = max(most, *held(session).values())
     assert all(stream["late"] == 0 for stream in session.metrics()["streams"].values())
     assert numbers(found) == batch_join(streams["a"], streams["b"], WINDOW)
-    assert most <= 1.3 * RATE * (WINDOW + 2 * disorder) + 2 * RATE
+    assert most <= RATE * (WINDOW + 10 + 2 * disorder)
 
 
 def test_the_longest_window_of_any_query_counts_and_only_while_it_runs() -> None:
@@ -217,11 +218,11 @@ def test_count_windows(size: int) -> None:
     assert most <= REWRITE + 2 * size
 
 
-@pytest.mark.parametrize("partitions", [3, 1000])
+@pytest.mark.parametrize("partitions", [3, 300])
 def test_partitioned_count_windows_with_rare_values(partitions: int) -> None:
     # Partition -1 is seen at the start and never again; its two last tuples stay in the window for good, in front of all others.
     rng = np.random.default_rng(partitions)
-    size, count = 500, 40_000
+    size, count = 500, 15_000
     streams = {"a": tuples(rng, count, keys=20), "b": tuples(rng, count, keys=20)}
     part = rng.integers(0, partitions, count)
     part[:5] = -1
@@ -248,18 +249,21 @@ def test_small_rewrites_against_the_oracle(monkeypatch: pytest.MonkeyPatch) -> N
     schemas = [StreamSchema(name, SCHEMA, "ts", lateness=2 * SECOND) for name in ("a", "b")]
     catalog = {schema.name: schema for schema in schemas}
     windows = ("RANGE 2 s", "ROWS 3", "PARTITION BY n ROWS 1")
+    text = "SELECT a.ts AS i, b.ts AS j, c.ts AS l FROM a [A], b [B], a c [RANGE 1 s] WHERE a.k = b.k AND b.k = c.k"
     queries = {
-        f"{left}, {right}": f"SELECT a.ts AS i, b.ts AS j, c.ts AS l FROM a [{left}], b [{right}], a c [RANGE 1 s]"
-        " WHERE a.k = b.k AND b.k = c.k"
-        for left in windows
-        for right in windows
+        f"{one}, {two}": text.replace("[A]", f"[{one}]").replace("[B]", f"[{two}]")
+        for one in windows
+        for two in windows
     }
     rng = random.Random(4)
     pushes: Batches = []
     for second in range(30):
         batch = {}
         for name in ("a", "b"):
-            rows = [(second * SECOND + rng.randint(-2, 1) * SECOND // 2, rng.randint(0, 2), rng.randint(0, 4)) for _ in range(3)]
+            rows = [
+                (second * SECOND + rng.randint(-2, 1) * SECOND // 2, rng.randint(0, 2), rng.randint(0, 4))
+                for _ in range(3)
+            ]
             if second in (8, 20):
                 rows.append(((second + 2) * SECOND, rng.randint(0, 2), 99))  # ahead of its time
             times, keys, parts = zip(*rows, strict=True)

@@ -125,8 +125,9 @@ def judge(batch: Batch, progress: StreamProgress, now: int | None) -> Judged:
             batch = batch.take(np.flatnonzero(near))
     if len(batch):
         watermark = progress.watermark
-        judged.late, batch.in_order, smallest, judged.largest = survey(batch.ts, watermark)
-        _check_range(progress.schema, smallest, judged.largest)
+        late, in_order, smallest, largest = survey(batch.ts, watermark)
+        judged.late, batch.in_order, judged.largest = int(late), bool(in_order), int(largest)
+        _check_range(progress.schema, smallest, largest)
         if progress.schema.progress_by is not None:
             judged.heads = partition_heads(batch.ts, batch.columns[progress.schema.progress_by])
         if judged.late:

@@ -73,9 +73,9 @@ def _digest(length: int, content: bytes | memoryview) -> bytes:
     return blake2b(content, digest_size=16, key=_LENGTH.pack(length)).digest()
 
 
-def read_snapshot(blob: bytes) -> StoredShard:
+def read_snapshot(blob: object) -> StoredShard:
     """Check a snapshot and read its declarations and tables."""
-    if len(blob) < _HEADER.size or blob[: len(MAGIC)] != MAGIC:
+    if not isinstance(blob, bytes) or len(blob) < _HEADER.size or blob[: len(MAGIC)] != MAGIC:
         raise StateError("this is not a Dovetail snapshot", "pass the bytes that snapshot() returned")
     _, version, digest, length = _HEADER.unpack_from(blob)
     if version != VERSION:

@@ -221,7 +221,7 @@ class WindowStore:
 
     def _empty_index(self, links: str) -> HashIndex:
         # At most half of the capacity is alive after a move, so chains hold about one living row.
-        bits = (self.rows.capacity // 2 - 1).bit_length()
+        bits = max(1, (self.rows.capacity // 2 - 1).bit_length())
         name = f"{self.name}.head:{links}"
         if self._position is not None:
             head = self._arena.open(name, np.int64, 1 << bits)
