@@ -151,6 +151,10 @@ class JoinGroup:
             self.windows[stream] = SharedWindow(self._streams[stream], store)
         return self.windows[stream]
 
+    def stores(self, stream: str) -> list[WindowStore]:
+        """Where the group keeps tuples of a stream."""
+        return [self.windows[stream].store] if stream in self.windows else []
+
     # -- joining ------------------------------------------------------------------------------------------------------------
 
     def prepare(self, batches: Mapping[str, Batch], *, all_rows: bool = False) -> dict[str, Arrivals]:
@@ -184,6 +188,11 @@ class JoinGroup:
             for stream in step:
                 self._drive(stream, incoming, ranks, progress, matches)
         return {name: self.runs[name].gather(found) for name, found in matches.items() if len(found)}
+
+    def load(self, incoming: Mapping[str, Arrivals]) -> None:
+        """Insert arrivals whose results have been found before."""
+        for stream, arrived in incoming.items():
+            self.windows[stream].first_new = self.windows[stream].store.append(arrived)
 
     def _drive(
         self,

@@ -51,6 +51,10 @@ class SettledGroup(JoinGroup):
         super().drop_query(name)
         self.pending = {stream: store for stream, store in self.pending.items() if stream in self.windows}
 
+    def stores(self, stream: str) -> list[WindowStore]:
+        waiting = [self.pending[stream]] if stream in self.pending else []
+        return super().stores(stream) + waiting
+
     def wait(self, batches: Mapping[str, Batch]) -> None:
         """Take in tuples that may not be settled yet."""
         for stream, batch in batches.items():
@@ -59,11 +63,17 @@ class SettledGroup(JoinGroup):
 
     def settle(self, progress: Progress) -> dict[str, list[pa.Table]]:
         """Let the tuples below the frontier join."""
+        ready = self._ready(progress)
+        return self.join(ready, progress, together=True) if ready else {}
+
+    def settle_loaded(self, progress: Progress) -> None:
+        """Let tuples below the frontier in whose results have been found before."""
+        self.load(self._ready(progress))
+
+    def _ready(self, progress: Progress) -> dict[str, Arrivals]:
         frontier = progress.watermark(self.frontier)
         ready = {stream: batch for stream, store in self.pending.items() if (batch := _take_before(store, frontier))}
-        if not ready:
-            return {}
-        return self.join(self.prepare(ready, all_rows=True), progress, together=True)
+        return self.prepare(ready, all_rows=True)
 
     def expire(self, progress: Progress) -> None:
         frontier = progress.watermark(self.frontier)

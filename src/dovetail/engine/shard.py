@@ -13,7 +13,7 @@ import pyarrow as pa
 from dovetail.config import Config
 from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import JoinGroup, QueryRun
-from dovetail.engine.intake import Judged, Reader, judge
+from dovetail.engine.intake import Judged, Reader, in_time_order, judge
 from dovetail.engine.progress import Progress
 from dovetail.engine.settle import SettledGroup
 from dovetail.errors import ConfigError, listed
@@ -109,6 +109,29 @@ class ShardEngine:
             group.wait(accepted)
         return self._finish(results)
 
+    def load(self, tables: Mapping[str, pa.Table], heads: Mapping[str, int]) -> None:
+        """Fill an empty engine with tuples that were accepted, and joined, before; `heads` is how far streams had come.
+
+        What is loaded at once need not have arrived at once: only later batches produce results.
+        """
+        batches = {stream: self._readers[stream].read(table) for stream, table in tables.items()}
+        for batch in batches.values():
+            batch.in_order = False
+        accepted = {stream: in_time_order(batch) for stream, batch in batches.items() if len(batch)}
+        self.joined.load(self.joined.prepare(accepted))
+        for stream, head in heads.items():
+            self.progress.advance(stream, head)
+        for group in self.settled.values():
+            group.wait(accepted)
+            group.settle_loaded(self.progress)
+        for joined in self.groups:
+            joined.expire(self.progress)
+
+    def oldest(self, stream: str) -> int | None:
+        """The smallest event time of a tuple of `stream` that is still held; None when there is none."""
+        held = [store.living("ts") for group in self.groups for store in group.stores(stream) if len(store.rows)]
+        return min(int(ts.min()) for ts in held) if held else None
+
     def advance(self, times: Mapping[str, int]) -> dict[str, pa.Table]:
         """Move streams' progress without tuples; return the results that this settles."""
         for stream, time in times.items():
@@ -149,9 +172,7 @@ class ShardEngine:
         for stream in self.streams:
             tuples, nbytes = 0, 0
             for group in self.groups:
-                stores = [group.windows[stream].store] if stream in group.windows else []
-                if isinstance(group, SettledGroup) and stream in group.pending:
-                    stores.append(group.pending[stream])
+                stores = group.stores(stream)
                 tuples += sum(len(store.rows) for store in stores)
                 nbytes += sum(store.nbytes for store in stores)
             streams[stream] = {**self.progress.metrics(stream), "state_tuples": tuples, "state_bytes": nbytes}
