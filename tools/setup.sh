@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Create a virtual environment with the pinned requirements and this package in it: tools/setup.sh [directory]
-# Set PYTHON to choose the interpreter.
+# Spark also needs a Java runtime, which is looked for at the end. Set PYTHON to choose the interpreter, JAVA_HOME the Java.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv}
@@ -24,6 +24,19 @@ apt_install() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 && return 0
   apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# Spark's own rule: JAVA_HOME goes before the PATH. A Java older than 9 calls itself 1.8.
+java_major() {
+  local java=java
+  if [ -n "${JAVA_HOME:-}" ]; then java=$JAVA_HOME/bin/java; fi
+  "$java" -version 2>&1 | sed -nE 's/.* version "(1\.)?([0-9]+).*/\2/p' | head -n 1
+}
+
+java_recent() {
+  local major
+  major=$(java_major) || true
+  [ "${major:-0}" -ge 17 ]
 }
 
 if ! python=$(find_python); then
@@ -56,4 +69,23 @@ say "Installing the pinned requirements (a few minutes the first time) ..."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 "$venv/bin/python" -m pip install --quiet --require-hashes -r requirements/dev.txt
 "$venv/bin/python" -m pip install --quiet --no-deps --no-build-isolation -e .
+
+# With JAVA_HOME set, a Java from apt-get would not be used: it is the variable that has to change.
+if ! java_recent; then
+  if [ -z "${JAVA_HOME:-}" ] && may_install; then
+    apt_install openjdk-17-jre-headless || apt_install default-jre-headless || true
+    hash -r
+  fi
+  if ! java_recent; then
+    major=$(java_major) || true
+    say "Spark needs Java 17 or later; found: ${major:-none}${JAVA_HOME:+ (JAVA_HOME is $JAVA_HOME)}."
+    if [ -n "${JAVA_HOME:-}" ]; then
+      say "Hint: run 'unset JAVA_HOME', or set it to a Java 17; then 'make setup' again."
+    else
+      say "Hint: on Debian or Ubuntu run 'sudo apt-get install openjdk-17-jre-headless', elsewhere install a Java 17 from"
+      say "      https://adoptium.net and set JAVA_HOME to its directory; then run 'make setup' again."
+    fi
+    exit 1
+  fi
+fi
 say "Done: $venv is ready."

@@ -20,8 +20,10 @@ from dovetail.errors import (
 )
 
 if TYPE_CHECKING:
-    from dovetail import optimizer
+    from dovetail import optimizer, spark
     from dovetail.local import LocalSession
+    from dovetail.spark import sinks
+    from dovetail.spark.session import Session
 
 __all__ = [
     "Budget",
@@ -33,13 +35,22 @@ __all__ = [
     "PlanError",
     "QueryError",
     "SchemaError",
+    "Session",
     "StateError",
     "optimizer",
+    "sinks",
+    "spark",
 ]
 
 __version__ = "0.1.0"
 
-_LAZY = {"LocalSession": ("dovetail.local", "LocalSession"), "optimizer": ("dovetail.optimizer", None)}
+_LAZY = {
+    "LocalSession": ("dovetail.local", "LocalSession"),
+    "Session": ("dovetail.spark.session", "Session"),
+    "optimizer": ("dovetail.optimizer", None),
+    "sinks": ("dovetail.spark.sinks", None),
+    "spark": ("dovetail.spark", None),
+}
 
 
 def __getattr__(name: str) -> Any:

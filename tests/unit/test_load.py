@@ -6,9 +6,9 @@ import random
 
 import pyarrow as pa
 import pytest
+from cases import MODES
 
 import dovetail as dt
-from cases import MODES
 from dovetail.engine.shard import ShardEngine
 from dovetail.optimizer.planner import plan_query
 from dovetail.query.sql import parse_query

@@ -8,7 +8,7 @@ whatever its windows' stores already hold.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +19,20 @@ from dovetail.engine.arena import Arena
 from dovetail.engine.columns import Column as StoredColumn
 from dovetail.engine.evaluate import evaluate
 from dovetail.engine.intake import Batch, arrivals
+from dovetail.engine.keys import coordinates
 from dovetail.engine.matches import Matches, Member
-from dovetail.engine.needs import plan_needs
+from dovetail.engine.needs import plan_needs, stored_name
 from dovetail.engine.probe import Bounds, PathRunner
 from dovetail.engine.progress import Progress
 from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.window_store import LONG_AGO, Arrivals, Position, WindowStore
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Column, Expression
-from dovetail.query.model import CountWindow, JoinQuery
+from dovetail.query.model import CountWindow, JoinQuery, Key
 from dovetail.schema import StreamSchema
 
+Cell: TypeAlias = Sequence[tuple[Key, int, int]]
+"""Which results a shard may emit: for each key, into how many parts its axis is cut, and the shard's part."""
 _PATIENCE_BITS = 5
 """Lazy expiration lets a window outgrow itself by one part in 2 to this power."""
 
@@ -37,8 +40,9 @@ _PATIENCE_BITS = 5
 class QueryRun:
     """A query at run time."""
 
-    def __init__(self, plan: QueryPlan, members: dict[str, Member], stage_rows: int) -> None:
+    def __init__(self, plan: QueryPlan, members: dict[str, Member], stage_rows: int, cell: Cell = ()) -> None:
         self.plan = plan
+        self._cell = [(members[key.alias], stored_name(key.expression), share, part) for key, share, part in cell]
         self.members = members
         self.schema = plan.query.schema
         self.results = 0
@@ -52,7 +56,11 @@ class QueryRun:
         return "", None, expression
 
     def gather(self, matches: Matches) -> list[pa.Table]:
-        """The output columns of results."""
+        """The output columns of results, those that belong to another cell left out."""
+        for member, name, share, part in self._cell:
+            rows = member.store.rows
+            codes = rows[member.store.codes[(name,)]][matches.of(member.place) - rows.base]
+            matches.keep(coordinates(codes, share) == part)
         self.results += len(matches)
         return self._tables({alias: matches.of(m.place) - m.store.rows.base for alias, m in self.members.items()})
 
@@ -113,7 +121,7 @@ class JoinGroup:
         self._retention: dict[str, list[tuple[tuple[str, ...], int]]] = {}
         self._drivers: dict[str, list[_Driver]] = {}
 
-    def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None) -> None:
+    def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None, cell: Cell = ()) -> None:
         """Start a query; `places` are its aliases' flag bits when its windows already hold them."""
         needs = plan_needs(plan)
         members = {}
@@ -121,7 +129,7 @@ class JoinGroup:
             window = self._window(ref.stream)
             usage = window.add(plan.query, ref, needs[ref.alias], places[ref.alias] if places else None)
             members[ref.alias] = Member(number, window.store, ref.window, usage.word, usage.bit)
-        self.runs[plan.query.name] = QueryRun(plan, members, self._config.stage_rows)
+        self.runs[plan.query.name] = QueryRun(plan, members, self._config.stage_rows, cell)
         self._list_drivers()
 
     def _list_drivers(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dovetail._typing import UInt64Array
+from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.columns import byte_values, fixed_values, storage_dtype, valid_mask
 from dovetail.engine.kernels.index import hash_bytes, mix
 
@@ -56,6 +56,16 @@ def _codes(values: pa.Array) -> UInt64Array:
         numbers[np.isnan(numbers)] = np.nan
         return numbers.view(np.uint64)
     return bits.astype(np.int64).view(np.uint64)
+
+
+def coordinates(codes: UInt64Array, share: int) -> Int64Array:
+    """Where codes lie on an axis that is cut into `share` parts; another hash than the indexes', so that both spread."""
+    mixed = codes ^ (codes >> np.uint64(33))
+    mixed = mixed * np.uint64(0xFF51AFD7ED558CCD)
+    mixed ^= mixed >> np.uint64(33)
+    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+    mixed ^= mixed >> np.uint64(33)
+    return (mixed % np.uint64(share)).astype(np.int64)
 
 
 def combine(codes: list[UInt64Array]) -> UInt64Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from dovetail._typing import Int64Array
+from dovetail._typing import BoolArray, Int64Array
 from dovetail.engine.columns import BytesColumn
 from dovetail.engine.evaluate import is_true
 from dovetail.engine.kernels.matches import keep_marked_results, mark_equal_bytes, mark_equal_codes, transpose
@@ -65,6 +65,11 @@ class Matches:
         self.reserve(count)
         transpose(partial, count, self.rows, self.count)
         self.count += count
+
+    def keep(self, marked: BoolArray) -> None:
+        """Drop the results that are not marked."""
+        if not marked.all():
+            self.count = keep_marked_results(self.rows, 0, marked.astype(np.int64))
 
     def of(self, place: int, begin: int = 0) -> Int64Array:
         """The row numbers of one alias, from result `begin` on."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dovetail._typing import BoolArray
 from dovetail.config import Config
 from dovetail.engine.arena import Arena
-from dovetail.engine.group import JoinGroup
+from dovetail.engine.group import Cell, JoinGroup
 from dovetail.engine.intake import Batch, in_content_order
 from dovetail.engine.progress import Progress
 from dovetail.engine.shared_window import SharedWindow
@@ -37,8 +37,8 @@ class SettledGroup(JoinGroup):
         self.frontier = frontier
         self.pending: dict[str, WindowStore] = {}
 
-    def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None) -> None:
-        super().add_query(plan, places)
+    def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None, cell: Cell = ()) -> None:
+        super().add_query(plan, places, cell)
         for stream in self.windows:
             if stream not in self.pending:
                 name = f"{self.name}.{stream}.pending"

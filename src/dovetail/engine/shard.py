@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.arena import Arena, HeapArena
-from dovetail.engine.group import JoinGroup, QueryRun
+from dovetail.engine.group import Cell, JoinGroup, QueryRun
 from dovetail.engine.intake import Judged, Reader, in_time_order, judge
 from dovetail.engine.progress import Progress
 from dovetail.engine.settle import SettledGroup
@@ -45,9 +45,9 @@ class ShardEngine:
 
     # -- queries ------------------------------------------------------------------------------------------------------------
 
-    def add_query(self, plan: QueryPlan) -> None:
-        """Start a query. It sees the tuples of later batches only."""
-        self._group_for(plan.query).add_query(plan)
+    def add_query(self, plan: QueryPlan, cell: Cell = ()) -> None:
+        """Start a query. It sees the tuples of later batches only; `cell` is the shard's own part of the results."""
+        self._group_for(plan.query).add_query(plan, cell=cell)
         self.relate()
 
     def relate(self) -> None:

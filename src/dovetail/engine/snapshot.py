@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.arena import Arena
-from dovetail.engine.group import JoinGroup
+from dovetail.engine.group import Cell, JoinGroup
 from dovetail.engine.keys import combine
 from dovetail.engine.progress import StreamProgress
 from dovetail.engine.settle import SettledGroup
@@ -111,13 +111,15 @@ def manifest(engine: ShardEngine) -> dict[str, Any]:
     }
 
 
-def attach(arena: Arena, stored: Mapping[str, Any], plans: Mapping[str, QueryPlan]) -> ShardEngine:
+def attach(
+    arena: Arena, stored: Mapping[str, Any], plans: Mapping[str, QueryPlan], cells: Mapping[str, Cell] | None = None
+) -> ShardEngine:
     """An engine over the arrays that another one, whose `manifest` this is, left in `arena`."""
     described = _stored(dict(stored), [])
     engine = ShardEngine(described.config, arena)
     for schema in described.streams:
         engine.add_stream(schema)
-    _restore_queries(engine, described.manifest, plans, attaching=True)
+    _restore_queries(engine, described.manifest, plans, cells, attaching=True)
     return engine
 
 
@@ -149,7 +151,12 @@ def _group_json(group: JoinGroup) -> dict[str, Any]:
 
 
 def _restore_queries(
-    engine: ShardEngine, stored: Mapping[str, Any], plans: Mapping[str, QueryPlan], *, attaching: bool = False
+    engine: ShardEngine,
+    stored: Mapping[str, Any],
+    plans: Mapping[str, QueryPlan],
+    cells: Mapping[str, Cell] | None = None,
+    *,
+    attaching: bool = False,
 ) -> None:
     engine.batches = stored["batches"]
     for stream in stored["streams"]:
@@ -163,7 +170,7 @@ def _restore_queries(
         group.positions = stored["stores"] if attaching else {}
         for query in entry["queries"]:
             places = {alias: (word, bit) for alias, (word, bit) in query["places"].items()}
-            group.add_query(plans[query["name"]], places)
+            group.add_query(plans[query["name"]], places, (cells or {}).get(query["name"], ()))
             group.runs[query["name"]].results = query["results"]
         group.positions = {}
     engine.relate()

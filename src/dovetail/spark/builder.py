@@ -1,0 +1,197 @@
+"""A good local Spark session for newcomers, and the check of anybody's own.
+
+`session` needs no knowledge of Spark: it gives an embedded session that retries a task whose worker died, keeps state in RocksDB and
+runs Python workers with this very interpreter. `check` refuses a session only for what is known to break the pipeline, and names the
+line that mends it. It reads the session and changes nothing: an option set behind the user's back would also hold for their other
+queries.
+
+What `check` lets pass, on purpose (each tried on Spark 4.3.0):
+
+- any `spark.sql.session.timeZone`: `mapInArrow` gets a timestamp as microseconds since 1970 in UTC whatever the zone; only the Arrow
+  type's label differs (`timestamp[us, tz=<session zone>]`);
+- any `spark.sql.execution.arrow.maxRecordsPerBatch`: zero or less lifts the limit of rows, and that of bytes still holds;
+- any `spark.sql.shuffle.partitions`, and RocksDB without changelog checkpointing: slower, not wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from dovetail.errors import ConfigError, listed
+
+OLDEST = (4, 3)
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
+_FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
+_LOOPBACK = "127.0.0.1"
+# What a worker imports, and how to install it. PySpark speaks to the state store in Protocol Buffers without asking for the package:
+# lacking it, the query ends with "driver worker exited unexpectedly (crashed)".
+_WORKER_NEEDS = {
+    "dovetail": "dovetail",
+    "numba": "numba",
+    "pandas": "pandas<3",
+    "pyarrow": "pyarrow",
+    "google.protobuf.descriptor": "protobuf>=6.33.5",
+}
+# Run by another interpreter: prints those of its arguments that it cannot find. It looks, and imports nothing heavy.
+_LOOK = """
+import importlib.util, sys
+for module in sys.argv[1:]:
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        print(module)
+"""
+
+
+def session(
+    cores: int | str = "*", memory: str = "2g", name: str = "dovetail", *, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Give a local Spark session that suits Dovetail.
+
+    The process's session, if it has one already, is returned as it is once `check` has passed it: then none of the arguments apply.
+    Memory holds for the first session of a process only, because the JVM outlives `stop()`.
+
+    Parameters
+    ----------
+    cores
+        Threads that run tasks, also the number of shuffle partitions; `"*"` for all cores.
+    memory
+        Heap of the JVM, such as `"2g"`. Python workers and RocksDB live outside it.
+    name
+        The application's name.
+    conf
+        More Spark options by their full names; they win over the ones chosen here.
+    """
+    options = settings(cores, memory) | dict(conf or {})
+    spark = _running()
+    if spark is None:
+        # Spark starts workers with the `python3` of the PATH, which is another one whenever a virtual environment is not activated.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # or Spark warns of a host name that resolves to loopback
+        spark = SparkSession.builder.appName(name).config(map={**options}).getOrCreate()
+    check(spark)
+    return spark
+
+
+def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
+    """Give the options that `session` sets, by name.
+
+    >>> chosen = settings(cores=4)
+    >>> chosen["spark.master"], chosen["spark.sql.shuffle.partitions"]
+    ('local[4,4]', '4')
+    """
+    if not re.fullmatch(r"\*|[1-9]\d*", str(cores)):
+        raise ConfigError(f"cores is {cores!r}; allowed: a number of at least 1, or '*' for all")
+    if not re.fullmatch(r"[1-9]\d*[kmgt]b?", memory, re.IGNORECASE):
+        raise ConfigError(f"memory is {memory!r}; allowed: a number with a unit, such as '512m' or '2g'")
+    return {
+        "spark.master": f"local[{cores},{_FAILURES}]",
+        "spark.driver.memory": memory,
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.log.level": "ERROR",
+        "spark.python.worker.reuse": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Streaming turns it off for stateful queries, with a warning each; results of a batch are few and large.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(_usable_cores() if cores == "*" else cores),
+        "spark.sql.streaming.minBatchesToRetain": "10",  # of the checkpoint; the default of 100 keeps ten times the files
+        PROVIDER: ROCKSDB,
+        f"{_ROCKSDB}.changelogCheckpointing.enabled": "true",
+    }
+
+
+def check(spark: SparkSession) -> None:
+    """Refuse a session on which the pipeline would fail: raise `ConfigError` with the line that mends it."""
+    _check_version(spark.version)
+    _check_provider(str(spark.conf.get(PROVIDER)))
+    # A Connect session has no context, and its workers run elsewhere: nothing to look at.
+    context = getattr(spark, "sparkContext", None)
+    if context is not None and str(context.master).startswith("local"):
+        _check_worker(context.pythonExec)
+
+
+def _running() -> SparkSession | None:
+    """Give this process's session, if there is one. `getActiveSession` would miss it in a thread that did not build it."""
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+def _check_version(version: str) -> None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None or tuple(map(int, found.groups())) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise ConfigError(
+            f"Spark is version {version}; needed: {needed} or later", hint=f"pip install 'pyspark>={needed}'"
+        )
+
+
+def _check_provider(found: str) -> None:
+    # By the last part of its name: vendors ship RocksDB providers of their own.
+    if not found.endswith("RocksDBStateStoreProvider"):
+        raise ConfigError(
+            f"{PROVIDER} is {found!r}; needed: {ROCKSDB!r}, the only one that holds several states per shard",
+            hint=f'.config("{PROVIDER}", "{ROCKSDB}") on the builder of the session, '
+            "or dovetail.spark.builder.session() for one that is ready",
+        )
+
+
+def _check_worker(python: str) -> None:
+    """Refuse an interpreter for local workers that lacks what they import."""
+    found = shutil.which(python)
+    own = found is not None and Path(found).parent == Path(sys.executable).parent
+    missing = _missing(sys.executable if own else found)
+    if not missing:
+        return
+    wanted = " ".join(f"'{_WORKER_NEEDS[module]}'" for module in missing)
+    raise ConfigError(
+        f"PYSPARK_PYTHON is {python!r} ({found or 'not found'}), which lacks {listed(missing)}; "
+        f"needed: a Python that has {listed(_WORKER_NEEDS)}",
+        hint=f"pip install {wanted}"
+        if own
+        else 'os.environ["PYSPARK_PYTHON"] = sys.executable before the session is built',
+    )
+
+
+def _missing(python: str | None) -> list[str]:
+    """List what a worker imports and this interpreter does not find."""
+    if python is None:
+        return [*_WORKER_NEEDS]
+    if python == sys.executable:
+        return [module for module in _WORKER_NEEDS if not _found(module)]
+    answer = subprocess.run(  # noqa: S603
+        [python, "-c", _LOOK, *_WORKER_NEEDS], check=False, capture_output=True, text=True
+    )
+    return answer.stdout.split() if answer.returncode == 0 else [*_WORKER_NEEDS]
+
+
+def _found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False
+
+
+def _usable_cores() -> int:
+    """Count the cores this process may run on; a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,64 @@
+"""Live shards: memory-mapped arrays that any worker of a host can take over.
+
+A shard moves between Python workers from batch to batch, so its arrays are files in a directory named after the token of the state
+they belong to. An attempt takes the directory by an atomic rename, works on it, and gives it back under the token that it writes into
+the state. If the attempt fails, or its state is never committed, nobody asks for what it left; whoever finds no directory under the
+token that the state names rebuilds the shard from its log.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+_ABANDONED_SECONDS = 600
+
+
+def live_root(run: str) -> Path:
+    """Where one run of a session keeps its live shards on this host: memory where there is some, else a local directory."""
+    shared = Path("/dev/shm")  # noqa: S108 - the point is to stay off the disk; names below are unguessable
+    base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    return base / f"dovetail-{os.getuid()}" / run
+
+
+class LiveShard:
+    """The live directories of one shard."""
+
+    def __init__(self, root: Path, shard: int) -> None:
+        self._home = root / str(shard)
+        self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def take(self, token: str | None) -> Path | None:
+        """Take over the arrays that belong to `token`; None when they are not here."""
+        if token is None:
+            return None
+        work = self._work()
+        try:
+            (self._home / token).rename(work)
+        except FileNotFoundError:
+            return None
+        return work
+
+    def new(self) -> Path:
+        """An empty directory to build in; what others abandoned long ago is swept."""
+        limit = time.time() - _ABANDONED_SECONDS
+        for entry in self._home.iterdir():
+            if entry.stat().st_mtime < limit:
+                shutil.rmtree(entry, ignore_errors=True)
+        work = self._work()
+        work.mkdir(mode=0o700)
+        return work
+
+    def give(self, work: Path, token: str) -> None:
+        """Give the arrays back under a token."""
+        work.rename(self._home / token)
+
+    def drop(self, work: Path) -> None:
+        shutil.rmtree(work, ignore_errors=True)
+
+    def _work(self) -> Path:
+        return self._home / f"work-{uuid.uuid4().hex}"

@@ -1,0 +1,142 @@
+"""A shard's state: the log of the tuples that its windows still need, and the manifest that says what is in it.
+
+Segments are Arrow IPC bytes under a number, the manifest is JSON. All else (indexes, flags, count windows) is derived,
+so no change of plan invalidates a checkpoint. Segments are only ever read by the numbers that the manifest names, never by
+iterating over the map, whose iterator has been seen to end early without an error; a segment that is missing or whose digest
+differs is an error, never an empty window.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.errors import StateError
+from dovetail.spark.cut import from_ipc, to_ipc
+
+VERSION = 1
+MOST_SEGMENTS = 8
+"""Segments of a stream beyond which small ones are put together."""
+SMALL_BYTES = 1 << 20
+
+
+class SegmentMap(Protocol):
+    """What the log needs of Spark's map state."""
+
+    def getValue(self, key: tuple[int]) -> tuple[Any, ...] | None: ...  # noqa: N802
+
+    def updateValue(self, key: tuple[int], value: tuple[bytes]) -> None: ...  # noqa: N802
+
+    def removeKey(self, key: tuple[int]) -> None: ...  # noqa: N802
+
+
+@dataclass(slots=True)
+class Segment:
+    """One entry of the log."""
+
+    number: int
+    stream: str
+    rows: int
+    size: int
+    oldest: int
+    newest: int
+    digest: str
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What a shard's state holds, and how far its streams have come."""
+
+    layout: str
+    token: str | None = None
+    next: int = 0
+    heads: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+    version: int = VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str, layout: str) -> Manifest:
+        stored = json.loads(text)
+        if stored.get("version") != VERSION:
+            raise StateError(
+                f"the checkpoint has state version {stored.get('version')}; this release reads version {VERSION}"
+            )
+        if stored["layout"] != layout:
+            raise StateError(
+                "the checkpoint belongs to other streams, queries or another number of shards",
+                "start with a new checkpoint directory, or with the session that wrote this one",
+            )
+        return cls(**{**stored, "segments": [Segment(**segment) for segment in stored["segments"]]})
+
+
+class Log:
+    """The segments of one shard, behind its manifest."""
+
+    def __init__(self, manifest: Manifest, segments: SegmentMap) -> None:
+        self.manifest = manifest
+        self._segments = segments
+
+    def append(self, stream: str, table: pa.Table, times: pa.Array) -> None:
+        """Add tuples; `times` are their event times in microseconds."""
+        content = to_ipc(table)
+        span = pc.min_max(times).as_py()
+        number = self.manifest.next
+        self._segments.updateValue((number,), (content,))
+        self.manifest.next = number + 1
+        self.manifest.segments.append(
+            Segment(number, stream, table.num_rows, len(content), span["min"], span["max"], _digest(content))
+        )
+
+    def tables(self, stream: str) -> Iterator[pa.Table]:
+        """The tuples of a stream, in the order they were added."""
+        for segment in self.manifest.segments:
+            if segment.stream == stream:
+                yield self._read(segment)
+
+    def forget(self, stream: str, oldest: int | None) -> None:
+        """Remove segments that hold nothing as late as `oldest` (None: that hold nothing needed at all)."""
+        kept = []
+        for segment in self.manifest.segments:
+            if segment.stream == stream and (oldest is None or segment.newest < oldest):
+                self._segments.removeKey((segment.number,))
+            else:
+                kept.append(segment)
+        self.manifest.segments = kept
+
+    def compact(self, stream: str, event_time: str) -> None:
+        """Put small segments of a stream together when there are many."""
+        own = [segment for segment in self.manifest.segments if segment.stream == stream]
+        small = [segment for segment in own if segment.size < SMALL_BYTES]
+        if len(own) <= MOST_SEGMENTS or len(small) < 2:
+            return
+        table = pa.concat_tables([self._read(segment) for segment in small])
+        for segment in small:
+            self._segments.removeKey((segment.number,))
+        numbers = {segment.number for segment in small}
+        self.manifest.segments = [s for s in self.manifest.segments if s.number not in numbers]
+        self.append(stream, table, table.column(event_time).cast(pa.int64()))
+
+    def _read(self, segment: Segment) -> pa.Table:
+        value = self._segments.getValue((segment.number,))
+        if value is None:
+            raise StateError(f"segment {segment.number} of stream {segment.stream!r} is missing from the checkpoint")
+        content = bytes(value[0])
+        if _digest(content) != segment.digest:
+            raise StateError(
+                f"segment {segment.number} of stream {segment.stream!r} is damaged: its digest does not match"
+            )
+        return from_ipc(content)
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()

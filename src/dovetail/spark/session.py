@@ -1,0 +1,317 @@
+"""Session: declared streams and queries as one Structured Streaming pipeline.
+
+    source_i -> project -> cut by shard -> union -> group by shard -> join -> decode -> sinks
+
+One streaming query runs all joins. Its results come encoded, one row per shard and query; `foreachBatch` keeps that frame, so that the
+stateful stage runs once however many sinks there are and whatever they do, and gives each sink its own decoded part.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+
+from dovetail.config import Budget, Config, is_number
+from dovetail.errors import ConfigError, listed
+from dovetail.optimizer.hints import hints_for, parse_hint
+from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.plan.explain import Explanation, explain
+from dovetail.query.catalog import Catalog
+from dovetail.query.durations import parse_duration
+from dovetail.query.expressions import columns
+from dovetail.query.model import CountWindow, JoinQuery
+from dovetail.query.sql import parse_query
+from dovetail.schema import StreamSchema, stored_schema
+from dovetail.spark.builder import check
+from dovetail.spark.cut import CUT_SCHEMA, cutter
+from dovetail.spark.layout import Layout
+from dovetail.spark.live import live_root
+from dovetail.spark.processor import METRICS, RESULT_SCHEMA, ShardProcessor
+from dovetail.spark.sinks import Sink
+
+_MOST_TRIED_IDS = 100
+
+
+class Session:
+    """Declare streaming DataFrames, register queries, start them together.
+
+    Parameters
+    ----------
+    spark
+        A session from `dovetail.spark.session()`, or your own; it is checked for settings that would break the pipeline.
+    budget
+        Must be None: CPU and memory limits are not enforced by this release.
+    shards
+        Into how many parts each join is cut; twice the shuffle partitions by default. Fixed for the life of a checkpoint.
+    config
+        How queries are run; results never depend on it.
+    """
+
+    def __init__(
+        self, spark: SparkSession, budget: Budget | None = None, shards: int | None = None, config: Config | None = None
+    ) -> None:
+        if budget is not None:
+            raise ConfigError(
+                f"Session(budget={budget!r}): budgets are not enforced by this release", "leave the budget out"
+            )
+        if shards is not None and (not isinstance(shards, int) or isinstance(shards, bool) or shards < 1):
+            raise ConfigError(f"Session(shards={shards!r}): it must be a whole number of at least 1")
+        check(spark)
+        self._spark = spark
+        self._config = config or Config()
+        self._partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+        self._shards = shards or 2 * self._partitions
+        self._catalog = Catalog()
+        self._frames: dict[str, DataFrame] = {}
+        self._hints: dict[frozenset[str], float] = {}
+        self._choices: dict[str, PlanChoices] = {}
+
+    def stream(
+        self,
+        name: str,
+        frame: DataFrame,
+        event_time: str,
+        lateness: str | float | timedelta = "0 seconds",
+        rate: float | None = None,
+    ) -> None:
+        """Declare a stream: any streaming DataFrame with a timestamp column; see `LocalSession.stream` for the options."""
+        if not frame.isStreaming:
+            raise ConfigError(f"stream {name!r}: the DataFrame is not streaming", "read it with spark.readStream")
+        if rate is not None and not (is_number(rate) and rate > 0):
+            raise ConfigError(f"stream {name!r}: rate is {rate!r}; it must be above zero, or None when unknown")
+        columns_ = stored_schema(to_arrow_schema(frame.schema, timezone="UTC"))
+        self._catalog.add_stream(StreamSchema(name, columns_, event_time, parse_duration(lateness), rate))
+        self._frames[name] = frame
+
+    def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Register a query; see `LocalSession.query`."""
+        query = parse_query(name, sql, self._catalog.streams)
+        self._catalog.check_new_query(name)
+        choices = PlanChoices(hints_for(self._hints, query.aliases), probe_orders)
+        plan_query(query, self._catalog.streams, self._config, choices)
+        self._catalog.add_query(query)
+        self._choices[name] = choices
+
+    def selectivity(self, condition: str, value: float) -> None:
+        """Tell the planner which share of pairs meets a condition; see `LocalSession.selectivity`."""
+        if not (is_number(value) and 0 < value <= 1):
+            raise ConfigError(f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1")
+        self._hints[parse_hint(condition)] = value
+
+    def explain(self, form: str = "text") -> Explanation:
+        """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
+        described = explain(self._catalog.streams, list(self._layout().plans.values()), self._config, form)
+        return described if form != "text" else f"{described}\n\n{self._describe_shards()}"
+
+    def _describe_shards(self) -> str:
+        lines = []
+        for group in self._layout().groups:
+            names = ", ".join(query.name for query in group.queries)
+            lines.append(f"shards {group.first} to {group.first + group.grid.shards - 1}: {names}")
+            for axis, share in zip(group.grid.dimensions, group.grid.shares, strict=True):
+                placed = " = ".join(str(key) if key is not None else f"{alias} by row" for alias, key in axis.keys)
+                lines.append(f"  {placed} in {share} part{'s' if share > 1 else ''}")
+            copies = {alias: group.grid.copies(alias) for query in group.queries for alias in query.aliases}
+            lines += [f"  each tuple of {alias} goes to {count} shards" for alias, count in copies.items() if count > 1]
+        return "\n".join(lines)
+
+    # -- the pipeline -------------------------------------------------------------------------------------------------------
+
+    def dataframe(self, name: str) -> DataFrame:
+        """A query's results as a streaming DataFrame, to be written with `writeStream` as usual.
+
+        Each such DataFrame is a pipeline of its own with windows of its own: for several queries `start` shares them.
+        """
+        layout = self._layout(only=name)
+        encoded = self._encoded(layout, uuid.uuid4().hex)
+        return _decoded(encoded, 0, layout.plans[name].query)
+
+    def start(
+        self,
+        sinks: Mapping[str, Sink],
+        checkpoint: str,
+        trigger: Mapping[str, Any] | None = None,
+    ) -> RunningSession:
+        """Run all queries as one streaming query.
+
+        Parameters
+        ----------
+        sinks
+            Where each query's results go: `dt.sinks.parquet(...)` and others.
+        checkpoint
+            A directory that belongs to this session; starting again with it goes on where it ended.
+        trigger
+            As for `writeStream.trigger`, e.g. `{"availableNow": True}` or `{"processingTime": "1 second"}`.
+        """
+        unknown = [name for name in sinks if name not in self._catalog.queries]
+        missing = [name for name in self._catalog.queries if name not in sinks]
+        if unknown or missing or not sinks:
+            raise ConfigError(
+                f"start got sinks for {listed(sinks)}; registered queries: {listed(self._catalog.queries)}",
+                "give each query one sink",
+            )
+        layout = self._layout()
+        run = uuid.uuid4().hex
+        running = RunningSession(self, layout, dict(sinks), run)
+        writer = self._encoded(layout, run).writeStream.foreachBatch(running.write_batch).outputMode("append")
+        writer = writer.option("checkpointLocation", checkpoint)
+        if trigger:
+            writer = writer.trigger(**trigger)
+        running.query = writer.start()
+        return running
+
+    def _layout(self, only: str | None = None) -> Layout:
+        names = [only] if only is not None else list(self._catalog.queries)
+        if not names or any(name not in self._catalog.queries for name in names):
+            raise ConfigError(
+                f"there is no query {only!r}; registered: {listed(self._catalog.queries)}", "add one with query()"
+            )
+        queries = [self._catalog.queries[name] for name in names]
+        used = dict.fromkeys(ref.stream for query in queries for ref in query.refs)
+        streams = tuple(
+            _projected(self._catalog.streams[stream], queries) for stream in self._catalog.streams if stream in used
+        )
+        choices = tuple((name, json.dumps(self._choices[name].to_json())) for name in names)
+        return Layout(streams, tuple((q.name, q.sql) for q in queries), choices, self._config, self._shards)
+
+    def _encoded(self, layout: Layout, run: str) -> DataFrame:
+        text, ids = layout.to_json(), self._shard_ids(layout.total)
+        pieces = []
+        for number, stream in enumerate(layout.streams):
+            frame = self._frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names))
+            pieces.append(frame.mapInArrow(cutter(text, number, ids), CUT_SCHEMA))
+        return (
+            reduce(DataFrame.unionAll, pieces)
+            .groupBy("shard")
+            .transformWithStateInPandas(
+                ShardProcessor(text, ids, run), outputStructType=RESULT_SCHEMA, outputMode="append", timeMode="none"
+            )
+        )
+
+    def _shard_ids(self, count: int) -> list[int]:
+        """Numbers that Spark's hash partitioner spreads evenly: as many for each partition as for any other."""
+        tried = self._spark.range(count * _MOST_TRIED_IDS).select(
+            F.col("id").cast("int").alias("id"), F.expr(f"pmod(hash(cast(id as int)), {self._partitions})").alias("p")
+        )
+        waiting: dict[int, list[int]] = {}
+        for row in tried.collect():
+            waiting.setdefault(row.p, []).append(row.id)
+        order = sorted(waiting)
+        return [waiting[order[number % len(order)]][number // len(order)] for number in range(count)]
+
+
+class RunningSession:
+    """A session that has been started."""
+
+    query: StreamingQuery
+
+    def __init__(self, session: Session, layout: Layout, sinks: dict[str, Sink], run: str) -> None:
+        self._session = session
+        self._layout = layout
+        self._sinks = sinks
+        self._run = run
+        self._shards: dict[int, dict[str, Any]] = {}
+        self._counts = dict.fromkeys(sinks, 0)
+        self._batches = self._rebuilt = 0
+
+    def write_batch(self, encoded: DataFrame, batch_id: int) -> None:
+        """Give each sink its part of a batch. The encoded frame is computed once, whole, before any sink sees it."""
+        encoded = encoded.persist()
+        try:
+            rows = {row["query"]: row["n"] for row in encoded.groupBy("query").agg(F.sum("rows").alias("n")).collect()}
+            self._note(encoded.where(F.col("query") == METRICS).select("segment").collect())
+            for number, (name, _) in enumerate(self._layout.queries):
+                if rows.get(number):
+                    self._sinks[name].write(_decoded(encoded, number, self._layout.plans[name].query), batch_id)
+                    self._counts[name] += rows[number]
+        finally:
+            encoded.unpersist()
+
+    def _note(self, rows: Sequence[Any]) -> None:
+        self._batches += 1
+        for row in rows:
+            metrics = json.loads(bytes(row["segment"]))
+            self._rebuilt += metrics["rebuilt"]
+            self._shards[metrics["shard"]] = metrics
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters so far, by stream and by query, and what each shard last reported."""
+        streams: dict[str, dict[str, int]] = {}
+        for metrics in self._shards.values():
+            for stream, counted in metrics["counters"].items():
+                total = streams.setdefault(
+                    stream, {"copies": 0, "late_copies": 0, "refused": 0, "state_tuples": 0, "state_bytes": 0}
+                )
+                total["copies"] += counted["arrivals"]
+                total["late_copies"] += counted["late"]
+                total["refused"] += counted["refused"]
+                for kind in ("state_tuples", "state_bytes"):
+                    total[kind] += metrics["streams"][stream][kind]
+        return {
+            "streams": streams,
+            "queries": {name: {"results": count} for name, count in self._counts.items()},
+            "batches": self._batches,
+            "rebuilt_shards": self._rebuilt,
+            "shards": self._shards,
+        }
+
+    def explain(self, form: str = "text") -> Explanation:
+        """The plan that runs; see `Session.explain`."""
+        return self._session.explain(form)
+
+    def await_termination(self, timeout: int | None = None) -> bool:
+        """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
+        if timeout is None:
+            self.query.awaitTermination()
+            ended = True
+        else:
+            ended = bool(self.query.awaitTermination(timeout))
+        if ended:
+            self._clear()
+        return ended
+
+    def stop(self) -> None:
+        """Stop after the batch at hand."""
+        self.query.stop()
+        self._clear()
+
+    def _clear(self) -> None:
+        shutil.rmtree(live_root(self._run), ignore_errors=True)
+
+
+def _projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSchema:
+    """A stream with the columns its queries use; all of them where a count window orders ties by content."""
+    needed = {stream.event_time}
+    for query in queries:
+        own = {ref.alias for ref in query.refs if ref.stream == stream.name}
+        if own and any(isinstance(ref.window, CountWindow) for ref in query.refs):
+            return stream
+        expressions = [output.expression for output in query.outputs]
+        expressions += [condition.expression for condition in (*query.conditions, *query.filters)]
+        expressions += [key.expression for group in query.classes for key in group.keys]
+        needed |= {c.name for expression in expressions for c in columns(expression) if c.alias in own}
+    return replace(stream, columns=pa.schema([field for field in stream.columns if field.name in needed]))
+
+
+def _decoded(encoded: DataFrame, number: int, query: JoinQuery) -> DataFrame:
+    """One query's results as typed rows."""
+    rows = encoded.where(F.col("query") == number).select("segment")
+    return rows.mapInArrow(_decode, from_arrow_schema(query.schema))
+
+
+def _decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for value in batch.column(0):
+            yield from pa.ipc.open_stream(value.as_buffer()).read_all().to_batches()

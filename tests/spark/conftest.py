@@ -1,0 +1,31 @@
+"""One Spark session for all tests that need one: starting the JVM takes seconds, and a process has one only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
+from pyspark.sql import SparkSession
+
+from dovetail.spark import builder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Shown, not fatal: what PySpark warns of in its own code is not ours to mend.
+    config.addinivalue_line("filterwarnings", "default:::(pyspark|py4j)")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = builder.session(cores=2, memory="1g", name="dovetail-tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _sent_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Send a test file's functions and classes to the workers whole: they cannot import it by the name pytest gave it."""
+    register_pickle_by_value(request.module)  # type: ignore[no-untyped-call]
+    yield
+    unregister_pickle_by_value(request.module)  # type: ignore[no-untyped-call]

@@ -1,0 +1,103 @@
+"""The pipeline without Spark: cut, shards with a map for a state store, decode. Everything Python, nothing of the JVM."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from dovetail.config import Config
+from dovetail.optimizer.planner import PlanChoices
+from dovetail.schema import StreamSchema
+from dovetail.spark.cut import cutter, from_ipc
+from dovetail.spark.layout import Layout
+from dovetail.spark.live import LiveShard
+from dovetail.spark.log import Log, Manifest
+from dovetail.spark.processor import METRICS, _read_rows, _Worker
+
+
+class Segments:
+    """Map state in memory."""
+
+    def __init__(self) -> None:
+        self.content: dict[int, bytes] = {}
+
+    def getValue(self, key: tuple[int]) -> tuple[bytes] | None:  # noqa: N802
+        return (self.content[key[0]],) if key[0] in self.content else None
+
+    def updateValue(self, key: tuple[int], value: tuple[bytes]) -> None:  # noqa: N802
+        self.content[key[0]] = value[0]
+
+    def removeKey(self, key: tuple[int]) -> None:  # noqa: N802
+        del self.content[key[0]]
+
+
+def layout_of(
+    streams: tuple[StreamSchema, ...], sql: Mapping[str, str], shards: int, config: Config | None = None
+) -> Layout:
+    choices = tuple((name, json.dumps(PlanChoices().to_json())) for name in sql)
+    return Layout(streams, tuple(sql.items()), choices, config or Config(), shards)
+
+
+class Pipeline:
+    """Runs micro-batches through cut and shards; `fail` gives attempts that die after they have joined."""
+
+    def __init__(self, layout: Layout, live: Path, rng: random.Random) -> None:
+        self.layout = layout
+        self.text = layout.to_json()
+        self.live = live
+        self.rng = rng
+        self.states: dict[int, tuple[str | None, Segments]] = {n: (None, Segments()) for n in range(layout.total)}
+        self.rebuilt = self.calls = 0
+        self.metrics: dict[int, Any] = {}
+
+    def run(self, tables: Mapping[str, pa.Table], *, tasks: int = 2, fail: float = 0.0) -> dict[str, list[pa.Table]]:
+        rows = self._cut(tables, tasks)
+        results: dict[str, list[pa.Table]] = {name: [] for name, _ in self.layout.queries}
+        names = list(results)
+        for shard in sorted(rows["shard"].unique()):
+            frames = [frame for _, frame in rows[rows["shard"] == shard].groupby("order", sort=False)]
+            self.rng.shuffle(frames)  # tasks finish in any order
+            while self.rng.random() < fail:
+                self._attempt(int(shard), frames, commit=False)
+            for _, row in self._attempt(int(shard), frames, commit=True).iterrows():
+                if row["query"] == METRICS:
+                    self.metrics[int(shard)] = json.loads(row["segment"])
+                    self.rebuilt += self.metrics[int(shard)]["rebuilt"]
+                    self.calls += 1
+                else:
+                    results[names[row["query"]]].append(from_ipc(row["segment"]))
+        return results
+
+    def _cut(self, tables: Mapping[str, pa.Table], tasks: int) -> pd.DataFrame:
+        parts = []
+        for number, stream in enumerate(self.layout.streams):
+            if stream.name not in tables:
+                continue
+            table = tables[stream.name]
+            cut = cutter(self.text, number, list(range(self.layout.total)))
+            for task in range(tasks):
+                first, stop = (number_ * table.num_rows // tasks for number_ in (task, task + 1))
+                batches = table.slice(first, stop - first).combine_chunks().to_batches(max_chunksize=7)
+                for order, batch in enumerate(cut(iter(batches))):
+                    frame = batch.to_pandas()
+                    frame["order"] = f"{number}/{task}/{order}"
+                    parts.append(frame)
+        columns = ["shard", "stream", "segment", "high", "refused", "order"]
+        return pd.concat(parts) if parts else pd.DataFrame(columns=columns)
+
+    def _attempt(self, shard: int, frames: list[pd.DataFrame], *, commit: bool) -> pd.DataFrame:
+        text, segments = self.states[shard]
+        trial = copy.deepcopy(segments)
+        manifest = Manifest.from_json(text, self.layout.digest) if text else Manifest(self.layout.digest)
+        worker = _Worker(self.layout, shard, Log(manifest, trial), LiveShard(self.live, shard))
+        output = worker.run(_read_rows(iter(frames)))
+        if commit:
+            self.states[shard] = (worker.log.manifest.to_json(), trial)
+        return output

@@ -1,0 +1,223 @@
+"""Sessions on a real Spark: random queries against the oracle, restarts, sinks, refusals."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import dovetail as dt
+from dovetail.errors import ConfigError
+from dovetail.query.sql import parse_query
+from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.spark.sinks import MemorySink
+from dovetail.testing import Oracle, assert_same_rows
+
+COLUMNS = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("y", pa.string()), ("v", pa.float64()), ("d", pa.date32())])
+STREAMS = {
+    name: StreamSchema(name, COLUMNS, "ts", lateness=2_000_000, rate=rate)
+    for name, rate in zip("abcd", (4, 2, 1, 1), strict=True)
+}
+BATCHES = 4
+
+QUERIES = {
+    "common key": "SELECT a.v, b.v AS bv, c.v AS cv FROM a [RANGE 5 s], b [RANGE 4 s], c [RANGE 3 s] WHERE a.x = b.x AND b.x = c.x",
+    "the same windows": "SELECT a.v + b.v AS s FROM a [RANGE 1 s], b [RANGE 2 s], c [RANGE 9 s] "
+    "WHERE a.x = b.x AND b.x = c.x AND c.v < 0.5",
+    "chain": "SELECT a.v, b.v AS bv, c.v AS cv FROM a [RANGE 5 s], b [RANGE 4 s], c [RANGE 3 s] WHERE a.x = b.x AND b.y = c.y",
+    "star": "SELECT a.ts, b.v AS bv, c.v AS cv, d.v AS dv FROM a [RANGE 2 s], b [RANGE 2 s], c [RANGE 2 s], d [RANGE 2 s] "
+    "WHERE a.x = b.x AND a.y = c.y AND a.d = d.d",
+    "cycle": "SELECT a.v, b.v AS bv, c.v AS cv FROM a [RANGE 5 s], b [RANGE 5 s], c [RANGE 5 s] "
+    "WHERE a.x = b.x AND b.y = c.y AND c.d = a.d",
+    "theta": "SELECT a.v, b.v AS bv FROM a [RANGE 1 s], b [RANGE 1 s] WHERE a.v < b.v AND a.x = 1",
+    "band": "SELECT a.v, b.v AS bv FROM a [RANGE 3 s], b [RANGE 3 s] WHERE a.x = b.x AND b.v BETWEEN a.v - 0.1 AND a.v + 0.1",
+    "self": "SELECT p.v, q.v AS qv FROM a p [RANGE 2 s], a q [RANGE 3 s] WHERE p.x = q.x AND p.y = q.y",
+    "self chain": "SELECT p.v, q.v AS qv, c.v AS cv FROM a p [RANGE 2 s], a q [RANGE 2 s], c [RANGE 2 s] "
+    "WHERE p.y = q.y AND q.x = c.x",
+    "self theta": "SELECT p.v, q.v AS qv FROM c p [RANGE 1 s], c q [RANGE 1 s] WHERE p.v < q.v",
+    "rows": "SELECT a.v, b.v AS bv FROM a [ROWS 3], b [RANGE 5 s] WHERE a.x = b.x",
+    "rows per value": "SELECT a.v, b.v AS bv FROM a [PARTITION BY x ROWS 2], b [RANGE 5 s] WHERE a.x = b.x",
+    "mixed types": "SELECT a.v, b.d FROM a [RANGE 3 s], b [RANGE 3 s] WHERE a.x + 1 = b.x * 1.0 AND a.y <> b.y",
+}
+
+
+def batches(seed: int, count: int = BATCHES, rows: int = 40) -> list[dict[str, pa.Table]]:
+    """Ten seconds of each stream per batch, out of order within it, some of it late."""
+    rng = random.Random(seed)
+
+    def table(batch: int) -> pa.Table:
+        seconds = [max(0.0, 10 * batch + rng.uniform(-3, 10)) for _ in range(rows)]
+        return pa.table(
+            [
+                pa.array([int(s * 4) * 250_000 for s in seconds], TIMESTAMP),
+                [rng.choice([1, 2, 3, 4, None]) for _ in range(rows)],
+                [rng.choice(["p", "q", "r", None]) for _ in range(rows)],
+                [rng.choice([rng.random(), float("nan")]) for _ in range(rows)],
+                pa.array([rng.randrange(3) for _ in range(rows)], pa.int32()).cast(pa.date32()),
+            ],
+            schema=COLUMNS,
+        )
+
+    return [{name: table(batch) for name in STREAMS} for batch in range(count)]
+
+
+class Source:
+    """Parquet files, one per stream and batch, read one at a time."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark, self._folder, self._written = spark, folder, 0
+
+    def add(self, pushes: list[dict[str, pa.Table]]) -> None:
+        for push in pushes:
+            for name, table in push.items():
+                path = self._folder / name
+                path.mkdir(parents=True, exist_ok=True)
+                hidden = path / f".{self._written:05}.parquet"
+                pq.write_table(table, hidden)
+                hidden.rename(path / f"{self._written:05}.parquet")
+            self._written += 1
+
+    def frame(self, name: str) -> DataFrame:
+        reader = self._spark.readStream.schema(from_arrow_schema(COLUMNS)).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self._folder / name))
+
+
+def session(spark: SparkSession, source: Source, queries: Mapping[str, str], **options: Any) -> dt.Session:
+    made = dt.Session(spark, **options)
+    for name, stream in STREAMS.items():
+        made.stream(name, source.frame(name), "ts", lateness="2 seconds", rate=stream.rate)
+    for name, sql in queries.items():
+        made.query(name, sql)
+    return made
+
+
+def expected(pushes: list[dict[str, pa.Table]], queries: Mapping[str, str]) -> Oracle:
+    oracle = Oracle(STREAMS.values())
+    for name, sql in queries.items():
+        oracle.add_query(parse_query(name, sql, STREAMS))
+    for push in pushes:
+        oracle.push(push)
+    return oracle
+
+
+def check(sinks: Mapping[str, MemorySink], oracle: Oracle) -> int:
+    total = 0
+    for name, sink in sinks.items():
+        wanted = oracle.results_table(name)
+        found = sink.table()
+        assert_same_rows(wanted.slice(0, 0) if found is None else found.cast(wanted.schema), wanted, name)
+        total += wanted.num_rows
+    return total
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_queries_of_every_kind_equal_the_oracle(spark: SparkSession, tmp_path: Path, shards: int) -> None:
+    pushes = batches(seed=shards)
+    source = Source(spark, tmp_path / "in")
+    source.add(pushes)
+    sinks = {name: dt.sinks.memory() for name in QUERIES}
+    running = session(spark, source, QUERIES, shards=shards).start(
+        sinks, str(tmp_path / "checkpoint"), {"availableNow": True}
+    )
+    running.await_termination()
+    oracle = expected(pushes, QUERIES)
+    assert check(sinks, oracle) > 1000
+    metrics = running.metrics()
+    assert metrics["batches"] == BATCHES
+    assert {name: entry["results"] for name, entry in metrics["queries"].items()} == {
+        name: oracle.results_table(name).num_rows for name in QUERIES
+    }
+
+
+def test_a_restart_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
+    pushes = batches(seed=9)
+    queries = {name: QUERIES[name] for name in ("chain", "rows", "self")}
+    source = Source(spark, tmp_path / "in")
+    sinks = {name: dt.sinks.memory() for name in queries}
+    for part in (pushes[:2], pushes[2:]):
+        source.add(part)
+        made = session(spark, source, queries, shards=2)
+        made.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True}).await_termination()
+    assert check(sinks, expected(pushes, queries)) > 100
+
+    source.add(batches(seed=10, count=1))
+    other = session(spark, source, queries, shards=3)
+    with pytest.raises(Exception, match="the checkpoint belongs to other streams, queries or another number of shards"):
+        other.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True}).await_termination()
+
+
+def test_sinks_and_null_times(spark: SparkSession, tmp_path: Path) -> None:
+    pushes = batches(seed=3, count=2)
+    source = Source(spark, tmp_path / "in")
+    holed = [dict(push) for push in pushes]
+    times = holed[1]["a"]["ts"].to_pylist()
+    nulls = pa.table([[None] * 3, *(holed[1]["a"].column(i).slice(0, 3) for i in range(1, 5))], schema=COLUMNS)
+    holed[1]["a"] = pa.concat_tables([holed[1]["a"], nulls])
+    assert len(times) == 40
+    source.add(holed)
+    names = ("chain", "self", "band", "common key")
+    queries = {name: QUERIES[name] for name in names}
+    seen: list[int] = []
+
+    def careless(results: DataFrame, batch_id: int) -> None:
+        results.limit(1).collect()
+        seen.append(batch_id)
+
+    sinks = {
+        "chain": dt.sinks.parquet(str(tmp_path / "out")),
+        "self": dt.sinks.call(careless),
+        "band": dt.sinks.call(lambda *_: None),
+        "common key": dt.sinks.memory(),
+    }
+    running = session(spark, source, queries, shards=2).start(
+        sinks, str(tmp_path / "checkpoint"), {"availableNow": True}
+    )
+    running.await_termination()
+    oracle = expected(pushes, queries)
+    wanted = oracle.results_table("chain")
+    written = spark.read.parquet(str(tmp_path / "out")).drop("batch_id").toArrow()
+    assert_same_rows(written.cast(wanted.schema), wanted)
+    memory = sinks["common key"]
+    assert isinstance(memory, MemorySink)
+    check({"common key": memory}, oracle)
+    assert seen == [0, 1]
+    assert running.metrics()["streams"]["a"]["refused"] == 3
+
+
+def test_a_dataframe_of_one_query(spark: SparkSession, tmp_path: Path) -> None:
+    pushes = batches(seed=4, count=2)
+    source = Source(spark, tmp_path / "in")
+    source.add(pushes)
+    frame = session(spark, source, QUERIES, shards=2).dataframe("chain")
+    assert frame.isStreaming
+    query = (
+        frame.writeStream.format("memory").queryName("chain_results").outputMode("append")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    wanted = expected(pushes, {"chain": QUERIES["chain"]}).results_table("chain")
+    assert_same_rows(spark.table("chain_results").toArrow().cast(wanted.schema), wanted)
+
+
+def test_refusals(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(spark, tmp_path / "in")
+    source.add(batches(seed=4, count=1))
+    made = session(spark, source, {"chain": QUERIES["chain"]})
+    with pytest.raises(ConfigError, match="the DataFrame is not streaming"):
+        made.stream("z", spark.range(3), "id")
+    with pytest.raises(ConfigError, match="give each query one sink"):
+        made.start({}, str(tmp_path / "c"))
+    with pytest.raises(ConfigError, match="registered queries: 'chain'"):
+        made.start({"no": dt.sinks.memory()}, str(tmp_path / "c"))
+    with pytest.raises(ConfigError, match="there is no query 'no'"):
+        made.dataframe("no")
+    with pytest.raises(ConfigError, match="at least 1"):
+        dt.Session(spark, shards=0)
+    assert "a.x = b.x in" in str(made.explain())

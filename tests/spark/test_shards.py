@@ -1,0 +1,76 @@
+"""Cut and shards give the oracle's results for any query, number of shards, cut into tasks, and failed attempts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pipeline import Pipeline, layout_of
+
+from dovetail.query.sql import parse_query
+from dovetail.schema import StreamSchema
+from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
+
+
+def spark_scenario(rng: random.Random, **options: object) -> Scenario:
+    """A scenario with event times as Spark has them: microseconds."""
+    scenario = random_scenario(rng, **options)
+
+    def micros(stream: StreamSchema) -> pa.Schema:
+        place = stream.columns.get_field_index(stream.event_time)
+        field = stream.columns.field(place)
+        return stream.columns.set(place, field.with_type(pa.timestamp("us", field.type.tz)))
+
+    streams = tuple(replace(stream, columns=micros(stream)) for stream in scenario.streams)
+    schemas = {stream.name: stream.columns for stream in streams}
+    pushes = tuple({n: t.cast(schemas[n], safe=False) for n, t in push.items()} for push in scenario.pushes)
+    return Scenario(streams, scenario.sql, pushes)
+
+
+def compare(
+    scenario: Scenario, shards: int, live: Path, rng: random.Random, fail: float = 0.0, lose: float = 0.0
+) -> Pipeline:
+    pipeline = Pipeline(layout_of(scenario.streams, scenario.sql, shards), live, rng)
+    oracle = Oracle(scenario.streams)
+    for name, sql in scenario.sql.items():
+        oracle.add_query(parse_query(name, sql, scenario.catalog))
+    found: dict[str, list[pa.Table]] = {name: [] for name in scenario.sql}
+    for batch in scenario.pushes:
+        if rng.random() < lose:
+            pipeline.live = live / str(rng.random())  # another host, or a restart: nothing is there
+        for name, tables in pipeline.run(batch, tasks=rng.randint(1, 3), fail=fail).items():
+            found[name] += tables
+        oracle.push(batch)
+    for name in scenario.sql:
+        expected = oracle.results_table(name)
+        actual = pa.concat_tables(found[name]) if found[name] else expected.slice(0, 0)
+        assert_same_rows(actual, expected, f"{shards} shards: {scenario.sql[name]}")
+    return pipeline
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5, 12])
+@pytest.mark.parametrize("seed", range(40))
+def test_any_query_on_any_number_of_shards(seed: int, shards: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    compare(spark_scenario(rng), shards, tmp_path, rng)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_failed_attempts_leave_no_trace(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(1000 + seed)
+    compare(spark_scenario(rng, pushes=6), rng.choice((1, 3, 4)), tmp_path, rng, fail=0.4)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_shards_are_rebuilt_from_their_log(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(2000 + seed)
+    compare(spark_scenario(rng, pushes=6), rng.choice((1, 3, 4)), tmp_path, rng, lose=0.4)
+
+
+def test_live_shards_are_found_again(tmp_path: Path) -> None:
+    pipeline = compare(spark_scenario(random.Random(5), pushes=6, aliases=3), 4, tmp_path, random.Random(5))
+    assert pipeline.rebuilt == len(pipeline.metrics)  # each shard is built once, for its first batch
+    assert pipeline.calls > 2 * pipeline.rebuilt
