@@ -19,10 +19,12 @@ import pyarrow.compute as pc
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from dovetail.engine.arena import MappedArena
+from dovetail.engine.group import Cell
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest
 from dovetail.engine.window_store import LONG_AGO
 from dovetail.errors import StateError
+from dovetail.plan.nodes import QueryPlan
 from dovetail.spark.cut import from_ipc, to_ipc
 from dovetail.spark.layout import Layout, ShardGroup, read_layout
 from dovetail.spark.live import LiveShard, live_root
@@ -100,11 +102,11 @@ class _Worker:
         self._live = live
 
     def run(self, batch: _Batch) -> pd.DataFrame:
-        work = self._live.take(self.log.manifest.token)
-        rebuilt = work is None
+        work, engine = self._attached()
+        rebuilt = engine is None
         work = work or self._live.new()
         try:
-            engine = self._engine(work, rebuilt=rebuilt)
+            engine = engine or self._rebuilt(work)
             results = self._join(engine, batch)
             self._keep_log(engine)
             (work / "engine.json").write_text(json.dumps(manifest(engine)), encoding="utf-8")
@@ -116,15 +118,26 @@ class _Worker:
         self._live.give(work, token)
         return self._output(engine, results, rebuilt=rebuilt)
 
-    def _engine(self, work: Path, *, rebuilt: bool) -> ShardEngine:
-        queries = {query.name: query for query in self._group.queries}
-        plans = {name: self._layout.plans[name] for name in queries}
-        cells = {name: self._group.cell(query, self._shard) for name, query in queries.items()}
-        arena = MappedArena(work)
-        if not rebuilt:
+    def _plans(self) -> tuple[dict[str, QueryPlan], dict[str, Cell]]:
+        queries = self._group.queries
+        cells = {query.name: self._group.cell(query, self._shard) for query in queries}
+        return {query.name: self._layout.plans[query.name] for query in queries}, cells
+
+    def _attached(self) -> tuple[Path | None, ShardEngine | None]:
+        """The live arrays of the state's token; nothing when they are not here or damaged, for the log has it all."""
+        work = self._live.take(self.log.manifest.token)
+        if work is None:
+            return None, None
+        try:
             stored = json.loads((work / "engine.json").read_text(encoding="utf-8"))
-            return attach(arena, stored, plans, cells)
-        engine = ShardEngine(self._layout.config, arena)
+            return work, attach(MappedArena(work), stored, *self._plans())
+        except (StateError, OSError, ValueError, KeyError):
+            self._live.drop(work)
+            return None, None
+
+    def _rebuilt(self, work: Path) -> ShardEngine:
+        plans, cells = self._plans()
+        engine = ShardEngine(self._layout.config, MappedArena(work))
         for stream in self._layout.streams:
             engine.add_stream(stream)
         for name, plan in plans.items():

@@ -1,0 +1,303 @@
+"""Measure the pipeline on Spark beside Spark's own chain of stream-stream joins, and beside its own transport.
+
+Workloads are those of `benchmarks/engine.py` (3 and 5 streams on one key, 10-second windows, a 16-character payload) and a chain of
+three streams on two keys, which needs a hypercube. Input lies in Parquet files; a micro-batch reads one file of each stream.
+
+Runners, each in a process of its own:
+
+- `native`: joins chained with `DataFrame.join`, watermarks and time bounds, one event time cast after the first join, as one must;
+- `dovetail`: `dovetail.Session`, all result columns decoded and written to a sink that keeps nothing;
+- `transport`: the same pipeline with the join replaced by nothing.
+
+Reported: tuples per second over all micro-batches but the first (start-up and compilation), the peak memory of the process tree, the
+state's rows and bytes. The slow runner reads fewer files; result counts are compared with DuckDB over the files it read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent))
+import engine
+
+SECONDS = engine.WINDOW_SECONDS
+DDL = "ts timestamp, k bigint, j bigint, v string"
+console = Console()
+WORKLOADS: dict[str, tuple[int, list[tuple[str, str]]]] = {
+    "3-way": (3, [("k", "k"), ("k", "k")]),
+    "5-way": (5, [("k", "k")] * 4),
+    "chain": (3, [("k", "k"), ("j", "j")]),
+}
+"""Streams, and the columns on which each is joined with the next."""
+
+
+def names(streams: int) -> list[str]:
+    return [f"s{number}" for number in range(streams)]
+
+
+def write_input(folder: Path, streams: int, files: int, rows: int) -> None:
+    """Write `files` files of each stream; a second key `j` is the first of another draw."""
+    for number, name in enumerate(names(streams)):
+        (folder / name).mkdir(parents=True)
+        for file in range(files):
+            table = engine.generate(rows, number, streams, first=file * rows)
+            other = engine.generate(rows, number, streams, first=file * rows, seed=2).column("k")
+            path = folder / name / f"{file:04}.parquet"
+            pq.write_table(table.add_column(2, "j", other), path)
+            os.utime(path, (1_600_000_000 + file, 1_600_000_000 + file))
+
+
+def conditions(workload: str) -> list[str]:
+    streams, edges = WORKLOADS[workload]
+    return [f"{a}.{left} = {b}.{right}" for (a, b), (left, right) in zip(pairwise(names(streams)), edges, strict=True)]
+
+
+def expected_results(folder: Path, workload: str, files: int) -> int:
+    import duckdb  # noqa: PLC0415
+
+    own = names(WORKLOADS[workload][0])
+    near = [
+        f"{b}.ts BETWEEN {a}.ts - INTERVAL {SECONDS} SECONDS AND {a}.ts + INTERVAL {SECONDS} SECONDS"
+        for number, a in enumerate(own)
+        for b in own[number + 1 :]
+    ]
+    read = [
+        f"read_parquet([{', '.join(repr(str(p)) for p in sorted((folder / n).iterdir())[:files])}]) {n}" for n in own
+    ]
+    where = " AND ".join(conditions(workload) + near)
+    counted = duckdb.sql(f"SELECT count(*) FROM {', '.join(read)} WHERE {where}")
+    assert counted is not None
+    ((count,),) = counted.fetchall()
+    return int(count)
+
+
+def read_stream(spark: Any, folder: Path, name: str, files: int) -> Any:
+    if files < len(list((folder / name).iterdir())):
+        few = folder.parent / f"few-{files}" / name
+        if not few.exists():
+            few.mkdir(parents=True)
+            for path in sorted((folder / name).iterdir())[:files]:
+                os.link(path, few / path.name)
+        folder = few.parent
+    return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
+
+
+def start_native(spark: Any, folder: Path, workload: str, files: int, work: Path) -> tuple[Any, Any]:
+    """Spark's own joins, chained in the order of the query."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    streams, edges = WORKLOADS[workload]
+    frames = []
+    for name in names(streams):
+        frame = read_stream(spark, folder, name, files).withWatermark("ts", "0 seconds")
+        frames.append(frame.select(*(F.col(column).alias(f"{name}_{column}") for column in ("ts", "k", "j", "v"))))
+    joined, times = frames[0], ["s0_ts"]
+    for (left, right), frame, (a, b) in zip(edges, frames[1:], pairwise(names(streams)), strict=True):
+        new = f"{b}_ts"
+        bounds = [F.expr(f"{new} BETWEEN s0_ts - INTERVAL {SECONDS} SECONDS AND s0_ts + INTERVAL {SECONDS} SECONDS")]
+        micros = F.unix_micros(F.col(new))
+        bounds += [F.abs(micros - F.col(time_)) <= SECONDS * 1_000_000 for time_ in times[1:]]
+        condition = F.col(f"{a}_{left}") == F.col(f"{b}_{right}")
+        for bound in bounds:
+            condition &= bound
+        # Only one column may carry event time into the next join.
+        joined = joined.join(frame, condition).withColumn(new, F.unix_micros(F.col(new)))
+        times.append(new)
+    counted = joined.observe("results", F.count(F.lit(1)).alias("rows"))
+    writer = (
+        counted.writeStream.format("noop").outputMode("append").option("checkpointLocation", str(work / "checkpoint"))
+    )
+    query = writer.trigger(availableNow=True).start()
+
+    def results() -> int:
+        return sum(p.observedMetrics["results"]["rows"] for p in query.recentProgress if "results" in p.observedMetrics)
+
+    return query, results
+
+
+def start_dovetail(
+    spark: Any, folder: Path, workload: str, files: int, work: Path, *, transport: bool
+) -> tuple[Any, Any]:
+    import dovetail as dt  # noqa: PLC0415
+    if transport:
+        module: Any = import_module("dovetail.spark.session")
+        module.ShardProcessor = transport_processor()
+    session = dt.Session(spark, shards=2)
+    own = names(WORKLOADS[workload][0])
+    for name in own:
+        session.stream(name, read_stream(spark, folder, name, files), "ts", rate=float(engine.RATE))
+    columns = ", ".join(f"{name}.{column} AS {name}_{column}" for name in own for column in ("ts", "k", "j", "v"))
+    windows = ", ".join(f"{name} [RANGE {SECONDS} SECONDS]" for name in own)
+    session.query("q", f"SELECT {columns} FROM {windows} WHERE {' AND '.join(conditions(workload))}")
+    sink = dt.sinks.call(lambda results, _: results.write.format("noop").mode("overwrite").save())
+    running = session.start({"q": sink}, str(work / "checkpoint"), {"availableNow": True})
+    return running.query, lambda: running.metrics()["queries"]["q"]["results"]
+
+
+def transport_processor() -> type:
+    """A processor that takes its tuples and gives nothing."""
+    import pandas as pd  # noqa: PLC0415
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415
+
+    class Nothing(StatefulProcessor):
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: ARG002, N802, N803
+            for frame in rows:
+                for segment in frame["segment"]:
+                    if segment is not None:
+                        pa.ipc.open_stream(pa.py_buffer(bytes(segment))).read_all()
+            yield pd.DataFrame({"query": [], "rows": [], "segment": []}).astype({"query": "int32", "rows": "int64"})
+
+        def close(self) -> None:
+            pass
+
+    return Nothing
+
+
+def tree_memory(root: int) -> int:
+    """Resident bytes of a process and all below it, shared memory counted in each."""
+    parents: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                sizes[int(entry.name)] = int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents.setdefault(int(stat[1]), []).append(int(entry.name))
+    total, waiting = 0, [root]
+    while waiting:
+        process = waiting.pop()
+        total += sizes.get(process, 0)
+        waiting += parents.get(process, [])
+    return total
+
+
+def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) -> dict[str, Any]:
+    """Run in this process; peak memory is watched by a thread."""
+    from dovetail.spark import session  # noqa: PLC0415
+
+    spark = session(2, memory="4g")
+    if runner == "native":
+        query, results = start_native(spark, folder, workload, files, work)
+    else:
+        query, results = start_dovetail(spark, folder, workload, files, work, transport=runner == "transport")
+    peak, done = [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.3):
+            peak[0] = max(peak[0], tree_memory(os.getpid()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    query.awaitTermination()
+    done.set()
+    watcher.join()
+    progress = [p for p in query.recentProgress if p.numInputRows]
+    steady = progress[1:]
+    states = steady[-1].stateOperators if steady else []
+    return {
+        "runner": runner, "workload": workload, "files": files, "results": results(),
+        "tuples": sum(p.numInputRows for p in steady),
+        "seconds": sum(p.durationMs["triggerExecution"] for p in steady) / 1000,
+        "batches": [[p.numInputRows, p.durationMs["triggerExecution"]] for p in progress],
+        "peak_bytes": peak[0],
+        "state_rows": sum(s.numRowsTotal for s in states), "state_bytes": sum(s.memoryUsedBytes for s in states),
+    }  # fmt: skip
+
+
+def measure(rows: int, files: int, native_files: int, only: list[str], workloads: list[str]) -> list[dict[str, Any]]:
+    measured = []
+    for workload in workloads:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name) / "in"
+            write_input(folder, WORKLOADS[workload][0], files, rows)
+            for runner in only:
+                used = native_files if runner == "native" else files
+                work = Path(name) / runner
+                command = [sys.executable, __file__, "--child", runner, workload, str(folder), str(used), str(work)]
+                console.print(f"  {workload}: {runner} ...", style="dim")
+                start = time.time()
+                output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                row = json.loads(output.strip().splitlines()[-1]) | {"total_seconds": time.time() - start}
+                if runner != "transport":
+                    expected = expected_results(folder, workload, used)
+                    assert row["results"] == expected, f"{runner} gave {row['results']} results, DuckDB {expected}"
+                measured.append(row)
+                shutil.rmtree(work, ignore_errors=True)
+    return measured
+
+
+def show(measured: list[dict[str, Any]]) -> None:
+    table = Table(
+        "workload",
+        "runner",
+        "tuples/s",
+        "to native",
+        "to transport",
+        "peak MB",
+        "state rows",
+        "results",
+        title="On Spark, local[2]",
+    )
+    rate = {(m["workload"], m["runner"]): m["tuples"] / m["seconds"] for m in measured if m["seconds"]}
+    for m in measured:
+        own = rate.get((m["workload"], m["runner"]), 0.0)
+        against = [rate.get((m["workload"], other)) for other in ("native", "transport")]
+        ratios = [f"{own / other:.2f}" if other else "" for other in against]
+        table.add_row(
+            m["workload"], m["runner"], f"{own:,.0f}", *ratios,
+            f"{m['peak_bytes'] / 1e6:,.0f}", f"{m['state_rows']:,}", f"{m['results']:,}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def main() -> None:
+    if len(sys.argv) > 1 and sys.argv[1] == "--child":
+        runner, workload, source, files, work = sys.argv[2:]
+        print(json.dumps(run_one(runner, workload, Path(source), int(files), Path(work))))
+        return
+    parser = argparse.ArgumentParser(description="Measure the pipeline on Spark beside Spark's own joins.")
+    parser.add_argument("--rows", type=int, default=100_000, help="tuples per stream and micro-batch")
+    parser.add_argument("--files", type=int, default=6, help="micro-batches")
+    parser.add_argument("--native-files", type=int, default=3, help="micro-batches of the native chain")
+    parser.add_argument("--only", default="native,dovetail,transport")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    options = parser.parse_args()
+    measured = measure(
+        options.rows, options.files, options.native_files, options.only.split(","), options.workloads.split(",")
+    )
+    show(measured)
+    folder = Path(__file__).resolve().parent / "results"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"spark-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
+    path.write_text(json.dumps({**engine.surroundings(), "runs": measured}, indent=1) + "\n", encoding="utf-8")
+    console.print(f"written to benchmarks/results/{path.name}")
+
+
+if __name__ == "__main__":
+    main()
