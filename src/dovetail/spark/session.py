@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -230,21 +231,27 @@ class RunningSession:
         """Give each sink its part of a batch. The encoded frame is computed once, whole, before any sink sees it."""
         encoded = encoded.persist()
         try:
-            rows = {row["query"]: row["n"] for row in encoded.groupBy("query").agg(F.sum("rows").alias("n")).collect()}
-            self._note(encoded.where(F.col("query") == METRICS).select("segment").collect())
+            report = F.when(F.col("query") == METRICS, F.col("segment")).alias("report")
+            rows = self._note(encoded.select("query", "rows", report).collect())
             for number, (name, _) in enumerate(self._layout.queries):
-                if rows.get(number):
+                if rows[number]:
                     self._sinks[name].write(_decoded(encoded, number, self._layout.plans[name].query), batch_id)
                     self._counts[name] += rows[number]
         finally:
             encoded.unpersist()
 
-    def _note(self, rows: Sequence[Any]) -> None:
+    def _note(self, encoded: Sequence[Any]) -> Counter[int]:
+        """Take note of what the shards report; give the number of results of each query."""
         self._batches += 1
-        for row in rows:
-            metrics = json.loads(bytes(row["segment"]))
-            self._rebuilt += metrics["rebuilt"]
-            self._shards[metrics["shard"]] = metrics
+        rows: Counter[int] = Counter()
+        for row in encoded:
+            if row["report"] is None:
+                rows[row["query"]] += row["rows"]
+            else:
+                metrics = json.loads(bytes(row["report"]))
+                self._rebuilt += metrics["rebuilt"]
+                self._shards[metrics["shard"]] = metrics
+        return rows
 
     def metrics(self) -> dict[str, Any]:
         """Counters so far, by stream and by query, and what each shard last reported."""
