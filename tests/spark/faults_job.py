@@ -25,7 +25,7 @@ STREAMS = {
     for name, rate in zip("abc", (3.0, 2.0, 1.0), strict=True)
 }
 QUERIES = {
-    "chain": "SELECT a.ts, a.v, b.v AS bv, c.v AS cv FROM a [RANGE 12 s], b [RANGE 9 s], c [RANGE 7 s] WHERE a.x = b.x AND b.y = c.y",
+    "chain": "SELECT a.ts, a.v, b.v AS bv, c.v AS cv FROM a [RANGE 7 s], b [RANGE 6 s], c [RANGE 5 s] WHERE a.x = b.x AND b.y = c.y",
     "rows": "SELECT a.v, b.v AS bv FROM a [ROWS 5], b [RANGE 8 s] WHERE a.x = b.x",
 }
 SHARDS = 4

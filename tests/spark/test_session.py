@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,20 +73,23 @@ class Source:
     """Parquet files, one per stream and batch, read one at a time."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self._spark, self._folder, self._written = spark, folder, 0
+        self._spark, self._folder = spark, folder
 
     def add(self, pushes: list[dict[str, pa.Table]]) -> None:
-        for push in pushes:
-            for name, table in push.items():
-                path = self._folder / name
-                path.mkdir(parents=True, exist_ok=True)
-                hidden = path / f".{self._written:05}.parquet"
-                pq.write_table(table, hidden)
-                hidden.rename(path / f"{self._written:05}.parquet")
-            self._written += 1
+        for name in pushes[0]:
+            self.add_files(name, [push[name] for push in pushes])
 
-    def frame(self, name: str) -> DataFrame:
-        reader = self._spark.readStream.schema(from_arrow_schema(COLUMNS)).option("maxFilesPerTrigger", 1)
+    def add_files(self, name: str, tables: list[pa.Table]) -> None:
+        path = self._folder / name
+        path.mkdir(parents=True, exist_ok=True)
+        for table in tables:
+            number = len(list(path.iterdir()))
+            pq.write_table(table, path / ".new")
+            (path / ".new").rename(path / f"{number:05}.parquet")
+            os.utime(path / f"{number:05}.parquet", (1_600_000_000 + number,) * 2)  # Spark reads the oldest first
+
+    def frame(self, name: str, columns: pa.Schema = COLUMNS) -> DataFrame:
+        reader = self._spark.readStream.schema(from_arrow_schema(columns)).option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self._folder / name))
 
 
@@ -117,7 +121,7 @@ def check(sinks: Mapping[str, MemorySink], oracle: Oracle) -> int:
     return total
 
 
-@pytest.mark.parametrize("shards", [1, 2, 5])
+@pytest.mark.parametrize("shards", [4])
 def test_queries_of_every_kind_equal_the_oracle(spark: SparkSession, tmp_path: Path, shards: int) -> None:
     pushes = batches(seed=shards)
     source = Source(spark, tmp_path / "in")
