@@ -1,15 +1,21 @@
 """The `dovetail` command: it parses and calls, and works with what anybody can import.
 
-Numba, the SQL parser and Arrow are loaded by the command that needs them, so that `--help` and `version` answer at once.
+Spark, Numba, the SQL parser and Arrow are loaded by the command that needs them, so that `--help` and `version` answer at once.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +40,7 @@ app = typer.Typer(
 _SHOWN_ROWS = 5
 _REFRESH = 0.25
 _LINE_EVERY = 1.0
+_OLDEST_JAVA = 17
 
 
 @app.command()
@@ -44,25 +51,50 @@ def version() -> None:
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(min=0.5, help="How long to stream, by the wall clock.")] = 6.0,
+    *,
+    local: Annotated[bool, typer.Option("--local", help="Join in this process, without Spark and Java.")] = False,
+    batches: Annotated[int, typer.Option(min=2, max=100, help="On Spark: micro-batches to run.")] = 8,
+    seconds: Annotated[float, typer.Option(min=0.5, help="With --local: how long to stream.")] = 6.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the synthetic streams.")] = 0,
 ) -> None:
-    """Join a synthetic ad funnel in this process: plan, live counters, results, and a check against a batch join."""
-    from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, Sample  # noqa: PLC0415 - it loads Arrow
+    """Join a synthetic ad funnel on Spark: plan, live counters, results, and a check against a batch join."""
+    from dovetail.workloads.ad_funnel import QUERIES, AdFunnel  # noqa: PLC0415 - it loads Arrow
 
     console = Console(highlight=False)
-    funnel = AdFunnel(seed=seed)
+    if not local and (problem := _java_problem()):
+        console.print(problem, soft_wrap=True)
+        raise typer.Exit(1)
     console.print(Text("An ad funnel: who saw an ad, clicked on it, and bought something.", style="bold"))
     for name, sql in QUERIES.items():
         console.print(Text(f"\n{name}", style="bold"), Text(sql.removeprefix("\n")), sep="\n", soft_wrap=True)
     console.print()
-    session = _compiled(console, lambda: _session(funnel, QUERIES))
+    if local:
+        same = _demo_here(console, AdFunnel(seed=seed), seconds)
+    else:
+        # A micro-batch has a price of its own on Spark, so each holds more than a batch in this process does.
+        same = _demo_on_spark(console, AdFunnel(seed=seed, impressions_per_second=2500, batch_seconds=120), batches)
+    if not same:
+        raise typer.Exit(1)
+
+
+def _show_plan(console: Console, session: dt.LocalSession | dt.Session) -> None:
     console.print(Text("\nThe plan", style="bold"), Text(str(session.explain())), sep="\n", soft_wrap=True)
+
+
+# -- in this process ------------------------------------------------------------------------------------------------------------
+
+
+def _demo_here(console: Console, funnel: AdFunnel, seconds: float) -> bool:
+    from dovetail.workloads.ad_funnel import QUERIES, Sample  # noqa: PLC0415
+
+    session = _compiled(console, lambda: _session(funnel, QUERIES))
+    _show_plan(console, session)
     run = _Run(session, Sample(funnel))
     _stream(console, run, funnel, seconds)
     _summarize(console, run)
-    if not _check(console, run):
-        raise typer.Exit(1)
+    import pyarrow as pa  # noqa: PLC0415
+
+    return _check(console, pa.concat_tables(run.sampled), run.sample)
 
 
 def _session(funnel: AdFunnel, queries: Mapping[str, str]) -> dt.LocalSession:
@@ -182,9 +214,7 @@ class _display:  # noqa: N801 - a context manager, used like a function
 
 def _summarize(console: Console, run: _Run) -> None:
     for name, table in run.latest.items():
-        rows = _spread(table)
-        console.print(f"\n[bold]{name}[/bold]: {run.results[name]:,} results; {len(rows)} of the last batch:")
-        console.print(_table(table.column_names, [[_cell(value) for value in row.values()] for row in rows]))
+        _show_results(console, name, run.results[name], table, "of the last batch")
     console.print("\n[bold]Streams[/bold]")
     headings = ["stream", "arrived", "late, dropped", "in windows", "state"]
     counts = [
@@ -195,16 +225,190 @@ def _summarize(console: Console, run: _Run) -> None:
     console.print(f"\n{run.tuples:,} tuples joined in {run.busy:.1f} s: {_large(run.rate)} tuples/s, input ready-made.")
 
 
-def _check(console: Console, run: _Run) -> bool:
-    """Compare the sampled results with a batch join over the same input."""
-    import pyarrow as pa  # noqa: PLC0415
+# -- on Spark -------------------------------------------------------------------------------------------------------------------
 
-    found, expected = pa.concat_tables(run.sampled), run.sample.expected()
+
+def _java_problem() -> str | None:
+    """Say what is wrong with the Java that Spark would start, and what to do."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else "java"  # Spark's own rule: the variable goes before the PATH
+    try:
+        answer = subprocess.run([java, "-version"], check=False, capture_output=True, text=True)  # noqa: S603
+    except OSError:
+        found = None
+    else:
+        found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if found and int(found[1]) >= _OLDEST_JAVA:
+        return None
+    where = f" (JAVA_HOME is {home})" if home else ""
+    mend = (
+        f"unset JAVA_HOME, or set it to a Java {_OLDEST_JAVA}"
+        if home
+        else f"on Debian or Ubuntu run 'sudo apt-get install openjdk-{_OLDEST_JAVA}-jre-headless'"
+    )
+    return (
+        f"Spark needs Java {_OLDEST_JAVA} or later; found: {found[1] if found else 'none'}{where}.\n"
+        f"Hint: {mend}; 'dovetail demo --local' needs no Java."
+    )
+
+
+def _demo_on_spark(console: Console, funnel: AdFunnel, batches: int) -> bool:
+    from dovetail.workloads.ad_funnel import Sample, write_files  # noqa: PLC0415
+
+    with TemporaryDirectory(prefix="dovetail-demo-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        sample = Sample(funnel)
+        with _step(console, f"Writing {batches} batches of each stream as Parquet files"):
+            tuples = write_files(funnel, batches, folder / "in", sample)
+        with _step(console, "Starting Spark"), _stderr_to(folder / "spark.log"):
+            spark = dt.spark.session(name="dovetail-demo", conf={"spark.local.dir": str(folder / "scratch")})
+        try:
+            return _OnSpark(console, spark, folder).run(funnel, tuples, sample)
+        except KeyboardInterrupt:
+            console.print("Stopped.")
+            raise typer.Exit(130) from None
+        finally:
+            spark.stop()
+
+
+class _OnSpark:
+    """The demo once Spark has started."""
+
+    def __init__(self, console: Console, spark: Any, folder: Path) -> None:
+        self._console = console
+        self._spark = spark
+        self._folder = folder
+
+    def run(self, funnel: AdFunnel, tuples: Mapping[str, int], sample: Sample) -> bool:
+        from dovetail.workloads.ad_funnel import QUERIES  # noqa: PLC0415
+
+        session = dt.Session(self._spark)
+        for stream in funnel.streams:
+            lateness = timedelta(microseconds=stream.lateness)
+            session.stream(stream.name, self._source(stream.name), stream.event_time, lateness, stream.rate)
+        for name, sql in QUERIES.items():
+            session.query(name, sql)
+        _show_plan(self._console, session)
+        event_time = timedelta(seconds=funnel.batch_seconds)
+        self._console.print(f"\nA micro-batch is {event_time.seconds} s of event time. Ctrl-C ends it early.")
+        running = session.start(
+            {name: dt.sinks.parquet(self._results(name)) for name in QUERIES},
+            checkpoint=str(self._folder / "checkpoint"),
+            trigger={"availableNow": True},
+        )
+        try:
+            batches = self._watch(running)
+        finally:
+            running.stop()
+        metrics = running.metrics()
+        found = {name: self._sampled(name, sample) for name in QUERIES}
+        for name, table in found.items():
+            _show_results(self._console, name, metrics["queries"][name]["results"], table, "from the Parquet files")
+        self._summarize(metrics["streams"], tuples, batches)
+        return _check(self._console, found["funnel"], sample)
+
+    def _source(self, stream: str) -> Any:
+        path = str(self._folder / "in" / stream)
+        schema = self._spark.read.parquet(path).schema
+        return self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(path)
+
+    def _results(self, query: str) -> str:
+        return str(self._folder / "out" / query)
+
+    def _sampled(self, query: str, sample: Sample) -> pa.Table:
+        table: pa.Table = self._spark.read.parquet(self._results(query)).drop("batch_id").where(sample.where).toArrow()
+        return table
+
+    def _watch(self, running: Any) -> list[tuple[int, float]]:
+        """Show each batch as it ends; give its tuples and seconds."""
+        seen: list[tuple[int, float]] = []
+        with self._console.status("Joining ...") if self._console.is_terminal else nullcontext():
+            ended = False
+            while not ended:
+                ended = running.await_termination(timeout=1)
+                for progress in running.query.recentProgress[len(seen) :]:
+                    seen.append((progress["numInputRows"], progress["batchDuration"] / 1000))
+                    self._console.print(_batch_line(len(seen), *seen[-1], running.metrics()), soft_wrap=True)
+        return seen
+
+    def _summarize(
+        self, streams: Mapping[str, Mapping[str, int]], tuples: Mapping[str, int], batches: list[tuple[int, float]]
+    ) -> None:
+        self._console.print("\n[bold]Streams[/bold], over all shards; a tuple that several shards need is copied")
+        headings = ["stream", "tuples", "copies", "late", "no time", "in windows", "state"]
+        counts = [
+            [
+                name,
+                *(f"{n:,}" for n in (tuples[name], s["copies"], s["late_copies"], s["refused"], s["state_tuples"])),
+                _bytes(s["state_bytes"]),
+            ]
+            for name, s in streams.items()
+        ]
+        self._console.print(_table(headings, counts))
+        rows, busy = (sum(part) for part in zip(*batches[1:], strict=True))
+        self._console.print(
+            f"\n{rows:,.0f} tuples in {busy:.1f} s: {_large(rows / busy)} tuples/s, from file to file, "
+            "not counting the first batch, which loads the kernels.",
+            soft_wrap=True,
+        )
+
+
+def _batch_line(number: int, tuples: int, seconds: float, metrics: Mapping[str, Any]) -> str:
+    state = sum(stream["state_bytes"] for stream in metrics["streams"].values())
+    results = "  ".join(f"{name} {query['results']:,}" for name, query in metrics["queries"].items())
+    return (
+        f"batch {number:>3}  {_large(tuples):>6} tuples in {seconds:>4.1f} s  {_large(tuples / seconds):>6}/s  "
+        f"state {_bytes(state)}  {results}"
+    )
+
+
+@contextmanager
+def _step(console: Console, message: str) -> Iterator[None]:
+    """Show what takes a while, then how long it took."""
+    started = time.perf_counter()
+    with console.status(f"{message} ...") if console.is_terminal else nullcontext():
+        yield
+    console.print(f"{message}: {time.perf_counter() - started:.1f} s.")
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Send what this process and those it starts write to standard error to a file; show it if something fails.
+
+    The JVM keeps the file: what it and the Python workers say later goes there too.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    except Exception:
+        os.write(kept, path.read_bytes())
+        raise
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+# -- what both show ---------------------------------------------------------------------------------------------------------------
+
+
+def _show_results(console: Console, name: str, count: int, table: pa.Table, source: str) -> None:
+    rows = _spread(table)
+    console.print(f"\n[bold]{name}[/bold]: {count:,} results; {len(rows)} {source}:")
+    console.print(_table(table.column_names, [[_cell(value) for value in row.values()] for row in rows]))
+
+
+def _check(console: Console, found: pa.Table, sample: Sample) -> bool:
+    """Compare the sampled results with a batch join over the same input."""
+    expected = sample.expected()
     order = [(name, "ascending") for name in expected.column_names]
-    same = bool(found.sort_by(order).equals(expected.sort_by(order)))
+    same = bool(found.cast(expected.schema).sort_by(order).equals(expected.sort_by(order)))
     verdict = "the same rows" if same else f"[bold red]it gives {expected.num_rows:,} rows, and they differ[/bold red]"
     console.print(
-        f"Checked {found.num_rows:,} funnel results (every {run.sample.every}th ad) with a batch join: {verdict}."
+        f"Checked {found.num_rows:,} funnel results (every {sample.every}th ad) with a batch join: {verdict}.",
+        soft_wrap=True,
     )
     return same
 

@@ -8,14 +8,18 @@ token that the state names rebuilds the shard from its log.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
 import tempfile
 import time
 import uuid
 from pathlib import Path
 
 _ABANDONED_SECONDS = 600
+_FORGOTTEN_SECONDS = 86_400
+_OWNER = "owner.json"
 
 
 def live_root(run: str) -> Path:
@@ -23,6 +27,39 @@ def live_root(run: str) -> Path:
     shared = Path("/dev/shm")  # noqa: S108 - the point is to stay off the disk; names below are unguessable
     base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
     return base / f"dovetail-{os.getuid()}" / run
+
+
+def claim(run: str) -> None:
+    """Say that this process drives a run, and sweep what runs that ended without cleaning up have left on this host."""
+    home = live_root(run)
+    for other in home.parent.iterdir() if home.parent.exists() else ():
+        if _is_abandoned(other):
+            shutil.rmtree(other, ignore_errors=True)
+    home.mkdir(parents=True, mode=0o700)
+    (home / _OWNER).write_text(json.dumps([socket.gethostname(), os.getpid(), _started(os.getpid())]), encoding="utf-8")
+
+
+def _is_abandoned(home: Path) -> bool:
+    """Whether the driver of a run is known to be gone; where it ran elsewhere, whether nothing moved for a day."""
+    try:
+        host, pid, started = json.loads((home / _OWNER).read_text(encoding="utf-8"))
+        if host == socket.gethostname():
+            return bool(_started(pid) != started)
+    except (OSError, ValueError):
+        pass
+    try:
+        moved = max(entry.stat().st_mtime for entry in (home, *home.iterdir()))
+    except OSError:
+        return False
+    return moved < time.time() - _FORGOTTEN_SECONDS
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in the kernel's own count; None when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[19]
+    except OSError:
+        return None
 
 
 class LiveShard:

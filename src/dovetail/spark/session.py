@@ -38,7 +38,7 @@ from dovetail.schema import StreamSchema, stored_schema
 from dovetail.spark.builder import check
 from dovetail.spark.cut import CUT_SCHEMA, cutter
 from dovetail.spark.layout import Layout
-from dovetail.spark.live import live_root
+from dovetail.spark.live import claim, live_root
 from dovetail.spark.processor import METRICS, RESULT_SCHEMA, ShardProcessor
 from dovetail.spark.sinks import Sink
 
@@ -165,6 +165,7 @@ class Session:
             )
         layout = self._layout()
         run = uuid.uuid4().hex
+        claim(run)
         running = RunningSession(self, layout, dict(sinks), run)
         writer = self._encoded(layout, run).writeStream.foreachBatch(running.write_batch).outputMode("append")
         writer = writer.option("checkpointLocation", checkpoint)

@@ -10,13 +10,18 @@ run is checked against.
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dovetail.schema import TIMESTAMP, StreamSchema
@@ -179,9 +184,32 @@ class Sample:
         """The rows of a table that concern the sampled ads."""
         return table.filter(pa.array(table["ad_id"].to_numpy() % self.every == self.every - 1))
 
+    @property
+    def where(self) -> str:
+        """What `of` keeps, as a condition in SQL."""
+        return f"ad_id % {self.every} = {self.every - 1}"
+
     def expected(self) -> pa.Table:
         """What `funnel` must have returned for the sampled ads."""
         return batch_join(**{name: pa.concat_tables(tables) for name, tables in self.tables.items()})
+
+
+def write_files(funnel: AdFunnel, count: int, folder: Path, sample: Sample | None = None) -> dict[str, int]:
+    """Write the first batches as Parquet files, `folder/<stream>/<batch>.parquet`; return how many tuples each stream has.
+
+    Spark's file source reads the oldest file first, so the files are a second apart whatever the clock of the file system.
+    """
+    written: Counter[str] = Counter()
+    for number, batch in enumerate(islice(funnel.batches(), count)):
+        for stream, table in batch.items():
+            path = folder / stream / f"{number:05}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, path)
+            os.utime(path, (START // SECOND + number,) * 2)
+            written[stream] += table.num_rows
+        if sample is not None:
+            sample.take(batch)
+    return dict(written)
 
 
 def batch_join(impressions: pa.Table, clicks: pa.Table, orders: pa.Table) -> pa.Table:
