@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,25 @@ def test_failed_attempts_leave_no_trace(seed: int, tmp_path: Path) -> None:
 def test_shards_are_rebuilt_from_their_log(seed: int, tmp_path: Path) -> None:
     rng = random.Random(2000 + seed)
     compare(spark_scenario(rng, pushes=6), rng.choice((1, 3, 4)), tmp_path, rng, lose=0.4)
+
+
+def test_large_results_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.spark.processor.LARGEST_RESULT", 500)
+    monkeypatch.setattr("dovetail.spark.cut._LARGEST_PIECE", 500)
+    for seed in range(8):
+        rng = random.Random(3000 + seed)
+        compare(spark_scenario(rng), 3, tmp_path / str(seed), rng)
+
+
+def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.spark.log.MOST_SEGMENTS", 2)
+    for seed in range(8):
+        rng = random.Random(4000 + seed)
+        pipeline = compare(spark_scenario(rng, pushes=6), 2, tmp_path / str(seed), rng, lose=0.5)
+        for text, segments in pipeline.states.values():
+            held = [segment["stream"] for segment in json.loads(text or "{}").get("segments", [])]
+            assert len(held) == len(segments.content)
+            assert all(held.count(stream) <= 3 for stream in held)
 
 
 def test_live_shards_are_found_again(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from dovetail.spark.log import Log, Manifest
 RESULT_SCHEMA = "query int, rows bigint, segment binary"
 METRICS = -1
 """The query number of a row that holds a shard's metrics as JSON."""
+LARGEST_RESULT = 32 << 20
+"""Bytes of results that go into one row."""
 
 
 class ShardProcessor(StatefulProcessor):
@@ -186,8 +188,11 @@ class _Worker:
         rows: list[tuple[int, int, bytes]] = []
         for name, tables in results.items():
             table = pa.concat_tables(tables)
-            if table.num_rows:
-                rows.append((names.index(name), table.num_rows, to_ipc(table)))
+            pieces = -(-table.nbytes // LARGEST_RESULT)  # a row of Spark's holds two gigabytes at the most
+            step = max(1, -(-table.num_rows // max(1, pieces)))
+            for first in range(0, table.num_rows, step):
+                piece = table.slice(first, step)
+                rows.append((names.index(name), piece.num_rows, to_ipc(piece)))
         own = engine.metrics()
         metrics = {"shard": self._shard, "rebuilt": rebuilt, "counters": self.log.manifest.counters, **own}
         metrics["log_bytes"] = sum(segment.size for segment in self.log.manifest.segments)
