@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -53,7 +54,7 @@ def version() -> None:
 def demo(
     *,
     local: Annotated[bool, typer.Option("--local", help="Join in this process, without Spark and Java.")] = False,
-    batches: Annotated[int, typer.Option(min=2, max=100, help="On Spark: micro-batches to run.")] = 8,
+    batches: Annotated[int, typer.Option(min=2, max=100, help="On Spark: micro-batches to run.")] = 6,
     seconds: Annotated[float, typer.Option(min=0.5, help="With --local: how long to stream.")] = 6.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the synthetic streams.")] = 0,
 ) -> None:
@@ -297,9 +298,13 @@ class _OnSpark:
             trigger={"availableNow": True},
         )
         try:
-            batches = self._watch(running)
+            with _interrupts() as interrupted:
+                batches = self._watch(running, interrupted)
         finally:
-            running.stop()
+            with _stderr_to(self._folder / "stop.log"):  # a batch that is cut off complains
+                running.stop()
+        if interrupted:
+            raise KeyboardInterrupt
         metrics = running.metrics()
         found = {name: self._sampled(name, sample) for name in QUERIES}
         for name, table in found.items():
@@ -319,12 +324,12 @@ class _OnSpark:
         table: pa.Table = self._spark.read.parquet(self._results(query)).drop("batch_id").where(sample.where).toArrow()
         return table
 
-    def _watch(self, running: Any) -> list[tuple[int, float]]:
-        """Show each batch as it ends; give its tuples and seconds."""
+    def _watch(self, running: Any, interrupted: list[int]) -> list[tuple[int, float]]:
+        """Show each batch as it ends, until all have or Ctrl-C; give its tuples and seconds."""
         seen: list[tuple[int, float]] = []
         with self._console.status("Joining ...") if self._console.is_terminal else nullcontext():
             ended = False
-            while not ended:
+            while not ended and not interrupted:
                 ended = running.await_termination(timeout=1)
                 for progress in running.query.recentProgress[len(seen) :]:
                     seen.append((progress["numInputRows"], progress["batchDuration"] / 1000))
@@ -369,6 +374,17 @@ def _step(console: Console, message: str) -> Iterator[None]:
     with console.status(f"{message} ...") if console.is_terminal else nullcontext():
         yield
     console.print(f"{message}: {time.perf_counter() - started:.1f} s.")
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Take note of Ctrl-C instead of raising it: inside a call of the JVM it would break the connection."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ An array is known by its name. Allocating a name again replaces the array; reade
 from __future__ import annotations
 
 import mmap
+import os
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
@@ -62,7 +63,8 @@ class MappedArena:
         path = self._path(name)
         path.unlink(missing_ok=True)
         with path.open("w+b") as file:
-            file.truncate(max(1, length) * np.dtype(dtype).itemsize)
+            # Reserved, not only promised: writing to a mapped page that a full device cannot give would end the process.
+            os.posix_fallocate(file.fileno(), 0, max(1, length) * np.dtype(dtype).itemsize)
             return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype)[:length]
 
     def open(self, name: str, dtype: DTypeLike, length: int) -> Array:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from dovetail._typing import Int64Array
 from dovetail.engine.evaluate import evaluate
 from dovetail.engine.keys import codes_of, combine, coordinates
+from dovetail.engine.window_store import LONG_AGO
 from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
 from dovetail.spark.layout import Layout, Placement, ShardGroup, read_layout
@@ -105,7 +106,8 @@ class _Cut:
         self, shards: list[int], segments: list[bytes] | list[None], refused: list[int] | None = None
     ) -> pa.RecordBatch:
         count = len(shards)
-        high = [self._high if segment is None else None for segment in segments]
+        # No NULLs: pandas would turn the column into doubles, which do not hold all times.
+        high = [self._high if segment is None and self._high is not None else LONG_AGO for segment in segments]
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(shards, pa.int32()),

@@ -15,6 +15,7 @@ import socket
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 _ABANDONED_SECONDS = 600
@@ -84,8 +85,9 @@ class LiveShard:
         """An empty directory to build in; what others abandoned long ago is swept."""
         limit = time.time() - _ABANDONED_SECONDS
         for entry in self._home.iterdir():
-            if entry.stat().st_mtime < limit:
-                shutil.rmtree(entry, ignore_errors=True)
+            with suppress(FileNotFoundError):  # another worker may take or sweep it meanwhile
+                if entry.stat().st_mtime < limit:
+                    shutil.rmtree(entry, ignore_errors=True)
         work = self._work()
         work.mkdir(mode=0o700)
         return work

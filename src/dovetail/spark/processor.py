@@ -85,7 +85,7 @@ def _read_rows(frames: Iterator[pd.DataFrame]) -> _Batch:
         ):
             if segment is not None:
                 batch.segments.setdefault(int(stream), []).append(bytes(segment))
-            elif not pd.isna(high):
+            elif high > LONG_AGO:
                 batch.highs[int(stream)] = max(int(high), batch.highs.get(int(stream), LONG_AGO))
             batch.refused[int(stream)] = batch.refused.get(int(stream), 0) + int(refused)
     for segments in batch.segments.values():

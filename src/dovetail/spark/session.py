@@ -281,11 +281,15 @@ class RunningSession:
 
     def await_termination(self, timeout: int | None = None) -> bool:
         """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
-        if timeout is None:
-            self.query.awaitTermination()
-            ended = True
-        else:
-            ended = bool(self.query.awaitTermination(timeout))
+        ended = True
+        try:
+            if timeout is None:
+                self.query.awaitTermination()
+            else:
+                ended = bool(self.query.awaitTermination(timeout))
+        except Exception:
+            self._clear()
+            raise
         if ended:
             self._clear()
         return ended
