@@ -138,7 +138,7 @@ def start_dovetail(
 ) -> tuple[Any, Any]:
     import dovetail as dt  # noqa: PLC0415
     if transport:
-        module: Any = import_module("dovetail.spark.session")
+        module: Any = import_module("dovetail.spark.sessions")
         module.ShardProcessor = transport_processor()
     session = dt.Session(spark, shards=2)
     own = names(WORKLOADS[workload][0])

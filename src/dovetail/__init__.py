@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dovetail import optimizer, spark
     from dovetail.local import LocalSession
     from dovetail.spark import sinks
-    from dovetail.spark.session import Session
+    from dovetail.spark.sessions import Session
 
 __all__ = [
     "Budget",
@@ -46,7 +46,7 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "LocalSession": ("dovetail.local", "LocalSession"),
-    "Session": ("dovetail.spark.session", "Session"),
+    "Session": ("dovetail.spark.sessions", "Session"),
     "optimizer": ("dovetail.optimizer", None),
     "sinks": ("dovetail.spark.sinks", None),
     "spark": ("dovetail.spark", None),

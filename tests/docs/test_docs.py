@@ -1,7 +1,8 @@
 """The documentation is true: its programs run and print what it says, its links lead somewhere, its commands exist.
 
 Blocks of one file share a namespace, in order, as a reader would type them. A `python` block that is followed by a `text` block prints
-exactly that text; one that is not may print anything.
+exactly that text; one that is not may print anything. A `python notest` block needs Spark or a server: it is compiled and not run. A
+`text` block that follows anything else is a transcript and not checked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_LINKS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = "python notest"
+KINDS = {"", "console", "mermaid", "python", NOT_RUN, "sql", "text"}
 _LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
 _MAKE = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
 
@@ -58,6 +61,11 @@ def run_page(text: str, name: str) -> Iterator[tuple[Block, str, str]]:
             yield block, printed.getvalue(), following.content
 
 
+def unknown_kinds(text: str) -> list[str]:
+    """What stands behind a fence and is none of ours: a misspelt `python` would never be run."""
+    return [block.language for block in blocks(text) if block.language not in KINDS]
+
+
 def links(text: str) -> list[str]:
     prose = _FENCE.sub("", text)
     return [target for target in _LINK.findall(prose) if not target.startswith(("http://", "https://", "mailto:"))]
@@ -87,6 +95,15 @@ def make_targets() -> set[str]:
 def test_programs_print_what_the_page_says(page: Path) -> None:
     for block, printed, promised in run_page(page.read_text(encoding="utf-8"), name_of(page)):
         assert printed == promised, f"{name_of(page)}, line {block.line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_programs_that_are_not_run_are_at_least_programs(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert unknown_kinds(text) == []
+    for block in blocks(text):
+        if block.language == NOT_RUN:
+            compile("\n" * (block.line - 1) + block.content, name_of(page), "exec")
 
 
 def test_the_readme_has_a_short_program_with_its_output() -> None:
@@ -133,6 +150,15 @@ def test_a_wrong_output_is_noticed() -> None:
     assert (block.line, printed, promised) == (6, "2\n", "3\n")
 
 
+def test_only_marked_programs_are_left_out() -> None:
+    page = "```python notest\n1 / 0\n```\n\n```text\nanything\n```\n"
+    assert list(run_page(page, "made up")) == []
+    assert unknown_kinds(page) == []
+    assert unknown_kinds(page.replace("notest", "no-test")) == ["python no-test"]
+    with pytest.raises(ZeroDivisionError):
+        list(run_page(page.replace(" notest", ""), "made up"))
+
+
 def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "there.md").write_text("# A title, here\n")
     page = tmp_path / "page.md"
@@ -161,7 +187,7 @@ def test_the_command_line_loads_nothing_heavy() -> None:
 
 @pytest.mark.slow
 def test_the_demo_ends_with_a_check_that_holds() -> None:
-    shown = cli("demo", "--seconds", "0.5", "--seed", "3")
+    shown = cli("demo", "--local", "--seconds", "0.5", "--seed", "3")
     assert re.search(r"^query funnel$", shown, re.MULTILINE)
     assert re.search(r"Checked [1-9][\d,]* funnel results .* with a batch join: the same rows\.$", shown, re.MULTILINE)
     assert re.search(r"^clicks +[\d,]+ +[1-9]", shown, re.MULTILINE)  # some tuples were late

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import dovetail as dt
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.sinks import MemorySink
@@ -151,10 +151,33 @@ def test_a_restart_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -
         made.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True}).await_termination()
     assert check(sinks, expected(pushes, queries)) > 100
 
-    source.add(batches(seed=10, count=1))
-    other = session(spark, source, queries, shards=3)
-    with pytest.raises(Exception, match="the checkpoint belongs to other streams, queries or another number of shards"):
-        other.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True}).await_termination()
+    for other in (
+        session(spark, source, queries, shards=3),
+        session(spark, source, {"chain": QUERIES["chain"]}, shards=2),
+    ):
+        chosen = {name: sinks[name] for name in other._catalog.queries}
+        with pytest.raises(StateError, match="belongs to other streams, queries or another number of shards"):
+            other.start(chosen, str(tmp_path / "checkpoint"), {"availableNow": True})
+
+
+def test_shard_ids_spread_and_depend_on_the_number_of_shards_only(spark: SparkSession) -> None:
+    made = dt.Session(spark)
+    found = {count: made._shard_ids(count) for count in (1, 2, 4, 12)}
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        assert {count: made._shard_ids(count) for count in found} == found
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    for count, ids in found.items():
+        for partitions in (p for p in range(1, count + 1) if count % p == 0):
+            places = spark.createDataFrame([(i,) for i in ids], "id int").selectExpr(f"pmod(hash(id), {partitions}) p")
+            assert {row["count"] for row in places.groupBy("p").count().collect()} == {count // partitions}
+
+
+def test_the_builder_stays_callable(spark: SparkSession) -> None:
+    assert dt.Session is not None
+    assert callable(dt.spark.session)
+    assert dt.spark.session() is spark
 
 
 def test_sinks_and_null_times(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dovetail.config import Budget, Config, is_number
-from dovetail.errors import ConfigError, listed
+from dovetail.errors import ConfigError, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.plan.explain import Explanation, explain
@@ -72,8 +73,7 @@ class Session:
         check(spark)
         self._spark = spark
         self._config = config or Config()
-        self._partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
-        self._shards = shards or 2 * self._partitions
+        self._shards = shards or 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self._catalog = Catalog()
         self._frames: dict[str, DataFrame] = {}
         self._hints: dict[frozenset[str], float] = {}
@@ -136,7 +136,9 @@ class Session:
         Each such DataFrame is a pipeline of its own with windows of its own: for several queries `start` shares them.
         """
         layout = self._layout(only=name)
-        encoded = self._encoded(layout, uuid.uuid4().hex)
+        run = uuid.uuid4().hex
+        claim(run)
+        encoded = self._encoded(layout, run)
         return _decoded(encoded, 0, layout.plans[name].query)
 
     def start(
@@ -165,6 +167,7 @@ class Session:
             )
         layout = self._layout()
         run = uuid.uuid4().hex
+        self._freeze(layout, checkpoint)
         claim(run)
         running = RunningSession(self, layout, dict(sinks), run)
         writer = self._encoded(layout, run).writeStream.foreachBatch(running.write_batch).outputMode("append")
@@ -203,15 +206,32 @@ class Session:
         )
 
     def _shard_ids(self, count: int) -> list[int]:
-        """Numbers that Spark's hash partitioner spreads evenly: as many for each partition as for any other."""
+        """Numbers that Spark's hash partitioner spreads evenly over any number of partitions that divides the shards'.
+
+        They are the keys of the stored state, so they must depend on nothing but the number of shards.
+        """
         tried = self._spark.range(count * _MOST_TRIED_IDS).select(
-            F.col("id").cast("int").alias("id"), F.expr(f"pmod(hash(cast(id as int)), {self._partitions})").alias("p")
+            F.col("id").cast("int").alias("id"), F.expr(f"pmod(hash(cast(id as int)), {count})").alias("place")
         )
-        waiting: dict[int, list[int]] = {}
-        for row in tried.collect():
-            waiting.setdefault(row.p, []).append(row.id)
-        order = sorted(waiting)
-        return [waiting[order[number % len(order)]][number // len(order)] for number in range(count)]
+        first: dict[int, int] = {}
+        for row in tried.sort("id").collect():
+            first.setdefault(row.place, row.id)
+        return [first[place] for place in range(count)]
+
+    def _freeze(self, layout: Layout, checkpoint: str) -> None:
+        """Write the layout beside a new checkpoint; refuse one of another layout, whose state would not be found."""
+        path = f"{checkpoint.rstrip('/')}/dovetail"
+        try:
+            stored = [row.value for row in self._spark.read.text(path).collect()]
+        except AnalysisException:
+            line = self._spark.range(1).select(F.lit(layout.digest).alias("value"))
+            line.coalesce(1).write.text(path)
+            return
+        if stored != [layout.digest]:
+            raise StateError(
+                f"checkpoint {checkpoint!r} belongs to other streams, queries or another number of shards",
+                "start with a new checkpoint directory, or with the session that wrote this one",
+            )
 
 
 class RunningSession:
@@ -257,7 +277,7 @@ class RunningSession:
     def metrics(self) -> dict[str, Any]:
         """Counters so far, by stream and by query, and what each shard last reported."""
         streams: dict[str, dict[str, int]] = {}
-        for metrics in self._shards.values():
+        for metrics in list(self._shards.values()):
             for stream, counted in metrics["counters"].items():
                 total = streams.setdefault(
                     stream, {"copies": 0, "late_copies": 0, "refused": 0, "state_tuples": 0, "state_bytes": 0}
