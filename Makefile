@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.setup-done
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-fast test-all test-nojit check lint imports types format bench lock clean
+.PHONY: help setup demo test test-fast test-all test-faults test-nojit check lint imports types format bench lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test-all: setup
 
 test-nojit: setup ## Run the laws with kernels as plain Python (readable tracebacks)
 	NUMBA_DISABLE_JIT=1 DOVETAIL_PROFILE=nojit $(PYTEST) -q tests/laws
+
+test-faults: setup ## Kill workers, drivers and executors at ten points each; the output must not change
+	DOVETAIL_FAULTS=10 $(PYTEST) -q tests/spark/test_faults.py
 
 check: lint types imports
 

@@ -137,6 +137,7 @@ def start_dovetail(
     spark: Any, folder: Path, workload: str, files: int, work: Path, *, transport: bool
 ) -> tuple[Any, Any]:
     import dovetail as dt  # noqa: PLC0415
+
     if transport:
         module: Any = import_module("dovetail.spark.sessions")
         module.ShardProcessor = transport_processor()

@@ -1,8 +1,8 @@
 """A job to be killed: `python faults_job.py FOLDER [MASTER]`.
 
-It joins the parquet files of three streams in FOLDER/in, one file of each per micro-batch, writes results to FOLDER/out/<query> and ends
-when all are read. Started again with the same folder it goes on where it was. Every start adds its run to FOLDER/runs, so that whoever
-killed it can clear what it left in shared memory.
+It joins the parquet files of three streams in FOLDER/in, one file of each per micro-batch, writes results to FOLDER/out/<query> and
+ends when all are read. Started again with the same folder it goes on where it was. Every start adds its run to FOLDER/runs, so that
+whoever killed it can clear what it left in shared memory.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+from dovetail.errors import StateError
+
 _ABANDONED_SECONDS = 600
 _FORGOTTEN_SECONDS = 86_400
 _OWNER = "owner.json"
@@ -36,8 +38,16 @@ def claim(run: str) -> None:
     for other in home.parent.iterdir() if home.parent.exists() else ():
         if _is_abandoned(other):
             shutil.rmtree(other, ignore_errors=True)
-    home.mkdir(parents=True, mode=0o700)
+    _make_private(home.parent)
+    home.mkdir(mode=0o700)
     (home / _OWNER).write_text(json.dumps([socket.gethostname(), os.getpid(), _started(os.getpid())]), encoding="utf-8")
+
+
+def _make_private(base: Path) -> None:
+    """Make the directory of this user's runs; another user who made it first could read and change windows."""
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if base.stat().st_uid != os.getuid():
+        raise StateError(f"{base} belongs to another user", "remove it, or ask its owner to")
 
 
 def _is_abandoned(home: Path) -> bool:
@@ -68,6 +78,7 @@ class LiveShard:
 
     def __init__(self, root: Path, shard: int) -> None:
         self._home = root / str(shard)
+        _make_private(root.parent)
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def take(self, token: str | None) -> Path | None:
