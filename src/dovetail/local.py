@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from dovetail.config import Budget, Config, is_number
+from dovetail.config import Budget, Config
 from dovetail.engine.intake import LATEST
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import read_snapshot, write_snapshot
@@ -116,8 +116,6 @@ class LocalSession:
                 "for a table use table.schema",
             )
         _check_name("stream", name)
-        if rate is not None and not (is_number(rate) and rate > 0):
-            raise ConfigError(f"stream {name!r}: rate is {rate!r}; it must be above zero, or None when unknown")
         declared = StreamSchema(
             name,
             stored_schema(schema),
@@ -163,9 +161,7 @@ class LocalSession:
 
         It holds for queries registered afterwards that join those aliases.
         """
-        if not (is_number(value) and 0 < value <= 1):
-            raise ConfigError(f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1")
-        self._hints[parse_hint(condition)] = value
+        self._hints.update(parse_hint(condition, value))
 
     # -- data ---------------------------------------------------------------------------------------------------------------
 

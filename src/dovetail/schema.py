@@ -8,11 +8,15 @@ do it, except that a string is never silently turned into a number or a date.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import base64
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from dovetail.errors import SchemaError, listed
+from dovetail.config import is_number
+from dovetail.errors import ConfigError, SchemaError, listed
 
 MICROSECOND = pa.duration("us")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -57,7 +61,20 @@ class StreamSchema:
     max_ahead: int | None = None
     """Microseconds ahead of the clock beyond which a tuple is set aside."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Everything about the stream, for snapshots and workers."""
+        return asdict(self) | {"columns": base64.b64encode(self.columns.serialize()).decode()}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> StreamSchema:
+        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["columns"])))
+        return cls(**{**stored, "columns": columns})
+
     def __post_init__(self) -> None:
+        if self.rate is not None and not (is_number(self.rate) and self.rate > 0):
+            raise ConfigError(
+                f"stream {self.name!r}: rate is {self.rate!r}; it must be above zero, or None when unknown"
+            )
         names = self.columns.names
         if len(set(names)) != len(names):
             repeated = sorted({name for name in names if names.count(name) > 1})

@@ -6,7 +6,6 @@ how far each stream has come. Indexes, composite codes and the ends of count win
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 from collections.abc import Iterator, Mapping
@@ -101,12 +100,11 @@ def read_snapshot(blob: object) -> StoredShard:
 
 def manifest(engine: ShardEngine) -> dict[str, Any]:
     """What an engine knows beside its arrays, as JSON: enough to attach another engine to the same mapped arrays."""
-    groups = [engine.joined, *engine.settled.values()]
     return {
         "config": asdict(engine.config),
         "batches": engine.batches,
         "streams": [_stream_json(engine.progress[name]) for name in engine.streams],
-        "groups": [_group_json(group) for group in groups],
+        "groups": [_group_json(group) for group in engine.groups],
         "stores": {store.name: store.position for store in _stores(engine)},
     }
 
@@ -124,20 +122,14 @@ def attach(
 
 
 def _stored(content: dict[str, Any], tables: list[pa.Table]) -> StoredShard:
-    streams = [_stream_schema(stream) for stream in content["streams"]]
+    streams = [StreamSchema.from_json(stream["schema"]) for stream in content["streams"]]
     queries = [(q["name"], q["sql"]) for group in content["groups"] for q in group["queries"]]
     return StoredShard(Config(**content["config"]), streams, queries, content.get("extra", {}), content, tables)
 
 
 def _stream_json(progress: StreamProgress) -> dict[str, Any]:
-    schema = asdict(progress.schema) | {"columns": base64.b64encode(progress.schema.columns.serialize()).decode()}
     counters = {name: getattr(progress, name) for name in ("head", "moved_at", "arrived", "late", "ahead")}
-    return {"schema": schema, "partition_heads": list(progress.partition_heads.items()), **counters}
-
-
-def _stream_schema(stored: Mapping[str, Any]) -> StreamSchema:
-    columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["schema"]["columns"])))
-    return StreamSchema(**{**stored["schema"], "columns": columns})
+    return {"schema": progress.schema.to_json(), "partition_heads": list(progress.partition_heads.items()), **counters}
 
 
 def _group_json(group: JoinGroup) -> dict[str, Any]:

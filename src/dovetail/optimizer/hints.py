@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from dovetail.config import is_number
 from dovetail.errors import ConfigError
 
 _QUALIFIED = re.compile(r"([A-Za-z_]\w*)\s*\.\s*[A-Za-z_`]")
@@ -16,12 +17,14 @@ def hints_for(hints: Mapping[frozenset[str], float], aliases: Iterable[str]) -> 
     return {pair: value for pair, value in hints.items() if pair <= known}
 
 
-def parse_hint(condition: str) -> frozenset[str]:
-    """The two aliases that a condition such as `i.ad_id = c.ad_id` joins."""
+def parse_hint(condition: str, value: float) -> dict[frozenset[str], float]:
+    """A hint by the two aliases that a condition such as `i.ad_id = c.ad_id` joins."""
+    if not (is_number(value) and 0 < value <= 1):
+        raise ConfigError(f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1")
     pair = frozenset(_QUALIFIED.findall(condition)) if isinstance(condition, str) else frozenset()
     if len(pair) != 2:
         raise ConfigError(
             f"selectivity({condition!r}, ...): it must name two aliases",
             "write it as in the query, e.g. 'i.ad_id = c.ad_id'",
         )
-    return pair
+    return {pair: value}

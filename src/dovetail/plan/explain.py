@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from dovetail.config import Config
 from dovetail.errors import ConfigError
-from dovetail.plan.nodes import ProbePath, ProbeStage, QueryPlan
-from dovetail.query.model import CountWindow, StreamRef, Window
+from dovetail.plan.nodes import ProbeStage, QueryPlan
+from dovetail.query.model import CountWindow, Window
 from dovetail.schema import StreamSchema
 
 Explanation: TypeAlias = str | dict[str, Any]
@@ -148,6 +148,3 @@ def _mermaid(description: Mapping[str, Any]) -> str:
 
 def _quoted(text: str) -> str:
     return text.replace('"', "#quot;")
-
-
-__all__ = ["Explanation", "ProbePath", "StreamRef", "describe", "duration", "explain", "window_text"]

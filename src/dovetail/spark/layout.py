@@ -7,15 +7,12 @@ group and share shards and windows; each group has shards of its own.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any
-
-import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.group import Cell
@@ -128,9 +125,8 @@ class Layout:
         return next(group for group in reversed(self.groups) if shard >= group.first)
 
     def to_json(self) -> str:
-        streams = [asdict(s) | {"columns": base64.b64encode(s.columns.serialize()).decode()} for s in self.streams]
         return json.dumps({
-            "streams": streams, "queries": self.queries, "choices": self.choices,
+            "streams": [stream.to_json() for stream in self.streams], "queries": self.queries, "choices": self.choices,
             "config": asdict(self.config), "shards": self.shards,
         })  # fmt: skip
 
@@ -145,12 +141,9 @@ class Layout:
 def read_layout(text: str) -> Layout:
     """The layout that `to_json` wrote; parsed and planned once per process."""
     stored = json.loads(text)
-    streams = []
-    for stream in stored["streams"]:
-        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stream["columns"])))
-        streams.append(StreamSchema(**{**stream, "columns": columns}))
+    streams = tuple(StreamSchema.from_json(stream) for stream in stored["streams"])
     pairs = {name: tuple(map(tuple, stored[name])) for name in ("queries", "choices")}
-    return Layout(tuple(streams), pairs["queries"], pairs["choices"], Config(**stored["config"]), stored["shards"])
+    return Layout(streams, pairs["queries"], pairs["choices"], Config(**stored["config"]), stored["shards"])
 
 
 def _signature(query: JoinQuery, grid: Grid) -> tuple[Any, ...]:

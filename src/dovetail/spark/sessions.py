@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dovetail.config import Budget, Config, is_number
+from dovetail.config import Budget, Config
 from dovetail.errors import ConfigError, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.planner import PlanChoices, plan_query
@@ -90,8 +90,6 @@ class Session:
         """Declare a stream: any streaming DataFrame with a timestamp column; see `LocalSession.stream` for the options."""
         if not frame.isStreaming:
             raise ConfigError(f"stream {name!r}: the DataFrame is not streaming", "read it with spark.readStream")
-        if rate is not None and not (is_number(rate) and rate > 0):
-            raise ConfigError(f"stream {name!r}: rate is {rate!r}; it must be above zero, or None when unknown")
         columns_ = stored_schema(to_arrow_schema(frame.schema, timezone="UTC"))
         self._catalog.add_stream(StreamSchema(name, columns_, event_time, parse_duration(lateness), rate))
         self._frames[name] = frame
@@ -107,9 +105,7 @@ class Session:
 
     def selectivity(self, condition: str, value: float) -> None:
         """Tell the planner which share of pairs meets a condition; see `LocalSession.selectivity`."""
-        if not (is_number(value) and 0 < value <= 1):
-            raise ConfigError(f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1")
-        self._hints[parse_hint(condition)] = value
+        self._hints.update(parse_hint(condition, value))
 
     def explain(self, form: str = "text") -> Explanation:
         """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
