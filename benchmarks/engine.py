@@ -327,7 +327,7 @@ def surroundings() -> dict[str, Any]:
     ]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     versions = {}
-    for name in ("dovetail", "duckdb", "numba", "numpy", "polars", "pyarrow"):
+    for name in ("dovetail", "duckdb", "numba", "numpy", "polars", "pyarrow", "pyspark"):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
@@ -346,8 +346,8 @@ def surroundings() -> dict[str, Any]:
 def save(kind: str, content: list[Any]) -> None:
     folder = Path(__file__).resolve().parent / "results"
     folder.mkdir(exist_ok=True)
-    path = folder / f"engine-{kind}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
-    path.write_text(json.dumps({**surroundings(), kind: content}, indent=1) + "\n", encoding="utf-8")
+    path = folder / f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
+    path.write_text(json.dumps({**surroundings(), "runs": content}, indent=1) + "\n", encoding="utf-8")
     console.print(f"written to benchmarks/results/{path.name}")
 
 
@@ -360,7 +360,7 @@ def main() -> None:
     options = parser.parse_args()
     shrink = 10 if options.quick else 1
     if options.bounded:
-        save("bounded", run_bounded(windows=max(50 // shrink, 8), batch=1_000))
+        save("engine-bounded", run_bounded(windows=max(50 // shrink, 8), batch=1_000))
         return
     rounds = 1 if options.quick else options.rounds
     measurements = []
@@ -368,7 +368,7 @@ def main() -> None:
         console.print(f"{workload.streams} streams x {workload.tuples:,} tuples")
         measurements += measure(workload, [10_000, 1_000, 300], set(options.only.split(",")), rounds)
     show(measurements)
-    save("throughput", [asdict(m) | {"tuples_per_second": m.tuples_per_second} for m in measurements])
+    save("engine-throughput", [asdict(m) | {"tuples_per_second": m.tuples_per_second} for m in measurements])
 
 
 if __name__ == "__main__":

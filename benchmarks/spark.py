@@ -6,8 +6,10 @@ three streams on two keys, which needs a hypercube. Input lies in Parquet files;
 Runners, each in a process of its own:
 
 - `native`: joins chained with `DataFrame.join`, watermarks and time bounds, one event time cast after the first join, as one must;
-- `dovetail`: `dovetail.Session`, all result columns decoded and written to a sink that keeps nothing;
+- `dovetail`: `dovetail.Session`;
 - `transport`: the same pipeline with the join replaced by nothing.
+
+Results of the first two go to Parquet files, all columns of all streams.
 
 Reported: tuples per second over all micro-batches but the first (start-up and compilation), the peak memory of the process tree, the
 state's rows and bytes. The slow runner reads fewer files; result counts are compared with DuckDB over the files it read.
@@ -25,6 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -100,17 +103,17 @@ def read_stream(spark: Any, folder: Path, name: str, files: int) -> Any:
     return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
 
 
-def start_native(spark: Any, folder: Path, workload: str, files: int, work: Path) -> tuple[Any, Any]:
-    """Spark's own joins, chained in the order of the query."""
+def native_chain(frames: list[Any], edges: list[tuple[str, str]], columns: tuple[str, ...]) -> Any:
+    """Spark's own joins of the streams s0, s1, ..., chained in the order of the query."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    streams, edges = WORKLOADS[workload]
-    frames = []
-    for name in names(streams):
-        frame = read_stream(spark, folder, name, files).withWatermark("ts", "0 seconds")
-        frames.append(frame.select(*(F.col(column).alias(f"{name}_{column}") for column in ("ts", "k", "j", "v"))))
-    joined, times = frames[0], ["s0_ts"]
-    for (left, right), frame, (a, b) in zip(edges, frames[1:], pairwise(names(streams)), strict=True):
+    own = names(len(frames))
+    renamed = [
+        frame.withWatermark("ts", "0 seconds").select(*(F.col(column).alias(f"{name}_{column}") for column in columns))
+        for name, frame in zip(own, frames, strict=True)
+    ]
+    joined, times = renamed[0], ["s0_ts"]
+    for (left, right), frame, (a, b) in zip(edges, renamed[1:], pairwise(own), strict=True):
         new = f"{b}_ts"
         bounds = [F.expr(f"{new} BETWEEN s0_ts - INTERVAL {SECONDS} SECONDS AND s0_ts + INTERVAL {SECONDS} SECONDS")]
         micros = F.unix_micros(F.col(new))
@@ -121,11 +124,18 @@ def start_native(spark: Any, folder: Path, workload: str, files: int, work: Path
         # Only one column may carry event time into the next join.
         joined = joined.join(frame, condition).withColumn(new, F.unix_micros(F.col(new)))
         times.append(new)
+    return joined
+
+
+def start_native(spark: Any, folder: Path, workload: str, files: int, work: Path) -> tuple[Any, Any]:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    streams, edges = WORKLOADS[workload]
+    frames = [read_stream(spark, folder, name, files) for name in names(streams)]
+    joined = native_chain(frames, edges, ("ts", "k", "j", "v"))
     counted = joined.observe("results", F.count(F.lit(1)).alias("rows"))
-    writer = (
-        counted.writeStream.format("noop").outputMode("append").option("checkpointLocation", str(work / "checkpoint"))
-    )
-    query = writer.trigger(availableNow=True).start()
+    writer = counted.writeStream.format("parquet").outputMode("append").option("path", str(work / "out"))
+    query = writer.option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True).start()
 
     def results() -> int:
         return sum(p.observedMetrics["results"]["rows"] for p in query.recentProgress if "results" in p.observedMetrics)
@@ -148,8 +158,9 @@ def start_dovetail(
     columns = ", ".join(f"{name}.{column} AS {name}_{column}" for name in own for column in ("ts", "k", "j", "v"))
     windows = ", ".join(f"{name} [RANGE {SECONDS} SECONDS]" for name in own)
     session.query("q", f"SELECT {columns} FROM {windows} WHERE {' AND '.join(conditions(workload))}")
-    sink = dt.sinks.call(lambda results, _: results.write.format("noop").mode("overwrite").save())
-    running = session.start({"q": sink}, str(work / "checkpoint"), {"availableNow": True})
+    running = session.start(
+        {"q": dt.sinks.parquet(str(work / "out"))}, str(work / "checkpoint"), {"availableNow": True}
+    )
     return running.query, lambda: running.metrics()["queries"]["q"]["results"]
 
 
@@ -179,22 +190,25 @@ def transport_processor() -> type:
 
 
 def tree_memory(root: int) -> int:
-    """Resident bytes of a process and all below it, shared memory counted in each."""
+    """Bytes that a process and all below it hold: a page that several map is counted once, files in /dev/shm whole."""
     parents: dict[int, list[int]] = {}
-    sizes: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
+            with suppress(OSError):
                 stat = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                sizes[int(entry.name)] = int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents.setdefault(int(stat[1]), []).append(int(entry.name))
+                parents.setdefault(int(stat[1]), []).append(int(entry.name))
     total, waiting = 0, [root]
     while waiting:
         process = waiting.pop()
-        total += sizes.get(process, 0)
         waiting += parents.get(process, [])
+        with suppress(OSError):
+            for line in (Path("/proc") / str(process) / "smaps_rollup").read_text().splitlines():
+                if line.startswith(("Pss_Anon:", "Pss_File:")):
+                    total += int(line.split()[1]) * 1024
+    for folder, _, files in os.walk("/dev/shm"):  # noqa: S108 - live windows, mapped or not
+        for name in files:
+            with suppress(OSError):
+                total += (Path(folder) / name).stat().st_blocks * 512
     return total
 
 
@@ -202,7 +216,7 @@ def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) ->
     """Run in this process; peak memory is watched by a thread."""
     from dovetail.spark import session  # noqa: PLC0415
 
-    spark = session(2, memory="4g")
+    spark = session(2, memory=os.environ.get("BENCH_HEAP", "1g"))
     if runner == "native":
         query, results = start_native(spark, folder, workload, files, work)
     else:
@@ -283,7 +297,7 @@ def main() -> None:
         print(json.dumps(run_one(runner, workload, Path(source), int(files), Path(work))))
         return
     parser = argparse.ArgumentParser(description="Measure the pipeline on Spark beside Spark's own joins.")
-    parser.add_argument("--rows", type=int, default=100_000, help="tuples per stream and micro-batch")
+    parser.add_argument("--rows", type=int, default=200_000, help="tuples per stream and micro-batch")
     parser.add_argument("--files", type=int, default=6, help="micro-batches")
     parser.add_argument("--native-files", type=int, default=3, help="micro-batches of the native chain")
     parser.add_argument("--only", default="native,dovetail,transport")
@@ -293,11 +307,7 @@ def main() -> None:
         options.rows, options.files, options.native_files, options.only.split(","), options.workloads.split(",")
     )
     show(measured)
-    folder = Path(__file__).resolve().parent / "results"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"spark-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
-    path.write_text(json.dumps({**engine.surroundings(), "runs": measured}, indent=1) + "\n", encoding="utf-8")
-    console.print(f"written to benchmarks/results/{path.name}")
+    engine.save("spark", measured)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ import pyarrow as pa
 from dovetail.config import Config
 from dovetail.optimizer.planner import PlanChoices
 from dovetail.schema import StreamSchema
-from dovetail.spark.cut import cutter, from_ipc
+from dovetail.spark.cut import CLOCK, cutter, from_ipc
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import LiveShard
 from dovetail.spark.log import Log, Manifest
-from dovetail.spark.processor import METRICS, _read_rows, _Worker
+from dovetail.spark.output import Output
+from dovetail.spark.processor import Worker, read_rows
 
 
 class Segments:
@@ -57,7 +58,11 @@ class Pipeline:
         self.rebuilt = self.calls = 0
         self.metrics: dict[int, Any] = {}
 
-    def run(self, tables: Mapping[str, pa.Table], *, tasks: int = 2, fail: float = 0.0) -> dict[str, list[pa.Table]]:
+    def run(
+        self, tables: Mapping[str, pa.Table], *, tasks: int = 2, fail: float = 0.0, now: int | None = None
+    ) -> dict[str, list[pa.Table]]:
+        if self.layout.needs_clock:
+            tables = {name: t.append_column(CLOCK, pa.array([now] * len(t), pa.int64())) for name, t in tables.items()}
         rows = self._cut(tables, tasks)
         results: dict[str, list[pa.Table]] = {name: [] for name, _ in self.layout.queries}
         names = list(results)
@@ -66,13 +71,11 @@ class Pipeline:
             self.rng.shuffle(frames)  # tasks finish in any order
             while self.rng.random() < fail:
                 self._attempt(int(shard), frames, commit=False)
-            for _, row in self._attempt(int(shard), frames, commit=True).iterrows():
-                if row["query"] == METRICS:
-                    self.metrics[int(shard)] = json.loads(row["segment"])
-                    self.rebuilt += self.metrics[int(shard)]["rebuilt"]
-                    self.calls += 1
-                else:
-                    results[names[row["query"]]].append(from_ipc(row["segment"]))
+            rows_, self.metrics[int(shard)] = self._attempt(int(shard), frames, commit=True)
+            self.rebuilt += self.metrics[int(shard)]["rebuilt"]
+            self.calls += 1
+            for query, _, segment in rows_:
+                results[names[query]].append(from_ipc(segment))
         return results
 
     def _cut(self, tables: Mapping[str, pa.Table], tasks: int) -> pd.DataFrame:
@@ -89,15 +92,16 @@ class Pipeline:
                     frame = batch.to_pandas()
                     frame["order"] = f"{number}/{task}/{order}"
                     parts.append(frame)
-        columns = ["shard", "stream", "segment", "high", "refused", "order"]
+        columns = ["shard", "stream", "firsts", "segment", "report", "order"]
         return pd.concat(parts) if parts else pd.DataFrame(columns=columns)
 
-    def _attempt(self, shard: int, frames: list[pd.DataFrame], *, commit: bool) -> pd.DataFrame:
+    def _attempt(self, shard: int, frames: list[pd.DataFrame], *, commit: bool) -> tuple[list[Any], dict[str, Any]]:
         text, segments = self.states[shard]
         trial = copy.deepcopy(segments)
         manifest = Manifest.from_json(text, self.layout.digest) if text else Manifest(self.layout.digest)
-        worker = _Worker(self.layout, shard, Log(manifest, trial), LiveShard(self.live, shard))
-        output = worker.run(_read_rows(iter(frames)))
+        worker = Worker(self.layout, shard, Log(manifest, trial), LiveShard(self.live, shard))
+        with Output([name for name, _ in self.layout.queries], {}, shard) as output:
+            metrics = worker.run(read_rows(iter(frames)), output.add)
         if commit:
             self.states[shard] = (worker.log.manifest.to_json(), trial)
-        return output
+        return output.rows, metrics

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import dovetail as dt
 from dovetail.errors import ConfigError, StateError
@@ -151,12 +152,12 @@ def test_a_restart_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -
         made.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True}).await_termination()
     assert check(sinks, expected(pushes, queries)) > 100
 
-    for other in (
-        session(spark, source, queries, shards=3),
-        session(spark, source, {"chain": QUERIES["chain"]}, shards=2),
+    for other, message in (
+        (session(spark, source, queries, shards=3), "it has 2 shards, this session 3"),
+        (session(spark, source, {"chain": QUERIES["chain"]}, shards=2), "it also has query 'rows'"),
     ):
         chosen = {name: sinks[name] for name in other._catalog.queries}
-        with pytest.raises(StateError, match="belongs to other streams, queries or another number of shards"):
+        with pytest.raises(StateError, match=message):
             other.start(chosen, str(tmp_path / "checkpoint"), {"availableNow": True})
 
 
@@ -180,6 +181,23 @@ def test_the_builder_stays_callable(spark: SparkSession) -> None:
     assert dt.spark.session() is spark
 
 
+class Listener(StreamingQueryListener):
+    """Keeps what each batch observed."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, int]] = []
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        if "dovetail" in event.progress.observedMetrics:
+            self.seen.append(event.progress.observedMetrics["dovetail"].asDict())
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        pass
+
+
 def test_sinks_and_null_times(spark: SparkSession, tmp_path: Path) -> None:
     pushes = batches(seed=3, count=2)
     source = Source(spark, tmp_path / "in")
@@ -189,7 +207,7 @@ def test_sinks_and_null_times(spark: SparkSession, tmp_path: Path) -> None:
     holed[1]["a"] = pa.concat_tables([holed[1]["a"], nulls])
     assert len(times) == 40
     source.add(holed)
-    names = ("chain", "self", "band", "common key")
+    names = ("chain", "self", "band", "common key", "mixed types")
     queries = {name: QUERIES[name] for name in names}
     seen: list[int] = []
 
@@ -202,12 +220,20 @@ def test_sinks_and_null_times(spark: SparkSession, tmp_path: Path) -> None:
         "self": dt.sinks.call(careless),
         "band": dt.sinks.call(lambda *_: None),
         "common key": dt.sinks.memory(),
+        "mixed types": dt.sinks.table("mixed_types"),
     }
+    listener = Listener()
+    spark.streams.addListener(listener)
     running = session(spark, source, queries, shards=2).start(
         sinks, str(tmp_path / "checkpoint"), {"availableNow": True}
     )
     running.await_termination()
+    written = spark.table("mixed_types").drop("batch_id").toArrow()
+    spark.sql("DROP TABLE mixed_types")
+    spark.streams.removeListener(listener)
     oracle = expected(pushes, queries)
+    wanted = oracle.results_table("mixed types")
+    assert_same_rows(written.cast(wanted.schema), wanted)
     wanted = oracle.results_table("chain")
     written = spark.read.parquet(str(tmp_path / "out")).drop("batch_id").toArrow()
     assert_same_rows(written.cast(wanted.schema), wanted)
@@ -216,6 +242,11 @@ def test_sinks_and_null_times(spark: SparkSession, tmp_path: Path) -> None:
     check({"common key": memory}, oracle)
     assert seen == [0, 1]
     assert running.metrics()["streams"]["a"]["refused"] == 3
+    assert not list((tmp_path / "out").glob("_*"))
+    assert len(listener.seen) == 2
+    assert sum(seen["chain.results"] for seen in listener.seen) == wanted.num_rows
+    assert listener.seen[-1]["a.refused"] == 3
+    assert {stream: listener.seen[-1][f"{stream}.late"] for stream in "bc"} == {s: oracle.late[s] for s in "bc"}
 
 
 def test_a_dataframe_of_one_query(spark: SparkSession, tmp_path: Path) -> None:
@@ -245,6 +276,6 @@ def test_refusals(spark: SparkSession, tmp_path: Path) -> None:
         made.start({"no": dt.sinks.memory()}, str(tmp_path / "c"))
     with pytest.raises(ConfigError, match="there is no query 'no'"):
         made.dataframe("no")
-    with pytest.raises(ConfigError, match="at least 1"):
+    with pytest.raises(ConfigError, match="from 1 to 10,000"):
         dt.Session(spark, shards=0)
     assert "a.x = b.x in" in str(made.explain())

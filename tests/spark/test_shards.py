@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pipeline import Pipeline, layout_of
 
+import dovetail as dt
 from dovetail.query.sql import parse_query
-from dovetail.schema import StreamSchema
+from dovetail.schema import StreamSchema, sql_type
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 
 
@@ -59,6 +63,62 @@ def test_any_query_on_any_number_of_shards(seed: int, shards: int, tmp_path: Pat
     compare(spark_scenario(rng), shards, tmp_path, rng)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_stream_options_as_in_one_process(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(6000 + seed)
+    monkeypatch.setattr("dovetail.spark.processor.SLICE_ROWS", rng.choice((3, 10, 1 << 16)))
+    scenario = spark_scenario(rng, pushes=7)
+    streams = tuple(replace(stream, **random_options(stream, rng)) for stream in scenario.streams)
+    scenario = Scenario(streams, scenario.sql, scenario.pushes)
+    session = dt.LocalSession()
+    for s in streams:
+        options = {
+            name: value and value / 1e6 for name, value in (("idle_after", s.idle_after), ("max_ahead", s.max_ahead))
+        }
+        session.stream(s.name, s.columns, s.event_time, s.lateness / 1e6, s.rate, progress_by=s.progress_by, **options)
+    for name, sql in scenario.sql.items():
+        session.query(name, sql)
+    pipeline = Pipeline(layout_of(streams, scenario.sql, rng.choice((1, 2, 6))), tmp_path, rng)
+    times = [
+        int(t) for push in scenario.pushes for s in streams if s.name in push for t in event_times(s, push[s.name])
+    ]
+    clock = sorted(rng.choice(times) for _ in scenario.pushes) if times else []
+    for push, now in zip(scenario.pushes, clock, strict=False):
+        if rng.random() < 0.2:
+            pipeline.live = tmp_path / str(rng.random())
+        found = pipeline.run(push, tasks=rng.randint(1, 3), fail=0.2, now=now)
+        if not any(len(table) for table in push.values()):
+            continue  # Spark runs no batch without tuples
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=now)
+        for name, wanted in session.push(push, moment).items():
+            actual = pa.concat_tables(found[name]) if found[name] else wanted.slice(0, 0)
+            assert_same_rows(actual, wanted, scenario.sql[name])
+    totals: dict[str, Counter[str]] = {stream.name: Counter() for stream in streams}
+    for metrics in pipeline.metrics.values():
+        for name, entry in metrics["streams"].items():
+            totals[name].update({kind: entry[kind] for kind in ("arrivals", "ahead", "late")})
+    used = {ref.stream for sql in scenario.sql.values() for ref in parse_query("q", sql, scenario.catalog).refs}
+    counted: Any
+    for name, counted in session.metrics()["streams"].items():
+        if name in used:
+            kinds = ("arrivals", "ahead", "late")
+            assert {kind: totals[name][kind] for kind in kinds} == {kind: counted[kind] for kind in kinds}
+
+
+def event_times(stream: StreamSchema, table: pa.Table) -> list[int]:
+    times: list[int] = table.column(stream.event_time).cast(pa.int64()).to_pylist()
+    return times
+
+
+def random_options(stream: StreamSchema, rng: random.Random) -> dict[str, Any]:
+    comparable = [field.name for field in stream.columns if sql_type(field.type) is not None]
+    return {
+        "progress_by": rng.choice([None, rng.choice(comparable)]),
+        "idle_after": rng.choice([None, rng.randrange(5_000_000)]),
+        "max_ahead": rng.choice([None, rng.randrange(5_000_000)]),
+    }
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_failed_attempts_leave_no_trace(seed: int, tmp_path: Path) -> None:
     rng = random.Random(1000 + seed)
@@ -72,11 +132,18 @@ def test_shards_are_rebuilt_from_their_log(seed: int, tmp_path: Path) -> None:
 
 
 def test_large_results_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.spark.processor.LARGEST_RESULT", 500)
+    monkeypatch.setattr("dovetail.spark.output.LARGEST_RESULT", 500)
     monkeypatch.setattr("dovetail.spark.cut._LARGEST_PIECE", 500)
     for seed in range(8):
         rng = random.Random(3000 + seed)
         compare(spark_scenario(rng), 3, tmp_path / str(seed), rng)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_batch_may_be_joined_in_slices(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.spark.processor.SLICE_ROWS", seed % 6 + 1)
+    rng = random.Random(7000 + seed)
+    compare(spark_scenario(rng, pushes=4), rng.choice((1, 2, 4)), tmp_path, rng, fail=0.1, lose=0.3)
 
 
 def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,5 +159,5 @@ def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_live_shards_are_found_again(tmp_path: Path) -> None:
     pipeline = compare(spark_scenario(random.Random(5), pushes=6, aliases=3), 4, tmp_path, random.Random(5))
-    assert pipeline.rebuilt == len(pipeline.metrics)  # each shard is built once, for its first batch
-    assert pipeline.calls > 2 * pipeline.rebuilt
+    assert pipeline.rebuilt == 0
+    assert pipeline.calls > 2 * len(pipeline.metrics)

@@ -52,7 +52,7 @@ def test_a_loaded_engine_goes_on(seed: int) -> None:
         if (oldest := lived.oldest(name)) is not None
         for time in [scenario.catalog[name].event_time]
     }
-    loaded.load(kept, {name: lived.progress[name].head for name in seen})
+    loaded.load(kept, {name: lived.progress[name].to_json() for name in seen})
     for batch in scenario.pushes[cut:]:
         before, after = lived.push(batch), loaded.push(batch)
         for name in scenario.sql:

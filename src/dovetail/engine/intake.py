@@ -14,8 +14,8 @@ from dovetail.engine.columns import fixed_values, valid_mask
 from dovetail.engine.evaluate import evaluate, is_true
 from dovetail.engine.kernels.rows import survey
 from dovetail.engine.keys import codes_of, combine
-from dovetail.engine.progress import PartitionValue, StreamProgress, partition_heads
-from dovetail.engine.window_store import LONG_AGO, Arrivals, KeyId
+from dovetail.engine.progress import Observed, StreamProgress, partition_heads, too_far
+from dovetail.engine.window_store import Arrivals, KeyId
 from dovetail.errors import SchemaError, listed
 from dovetail.query.expressions import Column, Expression
 from dovetail.schema import StreamSchema, stored_type, type_name
@@ -107,33 +107,28 @@ class Judged:
     """A batch after its times were looked at: what is accepted, in time order, and what the stream's progress needs to know."""
 
     accepted: Batch
-    arrived: int
-    late: int = 0
-    ahead: int = 0
-    largest: int = LONG_AGO
-    heads: dict[PartitionValue, int] | None = None
+    seen: Observed
 
 
 def judge(batch: Batch, progress: StreamProgress, now: int | None) -> Judged:
     """Set aside tuples too far ahead, drop late ones, sort the rest. Changes nothing."""
-    judged = Judged(batch, len(batch))
-    limit = progress.too_far(now)
+    seen = Observed(len(batch))
+    limit = too_far(progress.schema, now)
     if limit is not None:
         near = batch.ts <= limit
-        judged.ahead = len(batch) - int(np.count_nonzero(near))
-        if judged.ahead:
+        seen.ahead = len(batch) - int(np.count_nonzero(near))
+        if seen.ahead:
             batch = batch.take(np.flatnonzero(near))
     if len(batch):
         watermark = progress.watermark
         late, in_order, smallest, largest = survey(batch.ts, watermark)
-        judged.late, batch.in_order, judged.largest = int(late), bool(in_order), int(largest)
+        seen.late, batch.in_order, seen.largest = int(late), bool(in_order), int(largest)
         _check_range(progress.schema, smallest, largest)
         if progress.schema.progress_by is not None:
-            judged.heads = partition_heads(batch.ts, batch.columns[progress.schema.progress_by])
-        if judged.late:
+            seen.heads = partition_heads(batch.ts, batch.columns[progress.schema.progress_by])
+        if seen.late:
             batch = batch.take(np.flatnonzero(batch.ts >= watermark))
-    judged.accepted = in_time_order(batch)
-    return judged
+    return Judged(in_time_order(batch), seen)
 
 
 def _check_names(schema: StreamSchema, found: list[str]) -> None:

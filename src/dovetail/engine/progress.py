@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,6 +24,33 @@ PartitionValue = str | int | None
 
 
 @dataclass(slots=True)
+class Observed:
+    """What one batch of a stream says about its progress, and what was refused of it."""
+
+    arrived: int = 0
+    late: int = 0
+    ahead: int = 0
+    refused: int = 0
+    """Tuples without a usable event time."""
+    largest: int = LONG_AGO
+    heads: dict[PartitionValue, int] = field(default_factory=dict)
+    """The largest event time of each partition, where progress is kept by partition."""
+
+    def add(self, other: Observed) -> None:
+        """Take in another part of the same batch."""
+        self.arrived += other.arrived
+        self.late += other.late
+        self.ahead += other.ahead
+        self.refused += other.refused
+        self.largest = max(self.largest, other.largest)
+        for value, time in other.heads.items():
+            self.heads[value] = max(time, self.heads.get(value, LONG_AGO))
+
+
+_STORED = ("head", "moved_at", "arrived", "late", "ahead", "refused")
+
+
+@dataclass(slots=True)
 class StreamProgress:
     """One stream's H, and what was refused."""
 
@@ -34,33 +62,61 @@ class StreamProgress:
     arrived: int = 0
     late: int = 0
     ahead: int = 0
+    refused: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the declaration."""
+        stored: dict[str, Any] = {name: getattr(self, name) for name in _STORED}
+        return stored | {"partition_heads": list(self.partition_heads.items())}
+
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Go on from what `to_json` gave."""
+        for name in _STORED:
+            setattr(self, name, stored[name])
+        self.partition_heads = dict(stored["partition_heads"])
 
     @property
     def watermark(self) -> int:
         """The earliest event time that a later batch may hold."""
         return self.head - self.schema.lateness if self.head > LONG_AGO else LONG_AGO
 
-    def too_far(self, now: int | None) -> int | None:
-        """The time after which tuples are set aside."""
-        return None if now is None or self.schema.max_ahead is None else now + self.schema.max_ahead
+    def observe(self, seen: Observed, now: int | None) -> None:
+        """Take note of a batch."""
+        self.arrived += seen.arrived
+        self.late += seen.late
+        self.ahead += seen.ahead
+        self.refused += seen.refused
+        self.move(self.head_after(seen), now)
+        self.partition_heads = self._partition_heads_after(seen)
 
-    def observe(self, largest: int, heads: Mapping[PartitionValue, int] | None, now: int | None) -> None:
-        """Take note of a batch: its largest event time, or that of each partition."""
-        before = self.head
-        if not heads:
-            self.head = max(self.head, largest)
-        else:
-            for value, time in heads.items():
-                self.partition_heads[value] = max(time, self.partition_heads.get(value, LONG_AGO))
-            self.head = max(self.head, min(self.partition_heads.values()))
-        if now is not None and (self.head > before or self.moved_at is None):
+    def head_after(self, seen: Observed) -> int:
+        """H once a batch has been observed."""
+        if self.schema.progress_by is None:
+            return max(self.head, seen.largest)
+        return max(self.head, min(self._partition_heads_after(seen).values(), default=LONG_AGO))
+
+    def _partition_heads_after(self, seen: Observed) -> dict[PartitionValue, int]:
+        heads = dict(self.partition_heads)
+        for value, time in seen.heads.items():
+            heads[value] = max(time, heads.get(value, LONG_AGO))
+        return heads
+
+    def move(self, head: int, now: int | None = None) -> None:
+        """Move H forward, if it is."""
+        if now is not None and (head > self.head or self.moved_at is None):
             self.moved_at = now
+        self.head = max(self.head, head)
 
     def is_idle(self, now: int | None) -> bool:
         """Whether the stream has stood still for longer than it may."""
         if self.schema.idle_after is None or now is None or self.moved_at is None:
             return False
         return now - self.moved_at > self.schema.idle_after
+
+
+def too_far(schema: StreamSchema, now: int | None) -> int | None:
+    """The time after which tuples are set aside."""
+    return None if now is None or schema.max_ahead is None else now + schema.max_ahead
 
 
 class Progress:
@@ -75,11 +131,6 @@ class Progress:
     def watermark(self, streams: Iterable[str]) -> int:
         """The smallest watermark of some streams."""
         return min([self.streams[stream].watermark for stream in streams])
-
-    def advance(self, stream: str, time: int) -> None:
-        """Promise that no tuple of `stream` before `time` (less its lateness) will come."""
-        progress = self.streams[stream]
-        progress.head = max(progress.head, time)
 
     def lift_idle(self, now: int | None, related: Mapping[str, set[str]]) -> None:
         """Bring idle streams up to the slowest active one that they are joined with, so that they hold nobody's state.
@@ -105,6 +156,7 @@ class Progress:
             "arrivals": progress.arrived,
             "late": progress.late,
             "ahead": progress.ahead,
+            "refused": progress.refused,
             "event_time": progress.head if progress.head > LONG_AGO else None,
         }
 

@@ -6,15 +6,16 @@ computed. Then time moves, tuples join, results are gathered, and last of all tu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import Cell, JoinGroup, QueryRun
-from dovetail.engine.intake import Judged, Reader, in_time_order, judge
-from dovetail.engine.progress import Progress
+from dovetail.engine.intake import Reader, in_time_order, judge
+from dovetail.engine.progress import Observed, Progress
 from dovetail.engine.settle import SettledGroup
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.nodes import QueryPlan
@@ -50,9 +51,11 @@ class ShardEngine:
         self._group_for(plan.query).add_query(plan, cell=cell)
         self.relate()
 
-    def relate(self) -> None:
-        """Note which streams are joined with which."""
-        joins = [{ref.stream for ref in run.plan.query.refs} for group in self.groups for run in group.runs.values()]
+    def relate(self, queries: Iterable[JoinQuery] | None = None) -> None:
+        """Note which streams are joined with which: by this engine's queries, or by those of all shards."""
+        if queries is None:
+            queries = [run.plan.query for group in self.groups for run in group.runs.values()]
+        joins = [{ref.stream for ref in query.refs} for query in queries]
         self._related = {stream: set().union(*(join for join in joins if stream in join)) for stream in self.streams}
 
     def drop_query(self, name: str) -> None:
@@ -87,8 +90,13 @@ class ShardEngine:
 
     # -- data ---------------------------------------------------------------------------------------------------------------
 
-    def push(self, tables: Mapping[str, object], now: int | None = None) -> dict[str, pa.Table]:
-        """Join one batch; return the results it completes, one table per query."""
+    def push(
+        self, tables: Mapping[str, object], now: int | None = None, observed: Mapping[str, Observed] | None = None
+    ) -> dict[str, pa.Table]:
+        """Join one batch; return the results it completes, one table per query.
+
+        A shard is given what all shards together `observed` of each stream; alone, an engine observes its own tuples.
+        """
         unknown = [stream for stream in tables if stream not in self.streams]
         if unknown:
             raise ConfigError(
@@ -103,14 +111,18 @@ class ShardEngine:
         accepted = {stream: judged.accepted for stream, judged in batches.items()}
         prepared = self.joined.prepare(accepted)
 
-        self._move_time(batches, now)
+        if observed is None:
+            observed = {stream: judged.seen for stream, judged in batches.items()}
+        for stream, seen in observed.items():
+            self.progress[stream].observe(seen, now)
+        self.progress.lift_idle(now, self._related)
         results = self.joined.join(prepared, self.progress, together=self.config.evaluation == "eager")
         for group in self.settled.values():
             group.wait(accepted)
         return self._finish(results)
 
-    def load(self, tables: Mapping[str, pa.Table], heads: Mapping[str, int]) -> None:
-        """Fill an empty engine with tuples that were accepted, and joined, before; `heads` is how far streams had come.
+    def load(self, tables: Mapping[str, pa.Table], progress: Mapping[str, Mapping[str, Any]]) -> None:
+        """Fill an empty engine with tuples that were accepted, and joined, before; `progress` is how far streams had come.
 
         What is loaded at once need not have arrived at once: only later batches produce results.
         """
@@ -119,8 +131,8 @@ class ShardEngine:
             batch.in_order = False
         accepted = {stream: in_time_order(batch) for stream, batch in batches.items() if len(batch)}
         self.joined.load(self.joined.prepare(accepted))
-        for stream, head in heads.items():
-            self.progress.advance(stream, head)
+        for stream, stored in progress.items():
+            self.progress[stream].restore(stored)
         for group in self.settled.values():
             group.wait(accepted)
             group.settle_loaded(self.progress)
@@ -132,20 +144,11 @@ class ShardEngine:
         held = [store.living("ts") for group in self.groups for store in group.stores(stream) if len(store.rows)]
         return min(int(ts.min()) for ts in held) if held else None
 
-    def advance(self, times: Mapping[str, int]) -> dict[str, pa.Table]:
+    def advance(self, times: Mapping[str, int], now: int | None = None) -> dict[str, pa.Table]:
         """Move streams' progress without tuples; return the results that this settles."""
         for stream, time in times.items():
-            self.progress.advance(stream, time)
+            self.progress[stream].move(time, now)
         return self._finish({})
-
-    def _move_time(self, batches: Mapping[str, Judged], now: int | None) -> None:
-        for stream, judged in batches.items():
-            progress = self.progress[stream]
-            progress.arrived += judged.arrived
-            progress.late += judged.late
-            progress.ahead += judged.ahead
-            progress.observe(judged.largest, judged.heads, now)
-        self.progress.lift_idle(now, self._related)
 
     def _finish(self, results: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
         for settled in self.settled.values():

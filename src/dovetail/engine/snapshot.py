@@ -128,8 +128,7 @@ def _stored(content: dict[str, Any], tables: list[pa.Table]) -> StoredShard:
 
 
 def _stream_json(progress: StreamProgress) -> dict[str, Any]:
-    counters = {name: getattr(progress, name) for name in ("head", "moved_at", "arrived", "late", "ahead")}
-    return {"schema": progress.schema.to_json(), "partition_heads": list(progress.partition_heads.items()), **counters}
+    return {"schema": progress.schema.to_json(), "progress": progress.to_json()}
 
 
 def _group_json(group: JoinGroup) -> dict[str, Any]:
@@ -152,10 +151,7 @@ def _restore_queries(
 ) -> None:
     engine.batches = stored["batches"]
     for stream in stored["streams"]:
-        progress = engine.progress[stream["schema"]["name"]]
-        for name in ("head", "moved_at", "arrived", "late", "ahead"):
-            setattr(progress, name, stream[name])
-        progress.partition_heads = dict(stream["partition_heads"])
+        engine.progress[stream["schema"]["name"]].restore(stream["progress"])
     for entry in stored["groups"]:
         frontier = entry["frontier"]
         group = engine.joined if frontier is None else engine.settled_group(entry["name"], frozenset(frontier))

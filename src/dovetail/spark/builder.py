@@ -101,16 +101,20 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
     return {
         "spark.master": f"local[{cores},{_FAILURES}]",
         "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.log.level": "ERROR",
+        "spark.python.daemon.module": "dovetail.spark.daemon",
         "spark.python.worker.reuse": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Streaming turns it off for stateful queries, with a warning each; results of a batch are few and large.
         "spark.sql.adaptive.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Its variable would tell workers of the two stages apart: one pool serves both without it.
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(_usable_cores() if cores == "*" else cores),
         "spark.sql.streaming.minBatchesToRetain": "10",  # of the checkpoint; the default of 100 keeps ten times the files

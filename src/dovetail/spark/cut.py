@@ -8,31 +8,38 @@ raising would replay it for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail._typing import Int64Array
+from dovetail._typing import BoolArray, Int64Array
 from dovetail.engine.evaluate import evaluate
+from dovetail.engine.intake import LATEST
 from dovetail.engine.keys import codes_of, combine, coordinates
-from dovetail.engine.window_store import LONG_AGO
+from dovetail.engine.progress import Observed, partition_heads, too_far
 from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
 from dovetail.spark.layout import Layout, Placement, ShardGroup, read_layout
 
-CUT_SCHEMA = "shard int, stream int, segment binary, high bigint, refused bigint"
+CUT_SCHEMA = "shard int, stream int, firsts bigint, segment binary, report string"
+"""A row holds tuples (`segment`), the first so many of which no other shard counts, or what a task observed (`report`), or, with the
+report `UNPLACED`, the event times of tuples that no shard gets."""
+UNPLACED = "unplaced"
+CLOCK = "__dovetail_clock"
+"""The column that carries the batch's own time, in microseconds, to streams that need it."""
 _ARROW = pa.schema(
     [
         ("shard", pa.int32()),
         ("stream", pa.int32()),
+        ("firsts", pa.int64()),
         ("segment", pa.binary()),
-        ("high", pa.int64()),
-        ("refused", pa.int64()),
+        ("report", pa.string()),
     ]
 )
-_LARGEST_PIECE = 32 << 20
+_LARGEST_PIECE = 4 << 20
 """Bytes of tuples that a task holds before it cuts them."""
 
 Batches = Iterator[pa.RecordBatch]
@@ -53,31 +60,53 @@ class _Cut:
         self._stream = stream
         self._schema = layout.streams[stream]
         self._ids = shard_ids
-        self._high: int | None = None
-        self._refused = 0
+        self._seen = Observed()
+        self._now: int | None = None
 
     def run(self, batches: Batches) -> Batches:
         held: list[pa.Table] = []
+        size = 0
         for batch in batches:
             held.append(self._admit(batch))
-            if sum(table.nbytes for table in held) > _LARGEST_PIECE:
+            size += held[-1].nbytes
+            if size > _LARGEST_PIECE:
                 yield self._pieces(pa.concat_tables(held))
-                held = []
-        if held:
+                held, size = [], 0
+        if size:
             yield self._pieces(pa.concat_tables(held))
-        if self._high is not None or self._refused:
-            yield self._progress()
+        if self._seen.arrived:
+            yield self._reports()
 
     def _admit(self, batch: pa.RecordBatch) -> pa.Table:
+        """The tuples whose time is usable, after a look at it."""
         columns = [_conform(batch.column(field.name), field.type) for field in self._schema.columns]
         table = pa.Table.from_arrays(columns, schema=self._schema.columns)
+        if CLOCK in batch.schema.names and batch.num_rows:
+            self._now = batch.column(CLOCK)[0].as_py()
+        seen = Observed(table.num_rows)
+        table = self._usable(table, seen)
+        if table.num_rows:
+            ts = self._times(table)
+            seen.largest = int(ts.max())
+            if self._schema.progress_by is not None:
+                seen.heads = partition_heads(ts, table.column(self._schema.progress_by).combine_chunks())
+        self._seen.add(seen)
+        return table
+
+    def _usable(self, table: pa.Table, seen: Observed) -> pa.Table:
+        """Leave out, and count, tuples without a time, with one out of range, or too far ahead of the clock."""
         times = table.column(self._schema.event_time)
         if times.null_count:
-            self._refused += times.null_count
             table = table.filter(times.is_valid())
-        if table.num_rows:
-            largest = int(np.asarray(self._times(table)).max())
-            self._high = largest if self._high is None else max(self._high, largest)
+        limit = too_far(self._schema, self._now)
+        limit = LATEST if limit is None else min(limit, LATEST)
+        ts = self._times(table)
+        if len(ts) and (int(ts.min()) < -LATEST or int(ts.max()) > limit):
+            within = (ts >= -LATEST) & (ts <= LATEST)
+            near = within & (ts <= limit)
+            seen.ahead = int(np.count_nonzero(within & ~near))
+            table = table.filter(pa.array(near))
+        seen.refused = seen.arrived - seen.ahead - table.num_rows
         return table
 
     def _times(self, table: pa.Table) -> Int64Array:
@@ -86,38 +115,52 @@ class _Cut:
 
     def _pieces(self, table: pa.Table) -> pa.RecordBatch:
         table = table.combine_chunks()
+        sent = np.zeros(table.num_rows, np.bool_)
         shards: list[int] = []
-        segments: list[bytes] = []
+        firsts: list[int] = []
+        sink, offsets = pa.BufferOutputStream(), [0]
         for group in self._layout.groups:
             cells, rows = _cells(group, self._schema.name, table)
-            order = np.argsort(cells, kind="stable")
+            first = _first_copies(rows, sent)
+            # Cells in order, in each a tuple's first copies before the others: small numbers are sorted by counting.
+            order = np.argsort((2 * cells + ~first).astype(np.uint16), kind="stable")
             ends = np.searchsorted(cells[order], np.arange(group.grid.shards), side="right")
             for cell, (start, stop) in enumerate(pairwise([0, *ends])):
                 if stop > start:
                     shards.append(self._ids[group.first + cell])
-                    segments.append(to_ipc(table.take(pa.array(rows[order[start:stop]]))))
-        return self._rows(shards, segments)
+                    firsts.append(int(np.count_nonzero(first[order[start:stop]])))
+                    write_ipc(table.take(pa.array(rows[order[start:stop]])), sink)
+                    offsets.append(sink.tell())
+        reports: list[str | None] = [None] * len(shards)
+        if not sent.all():  # keys that are NULL: such tuples are in no result, but may be late like any other
+            write_ipc(table.select([self._schema.event_time]).filter(pa.array(~sent)), sink)
+            offsets.append(sink.tell())
+            shards, firsts, reports = [*shards, self._ids[0]], [*firsts, 0], [*reports, UNPLACED]
+        content = pa.BinaryArray.from_buffers(
+            pa.binary(), len(shards), [None, pa.py_buffer(np.array(offsets, np.int32)), sink.getvalue()]
+        )
+        return self._rows(shards, firsts, content, reports)
 
-    def _progress(self) -> pa.RecordBatch:
-        refused = [self._refused] + [0] * (len(self._ids) - 1)
-        return self._rows(self._ids, [None] * len(self._ids), refused)
+    def _reports(self) -> pa.RecordBatch:
+        """What this task observed, to every shard; only the first is given what must be counted once."""
+        seen = self._seen
+        common = {"largest": seen.largest, "heads": list(seen.heads.items()), "now": self._now}
+        counted = common | {"arrived": seen.arrived, "ahead": seen.ahead, "refused": seen.refused}
+        others = len(self._ids) - 1
+        reports = [json.dumps(counted)] + [json.dumps(common)] * others
+        return self._rows(self._ids, [0] * len(self._ids), pa.nulls(len(self._ids), pa.binary()), reports)
 
     def _rows(
-        self, shards: list[int], segments: list[bytes] | list[None], refused: list[int] | None = None
+        self, shards: list[int], firsts: list[int], segments: pa.Array, reports: Sequence[str | None]
     ) -> pa.RecordBatch:
-        count = len(shards)
-        # No NULLs: pandas would turn the column into doubles, which do not hold all times.
-        high = [self._high if segment is None and self._high is not None else LONG_AGO for segment in segments]
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(shards, pa.int32()),
-                pa.array([self._stream] * count, pa.int32()),
-                pa.array(segments, pa.binary()),
-                pa.array(high, pa.int64()),
-                pa.array(refused or [0] * count, pa.int64()),
-            ],
-            schema=_ARROW,
-        )
+        columns = [
+            pa.array(shards, pa.int32()),
+            pa.array([self._stream] * len(shards), pa.int32()),
+            pa.array(firsts, pa.int64()),
+            segments,
+            pa.array(reports, pa.string()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
 
 
 def _conform(values: pa.Array, dtype: pa.DataType) -> pa.Array:
@@ -125,8 +168,16 @@ def _conform(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     return values if values.type == dtype else values.cast(dtype)
 
 
+def _first_copies(rows: Int64Array, sent: BoolArray) -> BoolArray:
+    """Which copies are a tuple's first; `sent` remembers them from group to group."""
+    first = ~sent[rows]
+    first[1:] &= rows[1:] != rows[:-1]
+    sent[rows] = True
+    return first
+
+
 def _cells(group: ShardGroup, stream: str, table: pa.Table) -> tuple[Int64Array, Int64Array]:
-    """For each copy of a tuple, the cell it goes to and its row."""
+    """For each copy of a tuple, the cell it goes to and its row: by row, the copies of a row by cell."""
     placements = group.placements(stream)
     found = [_placed(group, placement, table) for placement in placements]
     if not found:
@@ -175,10 +226,14 @@ def _codes(axis: object, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     return codes_of(values), values.is_valid().to_numpy(zero_copy_only=False)
 
 
-def to_ipc(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
+def write_ipc(table: pa.Table, sink: pa.NativeFile) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    write_ipc(table, sink)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any
 
 from dovetail.config import Config
 from dovetail.engine.group import Cell
+from dovetail.errors import StateError
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.partition import Grid, dimensions_of, divide
 from dovetail.plan.nodes import QueryPlan
@@ -81,6 +82,8 @@ class Layout:
     """Name and what was asked of its plan, as JSON."""
     config: Config
     shards: int
+    frozen: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """By query, the shares that an earlier start chose; rates may have changed since, the checkpoint has not."""
 
     @cached_property
     def catalog(self) -> dict[str, StreamSchema]:
@@ -110,6 +113,9 @@ class Layout:
         return tuple(groups)
 
     def _grid(self, query: JoinQuery) -> Grid:
+        frozen = dict(self.frozen).get(query.name)
+        if frozen is not None:
+            return Grid(dimensions_of(query), frozen)
         rates = {ref.alias: self.catalog[ref.stream].rate or 1.0 for ref in query.refs}
         spread = [axis for axis in dimensions_of(query) for _, expression in axis.keys if expression is None]
         repeated = len({ref.stream for ref in query.refs}) < len(query.refs)
@@ -127,14 +133,47 @@ class Layout:
     def to_json(self) -> str:
         return json.dumps({
             "streams": [stream.to_json() for stream in self.streams], "queries": self.queries, "choices": self.choices,
-            "config": asdict(self.config), "shards": self.shards,
+            "config": asdict(self.config), "shards": self.shards, "frozen": self.frozen,
         })  # fmt: skip
 
     @property
+    def needs_clock(self) -> bool:
+        return any(stream.idle_after is not None or stream.max_ahead is not None for stream in self.streams)
+
+    def frozen_json(self) -> str:
+        """What a checkpoint is bound to: streams, queries and where their tuples lie, not how they are planned."""
+        shares = {query.name: group.grid.shares for group in self.groups for query in group.queries}
+        streams = [replace(stream, rate=None).to_json() for stream in self.streams]
+        content = {"streams": streams, "queries": self.queries, "shards": self.shards, "shares": shares}
+        return json.dumps(content, sort_keys=True)
+
+    def thawed(self, stored: str) -> Layout:
+        """Take the shares of a checkpoint; raise `StateError` if it belongs to another layout."""
+        content = json.loads(stored)
+        differences = self._differences(content)
+        if differences:
+            raise StateError(
+                f"the checkpoint belongs to another session: {'; '.join(differences)}",
+                "start with a new checkpoint directory, or with the streams, queries and shards that wrote this one",
+            )
+        return replace(self, frozen=tuple((name, tuple(shares)) for name, shares in content["shares"].items()))
+
+    def _differences(self, content: Mapping[str, Any]) -> list[str]:
+        found = []
+        if content["shards"] != self.shards:
+            found.append(f"it has {content['shards']} shards, this session {self.shards}")
+        stored = {schema["name"]: StreamSchema.from_json(schema) for schema in content["streams"]}
+        found += _named_differences("stream", set(stored), set(self.catalog))
+        for name in stored.keys() & self.catalog.keys():
+            found += _stream_differences(stored[name], self.catalog[name])
+        queries, own = dict(content["queries"]), dict(self.queries)
+        found += _named_differences("query", set(queries), set(own))
+        found += [f"query {name!r} had another text" for name in queries if name in own and queries[name] != own[name]]
+        return found
+
+    @property
     def digest(self) -> str:
-        """What a checkpoint is compared by: streams, queries and shards, not how they are planned."""
-        content = {k: v for k, v in json.loads(self.to_json()).items() if k in ("streams", "queries", "shards")}
-        return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return blake2b(self.frozen_json().encode(), digest_size=16).hexdigest()
 
 
 @cache
@@ -143,7 +182,28 @@ def read_layout(text: str) -> Layout:
     stored = json.loads(text)
     streams = tuple(StreamSchema.from_json(stream) for stream in stored["streams"])
     pairs = {name: tuple(map(tuple, stored[name])) for name in ("queries", "choices")}
-    return Layout(streams, pairs["queries"], pairs["choices"], Config(**stored["config"]), stored["shards"])
+    frozen = tuple((name, tuple(shares)) for name, shares in stored["frozen"])
+    return Layout(streams, pairs["queries"], pairs["choices"], Config(**stored["config"]), stored["shards"], frozen)
+
+
+def _named_differences(kind: str, stored: set[str], own: set[str]) -> list[str]:
+    faults = [f"it lacks {kind} {name!r}" for name in sorted(own - stored)]
+    return faults + [f"it also has {kind} {name!r}" for name in sorted(stored - own)]
+
+
+def _stream_differences(stored: StreamSchema, own: StreamSchema) -> list[str]:
+    faults = []
+    columns = {field.name: field.type for field in stored.columns}
+    now = {field.name: field.type for field in own.columns}
+    for name in dict.fromkeys((*columns, *now)):
+        if columns.get(name) != now.get(name):
+            was, is_ = (f"{types[name]}" if name in types else "not used" for types in (columns, now))
+            faults.append(f"column {name!r} of stream {own.name!r} was {was}, is {is_}")
+    for option in ("event_time", "lateness", "progress_by", "idle_after", "max_ahead"):
+        before, after = getattr(stored, option), getattr(own, option)
+        if before != after:
+            faults.append(f"{option} of stream {own.name!r} was {before!r}, is {after!r}")
+    return faults
 
 
 def _signature(query: JoinQuery, grid: Grid) -> tuple[Any, ...]:

@@ -23,12 +23,18 @@ from dovetail.errors import StateError
 _ABANDONED_SECONDS = 600
 _FORGOTTEN_SECONDS = 86_400
 _OWNER = "owner.json"
+_LEAST_MEMORY = 1 << 30
+"""Bytes of shared memory below which it is left alone; a container has 64 MB unless told otherwise."""
 
 
 def live_root(run: str) -> Path:
-    """Where one run of a session keeps its live shards on this host: memory where there is some, else a local directory."""
+    """Where one run of a session keeps its live shards on this host: memory where there is enough, else a local directory.
+
+    Enough is judged by its size, not by what is free: all workers must come to the same answer at any time.
+    """
     shared = Path("/dev/shm")  # noqa: S108 - the point is to stay off the disk; names below are unguessable
-    base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    roomy = os.access(shared, os.W_OK) and shutil.disk_usage(shared).total >= _LEAST_MEMORY
+    base = shared if roomy else Path(tempfile.gettempdir())
     return base / f"dovetail-{os.getuid()}" / run
 
 

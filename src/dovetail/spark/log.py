@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.errors import StateError
+from dovetail.schema import StreamSchema
 from dovetail.spark.cut import from_ipc, to_ipc
 
 VERSION = 1
@@ -56,8 +57,8 @@ class Manifest:
     layout: str
     token: str | None = None
     next: int = 0
-    heads: dict[str, int] = field(default_factory=dict)
-    counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    progress: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By stream, as `StreamProgress.to_json` gives it."""
     segments: list[Segment] = field(default_factory=list)
     version: int = VERSION
 
@@ -86,15 +87,15 @@ class Log:
         self.manifest = manifest
         self._segments = segments
 
-    def append(self, stream: str, table: pa.Table, times: pa.Array) -> None:
-        """Add tuples; `times` are their event times in microseconds."""
+    def append(self, stream: StreamSchema, table: pa.Table) -> None:
+        """Add tuples."""
         content = to_ipc(table)
-        span = pc.min_max(times).as_py()
+        span = pc.min_max(micros(table, stream.event_time)).as_py()
         number = self.manifest.next
         self._segments.updateValue((number,), (content,))
         self.manifest.next = number + 1
         self.manifest.segments.append(
-            Segment(number, stream, table.num_rows, len(content), span["min"], span["max"], _digest(content))
+            Segment(number, stream.name, table.num_rows, len(content), span["min"], span["max"], _digest(content))
         )
 
     def tables(self, stream: str) -> Iterator[pa.Table]:
@@ -113,9 +114,9 @@ class Log:
                 kept.append(segment)
         self.manifest.segments = kept
 
-    def compact(self, stream: str, event_time: str) -> None:
-        """Put small segments of a stream together when there are many."""
-        own = [segment for segment in self.manifest.segments if segment.stream == stream]
+    def compact(self, stream: StreamSchema, oldest: int) -> None:
+        """Put small segments of a stream together when there are many, without what is older than `oldest`."""
+        own = [segment for segment in self.manifest.segments if segment.stream == stream.name]
         small = [segment for segment in own if segment.size < SMALL_BYTES]
         if len(own) <= MOST_SEGMENTS or len(small) < 2:
             return
@@ -124,7 +125,7 @@ class Log:
             self._segments.removeKey((segment.number,))
         numbers = {segment.number for segment in small}
         self.manifest.segments = [s for s in self.manifest.segments if s.number not in numbers]
-        self.append(stream, table, table.column(event_time).cast(pa.int64()))
+        self.append(stream, since(table, stream.event_time, oldest))
 
     def _read(self, segment: Segment) -> pa.Table:
         value = self._segments.getValue((segment.number,))
@@ -136,6 +137,17 @@ class Log:
                 f"segment {segment.number} of stream {segment.stream!r} is damaged: its digest does not match"
             )
         return from_ipc(content)
+
+
+def micros(table: pa.Table, event_time: str) -> pa.ChunkedArray:
+    """Event times in microseconds, which is what Spark's timestamps are."""
+    return table.column(event_time).cast(pa.int64())
+
+
+def since(table: pa.Table, event_time: str, oldest: int) -> pa.Table:
+    """The tuples as late as `oldest`, or later."""
+    kept = pc.greater_equal(micros(table, event_time), oldest)
+    return table if pc.all(kept).as_py() else table.filter(kept)
 
 
 def _digest(content: bytes) -> str:

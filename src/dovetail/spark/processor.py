@@ -9,41 +9,47 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from dovetail.engine.arena import MappedArena
 from dovetail.engine.group import Cell
+from dovetail.engine.intake import LATEST
+from dovetail.engine.progress import Observed
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest
-from dovetail.engine.window_store import LONG_AGO
 from dovetail.errors import StateError
 from dovetail.plan.nodes import QueryPlan
-from dovetail.spark.cut import from_ipc, to_ipc
+from dovetail.schema import StreamSchema
+from dovetail.spark.cut import UNPLACED, from_ipc
 from dovetail.spark.layout import Layout, ShardGroup, read_layout
 from dovetail.spark.live import LiveShard, live_root
-from dovetail.spark.log import Log, Manifest
+from dovetail.spark.log import Log, Manifest, micros, since
+from dovetail.spark.output import METRICS, Output
+from dovetail.spark.staging import Staging
 
-RESULT_SCHEMA = "query int, rows bigint, segment binary"
-METRICS = -1
-"""The query number of a row that holds a shard's metrics as JSON."""
-LARGEST_RESULT = 32 << 20
-"""Bytes of results that go into one row."""
+SLICE_ROWS = 1 << 16
+"""Tuples that are joined at a time: a micro-batch may span many windows, of which only the last are needed in the end."""
 
 
 class ShardProcessor(StatefulProcessor):
     """Joins the tuples of one shard."""
 
-    def __init__(self, layout: str, shard_ids: list[int], run: str) -> None:
+    def __init__(
+        self, layout: str, shard_ids: list[int], run: str, staged: Mapping[int, Staging] | None = None
+    ) -> None:
         self._layout_text = layout
         self._shard_ids = shard_ids
         self._run = run
+        self._staged = dict(staged or {})
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._manifest = handle.getValueState("manifest", "json string")
@@ -59,41 +65,56 @@ class ShardProcessor(StatefulProcessor):
         shard = self._shard_ids.index(key[0])
         stored = self._manifest.get() if self._manifest.exists() else None
         state = Manifest.from_json(stored[0], layout.digest) if stored else Manifest(layout.digest)
-        worker = _Worker(layout, shard, Log(state, self._segments), LiveShard(live_root(self._run), shard))
-        output = worker.run(_read_rows(rows))
+        worker = Worker(layout, shard, Log(state, self._segments), LiveShard(live_root(self._run), shard))
+        with Output([name for name, _ in layout.queries], self._staged, shard) as output:
+            metrics = worker.run(read_rows(rows), output.add)
         self._manifest.update((worker.log.manifest.to_json(),))
-        yield output
+        reported = (METRICS, 0, json.dumps(metrics).encode())
+        yield pd.DataFrame([*output.rows, reported], columns=["query", "rows", "segment"])
 
     def close(self) -> None:
         pass
 
 
-class _Batch:
+@dataclass
+class Batch:
     """One shard's part of a micro-batch."""
 
-    def __init__(self) -> None:
-        self.segments: dict[int, list[bytes]] = {}
-        self.highs: dict[int, int] = {}
-        self.refused: dict[int, int] = {}
+    segments: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
+    """By stream: tuples, and how many of the first of them are counted in this shard."""
+    unplaced: dict[int, list[bytes]] = field(default_factory=dict)
+    """By stream: event times of tuples that are in no window."""
+    observed: dict[int, Observed] = field(default_factory=dict)
+    now: int | None = None
+
+    def observe(self, stream: int, report: Mapping[str, Any]) -> None:
+        """Take in what a task saw of a stream."""
+        counts = {name: report.get(name, 0) for name in ("arrived", "ahead", "refused")}
+        heads = dict(report["heads"])
+        self.observed.setdefault(stream, Observed()).add(Observed(**counts, largest=report["largest"], heads=heads))
+        if report["now"] is not None:
+            self.now = max(report["now"], self.now or report["now"])
 
 
-def _read_rows(frames: Iterator[pd.DataFrame]) -> _Batch:
-    batch = _Batch()
+def read_rows(frames: Iterator[pd.DataFrame]) -> Batch:
+    """A micro-batch from the rows of the cut."""
+    batch = Batch()
     for frame in frames:
-        for stream, segment, high, refused in zip(
-            frame["stream"], frame["segment"], frame["high"], frame["refused"], strict=True
+        for stream, firsts, segment, report in zip(
+            frame["stream"], frame["firsts"], frame["segment"], frame["report"], strict=True
         ):
-            if segment is not None:
-                batch.segments.setdefault(int(stream), []).append(bytes(segment))
-            elif high > LONG_AGO:
-                batch.highs[int(stream)] = max(int(high), batch.highs.get(int(stream), LONG_AGO))
-            batch.refused[int(stream)] = batch.refused.get(int(stream), 0) + int(refused)
+            if segment is None:
+                batch.observe(int(stream), json.loads(report))
+            elif report == UNPLACED:
+                batch.unplaced.setdefault(int(stream), []).append(bytes(segment))
+            else:
+                batch.segments.setdefault(int(stream), []).append((bytes(segment), int(firsts)))
     for segments in batch.segments.values():
         segments.sort()  # tasks finish in any order; a replay must see the same one
     return batch
 
 
-class _Worker:
+class Worker:
     """One attempt at one batch of one shard."""
 
     def __init__(self, layout: Layout, shard: int, log: Log, live: LiveShard) -> None:
@@ -103,22 +124,25 @@ class _Worker:
         self.log = log
         self._live = live
 
-    def run(self, batch: _Batch) -> pd.DataFrame:
+    def run(self, batch: Batch, take: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
+        """Join a batch; results go to `take`, what the shard reports is returned."""
+        before = self.log.manifest.token
         work, engine = self._attached()
-        rebuilt = engine is None
+        found = engine is not None
         work = work or self._live.new()
         try:
             engine = engine or self._rebuilt(work)
-            results = self._join(engine, batch)
-            self._keep_log(engine)
+            engine.relate(plan.query for plan in self._layout.plans.values())
+            self._join(engine, batch, take)
             (work / "engine.json").write_text(json.dumps(manifest(engine)), encoding="utf-8")
         except BaseException:
             self._live.drop(work)
             raise
-        token = uuid.uuid4().hex
-        self.log.manifest.token = token
-        self._live.give(work, token)
-        return self._output(engine, results, rebuilt=rebuilt)
+        self.log.manifest.token = uuid.uuid4().hex
+        self._live.give(work, self.log.manifest.token)
+        log_bytes = sum(segment.size for segment in self.log.manifest.segments)
+        rebuilt = before is not None and not found
+        return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **engine.metrics()}
 
     def _plans(self) -> tuple[dict[str, QueryPlan], dict[str, Cell]]:
         queries = self._group.queries
@@ -149,60 +173,76 @@ class _Worker:
             held = list(self.log.tables(stream.name))
             if held:
                 tables[stream.name] = pa.concat_tables(held)
-        engine.load(tables, self.log.manifest.heads)
+        engine.load(tables, self.log.manifest.progress)
         return engine
 
-    def _join(self, engine: ShardEngine, batch: _Batch) -> dict[str, list[pa.Table]]:
+    def _join(self, engine: ShardEngine, batch: Batch, take: Callable[[dict[str, pa.Table]], None]) -> None:
+        """Join a batch, and keep in the log those of its tuples that windows need afterwards."""
         tables = {}
-        counters = self.log.manifest.counters
         for number, schema in enumerate(self._layout.streams):
-            counted = counters.setdefault(schema.name, {"arrivals": 0, "late": 0, "refused": 0})
-            counted["refused"] += batch.refused.get(number, 0)
-            if number not in batch.segments:
-                continue
-            table = pa.concat_tables([from_ipc(segment) for segment in batch.segments[number]])
-            times = micros(table, schema.event_time)
-            on_time = pc.greater_equal(times, engine.progress[schema.name].watermark)
-            counted["arrivals"] += table.num_rows
-            late = table.num_rows - int(pc.sum(on_time).as_py() or 0)
-            if late:
-                counted["late"] += late
-                table, times = table.filter(on_time), times.filter(on_time)
-            if table.num_rows:
-                tables[schema.name] = table
-                self.log.append(schema.name, table, times)
-        found = engine.push(tables)
-        highs = {self._layout.streams[number].name: high for number, high in batch.highs.items()}
-        settled = engine.advance(highs)
-        return {name: [found[name], settled[name]] for name in found}
-
-    def _keep_log(self, engine: ShardEngine) -> None:
-        state = self.log.manifest
+            watermark = engine.progress[schema.name].watermark
+            if number in batch.segments:
+                tables[schema.name], late = _on_time(schema, batch.segments[number], watermark)
+                batch.observed[number].late += late
+            for times in batch.unplaced.get(number, ()):
+                late_times = micros(from_ipc(times), schema.event_time).to_numpy() < watermark
+                batch.observed[number].late += int(np.count_nonzero(late_times))
+        observed = {self._layout.streams[number].name: seen for number, seen in batch.observed.items()}
+        heads = {name: engine.progress[name].head_after(seen) for name, seen in observed.items()}
+        *early, last = slices(tables, self._layout.catalog)
+        for end, part in early:
+            take(engine.push(part, None, {}))
+            # The rest of this batch is later than `end`, later batches can be as early as the whole of this one allows.
+            reached = {name: min(head, end + self._layout.catalog[name].lateness) for name, head in heads.items()}
+            take(engine.advance(reached, batch.now))
+        take(engine.push(last[1], batch.now, observed))
         for schema in self._layout.streams:
-            state.heads[schema.name] = engine.progress[schema.name].head
-            self.log.forget(schema.name, engine.oldest(schema.name))
-            self.log.compact(schema.name, schema.event_time)
+            self._keep(schema, tables.get(schema.name), engine.oldest(schema.name))
+            self.log.manifest.progress[schema.name] = engine.progress[schema.name].to_json()
 
-    def _output(self, engine: ShardEngine, results: Mapping[str, list[pa.Table]], *, rebuilt: bool) -> pd.DataFrame:
-        names = [name for name, _ in self._layout.queries]
-        rows: list[tuple[int, int, bytes]] = []
-        for name, tables in results.items():
-            table = pa.concat_tables(tables)
-            pieces = -(-table.nbytes // LARGEST_RESULT)  # a row of Spark's holds two gigabytes at the most
-            step = max(1, -(-table.num_rows // max(1, pieces)))
-            for first in range(0, table.num_rows, step):
-                piece = table.slice(first, step)
-                rows.append((names.index(name), piece.num_rows, to_ipc(piece)))
-        own = engine.metrics()
-        metrics = {"shard": self._shard, "rebuilt": rebuilt, "counters": self.log.manifest.counters, **own}
-        metrics["log_bytes"] = sum(segment.size for segment in self.log.manifest.segments)
-        rows.append((METRICS, 0, json.dumps(metrics).encode()))
-        return pd.DataFrame(rows, columns=["query", "rows", "segment"])
+    def _keep(self, schema: StreamSchema, table: pa.Table | None, oldest: int | None) -> None:
+        self.log.forget(schema.name, oldest)
+        if oldest is None:
+            return
+        kept = None if table is None else since(table, schema.event_time, oldest)
+        if kept is not None and kept.num_rows:
+            self.log.append(schema, kept)
+        self.log.compact(schema, oldest)
 
 
-def micros(table: pa.Table, event_time: str) -> pa.ChunkedArray:
-    """Event times in microseconds."""
-    times = table.column(event_time)
-    if times.type.unit != "us":
-        raise StateError(f"event time {event_time!r} came in {times.type.unit}; Spark's timestamps are microseconds")
-    return times.cast(pa.int64())
+def _on_time(schema: StreamSchema, segments: list[tuple[bytes, int]], watermark: int) -> tuple[pa.Table, int]:
+    """The tuples that are not late, and how many of the others are counted in this shard."""
+    kept, late = [], 0
+    for content, firsts in segments:
+        table = from_ipc(content)
+        times = micros(table, schema.event_time).to_numpy()
+        if len(times) and times.min() < watermark:
+            behind = times < watermark
+            late += int(np.count_nonzero(behind[:firsts]))
+            table = table.filter(pa.array(~behind))
+        kept.append(table)
+    return pa.concat_tables(kept), late
+
+
+def slices(
+    tables: Mapping[str, pa.Table], streams: Mapping[str, StreamSchema]
+) -> list[tuple[int, dict[str, pa.Table]]]:
+    """A batch in parts that follow each other in event time, each with the time at which it ends."""
+    rows = sum(table.num_rows for table in tables.values())
+    count = -(-rows // SLICE_ROWS)
+    if count <= 1:
+        return [(LATEST, dict(tables))]
+    times = {name: micros(table, streams[name].event_time).to_numpy() for name, table in tables.items()}
+    places = rows * np.arange(1, count) // count
+    ends = np.unique(np.partition(np.concatenate([*times.values()]), places)[places])
+    parts: list[tuple[int, dict[str, pa.Table]]] = [(int(end), {}) for end in (*ends, LATEST)]
+    for name, own in times.items():
+        ordered, table = own, tables[name]
+        if (own[1:] < own[:-1]).any():
+            order = np.argsort(own, kind="stable")
+            ordered, table = own[order], table.take(pa.array(order))
+        cuts = [0, *np.searchsorted(ordered, ends, side="right"), len(ordered)]
+        for (_, part), (first, stop) in zip(parts, pairwise(cuts), strict=True):
+            if stop > first:
+                part[name] = table.slice(first, stop - first)
+    return parts

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -37,13 +37,17 @@ from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema, stored_schema
 from dovetail.spark.builder import check
-from dovetail.spark.cut import CUT_SCHEMA, cutter
+from dovetail.spark.cut import CLOCK, CUT_SCHEMA, cutter
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import claim, live_root
-from dovetail.spark.processor import METRICS, RESULT_SCHEMA, ShardProcessor
+from dovetail.spark.output import METRICS, RESULT_SCHEMA
+from dovetail.spark.processor import ShardProcessor
 from dovetail.spark.sinks import Sink
+from dovetail.spark.staging import Staging
 
 _MOST_TRIED_IDS = 100
+_MOST_SHARDS = 10_000
+_SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
 
 
 class Session:
@@ -68,8 +72,10 @@ class Session:
             raise ConfigError(
                 f"Session(budget={budget!r}): budgets are not enforced by this release", "leave the budget out"
             )
-        if shards is not None and (not isinstance(shards, int) or isinstance(shards, bool) or shards < 1):
-            raise ConfigError(f"Session(shards={shards!r}): it must be a whole number of at least 1")
+        if shards is not None and (
+            not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MOST_SHARDS
+        ):
+            raise ConfigError(f"Session(shards={shards!r}): it must be a whole number from 1 to {_MOST_SHARDS:,}")
         check(spark)
         self._spark = spark
         self._config = config or Config()
@@ -86,12 +92,45 @@ class Session:
         event_time: str,
         lateness: str | float | timedelta = "0 seconds",
         rate: float | None = None,
+        *,
+        progress_by: str | None = None,
+        idle_after: str | float | timedelta | None = None,
+        max_ahead: str | float | timedelta | None = None,
     ) -> None:
-        """Declare a stream: any streaming DataFrame with a timestamp column; see `LocalSession.stream` for the options."""
+        """Declare a stream: any streaming DataFrame with a timestamp column.
+
+        Parameters
+        ----------
+        name
+            Its name in queries.
+        frame
+            The source: `spark.readStream...`, and whatever was selected from it.
+        event_time
+            The timestamp column that windows are measured in.
+        lateness
+            How far a tuple may lag behind the largest event time of earlier micro-batches. Later ones are dropped and counted.
+        rate
+            Expected tuples per second of event time; helps the planner.
+        progress_by
+            A column whose values (files, partitions) are read out of step: progress is the minimum over them.
+        idle_after
+            Standing still for longer, by the time of the micro-batch, the stream no longer holds the others' state.
+        max_ahead
+            Tuples further ahead of that time are set aside and counted.
+        """
         if not frame.isStreaming:
             raise ConfigError(f"stream {name!r}: the DataFrame is not streaming", "read it with spark.readStream")
-        columns_ = stored_schema(to_arrow_schema(frame.schema, timezone="UTC"))
-        self._catalog.add_stream(StreamSchema(name, columns_, event_time, parse_duration(lateness), rate))
+        declared = StreamSchema(
+            name,
+            stored_schema(to_arrow_schema(frame.schema, timezone="UTC")),
+            event_time,
+            parse_duration(lateness),
+            rate,
+            progress_by,
+            None if idle_after is None else parse_duration(idle_after),
+            None if max_ahead is None else parse_duration(max_ahead),
+        )
+        self._catalog.add_stream(declared)
         self._frames[name] = frame
 
     def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -161,12 +200,12 @@ class Session:
                 f"start got sinks for {listed(sinks)}; registered queries: {listed(self._catalog.queries)}",
                 "give each query one sink",
             )
-        layout = self._layout()
+        layout = self._frozen(self._layout(), checkpoint)
         run = uuid.uuid4().hex
-        self._freeze(layout, checkpoint)
         claim(run)
-        running = RunningSession(self, layout, dict(sinks), run)
-        writer = self._encoded(layout, run).writeStream.foreachBatch(running.write_batch).outputMode("append")
+        staged = self._stage(layout, sinks, run)
+        running = RunningSession(self, layout, dict(sinks), run, staged)
+        writer = self._encoded(layout, run, staged).writeStream.foreachBatch(running.write_batch).outputMode("append")
         writer = writer.option("checkpointLocation", checkpoint)
         if trigger:
             writer = writer.trigger(**trigger)
@@ -187,19 +226,34 @@ class Session:
         choices = tuple((name, json.dumps(self._choices[name].to_json())) for name in names)
         return Layout(streams, tuple((q.name, q.sql) for q in queries), choices, self._config, self._shards)
 
-    def _encoded(self, layout: Layout, run: str) -> DataFrame:
+    def _stage(self, layout: Layout, sinks: Mapping[str, Sink], run: str) -> dict[int, Staging]:
+        """Where shards write results themselves, by query."""
+        conf = self._spark.conf
+        local = str(conf.get("spark.master", "")).startswith("local")
+        embedded = local and not conf.get("spark.hadoop.fs.defaultFS", None)
+        staged = {}
+        for number, (name, _) in enumerate(layout.queries):
+            staging = sinks[name].staging(layout.plans[name].query.schema, run, embedded=embedded)
+            if staging is not None:
+                staging.prepare()
+                staged[number] = staging
+        return staged
+
+    def _encoded(self, layout: Layout, run: str, staged: Mapping[int, Staging] | None = None) -> DataFrame:
         text, ids = layout.to_json(), self._shard_ids(layout.total)
+        # The batch's own time: a replay reads the same.
+        clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
         pieces = []
         for number, stream in enumerate(layout.streams):
-            frame = self._frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names))
+            frame = self._frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
             pieces.append(frame.mapInArrow(cutter(text, number, ids), CUT_SCHEMA))
-        return (
+        processor = ShardProcessor(text, ids, run, staged)
+        joined = (
             reduce(DataFrame.unionAll, pieces)
             .groupBy("shard")
-            .transformWithStateInPandas(
-                ShardProcessor(text, ids, run), outputStructType=RESULT_SCHEMA, outputMode="append", timeMode="none"
-            )
+            .transformWithStateInPandas(processor, outputStructType=RESULT_SCHEMA, outputMode="append", timeMode="none")
         )
+        return joined.observe("dovetail", *_observed(layout))
 
     def _shard_ids(self, count: int) -> list[int]:
         """Numbers that Spark's hash partitioner spreads evenly over any number of partitions that divides the shards'.
@@ -214,20 +268,20 @@ class Session:
             first.setdefault(row.place, row.id)
         return [first[place] for place in range(count)]
 
-    def _freeze(self, layout: Layout, checkpoint: str) -> None:
-        """Write the layout beside a new checkpoint; refuse one of another layout, whose state would not be found."""
+    def _frozen(self, layout: Layout, checkpoint: str) -> Layout:
+        """Write the layout beside a new checkpoint; go on with that of an old one, or refuse it if it is another."""
         path = f"{checkpoint.rstrip('/')}/dovetail"
         try:
             stored = [row.value for row in self._spark.read.text(path).collect()]
         except AnalysisException:
-            line = self._spark.range(1).select(F.lit(layout.digest).alias("value"))
+            line = self._spark.range(1).select(F.lit(layout.frozen_json()).alias("value"))
             line.coalesce(1).write.text(path)
-            return
-        if stored != [layout.digest]:
+            return layout
+        if len(stored) != 1:
             raise StateError(
-                f"checkpoint {checkpoint!r} belongs to other streams, queries or another number of shards",
-                "start with a new checkpoint directory, or with the session that wrote this one",
+                f"{path} does not hold a layout; a start may have been killed while it wrote it", "remove it"
             )
+        return layout.thawed(stored[0])
 
 
 class RunningSession:
@@ -235,27 +289,42 @@ class RunningSession:
 
     query: StreamingQuery
 
-    def __init__(self, session: Session, layout: Layout, sinks: dict[str, Sink], run: str) -> None:
+    def __init__(
+        self,
+        session: Session,
+        layout: Layout,
+        sinks: dict[str, Sink],
+        run: str,
+        staged: Mapping[int, Staging] | None = None,
+    ) -> None:
         self._session = session
         self._layout = layout
         self._sinks = sinks
         self._run = run
+        self._staged = dict(staged or {})
         self._shards: dict[int, dict[str, Any]] = {}
         self._counts = dict.fromkeys(sinks, 0)
         self._batches = self._rebuilt = 0
 
     def write_batch(self, encoded: DataFrame, batch_id: int) -> None:
         """Give each sink its part of a batch. The encoded frame is computed once, whole, before any sink sees it."""
-        encoded = encoded.persist()
+        report = F.when(F.col("query") == METRICS, F.col("segment")).alias("report")
+        read_again = len(self._staged) < len(self._layout.queries)
+        if read_again:
+            encoded = encoded.persist()
         try:
-            report = F.when(F.col("query") == METRICS, F.col("segment")).alias("report")
             rows = self._note(encoded.select("query", "rows", report).collect())
             for number, (name, _) in enumerate(self._layout.queries):
-                if rows[number]:
+                if not rows[number]:
+                    continue
+                if number in self._staged:
+                    self._staged[number].commit(batch_id)
+                else:
                     self._sinks[name].write(_decoded(encoded, number, self._layout.plans[name].query), batch_id)
-                    self._counts[name] += rows[number]
+                self._counts[name] += rows[number]
         finally:
-            encoded.unpersist()
+            if read_again:
+                encoded.unpersist()
 
     def _note(self, encoded: Sequence[Any]) -> Counter[int]:
         """Take note of what the shards report; give the number of results of each query."""
@@ -272,19 +341,12 @@ class RunningSession:
 
     def metrics(self) -> dict[str, Any]:
         """Counters so far, by stream and by query, and what each shard last reported."""
-        streams: dict[str, dict[str, int]] = {}
+        streams: dict[str, Counter[str]] = {}
         for metrics in list(self._shards.values()):
-            for stream, counted in metrics["counters"].items():
-                total = streams.setdefault(
-                    stream, {"copies": 0, "late_copies": 0, "refused": 0, "state_tuples": 0, "state_bytes": 0}
-                )
-                total["copies"] += counted["arrivals"]
-                total["late_copies"] += counted["late"]
-                total["refused"] += counted["refused"]
-                for kind in ("state_tuples", "state_bytes"):
-                    total[kind] += metrics["streams"][stream][kind]
+            for stream, counted in metrics["streams"].items():
+                streams.setdefault(stream, Counter()).update({name: counted[name] for name in _SUMMED})
         return {
-            "streams": streams,
+            "streams": {name: dict(counted) for name, counted in streams.items()},
             "queries": {name: {"results": count} for name, count in self._counts.items()},
             "batches": self._batches,
             "rebuilt_shards": self._rebuilt,
@@ -317,11 +379,13 @@ class RunningSession:
 
     def _clear(self) -> None:
         shutil.rmtree(live_root(self._run), ignore_errors=True)
+        for staging in self._staged.values():
+            staging.clear()
 
 
 def _projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSchema:
     """A stream with the columns its queries use; all of them where a count window orders ties by content."""
-    needed = {stream.event_time}
+    needed = {stream.event_time, stream.progress_by}
     for query in queries:
         own = {ref.alias for ref in query.refs if ref.stream == stream.name}
         if own and any(isinstance(ref.window, CountWindow) for ref in query.refs):
@@ -331,6 +395,22 @@ def _projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSche
         expressions += [key.expression for group in query.classes for key in group.keys]
         needed |= {c.name for expression in expressions for c in columns(expression) if c.alias in own}
     return replace(stream, columns=pa.schema([field for field in stream.columns if field.name in needed]))
+
+
+def _observed(layout: Layout) -> Iterator[Column]:
+    """What a `StreamingQueryListener` sees of each batch: results by query, counters by stream."""
+    for number, (name, _) in enumerate(layout.queries):
+        rows = F.when(F.col("query") == number, F.col("rows"))
+        yield F.coalesce(F.sum(rows), F.lit(0)).alias(f"{name}.results")
+    counters = f"struct<{', '.join(f'{name}: bigint' for name in _SUMMED)}>"
+    report = F.when(F.col("query") == METRICS, F.col("segment").cast("string"))
+    streams = F.from_json(report, f"struct<streams: map<string, {counters}>, log_bytes: bigint, rebuilt: boolean>")
+    for stream in layout.streams:
+        for name in _SUMMED:
+            counted = streams["streams"][stream.name][name]
+            yield F.coalesce(F.sum(counted), F.lit(0)).alias(f"{stream.name}.{name}")
+    yield F.coalesce(F.sum(streams["log_bytes"]), F.lit(0)).alias("log_bytes")
+    yield F.count_if(streams["rebuilt"]).alias("rebuilt_shards")
 
 
 def _decoded(encoded: DataFrame, number: int, query: JoinQuery) -> DataFrame:

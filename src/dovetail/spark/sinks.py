@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from dovetail.spark.staging import Staging, local_path, plain_types
 
 
 class Sink(ABC):
@@ -16,6 +20,10 @@ class Sink(ABC):
     @abstractmethod
     def write(self, results: DataFrame, batch_id: int) -> None:
         """Write one batch; called again with the same batch id and rows after a failure."""
+
+    def staging(self, results: pa.Schema, run: str, *, embedded: bool) -> Staging | None:  # noqa: ARG002
+        """Where shards may write results as Parquet themselves; None if Spark must."""
+        return None
 
 
 class ParquetSink(Sink):
@@ -26,6 +34,10 @@ class ParquetSink(Sink):
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         results.write.mode("overwrite").parquet(f"{self.path.rstrip('/')}/batch_id={batch_id}")
+
+    def staging(self, results: pa.Schema, run: str, *, embedded: bool) -> Staging | None:
+        place = local_path(self.path, embedded=embedded)
+        return Staging(str(place), run) if place is not None and plain_types(results) else None
 
 
 class MemorySink(Sink):
@@ -59,15 +71,38 @@ class FormatSink(Sink):
         self._format, self._mode, self._options = format, mode, options
 
     def write(self, results: DataFrame, batch_id: int) -> None:
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
         tagged = results.withColumn("batch_id", F.lit(batch_id))
         tagged.write.format(self._format).mode(self._mode).options(**self._options).save()
+
+
+class TableSink(Sink):
+    """A table of Spark's catalog, partitioned by `batch_id`: each batch replaces its own partition, so replays change nothing."""
+
+    def __init__(self, name: str, format: str) -> None:  # noqa: A002
+        self._name, self._format = name, format
+
+    def write(self, results: DataFrame, batch_id: int) -> None:
+        spark = results.sparkSession
+        if not spark.catalog.tableExists(self._name):
+            tagged = results.limit(0).withColumn("batch_id", F.lit(batch_id).cast("bigint"))
+            tagged.write.format(self._format).partitionBy("batch_id").saveAsTable(self._name)
+        view = f"dovetail_{uuid.uuid4().hex}"
+        results.createOrReplaceTempView(view)
+        try:
+            # `insertInto` with a dynamic overwrite was seen to remove the other batches.
+            spark.sql(f"INSERT OVERWRITE TABLE {self._name} PARTITION (batch_id = {batch_id}) SELECT * FROM {view}")  # noqa: S608
+        finally:
+            spark.catalog.dropTempView(view)
 
 
 def parquet(path: str) -> Sink:
     """Write to a directory, exactly once: read it back with `spark.read.parquet(path)`."""
     return ParquetSink(path)
+
+
+def table(name: str, format: str = "parquet") -> Sink:  # noqa: A002
+    """Write to a table of Spark's catalog, exactly once; it is created on the first results, with a `batch_id` column."""
+    return TableSink(name, format)
 
 
 def memory() -> MemorySink:

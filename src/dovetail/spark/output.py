@@ -1,0 +1,75 @@
+"""What a shard gives to Spark: rows that hold results, or only say how many of them the shard has written itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+
+from dovetail.errors import StateError
+from dovetail.spark.cut import to_ipc
+from dovetail.spark.staging import Staging
+
+RESULT_SCHEMA = "query int, rows bigint, segment binary"
+METRICS = -1
+"""The query number of a row that holds a shard's metrics as JSON."""
+LARGEST_RESULT = 32 << 20
+"""Bytes of results that go into one row."""
+
+Row = tuple[int, int, bytes | None]
+
+
+class Output:
+    """Takes a shard's results as they come; used as a context, so that files are closed and none is left half-written."""
+
+    def __init__(self, queries: list[str], staged: Mapping[int, Staging], shard: int) -> None:
+        self._numbers = {name: number for number, name in enumerate(queries)}
+        self._staged = staged
+        self._shard = shard
+        self._files: dict[int, pq.ParquetWriter] = {}
+        self._open = ExitStack()
+        self.rows: list[Row] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> bool | None:
+        return self._open.__exit__(*failure)  # type: ignore[arg-type]
+
+    def add(self, results: Mapping[str, pa.Table]) -> None:
+        """Take results of some queries."""
+        for name, table in results.items():
+            number = self._numbers[name]
+            if not table.num_rows:
+                continue
+            if number in self._staged:
+                self._file(number, table.schema).write_table(table)
+                self.rows.append((number, table.num_rows, None))
+            else:
+                self.rows += [(number, piece.num_rows, to_ipc(piece)) for piece in pieces(table)]
+
+    def _file(self, number: int, schema: pa.Schema) -> pq.ParquetWriter:
+        if number not in self._files:
+            writer = self._staged[number].writer(_batch_id(), self._shard, schema)
+            self._files[number] = self._open.enter_context(writer)
+        return self._files[number]
+
+
+def _batch_id() -> int:
+    context = TaskContext.get()
+    found = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    if found is None:
+        raise StateError("Spark does not say which batch this is", "use dt.sinks.format('parquet', path=...) instead")
+    return int(found)
+
+
+def pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """A table in parts that fit into a row of Spark's, which holds two gigabytes at the most."""
+    count = max(1, -(-table.nbytes // LARGEST_RESULT))
+    step = max(1, -(-table.num_rows // count))
+    for first in range(0, table.num_rows, step):
+        yield table.slice(first, step)
