@@ -27,7 +27,7 @@ from dovetail.optimizer.ordering.q_aware import ACYCLIC
 from dovetail.optimizer.ordering.task import Found, Path, Task
 from dovetail.optimizer.ordering.treeopt import treeopt
 
-EXACT = 16
+EXACT = 18
 """Inputs that are ordered exactly; beyond, the table of all sets takes longer than the web."""
 ROUNDS = 6
 
