@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -146,6 +147,16 @@ def test_distinct_counts_from_selectivities() -> None:
     graph = dt.JoinGraph(names, edges, names, classes=[("A", "B", "C")])
     for (first, second), value in edges.items():
         assert graph.selectivity(first, second) == pytest.approx(value)
+
+
+def test_a_changed_copy_is_the_graph_with_the_change() -> None:
+    names = {"A": 1.0, "B": 1.0, "C": 1.0}
+    edges = {("A", "B"): 0.01, ("B", "C"): 0.01, ("A", "C"): 0.001}
+    for graph in (dt.JoinGraph(names, edges, names), dt.JoinGraph(names, edges, names, classes=[("A", "B", "C")])):
+        faster = replace(graph, rates={"A": 2.0, "B": 1.0, "C": 1.0})
+        assert faster.extension(["B", "C"], "A") == pytest.approx(2 * graph.extension(["B", "C"], "A"))
+        assert replace(graph) == graph
+    assert dt.JoinGraph(names, edges, names, {}) == dt.JoinGraph(names, edges, names)
 
 
 def test_given_distinct_counts_rule_inside_a_class() -> None:

@@ -34,6 +34,7 @@ from dovetail.optimizer.indexed import Group, Indexed
 
 Pair: TypeAlias = frozenset[str]
 Edges: TypeAlias = Mapping[tuple[str, str], float] | Mapping[frozenset[str], float]
+Counts: TypeAlias = Mapping[str, float] | Mapping[tuple[str, int], float] | Mapping[str | tuple[str, int], float]
 Shape: TypeAlias = Literal["linear", "star", "acyclic", "cyclic", "complete"]
 SHAPES: tuple[Shape, ...] = ("linear", "star", "acyclic", "cyclic", "complete")
 
@@ -83,7 +84,7 @@ class JoinGraph:
         rates: Mapping[str, float],
         selectivities: Edges,
         windows: Mapping[str, float],
-        distinct: Mapping[str, float] | Mapping[tuple[str, int], float] | None = None,
+        distinct: Counts | None = None,
         classes: Sequence[Collection[str]] | None = None,
         *,
         conditions: Edges | None = None,

@@ -78,6 +78,8 @@ def checked_classes(
         if distinct is None:
             return ()
         _check_mapping("distinct", distinct, "{'A': 500, ...}")
+        if not distinct:
+            return ()
         given = [dict.fromkeys(key[0] if isinstance(key, tuple) and key else key for key in distinct)]
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise PlanError(
