@@ -78,4 +78,9 @@ def search(
         raise PlanError(f"order_probes: method is {method!r}; allowed: {listed(METHODS)}")
     if objective not in OBJECTIVES:
         raise PlanError(f"order_probes: objective is {objective!r}; allowed: {listed(OBJECTIVES)}")
+    if loops not in (None, Loops()) and method != "golab":
+        raise PlanError(
+            f"order_probes: method {method!r} knows no tau, buckets or expense; they are for 'golab'",
+            "leave them out, or use method='golab'",
+        )
     return METHODS[method](Task(graph.indexed, objective, cross_products, graph.shape, loops or Loops()))
