@@ -15,6 +15,7 @@ import json
 import platform
 import random
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from itertools import combinations
@@ -29,7 +30,7 @@ SHAPES = ("acyclic", "cyclic", "complete")
 METHODS = ("f-greedy", "treeopt", "fab", "q-aware", "weave", "dmjoin")
 GOAL = 5e-3
 SLACK = 1 + 1e-9
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 130)
 
 
 def random_graph(rng: random.Random, count: int, shape: str) -> dt.JoinGraph:

@@ -28,6 +28,8 @@ COLOURS = {
     "weave": "#D55E00",
     "dmjoin": "#555555",
 }
+TOP = 200.0
+"""Costs over the optimum that are still drawn where they are."""
 MARKS = {"linear": "o", "star": "s", "acyclic": "^", "cyclic": "D", "complete": "v"}
 CLAIMED = {("f-greedy", "acyclic"): 5.0, ("f-greedy", "complete"): 15.0, ("treeopt", "cyclic"): 50.0}
 CLAIMED |= {("treeopt", "complete"): 50.0, ("fab", "acyclic"): 1.25, ("fab", "cyclic"): 2.0, ("fab", "complete"): 2.0}
@@ -113,9 +115,12 @@ def _bands(panel: Axes, counts: list[int], found: list[list[float]], colour: str
     panel.fill_between(counts, quantiles[0], quantiles[3], color=colour, alpha=0.18, lw=0, label="up to 95 %")
     panel.fill_between(counts, quantiles[0], quantiles[2], color=colour, alpha=0.4, lw=0, label="middle half")
     panel.plot(counts, quantiles[1], color=colour, lw=1.6, label="median")
-    panel.plot(counts, quantiles[4], color=colour, ls="none", marker=".", markersize=5, label="worst")
+    above = quantiles[4] > TOP
+    dots: dict[str, Any] = {"color": colour, "ls": "none", "markersize": 5}
+    panel.plot(np.array(counts)[~above], quantiles[4][~above], marker=".", label=f"worst (▲ above {TOP:g})", **dots)
+    panel.plot(np.array(counts)[above], np.full(above.sum(), 0.82 * TOP), marker="^", **dots)
     _plain_log(panel)
-    panel.set_ylim(bottom=0.9)
+    panel.set_ylim(0.9, TOP)
     _whole_numbers(panel, counts)
 
 
@@ -154,5 +159,5 @@ def _plain_log(panel: Axes) -> None:
 
 
 def _whole_numbers(panel: Axes, counts: list[int]) -> None:
-    panel.set_xticks([count for count in counts if count % 4 == 0 or count == counts[0]])
+    panel.set_xticks([count for count in counts if count % 4 == 0])
     panel.set_xlim(counts[0] - 0.5, counts[-1] + 0.5)

@@ -120,8 +120,8 @@ def claims(results: Results) -> Iterator[Claim]:
             f"FAB costs at most {bound:g} times the optimum on {shape} graphs",
             f"at worst {found.max():.3g} times; {over:.1%} of plans above {bound:g}",
             bool(found.max() <= bound),
-            "both of FAB's orders go wrong on the same graph now and then, more often the more streams there are; how often depends "
-            "on the selectivities",
+            "both of FAB's orders go wrong on the same graph now and then, more often the more streams there are; by how much "
+            "depends on the selectivities (see the other ranges below)",
         )
     for figure, shape in (("10(a)", "acyclic"), ("10(b)", "complete")):
         upper = np.quantile(ratios(results, "fab", (shape,)), 0.75)
