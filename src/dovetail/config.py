@@ -59,7 +59,7 @@ class Config:
         `lazy` forgets expired tuples after a batch; `eager` hides them from each later tuple. Eager expiration needs eager
         evaluation (3.3).
     ordering
-        The method that orders the probes of each input: `weave` (the default: exact up to 18 inputs and on acyclic graphs, close
+        The method that orders the probes of each input: `weave` (the default: exact up to 20 inputs and on acyclic graphs, close
         to it elsewhere), `q-aware`, `dmjoin` (always exact, at most 22 inputs), `treeopt`, `fab`, `f-greedy` or `golab`; see
         `dovetail.optimizer.order_probes`. Nested-loop plans minimise comparisons, all others tuples produced.
     stage_rows

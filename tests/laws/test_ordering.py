@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from math import log2
@@ -93,9 +92,7 @@ def test_weave_beyond_its_exact_size_is_never_worse_than_what_it_starts_from(
     objective: Objective,
     cross_products: bool,  # noqa: FBT001
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["dovetail.optimizer.ordering.weave"], "EXACT", 1)
-        woven = dt.optimizer.order_probes(graph, "weave", objective, cross_products)
+    woven = dt.optimizer.order_probes(graph, "weave", objective, cross_products, exact=0)
     ours = dt.optimizer.probe_cost(graph, woven, objective).per_input
     for driver, order in woven.items():
         assert sorted((driver, *order)) == sorted(graph.rates)
@@ -150,14 +147,14 @@ BOUNDS: dict[str, Any] = {
     "q-aware": lambda n: 3 * n**3,
     "golab": lambda n: n**3,
     "dmjoin": lambda n: n * 2**n,
-    "weave": lambda n: n * 2**n if n <= 18 else 4 * n**4,
+    "weave": lambda n: n * 2**n if n <= 20 else 4 * n**4,
 }
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("method", list(METHODS))
 def test_steps_stay_within_the_stated_complexity(method: str, shape: str) -> None:
-    for count in (4, 8, 12, 20, 28, 40):
+    for count in (4, 8, 12, 21, 28, 40):
         if (method == "dmjoin" and count > 12) or (method == "weave" and count > 28):
             continue
         steps = search(random_graph(random.Random(count), count, shape), method).steps

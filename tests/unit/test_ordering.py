@@ -208,6 +208,8 @@ AB = dt.JoinGraph({"A": 1, "B": 1}, {("A", "B"): 0.5}, {"A": 1, "B": 1})
         ({"method": "random"}, "order_probes: method is 'random'; allowed: 'f-greedy', 'dmjoin', 'treeopt'"),
         ({"objective": "speed"}, "order_probes: objective is 'speed'; allowed: 'produced', 'comparisons'"),
         ({"method": "fab", "tau": 5.0}, "order_probes: method 'fab' knows no tau, buckets or expense"),
+        ({"method": "fab", "exact": 5}, "order_probes: method 'fab' knows no exact; it is for 'weave'"),
+        ({"exact": 23}, "order_probes: exact is 23; it must be a whole number from 0 to 22"),
         ({"method": "golab", "tau": 0}, "golab: tau is 0; it must be finite and above 0"),
         ({"method": "golab", "buckets": {"C": 2}}, "golab: buckets names 'C'; the inputs are 'A', 'B'"),
         ({"method": "golab", "buckets": {"A": 0}}, "golab: buckets['A'] is 0; it must be finite and at least 1"),

@@ -41,6 +41,8 @@ RANGES = {"uniform": (0.0, 1.0), "log-uniform": (0.001, 1.0), "low": (0.0, 0.1)}
 """Selectivities: two uniform ranges, and one with a uniform logarithm."""
 EXTRA = 0.3
 OPTIMAL = 1 + 1e-9
+SEARCHED, SEARCH_RUNS = (6, 10, 14, 18, 20), 200
+"""Where Weave is run without its exact part as well, on the first settings of the grid."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,9 @@ class Grid:
             for shape in ("acyclic", "cyclic", "complete"):
                 for count in self.range_counts:
                     yield Point(shape, count, self.range_runs, selectivities)
+        for shape in ("cyclic", "complete"):
+            for count in (count for count in SEARCHED if count <= self.most):
+                yield Point(shape, count, min(self.runs, SEARCH_RUNS), exact=0)
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,17 @@ class Point:
     count: int
     runs: int
     selectivities: str = "uniform"
+    exact: int | None = None
+    """Up to how many streams Weave looks at all sets; None for its own choice."""
+
+    @property
+    def settings(self) -> str:
+        """What the random settings depend on."""
+        return f"{self.selectivities}-{self.shape}-{self.count:02d}"
 
     @property
     def name(self) -> str:
-        return f"{self.selectivities}-{self.shape}-{self.count:02d}"
+        return self.settings if self.exact is None else f"{self.settings}-search"
 
 
 QUICK = Grid(most=10, runs=20, range_counts=(6,), range_runs=20)
@@ -122,9 +134,9 @@ def _weight(point: Point) -> int:
 def run_point(point: Point, seed: int) -> dict[str, Any]:
     """Give costs over the optimum by method, optimal pipelines, and mean planning time."""
     started = time.perf_counter()
-    tally = Tally()
+    tally = Tally(point.exact)
     for number in range(point.runs):
-        tally.add(random_graph(point, random.Random(f"{seed} {point.name} {number}")))  # noqa: S311 - replayable
+        tally.add(random_graph(point, random.Random(f"{seed} {point.settings} {number}")))  # noqa: S311 - replayable
     return {**tally.result(), "seconds": {**tally.mean_seconds(), "total": time.perf_counter() - started}}
 
 
@@ -167,7 +179,8 @@ def _selectivity(kind: str, rng: random.Random) -> float:
 class Tally:
     """What is counted over the runs of a point."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: int | None = None) -> None:
+        self._exact = exact
         self._ratios: dict[str, list[float]] = {method: [] for method in METHODS}
         self._pipelines: dict[str, int] = dict.fromkeys(METHODS, 0)
         self._from_leaves: dict[str, int] = dict.fromkeys(METHODS, 0)
@@ -193,7 +206,7 @@ class Tally:
 
     def _timed(self, graph: dt.JoinGraph, method: str) -> dt.optimizer.ProbeCost:
         started = time.perf_counter()
-        orders = dt.optimizer.order_probes(graph, method)
+        orders = dt.optimizer.order_probes(graph, method, exact=self._exact if method == "weave" else None)
         self._seconds.setdefault(method, []).append(time.perf_counter() - started)
         return dt.optimizer.probe_cost(graph, orders)
 

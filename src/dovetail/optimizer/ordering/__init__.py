@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost import OBJECTIVES, Objective
 from dovetail.optimizer.graph import JoinGraph
-from dovetail.optimizer.ordering.dmjoin import dmjoin
+from dovetail.optimizer.ordering.dmjoin import MOST, dmjoin
 from dovetail.optimizer.ordering.f_greedy import f_greedy
 from dovetail.optimizer.ordering.fab import fab
 from dovetail.optimizer.ordering.golab import golab
@@ -36,6 +36,7 @@ def order_probes(
     tau: float | None = None,
     buckets: Mapping[str, int] | None = None,
     expense: Mapping[str, float] | None = None,
+    exact: int | None = None,
 ) -> dict[str, tuple[str, ...]]:
     """Choose for each input the order in which its new tuples probe the others.
 
@@ -51,6 +52,8 @@ def order_probes(
         Whether an input may be probed that no edge leads to.
     tau, buckets, expense
         For `golab` only: time between executions, hash buckets by input, price of a comparison by input.
+    exact
+        For `weave` only: up to how many inputs all sets are looked at; 20 by default, at most 22. Fewer plan faster.
 
     Examples
     --------
@@ -58,7 +61,8 @@ def order_probes(
     >>> order_probes(graph, method="treeopt")
     {'A': ('B', 'C'), 'B': ('A', 'C'), 'C': ('B', 'A')}
     """
-    found = search(graph, method, objective, cross_products=cross_products, loops=Loops(tau, buckets, expense))
+    loops = Loops(tau, buckets, expense)
+    found = search(graph, method, objective, cross_products=cross_products, loops=loops, exact=exact)
     names = graph.indexed.names
     return {names[path[0]]: tuple(names[number] for number in path[1:]) for path in found.paths}
 
@@ -70,6 +74,7 @@ def search(
     *,
     cross_products: bool = False,
     loops: Loops | None = None,
+    exact: int | None = None,
 ) -> Found:
     """Give the orders by number, with the steps that it took to find them."""
     if not isinstance(graph, JoinGraph):
@@ -83,4 +88,8 @@ def search(
             f"order_probes: method {method!r} knows no tau, buckets or expense; they are for 'golab'",
             "leave them out, or use method='golab'",
         )
-    return METHODS[method](Task(graph.indexed, objective, cross_products, graph.shape, loops or Loops()))
+    if exact is not None and method != "weave":
+        raise PlanError(f"order_probes: method {method!r} knows no exact; it is for 'weave'")
+    if exact is not None and (not isinstance(exact, int) or not 0 <= exact <= MOST):
+        raise PlanError(f"order_probes: exact is {exact!r}; it must be a whole number from 0 to {MOST}")
+    return METHODS[method](Task(graph.indexed, objective, cross_products, graph.shape, loops or Loops(), exact))

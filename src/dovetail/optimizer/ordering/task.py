@@ -34,6 +34,8 @@ class Task:
     cross_products: bool
     shape: str
     loops: Loops = Loops()
+    exact: int | None = None
+    """For `weave`: the most inputs whose sets are all looked at; None for its own choice."""
 
     def candidates(self, joined: int, reach: int) -> int:
         """The set of inputs that may come after those joined."""

@@ -4,7 +4,7 @@ The size of a join is a function of its set of inputs, so the best way on from a
 whatever method. Weave exploits that:
 
 1. A graph without cycles goes to TreeOpt, which is optimal.
-2. Up to `EXACT` inputs the table of all sets is small: DMJoin, optimal.
+2. Up to `EXACT` inputs, or as many as the caller says, the table of all sets is small: DMJoin, optimal.
 3. Beyond, take the orders that F-Greedy, global impact and TreeOpt find for *every* driver. The sets that these pass through form a
    web; so do their neighbours, in which one later input comes early or one earlier input comes late. The cheapest path from each
    driver through the web is found from the full set backwards, in one sweep for all drivers. Put the new paths into the web and
@@ -31,8 +31,8 @@ from dovetail.optimizer.ordering.q_aware import ACYCLIC
 from dovetail.optimizer.ordering.task import Found, Path, Task
 from dovetail.optimizer.ordering.treeopt import treeopt
 
-EXACT = 18
-"""Inputs that are ordered exactly; soon after, the table of all sets takes longer than the web, and twice that with each input."""
+EXACT = 20
+"""Inputs that are ordered exactly; beyond, the table of all sets takes longer than the web, and twice that with each input."""
 ROUNDS = 6
 """Sweeps at most; two to four is usual."""
 
@@ -41,7 +41,7 @@ def weave(task: Task) -> Found:
     """Order the probes of every driver by what all drivers' orders have shown."""
     if task.shape in ACYCLIC and not task.cross_products:
         return treeopt(task)
-    if task.graph.count <= EXACT:
+    if task.graph.count <= (EXACT if task.exact is None else task.exact):
         return dmjoin(task)
     started = [method(task) for method in (global_impact, f_greedy, treeopt)]
     web = _Web(task)
