@@ -38,6 +38,7 @@ ONLY_IN: dict[str, str | None] = {
     "numba": "engine/kernels/",
     "sqlglot": "query/",
     "hypothesis": "testing/",
+    "matplotlib": "experiments/",
     "duckdb": None,
     "polars": None,
 }

@@ -22,6 +22,7 @@ from dovetail.errors import (
 if TYPE_CHECKING:
     from dovetail import optimizer, spark
     from dovetail.local import LocalSession
+    from dovetail.optimizer.graph import JoinGraph
     from dovetail.spark import sinks
     from dovetail.spark.sessions import Session
 
@@ -31,6 +32,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DovetailError",
+    "JoinGraph",
     "LocalSession",
     "PlanError",
     "QueryError",
@@ -45,6 +47,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LAZY = {
+    "JoinGraph": ("dovetail.optimizer.graph", "JoinGraph"),
     "LocalSession": ("dovetail.local", "LocalSession"),
     "Session": ("dovetail.spark.sessions", "Session"),
     "optimizer": ("dovetail.optimizer", None),

@@ -78,6 +78,26 @@ def demo(
         raise typer.Exit(1)
 
 
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="Whose experiments: raghavan.")],
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="A small grid: seconds instead of many minutes.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Where results go; by default reproduced/<paper>.")] = None,
+) -> None:
+    """Run a paper's experiments again: tables, plots and a report. A run that was stopped goes on where it stood."""
+    from dovetail import experiments  # noqa: PLC0415 - it loads NumPy
+
+    console = Console(highlight=False)
+    kind = "quick" if quick else "full"
+    try:
+        report = experiments.reproduce(paper, console, out or Path("reproduced") / f"{paper}-{kind}", quick=quick)
+    except dt.DovetailError as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print(f"Report: {report}", soft_wrap=True)
+
+
 def _show_plan(console: Console, session: dt.LocalSession | dt.Session) -> None:
     console.print(Text("\nThe plan", style="bold"), Text(str(session.explain())), sep="\n", soft_wrap=True)
 

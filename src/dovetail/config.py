@@ -9,7 +9,7 @@ from dovetail.errors import ConfigError
 
 JOINS = ("auto", "hash", "nested-loop", "hybrid")
 LOOPS = ("multi-way", "naive", "general")
-ORDERINGS = ("f-greedy",)
+ORDERINGS = ("f-greedy", "dmjoin", "treeopt", "fab", "q-aware", "golab", "weave")
 MODES = ("lazy", "eager")
 
 
@@ -59,7 +59,9 @@ class Config:
         `lazy` forgets expired tuples after a batch; `eager` hides them from each later tuple. Eager expiration needs eager
         evaluation (3.3).
     ordering
-        The method that orders the probes of each input.
+        The method that orders the probes of each input: `weave` (the default: exact up to 20 inputs and on acyclic graphs, close
+        to it elsewhere), `q-aware`, `dmjoin` (always exact, at most 22 inputs), `treeopt`, `fab`, `f-greedy` or `golab`; see
+        `dovetail.optimizer.order_probes`. Nested-loop plans minimise comparisons, all others tuples produced.
     stage_rows
         Most partial results held at once between two probes; bounds memory, not results.
     """
@@ -68,7 +70,7 @@ class Config:
     nested_loop: str = "multi-way"
     evaluation: str = "lazy"
     expiration: str = "lazy"
-    ordering: str = "f-greedy"
+    ordering: str = "weave"
     stage_rows: int = 1 << 17
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import dovetail as dt
+from dovetail.config import ORDERINGS
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
@@ -25,7 +26,8 @@ def configs(draw: st.DrawFn) -> dt.Config:
     loops = ("multi-way", "naive", "general") if evaluation == "lazy" else ("multi-way", "naive")
     nested_loop = draw(st.sampled_from(loops)) if join == "nested-loop" else "multi-way"
     stage_rows = draw(st.sampled_from((1 << 17, 64, 3, 1)))
-    return dt.Config(join, nested_loop, evaluation, expiration, stage_rows=stage_rows)
+    ordering = draw(st.sampled_from(ORDERINGS))
+    return dt.Config(join, nested_loop, evaluation, expiration, ordering, stage_rows)
 
 
 def random_orders(rng: random.Random, query: JoinQuery, config: dt.Config) -> dict[str, Sequence[str]]:

@@ -69,11 +69,13 @@ class StreamStatistics:
     """Distinct join values in its window (v)."""
     buckets: int = 1
     """Buckets of the hash index on its window (b); 1 is a nested-loop scan."""
+    expense: float = 1.0
+    """Price of one comparison with its tuples (section 5.4's expensive predicates)."""
 
     def __post_init__(self) -> None:
-        for name in ("rate", "window", "distinct", "buckets"):
+        for name in ("rate", "window", "distinct", "buckets", "expense"):
             value = getattr(self, name)
-            low = 0 if name in ("rate", "window") else 1
+            low = 0 if name in ("rate", "window", "expense") else 1
             if not (isfinite(value) and value >= low and value > 0):
                 bound = "above 0" if low == 0 else "at least 1"
                 raise ConfigError(f"StreamStatistics({name}={value!r}): it must be finite and {bound}")
@@ -265,7 +267,7 @@ def _origin_cost(streams: Streams, origin: str, order: Sequence[str], tau: float
         stream = streams[name]
         entering = new if name == origin else stream.tuples(tau or 0.0)
         if loop > 0:
-            comparisons += size * entering / stream.buckets
+            comparisons += size * entering / stream.buckets * stream.expense
         size, distinct = _joined(size, distinct, stream, entering)
     return comparisons * executions
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
-from dovetail.optimizer.graph import JoinGraph, join_graph
-from dovetail.optimizer.ordering.f_greedy import f_greedy
+from dovetail.optimizer.cost import Objective
+from dovetail.optimizer.graph import JoinGraph
+from dovetail.optimizer.ordering import order_probes
+from dovetail.optimizer.query_graph import join_graph
 from dovetail.plan.nodes import Access, QueryPlan
 from dovetail.plan.paths import AccessRule, probe_path
 from dovetail.query.model import JoinQuery
@@ -52,23 +54,27 @@ def plan_query(
         raise PlanError(
             f"query {query.name!r}: probe orders name {listed(unknown)}; its aliases are {listed(query.aliases)}"
         )
+    chosen = {} if forced.keys() >= set(query.aliases) else _orders(graph, config)
     paths = []
     for driver in query.aliases:
-        order = (
-            _checked_order(query, driver, forced[driver], config) if driver in forced else _order(graph, driver, config)
-        )
+        order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
         paths.append(probe_path(query, driver, order, access))
     return QueryPlan(query, tuple(paths), "given" if forced else config.ordering)
 
 
-def _order(graph: JoinGraph, driver: str, config: Config) -> tuple[str, ...]:
-    if config.nested_loop == "multi-way":
-        return (driver, *f_greedy(graph, driver))
-    start = min(graph.rates, key=lambda alias: graph.rates[alias] * graph.windows[alias])
-    shared = (start, *f_greedy(graph, start))
+def _orders(graph: JoinGraph, config: Config) -> dict[str, tuple[str, ...]]:
+    """For each driver all aliases in order; only the naive and general nested loops put it anywhere but first."""
+    objective: Objective = "comparisons" if config.join == "nested-loop" else "produced"
+    orders = order_probes(graph, config.ordering, objective)
     if config.nested_loop == "naive":
-        return shared
-    others = f_greedy(graph, driver)
+        start = min(graph.rates, key=lambda alias: graph.rates[alias] * graph.windows[alias])
+        return dict.fromkeys(graph.rates, (start, *orders[start]))
+    if config.nested_loop == "general":
+        return {driver: _best_place(graph, driver, others) for driver, others in orders.items()}
+    return {driver: (driver, *others) for driver, others in orders.items()}
+
+
+def _best_place(graph: JoinGraph, driver: str, others: tuple[str, ...]) -> tuple[str, ...]:
     placements = [(*others[:place], driver, *others[place:]) for place in range(len(others) + 1)]
     return min(placements, key=lambda order: _scan_cost(graph, driver, order))
 
@@ -80,7 +86,7 @@ def _scan_cost(graph: JoinGraph, driver: str, order: Sequence[str]) -> float:
         seconds = 1.0 if alias == driver else graph.windows[alias]
         cost += partials * graph.rates[alias] * seconds
         matches = graph.extension(order[:place], alias)
-        partials *= matches * seconds / graph.windows[alias] if graph.windows[alias] else matches
+        partials *= matches * seconds / graph.windows[alias]
     return cost
 
 

@@ -1,1 +1,95 @@
-"""Probe orders: one file per method."""
+"""Probe orders: for each input, the order in which its new tuples meet the windows of the others. One file per method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dovetail.errors import PlanError, listed
+from dovetail.optimizer.cost import OBJECTIVES, Objective
+from dovetail.optimizer.graph import JoinGraph
+from dovetail.optimizer.ordering.dmjoin import MOST, dmjoin
+from dovetail.optimizer.ordering.f_greedy import f_greedy
+from dovetail.optimizer.ordering.fab import fab
+from dovetail.optimizer.ordering.golab import golab
+from dovetail.optimizer.ordering.q_aware import q_aware
+from dovetail.optimizer.ordering.task import Found, Loops, Task
+from dovetail.optimizer.ordering.treeopt import treeopt
+from dovetail.optimizer.ordering.weave import weave
+
+METHODS: Mapping[str, Callable[[Task], Found]] = {
+    "f-greedy": f_greedy,
+    "dmjoin": dmjoin,
+    "treeopt": treeopt,
+    "fab": fab,
+    "q-aware": q_aware,
+    "golab": golab,
+    "weave": weave,
+}
+
+
+def order_probes(
+    graph: JoinGraph,
+    method: str = "weave",
+    objective: Objective = "produced",
+    cross_products: bool = False,  # noqa: FBT001, FBT002 - a promised name
+    *,
+    tau: float | None = None,
+    buckets: Mapping[str, int] | None = None,
+    expense: Mapping[str, float] | None = None,
+    exact: int | None = None,
+) -> dict[str, tuple[str, ...]]:
+    """Choose for each input the order in which its new tuples probe the others.
+
+    Parameters
+    ----------
+    graph
+        Rates, windows and selectivities.
+    method
+        `f-greedy`, `dmjoin` (exact), `treeopt` (exact on acyclic graphs), `fab`, `q-aware`, `golab` or `weave`.
+    objective
+        What to minimise: tuples `produced`, or `comparisons`; see `probe_cost`. `golab` has a cost of its own.
+    cross_products
+        Whether an input may be probed that no edge leads to.
+    tau, buckets, expense
+        For `golab` only: time between executions, hash buckets by input, price of a comparison by input.
+    exact
+        For `weave` only: up to how many inputs all sets are looked at; 20 by default, at most 22. Fewer plan faster.
+
+    Examples
+    --------
+    >>> graph = JoinGraph({"A": 10, "B": 20, "C": 5}, {("A", "B"): 0.1, ("B", "C"): 0.5}, {"A": 1, "B": 1, "C": 1})
+    >>> order_probes(graph, method="treeopt")
+    {'A': ('B', 'C'), 'B': ('A', 'C'), 'C': ('B', 'A')}
+    """
+    loops = Loops(tau, buckets, expense)
+    found = search(graph, method, objective, cross_products=cross_products, loops=loops, exact=exact)
+    names = graph.indexed.names
+    return {names[path[0]]: tuple(names[number] for number in path[1:]) for path in found.paths}
+
+
+def search(
+    graph: JoinGraph,
+    method: str,
+    objective: Objective = "produced",
+    *,
+    cross_products: bool = False,
+    loops: Loops | None = None,
+    exact: int | None = None,
+) -> Found:
+    """Give the orders by number, with the steps that it took to find them."""
+    if not isinstance(graph, JoinGraph):
+        raise PlanError(f"order_probes: graph is {graph!r}; expected a JoinGraph")
+    if method not in METHODS:
+        raise PlanError(f"order_probes: method is {method!r}; allowed: {listed(METHODS)}")
+    if objective not in OBJECTIVES:
+        raise PlanError(f"order_probes: objective is {objective!r}; allowed: {listed(OBJECTIVES)}")
+    if loops not in (None, Loops()) and method != "golab":
+        raise PlanError(
+            f"order_probes: method {method!r} knows no tau, buckets or expense; they are for 'golab'",
+            "leave them out, or use method='golab'",
+        )
+    if exact is not None and method != "weave":
+        raise PlanError(f"order_probes: method {method!r} knows no exact; it is for 'weave'")
+    if exact is not None and (not isinstance(exact, int) or not 0 <= exact <= MOST):
+        raise PlanError(f"order_probes: exact is {exact!r}; it must be a whole number from 0 to {MOST}")
+    return METHODS[method](Task(graph.indexed, objective, cross_products, graph.shape, loops or Loops(), exact))

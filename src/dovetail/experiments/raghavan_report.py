@@ -1,0 +1,346 @@
+"""Tables and the report of the ordering experiment: on the screen, as CSV and JSON, and as one Markdown page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from textwrap import fill
+from typing import Any, TypeAlias
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import dovetail as dt
+from dovetail.experiments.raghavan import ACYCLIC, CHECKED, METHODS, RANGES, SHAPES, Grid, Point
+
+Results: TypeAlias = Mapping[Point, Mapping[str, Any]]
+TITLES = {"f-greedy": "F-Greedy", "treeopt": "TreeOpt", "fab": "FAB", "weave": "Weave", "dmjoin": "DMJoin"}
+
+
+def main_grid(results: Results, shapes: Sequence[str]) -> list[tuple[Point, Mapping[str, Any]]]:
+    """The points of the paper's grid with one of some shapes."""
+    found = [(p, r) for p, r in results.items() if p.selectivities == "uniform" and p.exact is None]
+    return [(point, result) for point, result in found if point.shape in shapes]
+
+
+def optimal(results: Results, method: str, shapes: Sequence[str]) -> float:
+    """The share of optimal plans over the whole grid."""
+    return float(np.mean([result["optimal"][method] for _, result in main_grid(results, shapes)]))
+
+
+def ratios(results: Results, method: str, shapes: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Costs over the optimum, of all settings."""
+    return np.concatenate([result["ratios"][method] for _, result in main_grid(results, shapes)])
+
+
+# -- what the paper says ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper beside what was measured."""
+
+    place: str
+    says: str
+    measured: str
+    holds: bool
+    because: str
+    """Why we differ, if we do."""
+
+
+def claims(results: Results) -> Iterator[Claim]:
+    """Compare with every statement that the text makes about figures 4, 7, 9 and 10."""
+    cyclic = ("cyclic", "complete")
+    linear, star = (optimal(results, "f-greedy", (shape,)) for shape in ("linear", "star"))
+    leaves = np.mean([result["from_leaves"]["f-greedy"] for _, result in main_grid(results, ("linear",))])
+    yield Claim("figure 4(b)", "F-Greedy is optimal on stars", f"{star:.1%} of plans", star == 1, "it is not on ours")
+    yield Claim(
+        "figure 4(b)",
+        "F-Greedy is optimal on linear queries",
+        f"{linear:.1%} of plans",
+        linear == 1,
+        f"it is from the two end streams ({leaves:.0%} of those pipelines), where there is no choice; an inner stream has two "
+        "arms, and a poor next stream can hide a good arm. The statement would hold if only the pipeline of one end, such as S1, "
+        "had been looked at",
+    )
+    for shape, label, worst in (("acyclic", "5 times", 5.0), ("complete", "15 times", 15.0)):
+        found = ratios(results, "f-greedy", (shape,)).max()
+        yield Claim(
+            f"figure 4({'c' if shape == 'acyclic' else 'd'})",
+            f"F-Greedy can cost {label} the optimum on {shape} graphs",
+            f"at worst {found:.3g} times",
+            0.5 * worst <= found <= 2 * worst,
+            "the worst of many draws depends on the range of selectivities, which is not printed, and on counting whole plans or "
+            "single pipelines",
+        )
+    trees = optimal(results, "treeopt", ACYCLIC)
+    yield Claim("figure 7(a)", "TreeOpt is optimal on every acyclic graph", f"{trees:.1%} of plans", trees == 1, "")
+    largest = max(point.count for point, _ in main_grid(results, cyclic))
+    last = np.mean([r["optimal"]["treeopt"] for p, r in main_grid(results, cyclic) if p.count == largest])
+    yield Claim(
+        "figure 7(a)",
+        "TreeOpt's share of optimal plans on cyclic graphs falls to zero",
+        f"{last:.1%} at {largest} streams",
+        last < 0.01,
+        "our cyclic graphs have fewer edges outside the spanning tree",
+    )
+    tree = ratios(results, "treeopt", cyclic)
+    quartile = np.quantile(tree, 0.75)
+    yield Claim(
+        "figure 7(c)",
+        "TreeOpt's upper quartile on cyclic graphs is about 2.5 times the optimum",
+        f"{quartile:.3g} times",
+        2 <= quartile <= 3,
+        "the spanning tree ignores all other edges, so the figure depends on how many there are and how selective: the paper "
+        "prints neither",
+    )
+    yield Claim(
+        "figure 7(c)",
+        "TreeOpt can cost 50 times the optimum, or more",
+        f"at worst {tree.max():.3g} times",
+        bool(tree.max() >= 50),
+        "fewer or smaller graphs were drawn",
+    )
+    better = all(optimal(results, "fab", (shape,)) >= optimal(results, "f-greedy", (shape,)) for shape in SHAPES)
+    shares = ", ".join(
+        f"{shape} {optimal(results, 'fab', (shape,)):.0%} against {optimal(results, 'f-greedy', (shape,)):.0%}"
+        for shape in SHAPES
+    )
+    yield Claim("figure 9(b)", "FAB is optimal more often than F-Greedy, for all shapes", shares, better, "")
+    for figure, shape, bound in (("10(a)", "acyclic", 1.25), ("10(b)", "complete", 2.0), ("10(b)", "cyclic", 2.0)):
+        found = ratios(results, "fab", (shape,))
+        over = np.mean(found > bound)
+        yield Claim(
+            f"figure {figure}",
+            f"FAB costs at most {bound:g} times the optimum on {shape} graphs",
+            f"at worst {found.max():.3g} times; {over:.1%} of plans above {bound:g}",
+            bool(found.max() <= bound),
+            "both of FAB's orders go wrong on the same graph now and then, more often the more streams there are; by how much "
+            "depends on the selectivities (see the other ranges below)",
+        )
+    for figure, shape in (("10(a)", "acyclic"), ("10(b)", "complete")):
+        upper = np.quantile(ratios(results, "fab", (shape,)), 0.75)
+        yield Claim(
+            f"figure {figure}",
+            f"FAB's upper quartile is optimal on {shape} graphs",
+            f"{upper:.4g} times the optimum",
+            bool(upper <= 1.0005),
+            "optimal plans get rare as streams are added, because one pipeline of many is enough to spoil a plan",
+        )
+
+
+# -- tables -------------------------------------------------------------------------------------------------------------------------
+
+
+def rows(results: Results) -> Iterator[dict[str, Any]]:
+    """One row per point and method, for CSV and JSON."""
+    for point, result in results.items():
+        for method in METHODS:
+            found = np.asarray(result["ratios"][method])
+            quantiles = np.quantile(found, (0.5, 0.75, 0.95))
+            yield {
+                "selectivities": point.selectivities,
+                "shape": point.shape,
+                "streams": point.count,
+                "method": method if point.exact is None or method != "weave" else "weave, search only",
+                "settings": len(found),
+                "optimal_plans": result["optimal"][method],
+                "optimal_pipelines": result["pipelines"][method],
+                **{name: float(value) for name, value in zip(("median", "q75", "q95"), quantiles, strict=True)},
+                "worst": float(found.max()),
+                "mean_seconds": result["seconds"][method],
+                "dmjoin_mean_seconds": result["seconds"].get("dmjoin"),
+            }
+
+
+def overview(results: Results) -> list[list[str]]:
+    """Per shape and method: optimal plans, optimal pipelines, and costs over the optimum."""
+    table = []
+    for shape in SHAPES:
+        for method in METHODS:
+            found = ratios(results, method, (shape,))
+            pipelines = np.mean([result["pipelines"][method] for _, result in main_grid(results, (shape,))])
+            quantiles = [f"{value:.4g}" for value in (*np.quantile(found, (0.5, 0.75, 0.95)), found.max())]
+            share = optimal(results, method, (shape,))
+            table.append([shape, TITLES[method], _percent(share), _percent(float(pipelines)), *quantiles])
+    return table
+
+
+OVERVIEW = ["graph", "method", "optimal plans", "optimal pipelines", "median", "75 %", "95 %", "worst"]
+
+
+def by_count(results: Results, counts: Sequence[int]) -> list[list[str]]:
+    """Per shape and method: the share of optimal plans for some numbers of streams."""
+    table = []
+    for shape in SHAPES:
+        found = {point.count: result for point, result in main_grid(results, (shape,))}
+        for method in METHODS:
+            shares = [_percent(found[count]["optimal"][method]) for count in counts]
+            table.append([shape, TITLES[method], *shares])
+    return table
+
+
+def by_range(results: Results) -> list[list[str]]:
+    """Other selectivities: optimal plans and the worst plan, by shape and method."""
+    counts = {point.count for point in results if point.selectivities != "uniform"}
+    table = []
+    for kind in RANGES:
+        for shape in ("acyclic", "cyclic", "complete"):
+            wanted = {Point(shape, count, 0, kind).name for count in counts}
+            found = [result for point, result in results.items() if point.name in wanted]
+            cells = []
+            for method in METHODS:
+                everything = np.concatenate([result["ratios"][method] for result in found])
+                share = float(np.mean([result["optimal"][method] for result in found]))
+                cells.append(f"{_percent(share)}, {everything.max():.3g}")
+            table.append([kind, shape, *cells])
+    return table
+
+
+def searched(results: Results) -> list[list[str]]:
+    """Weave without its exact part beside FAB: optimal plans, optimal pipelines, mean and worst cost over the optimum."""
+    table = []
+    for point, result in results.items():
+        if point.exact is None:
+            continue
+        for method in ("fab", "weave"):
+            found = np.asarray(result["ratios"][method])
+            shares = [_percent(result[kind][method]) for kind in ("optimal", "pipelines")]
+            numbers = [f"{found.mean():.5g}", f"{found.max():.4g}", f"{1e3 * result['seconds'][method]:.1f}"]
+            table.append([point.shape, str(point.count), TITLES[method], *shares, *numbers])
+    return table
+
+
+def planning_times(results: Results, counts: Sequence[int]) -> list[list[str]]:
+    """Mean milliseconds per plan on complete graphs."""
+    found = {point.count: result["seconds"] for point, result in main_grid(results, ("complete",))}
+    return [[TITLES[m], *(f"{found[count][m] * 1e3:.2f}" for count in counts)] for m in (*METHODS, "dmjoin")]
+
+
+def _percent(share: float) -> str:
+    # Never "100 %" for less than all, nor "0 %" for more than none.
+    return f"{share:.1%}" if share in (0, 1) else f"{min(max(share, 0.001), 0.999):.1%}"
+
+
+def show(console: Console, results: Results) -> None:
+    """Print the tables."""
+    table = Table(*OVERVIEW, title="All settings; costs over the optimum", box=None)
+    for row in overview(results):
+        table.add_row(*row)
+    console.print(table)
+    compared = Table("place", "the paper", "measured", "", title="The paper's statements", box=None)
+    for claim in claims(results):
+        compared.add_row(claim.place, claim.says, claim.measured, "holds" if claim.holds else "differs")
+    console.print(compared)
+
+
+# -- the page -----------------------------------------------------------------------------------------------------------------------
+
+
+def write(results: Results, grid: Grid, out: Path) -> Path:
+    """Write `summary.csv`, `summary.json` and `report.md`; give the path of the last."""
+    found = list(rows(results))
+    with (out / "summary.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, found[0])
+        writer.writeheader()
+        writer.writerows(found)
+    (out / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    report = out / "report.md"
+    report.write_text(page(results, grid), encoding="utf-8")
+    return report
+
+
+def page(results: Results, grid: Grid) -> str:
+    """The report."""
+    largest = grid.most
+    counts = [count for count in (3, 4, 6, 8, 10, 12, 14, 16, 18, 19, 20) if count <= largest]
+    compared = [[c.place, c.says, c.measured, "holds" if c.holds else "differs"] for c in claims(results)]
+    reasons = [f"- {c.place}, “{c.says}”: {c.because}." for c in claims(results) if not c.holds]
+    parts = [
+        "# Probe orders: the experiment of Raghavan et al.",
+        _introduction(grid),
+        "## The paper's statements, measured",
+        "The figures themselves are plots without printed numbers; these are the statements that the text makes about them.",
+        _markdown(["place", "the paper", "measured", ""], compared),
+        "Where we differ:\n\n" + ("\n".join(reasons) or "nowhere."),
+        "## All settings",
+        "Costs are divided by the optimum of the same setting. A pipeline is the order of one stream; a plan has one for each.",
+        _markdown(OVERVIEW, overview(results)),
+        "## Optimal plans by number of streams",
+        "![Share of optimal plans by number of streams, one panel per method](raghavan-optimal.png)",
+        _markdown(["graph", "method", *map(str, counts)], by_count(results, counts)),
+        "## Costs by number of streams",
+        "![Cost over the optimum by number of streams, one panel per method and shape](raghavan-costs.png)",
+        "## Weave's search by itself",
+        _SEARCH_TEXT,
+        _markdown(SEARCHED, searched(results)),
+        "## Other selectivities",
+        _ranges_text(results),
+        _markdown(["selectivities", "graph", *(TITLES[method] for method in METHODS)], by_range(results)),
+        "## Planning time",
+        _TIMES_TEXT,
+        "![Planning time by number of streams](raghavan-times.png)",
+        _markdown(["method", *map(str, counts)], planning_times(results, counts)),
+    ]
+    return "\n\n".join(_wrapped(part) for part in parts) + "\n"
+
+
+def _wrapped(part: str) -> str:
+    """Prose in lines of a readable length; tables, pictures and headings as they are."""
+    if part.startswith(("|", "!", "#")):
+        return part
+    lines = [fill(line, 92, subsequent_indent="  " if line.startswith("- ") else "") for line in part.split("\n")]
+    return "\n".join(lines)
+
+
+SEARCHED = ["graph", "streams", "method", "optimal plans", "optimal pipelines", "mean", "worst", "ms"]
+_SEARCH_TEXT = (
+    "Weave looks at all sets of inputs as long as they are few, and follows good orders beyond. This is the latter alone, "
+    "`order_probes(graph, exact=0)`, on the first settings of the same grid, beside FAB."
+)
+_TIMES_TEXT = (
+    "Mean milliseconds for all pipelines of a complete graph, on a machine that did other work as well. DMJoin is our version, "
+    "which fills one table for all streams."
+)
+
+
+def _ranges_text(results: Results) -> str:
+    counts = sorted({point.count for point in results if point.selectivities != "uniform"})
+    return (
+        "The range of selectivities is not printed and decides a lot. Optimal plans, and the worst cost over the optimum, for "
+        f"{_series(counts)} streams together: *uniform* is above 0 and up to 1, *log-uniform* has a uniform logarithm from 0.001 "
+        "to 1, *low* is uniform up to 0.1."
+    )
+
+
+def _introduction(grid: Grid) -> str:
+    when = datetime.now(UTC).date().isoformat()
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    return (
+        f"Written by `dovetail reproduce raghavan` (version {dt.__version__}, seed {grid.seed}) on {when} ({machine}).\n\n"
+        f"For each shape and 3 to {grid.most} streams, {grid.runs} random settings: {grid.runs * (grid.most - 2):,} per shape. Rates "
+        "are uniform from 1 to 100 tuples per second, as in the paper. What it leaves out: selectivities are uniform above 0 and "
+        "up to 1, windows are 1 second, a general acyclic graph joins each stream to a random earlier one, a cyclic graph adds "
+        "each further pair with probability 0.3. Cost is tuples produced per second, the final result included, and a plan is "
+        "optimal if its cost is that of DMJoin to nine digits. DMJoin is run for all cyclic and complete graphs, and for acyclic "
+        f"ones up to {CHECKED} streams, where TreeOpt had the same cost every time; beyond, TreeOpt is taken as their optimum. No "
+        "method uses cross products.\n\n"
+        "Weave is exact up to 20 streams and on acyclic graphs, so its rows show that it is what it says and what that costs; its "
+        "search for larger graphs has a table of its own."
+    )
+
+
+def _markdown(headings: Sequence[str], table: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---", *(["---"] * (len(headings) - 1))], *table]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _series(numbers: Sequence[int]) -> str:
+    words = [str(number) for number in numbers]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

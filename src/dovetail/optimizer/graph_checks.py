@@ -1,0 +1,174 @@
+"""What a join graph must be, checked when it is made; each error names the place, the value, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import inf, isfinite
+from numbers import Real
+from typing import Any
+
+from dovetail.errors import PlanError, listed
+
+
+def checked_numbers(place: str, given: Mapping[str, float], names: Collection[str] | None = None) -> dict[str, float]:
+    """Numbers above zero by name, for all of `names` if there are any."""
+    _check_mapping(place, given, "{'A': 10.0, ...}")
+    if names is None and not given:
+        raise PlanError(
+            "JoinGraph: rates is empty; it must name at least one input", "JoinGraph({'A': 10.0, ...}, ...)"
+        )
+    for name, value in given.items():
+        if names is not None and name not in names:
+            raise _unknown(f"{place}[{name!r}]", [name], names)
+        if not (_is_real(value) and value > 0):
+            raise PlanError(
+                f"JoinGraph: {place}[{name!r}] is {value!r}; it must be a finite number above 0",
+                "leave out an input that never sends anything" if place == "rates" else "give the window in seconds",
+            )
+    missing = [name for name in names or () if name not in given]
+    if missing:
+        raise PlanError(
+            f"JoinGraph: {place} has no value for {listed(missing)}; it must have one for each of {listed(names or ())}"
+        )
+    return {name: float(given[name]) for name in names or given}
+
+
+def checked_sizes(rates: Mapping[str, float], windows: Mapping[str, float]) -> None:
+    """Refuse a window whose number of tuples is no number."""
+    for name, rate in rates.items():
+        if not 0 < rate * windows[name] < inf:
+            raise PlanError(
+                f"JoinGraph: {name!r} has rate {rate!r} and window {windows[name]!r}: that window would hold "
+                f"{rate * windows[name]!r} tuples; it must be a finite number above 0",
+                "rates are tuples per second, windows are seconds",
+            )
+
+
+def checked_pairs(place: str, given: Mapping[Any, float], names: Collection[str]) -> dict[frozenset[str], float]:
+    """Selectivities by pair of known inputs, whatever the spelling of the pair."""
+    _check_mapping(place, given, "{('A', 'B'): 0.1, ...}")
+    pairs: dict[frozenset[str], float] = {}
+    for key, value in given.items():
+        spelled = f"{place}[{_shown(key)}]"
+        if not isinstance(key, tuple | frozenset) or not 1 <= len(key) <= 2:
+            raise PlanError(f"JoinGraph: {spelled}: the key must be a pair of inputs", "write ('A', 'B'): 0.1")
+        _check_known(spelled, key, names)
+        pair = frozenset(key)
+        if len(pair) == 1:
+            raise PlanError(
+                f"JoinGraph: {spelled} joins {key!r} to itself; an edge joins two inputs",
+                "give each side of a self-join a name of its own, as a query's aliases do",
+            )
+        if not (_is_real(value) and 0 < value <= 1):
+            raise PlanError(
+                f"JoinGraph: {spelled} is {value!r}; it must be above 0 and at most 1",
+                "a selectivity is a share: matching pairs divided by all pairs",
+            )
+        if pairs.get(pair, value) != value:
+            raise PlanError(f"JoinGraph: {spelled} is {value!r}, and {pairs[pair]!r} the other way round; give it once")
+        pairs[pair] = float(value)
+    return pairs
+
+
+def checked_classes(
+    given: Sequence[Collection[str]] | None, distinct: Mapping[Any, float] | None, names: Collection[str]
+) -> tuple[tuple[str, ...], ...]:
+    """Classes of known inputs; without any, the inputs that have distinct counts are one."""
+    if given is None:
+        if distinct is None:
+            return ()
+        _check_mapping("distinct", distinct, "{'A': 500, ...}")
+        if not distinct:
+            return ()
+        given = [dict.fromkeys(key[0] if isinstance(key, tuple) and key else key for key in distinct)]
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise PlanError(
+            f"JoinGraph: classes is {given!r}; expected groups of inputs", "write classes=[('A', 'B', 'C')]"
+        )
+    groups = []
+    for number, group in enumerate(given):
+        if isinstance(group, str) or not isinstance(group, Collection):
+            raise PlanError(f"JoinGraph: classes[{number}] is {group!r}; expected a group of inputs, e.g. ('A', 'B')")
+        members = tuple(dict.fromkeys(group))
+        _check_known(f"classes[{number}]", members, names)
+        if len(members) < 2:
+            raise PlanError(f"JoinGraph: classes[{number}] is {listed(members)}; a common key has at least two inputs")
+        groups.append(members)
+    return tuple(groups)
+
+
+def checked_counts(groups: Sequence[Sequence[str]], given: Mapping[Any, float]) -> dict[tuple[str, int], float]:
+    """A distinct count for every input of every class."""
+    _check_mapping("distinct", given, "{'A': 500, ...}")
+    members = [(name, number) for number, group in enumerate(groups) for name in group]
+    counts: dict[tuple[str, int], float] = {}
+    for key, value in given.items():
+        places = [place for place in members if key in (place, place[0])]
+        if not places:
+            known = sorted({name for name, _ in members})
+            raise PlanError(
+                f"JoinGraph: distinct[{_shown(key)}] is not about an input of a class; those are {listed(known)}",
+                "the key is 'A', or ('A', 1) for its second class alone",
+            )
+        if not (_is_real(value) and value >= 1):
+            raise PlanError(f"JoinGraph: distinct[{_shown(key)}] is {value!r}; it must be finite and at least 1")
+        for place in places:
+            if isinstance(key, tuple) or place not in given:
+                counts[place] = float(value)
+    for name, number in members:
+        if (name, number) not in counts:
+            raise PlanError(
+                f"JoinGraph: {name!r} of classes[{number}] has no distinct count",
+                f"add distinct={{({name!r}, {number}): ...}}, or a selectivity between it and another input of the class",
+            )
+    return {place: counts[place] for place in members}
+
+
+def refuse_unconnected(names: Collection[str], pairs: Collection[frozenset[str]]) -> None:
+    """Raise if some input cannot be reached from the first."""
+    first = next(iter(names))
+    together = reached(first, pairs)
+    apart = [name for name in names if name not in together]
+    if apart:
+        raise PlanError(
+            f"JoinGraph: no edge leads from {listed(name for name in names if name in together)} to {listed(apart)}; "
+            "the graph must be connected",
+            f"add a selectivity, e.g. ({first!r}, {apart[0]!r}): 0.1; 1.0 stands for a cross product",
+        )
+
+
+def reached(start: str, pairs: Collection[frozenset[str]]) -> set[str]:
+    """The inputs that pairs connect with `start`, itself included."""
+    neighbours: dict[str, set[str]] = {}
+    for pair in pairs:
+        for name in pair:
+            neighbours.setdefault(name, set()).update(pair)
+    found, waiting = {start}, [start]
+    while waiting:
+        new = neighbours.get(waiting.pop(), set()) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _check_known(place: str, used: Collection[str], names: Collection[str]) -> None:
+    if unknown := [name for name in used if name not in names]:
+        raise _unknown(place, unknown, names)
+
+
+def _unknown(place: str, unknown: Collection[str], names: Collection[str]) -> PlanError:
+    return PlanError(f"JoinGraph: {place} names {listed(unknown)}; the inputs in rates are {listed(names)}")
+
+
+def _check_mapping(place: str, given: object, example: str) -> None:
+    if not isinstance(given, Mapping):
+        raise PlanError(f"JoinGraph: {place} is {given!r}; expected a mapping", f"write {place}={example}")
+
+
+def _is_real(value: object) -> bool:
+    # Not `is_number`: NumPy's whole numbers are as good as ours.
+    return type(value) is not bool and isinstance(value, Real) and isfinite(value)
+
+
+def _shown(key: object) -> str:
+    return repr(tuple(sorted(key, key=str))) if isinstance(key, frozenset) else repr(key)

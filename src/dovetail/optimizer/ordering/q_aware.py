@@ -1,0 +1,17 @@
+"""Q-Aware: TreeOpt where the graph has no cycle, FAB where it has one (Raghavan et al., section 6, table 2).
+
+O(n³). Optimal for linear, star and other acyclic graphs, near-optimal for the rest.
+"""
+
+from __future__ import annotations
+
+from dovetail.optimizer.ordering.fab import fab
+from dovetail.optimizer.ordering.task import Found, Task
+from dovetail.optimizer.ordering.treeopt import treeopt
+
+ACYCLIC = ("linear", "star", "acyclic")
+
+
+def q_aware(task: Task) -> Found:
+    """Order the probes of every driver by the method that suits the graph's shape."""
+    return treeopt(task) if task.shape in ACYCLIC and not task.cross_products else fab(task)

@@ -1,0 +1,66 @@
+"""What an ordering method is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dovetail.optimizer.cost import Objective, path_cost
+from dovetail.optimizer.indexed import Indexed
+
+Path: TypeAlias = list[int]
+"""All inputs by number, the driver first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """What only nested loops have, for `golab` (Golab and Özsu, sections 5.2 to 5.4)."""
+
+    tau: float | None = None
+    """Time between executions; None for eager evaluation."""
+    buckets: Mapping[str, int] | None = None
+    """Hash buckets of each window; 1 where it is scanned."""
+    expense: Mapping[str, float] | None = None
+    """What one comparison in each input's loop costs; 1.0 where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A graph to find orders for."""
+
+    graph: Indexed
+    objective: Objective
+    cross_products: bool
+    shape: str
+    loops: Loops = Loops()
+    exact: int | None = None
+    """For `weave`: the most inputs whose sets are all looked at; None for its own choice."""
+
+    def candidates(self, joined: int, reach: int) -> int:
+        """The set of inputs that may come after those joined."""
+        left = self.graph.all & ~joined
+        return left if self.cross_products else left & reach
+
+    def cost(self, path: Path) -> float:
+        return path_cost(self.graph, path, self.objective)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The orders of all inputs."""
+
+    paths: list[Path]
+    """By driver."""
+    steps: int
+    """How many candidates were weighed, sets looked at or edges compared: what the stated complexity is about."""
+
+
+def cheaper(task: Task, alternatives: Iterable[Found]) -> Found:
+    """For each driver the cheapest of some methods' paths; of equal ones the first."""
+    found = list(alternatives)
+    paths = []
+    for options in zip(*(each.paths for each in found), strict=True):
+        same = all(path == options[0] for path in options)
+        paths.append(options[0] if same else min(options, key=task.cost))
+    return Found(paths, sum(each.steps for each in found))

@@ -1,0 +1,82 @@
+"""The join graph of a query, from declared rates, windows and the user's selectivity hints.
+
+What is not known is assumed: `DEFAULT_RATE` for a stream without a rate, 1 / `DEFAULT_EQUALITY` distinct values for a key,
+`DEFAULT_CONDITION` for any other condition.
+
+A hint is about a pair of aliases and says which share of their pairs match, all conditions between them included. The pair's classes
+of equal columns take their distinct counts from it: a hint of 0.001 for one edge of a common key means 1,000 values on both sides of
+that edge, and on every alias of the class without a hint of its own, because a common key has one domain. Hints that contradict
+each other inside a class (containment allows no such counts) lower an alias to the smallest count that one of its hints allows;
+what a hint says beyond the counts stays with its pair, so that each hint holds exactly for the pair that it names.
+
+A condition over more than two aliases can be checked once all of them are there. Its selectivity is spread evenly over their pairs, so
+that all of them together have it. A condition is an edge only where no equality connects its aliases, if need be through others: what
+it takes to follow one is a scan. So a query that equalities connect is never probed along anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+from dovetail.optimizer.graph import JoinGraph, Pair, components, counts_from_edges
+from dovetail.query.model import CountWindow, JoinQuery, StreamRef
+from dovetail.schema import StreamSchema
+
+DEFAULT_RATE = 1.0
+DEFAULT_EQUALITY = 0.01
+DEFAULT_CONDITION = 0.3
+MICROS_PER_SECOND = 1_000_000
+
+
+def join_graph(
+    query: JoinQuery, streams: Mapping[str, StreamSchema], hints: Mapping[frozenset[str], float]
+) -> JoinGraph:
+    """The graph of a query, from declared rates and the user's selectivity hints (by pair of aliases)."""
+    rates = {ref.alias: streams[ref.stream].rate or DEFAULT_RATE for ref in query.refs}
+    windows = {ref.alias: _seconds(ref, rates[ref.alias]) for ref in query.refs}
+    classes = [tuple(dict.fromkeys(key.alias for key in group.keys)) for group in query.classes]
+    classes = [group for group in classes if len(group) > 1]
+    equal = {frozenset(pair) for group in classes for pair in combinations(group, 2)}
+    counts = _distinct(classes, {pair: value for pair, value in hints.items() if pair in equal})
+    conditions = _conditions(query)
+    conditions.update({pair: value for pair, value in hints.items() if pair in conditions})
+    for pair in equal & hints.keys():
+        conditions[pair] = min(1.0, hints[pair] / _explained(classes, counts, pair))
+    apart = {name: number for number, part in enumerate(components(rates, equal)) for name in part}
+    edges = {pair: value for pair, value in conditions.items() if len({apart[name] for name in pair}) > 1}
+    inside = {pair: value for pair, value in conditions.items() if pair not in edges and value < 1}
+    return JoinGraph(rates, edges, windows, counts, classes, conditions=inside)
+
+
+def _seconds(ref: StreamRef, rate: float) -> float:
+    if isinstance(ref.window, CountWindow):
+        return ref.window.rows / rate
+    # A window of no length holds the tuples of one instant.
+    return max(ref.window.micros, 1) / MICROS_PER_SECOND
+
+
+def _distinct(classes: list[tuple[str, ...]], hints: Mapping[Pair, float]) -> dict[tuple[str, int], float]:
+    counts = counts_from_edges(classes, hints)
+    for number, group in enumerate(classes):
+        hinted = [counts[name, number] for name in group if (name, number) in counts]
+        for name in group:
+            counts.setdefault((name, number), max(hinted, default=1 / DEFAULT_EQUALITY))
+    return counts
+
+
+def _conditions(query: JoinQuery) -> dict[Pair, float]:
+    found: dict[Pair, float] = {}
+    for condition in query.conditions:
+        pairs = [frozenset(pair) for pair in combinations(condition.aliases, 2)]
+        for pair in pairs:
+            found[pair] = found.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs))
+    return found
+
+
+def _explained(classes: list[tuple[str, ...]], counts: Mapping[tuple[str, int], float], pair: Pair) -> float:
+    share = 1.0
+    for number, group in enumerate(classes):
+        if pair.issubset(group):
+            share /= max(counts[name, number] for name in pair)
+    return share

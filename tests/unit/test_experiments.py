@@ -1,0 +1,143 @@
+"""Experiments go on where they stopped, say what they compare with, and refuse what they do not know."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from dovetail.cli import app
+from dovetail.errors import ConfigError
+from dovetail.experiments import PAPERS, raghavan, raghavan_plots, raghavan_report, reproduce
+from dovetail.experiments.points import Points
+from dovetail.experiments.raghavan import ACYCLIC, METHODS, SHAPES, Grid, Point, random_graph, run
+
+TINY = Grid(most=6, runs=6, range_counts=(4,), range_runs=4)
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[Point, dict[str, Any]], Path]:
+    out = tmp_path_factory.mktemp("raghavan")
+    return run(quiet(), Points(out / "points", asdict(TINY)), TINY), out
+
+
+def test_the_grid_is_the_papers() -> None:
+    points = [point for point in Grid().points() if point.selectivities == "uniform" and point.exact is None]
+    for shape in SHAPES:
+        assert sum(point.runs for point in points if point.shape == shape) == 9000
+    assert {point.count for point in points} == set(range(3, 21))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_graphs_have_their_shape_and_come_again(shape: str) -> None:
+    for kind, (low, high) in raghavan.RANGES.items():
+        point = Point(shape, 7, 1, kind)
+        graph = random_graph(point, random.Random(5))
+        assert graph.shape == shape or (shape == "acyclic" and graph.shape in ACYCLIC)
+        assert graph == random_graph(point, random.Random(5))
+        assert all(low <= value <= high for value in graph.selectivities.values())
+        assert all(1 <= rate <= 100 for rate in graph.rates.values())
+
+
+def test_a_run_goes_on_where_it_stopped(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, out = tiny
+    points = Points(out / "points", asdict(TINY))
+    computed = []
+
+    def compute(point: Point, seed: int) -> Mapping[str, Any]:
+        computed.append(point)
+        return {**results[point], "seed": seed}
+
+    monkeypatch.setattr(raghavan, "run_point", compute)
+    assert run(quiet(), points, TINY) == results
+    assert computed == []
+    first = next(TINY.points())
+    path = out / "points" / f"{first.name}.json"
+    kept = path.read_text()
+    path.write_text(kept[: len(kept) // 2])  # as after a crash of the disk: not even JSON
+    assert run(quiet(), points, TINY)[first]["seed"] == TINY.seed
+    assert computed == [first]
+    path.write_text(kept)
+
+
+def test_points_of_another_grid_are_not_used(tmp_path: Path) -> None:
+    Points(tmp_path, {"runs": 1}).write("point", {"value": 1})
+    assert Points(tmp_path, {"runs": 1}).read("point") == {"value": 1}
+    assert Points(tmp_path, {"runs": 2}).read("point") is None
+    assert Points(tmp_path, {"runs": 1}).read("other") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["point.json"]
+
+
+def test_results_keep_what_is_proven(tiny: Any) -> None:
+    results, _ = tiny
+    for point, result in results.items():
+        for method in METHODS:
+            assert len(result["ratios"][method]) == point.runs
+            assert min(result["ratios"][method]) >= 1
+        exact = {"weave"} if point.exact is None else set()
+        exact |= {"treeopt"} if point.shape in ACYCLIC else set()
+        exact |= {"f-greedy"} if point.shape == "star" else set()
+        assert all(result["optimal"][method] == 1 for method in exact)
+
+
+def test_tables_and_plots_are_written(tiny: Any) -> None:
+    results, out = tiny
+    raghavan_plots.require()
+    raghavan_plots.draw(results, out)
+    report = raghavan_report.write(results, TINY, out).read_text()
+    with (out / "summary.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(results) * len(METHODS) == len(json.loads((out / "summary.json").read_text()))
+    for name in ("optimal", "costs", "times"):
+        assert f"(raghavan-{name}.png)" in report
+        assert (out / f"raghavan-{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert report.count("| figure ") == len(list(raghavan_report.claims(results)))
+    differing = [claim for claim in raghavan_report.claims(results) if not claim.holds]
+    assert report.count("\n- figure ") == len(differing)
+    assert all(claim.because for claim in differing)
+
+
+def test_a_share_is_never_rounded_to_all_or_none() -> None:
+    assert raghavan_report._percent(0.99999) == "99.9%"
+    assert raghavan_report._percent(0.00001) == "0.1%"
+    assert (raghavan_report._percent(1.0), raghavan_report._percent(0.0)) == ("100.0%", "0.0%")
+
+
+def test_an_unknown_paper_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the paper is 'codd'; allowed: 'raghavan'"):
+        reproduce("codd", quiet(), tmp_path)
+    assert list(PAPERS) == ["raghavan"]
+
+
+def test_the_command_line_refuses_kindly(tmp_path: Path) -> None:
+    answer = CliRunner().invoke(app, ["reproduce", "codd", "--out", str(tmp_path)])
+    assert answer.exit_code == 1
+    assert answer.output == "reproduce: the paper is 'codd'; allowed: 'raghavan'\n"
+
+
+@pytest.mark.slow
+def test_the_quick_run_ends_with_a_report(tmp_path: Path) -> None:
+    answer = CliRunner().invoke(app, ["reproduce", "raghavan", "--quick", "--out", str(tmp_path)])
+    assert answer.exit_code == 0, answer.output
+    assert f"Report: {tmp_path / 'report.md'}" in answer.output
+    assert (tmp_path / "report.md").read_text().startswith("# Probe orders")
+
+
+def test_missing_matplotlib_is_said_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"pip install 'dovetail\[plots\]'"):
+        raghavan_plots.require()
