@@ -5,7 +5,8 @@ three streams on two keys, which needs a hypercube. Input lies in Parquet files;
 
 Runners, each in a process of its own:
 
-- `native`: joins chained with `DataFrame.join`, watermarks and time bounds, one event time cast after the first join, as one must;
+- `native`, `native-newest`: joins chained with `DataFrame.join`, watermarks and time bounds, one event time cast after the first join,
+  as one must; with Spark's default and its newest format of join state;
 - `dovetail`: `dovetail.Session`;
 - `transport`: the same pipeline with the join replaced by nothing.
 
@@ -43,7 +44,8 @@ import engine
 
 SECONDS = engine.WINDOW_SECONDS
 DDL = "ts timestamp, k bigint, j bigint, v string"
-console = Console()
+NEWEST_FORMAT = "4"
+console = Console(width=120)
 WORKLOADS: dict[str, tuple[int, list[tuple[str, str]]]] = {
     "3-way": (3, [("k", "k"), ("k", "k")]),
     "5-way": (5, [("k", "k")] * 4),
@@ -216,8 +218,9 @@ def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) ->
     """Run in this process; peak memory is watched by a thread."""
     from dovetail.spark import session  # noqa: PLC0415
 
-    spark = session(2, memory=os.environ.get("BENCH_HEAP", "1g"))
-    if runner == "native":
+    version = {} if runner != "native-newest" else {"spark.sql.streaming.join.stateFormatVersion": NEWEST_FORMAT}
+    spark = session(2, memory="1g", conf=version)
+    if runner.startswith("native"):
         query, results = start_native(spark, folder, workload, files, work)
     else:
         query, results = start_dovetail(spark, folder, workload, files, work, transport=runner == "transport")
@@ -252,7 +255,7 @@ def measure(rows: int, files: int, native_files: int, only: list[str], workloads
             folder = Path(name) / "in"
             write_input(folder, WORKLOADS[workload][0], files, rows)
             for runner in only:
-                used = native_files if runner == "native" else files
+                used = native_files if runner.startswith("native") else files
                 work = Path(name) / runner
                 command = [sys.executable, __file__, "--child", runner, workload, str(folder), str(used), str(work)]
                 console.print(f"  {workload}: {runner} ...", style="dim")
@@ -276,6 +279,7 @@ def show(measured: list[dict[str, Any]]) -> None:
         "to transport",
         "peak MB",
         "state rows",
+        "state MB",
         "results",
         title="On Spark, local[2]",
     )
@@ -286,7 +290,7 @@ def show(measured: list[dict[str, Any]]) -> None:
         ratios = [f"{own / other:.2f}" if other else "" for other in against]
         table.add_row(
             m["workload"], m["runner"], f"{own:,.0f}", *ratios,
-            f"{m['peak_bytes'] / 1e6:,.0f}", f"{m['state_rows']:,}", f"{m['results']:,}",
+            f"{m['peak_bytes'] / 1e6:,.0f}", f"{m['state_rows']:,}", f"{m['state_bytes'] / 1e6:,.0f}", f"{m['results']:,}",
         )  # fmt: skip
     console.print(table)
 
@@ -300,7 +304,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000, help="tuples per stream and micro-batch")
     parser.add_argument("--files", type=int, default=6, help="micro-batches")
     parser.add_argument("--native-files", type=int, default=3, help="micro-batches of the native chain")
-    parser.add_argument("--only", default="native,dovetail,transport")
+    parser.add_argument("--only", default="native,native-newest,dovetail,transport")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     options = parser.parse_args()
     measured = measure(

@@ -32,7 +32,7 @@ import spark as throughput
 NAMES = throughput.names(3)
 SECONDS = engine.WINDOW_SECONDS
 TRIGGER = {"processingTime": "1 second"}
-console = Console()
+console = Console(width=120)
 
 
 def arrivals(spark: Any, number: int) -> Any:

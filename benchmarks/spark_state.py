@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,19 @@ import engine
 import spark as throughput
 
 FEW = 3
+PAUSE = 1.0
+"""Seconds between micro-batches: Spark removes old files every few seconds."""
 SHARDS = 8
-console = Console()
+console = Console(width=120)
 
 
 def folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # shards and Spark move and remove files meanwhile
+                total += (Path(place) / name).stat().st_size
+    return total
 
 
 def declare(spark: Any, folder: Path, shards: int) -> Any:
@@ -58,35 +66,32 @@ def release(source: Path, shown: Path, first: int, count: int) -> None:
 
 
 def run_windows(source: Path, work: Path, windows: int) -> dict[str, Any]:
-    """Each start runs what is there and stops; the last micro-batch of each is the one that a restart is timed by."""
+    """Start, run what is there, stop; go on with more. Each batch's sink looks at the checkpoint and at the clock."""
     import dovetail as dt  # noqa: PLC0415
     from dovetail.spark import session  # noqa: PLC0415
 
     spark = session(2, memory="1g")
     sizes: list[int] = []
+    done = results = 0
     restarts: dict[int, float] = {}
-    results = 0
-    done = 0
     for upto in (1, FEW, FEW + 1, windows, windows + 1):
         release(source, work / "in", done, upto - done)
+        ends: list[float] = []
+
+        def look(_: Any, batch_id: int, ends: list[float] = ends) -> None:
+            ends.append(time.monotonic())
+            time.sleep(PAUSE)
+            del sizes[batch_id:]
+            sizes.append(folder_bytes(work / "checkpoint" / "state"))
+
         began = time.monotonic()
-        first: list[float] = []
         running = declare(spark, work / "in", 2).start(
-            {"q": dt.sinks.call(lambda *_: None)}, str(work / "checkpoint"), {"availableNow": True}
+            {"q": dt.sinks.call(look)}, str(work / "checkpoint"), {"availableNow": True}
         )
-        while not running.await_termination(0):
-            if running.query.lastProgress and not first:
-                first.append(time.monotonic() - began)
-            size = folder_bytes(work / "checkpoint" / "state")
-            if running.metrics()["batches"] != len(sizes) - done and running.query.lastProgress:
-                sizes = sizes[: done + running.metrics()["batches"]]
-                sizes += [size] * (done + running.metrics()["batches"] - len(sizes))
-            time.sleep(0.05)
-        first = first or [time.monotonic() - began]
+        running.await_termination()
         results += running.metrics()["queries"]["q"]["results"]
-        sizes += [folder_bytes(work / "checkpoint" / "state")] * (upto - len(sizes))
         if upto in (FEW + 1, windows + 1):
-            restarts[upto - 1] = first[0]
+            restarts[upto - 1] = ends[0] - began
         done = upto
     return {"state_bytes": sizes, "restart_seconds": restarts, "results": results}
 
@@ -100,8 +105,9 @@ def run_cores(source: Path, work: Path, cores: int) -> dict[str, Any]:
     running = declare(spark, source, SHARDS).start(
         {"q": dt.sinks.call(lambda *_: None)}, str(work / "checkpoint"), {"availableNow": True}
     )
-    live, engines = 0, 0
+    live, engines, peak = 0, 0, 0
     while not running.await_termination(1):
+        peak = max(peak, throughput.tree_memory(os.getpid()))
         home = live_root(running._run)  # noqa: SLF001
         if home.exists():
             live = max(live, folder_bytes(home))
@@ -112,7 +118,7 @@ def run_cores(source: Path, work: Path, cores: int) -> dict[str, Any]:
     calls = metrics["batches"] * len(metrics["shards"])
     return {
         "cores": cores, "batches": metrics["batches"], "calls": calls, "rebuilt": metrics["rebuilt_shards"],
-        "live_engines": engines, "live_bytes": live, "results": metrics["queries"]["q"]["results"],
+        "live_engines": engines, "live_bytes": live, "peak_bytes": peak, "results": metrics["queries"]["q"]["results"],
     }  # fmt: skip
 
 
@@ -130,16 +136,24 @@ def show_windows(measured: dict[str, Any]) -> None:
     for number in sorted({1, 2, FEW, *range(5, len(sizes), 5), len(sizes)}):
         table.add_row(str(number), f"{sizes[number - 1] / 1e3:,.0f}")
     console.print(table)
+    middle = len(sizes) // 2
+    halves = [max(part) / 1e6 for part in (sizes[middle // 2 : middle], sizes[middle:])]
+    console.print(f"most in windows {middle // 2} to {middle}: {halves[0]:.1f} MB; afterwards: {halves[1]:.1f} MB")
     for windows, seconds in measured["restart_seconds"].items():
         console.print(f"restart after {windows} windows: first micro-batch done after {seconds:.1f} s")
 
 
 def show_cores(measured: list[dict[str, Any]]) -> None:
-    table = Table("cores", "calls of shards", "found live", "engines", "live MB", title=f"{SHARDS} shards")
+    table = Table("cores", "calls of shards", "found live", "engines", "live MB", "all MB", title=f"{SHARDS} shards")
     for m in measured:
         found = 1 - m["rebuilt"] / m["calls"]
         table.add_row(
-            str(m["cores"]), str(m["calls"]), f"{found:.1%}", str(m["live_engines"]), f"{m['live_bytes'] / 1e6:.1f}"
+            str(m["cores"]),
+            str(m["calls"]),
+            f"{found:.1%}",
+            str(m["live_engines"]),
+            f"{m['live_bytes'] / 1e6:.1f}",
+            f"{m['peak_bytes'] / 1e6:,.0f}",
         )
     console.print(table)
 

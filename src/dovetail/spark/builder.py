@@ -117,7 +117,10 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(_usable_cores() if cores == "*" else cores),
-        "spark.sql.streaming.minBatchesToRetain": "10",  # of the checkpoint; the default of 100 keeps ten times the files
+        # State is what windows hold; checkpoints of 100 batches, looked through once a minute, would be many times that.
+        "spark.sql.streaming.minBatchesToRetain": "5",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "5",
         PROVIDER: ROCKSDB,
         f"{_ROCKSDB}.changelogCheckpointing.enabled": "true",
     }
