@@ -62,6 +62,8 @@ class Config:
         The method that orders the probes of each input: `weave` (the default: exact up to 20 inputs and on acyclic graphs, close
         to it elsewhere), `q-aware`, `dmjoin` (always exact, at most 22 inputs), `treeopt`, `fab`, `f-greedy` or `golab`; see
         `dovetail.optimizer.order_probes`. Nested-loop plans minimise comparisons, all others tuples produced.
+    adaptive
+        Whether probe orders may change while a query runs, by what its probes have found.
     stage_rows
         Most partial results held at once between two probes; bounds memory, not results.
     """
@@ -71,6 +73,7 @@ class Config:
     evaluation: str = "lazy"
     expiration: str = "lazy"
     ordering: str = "weave"
+    adaptive: bool = True
     stage_rows: int = 1 << 17
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from dovetail.engine.warm_up import warm_up
 from dovetail.errors import ConfigError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.replan import Replanner
 from dovetail.plan.explain import Explanation, explain
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.catalog import Catalog
@@ -71,9 +72,10 @@ class LocalSession:
         warm_up()
         self._config = config or Config()
         self._catalog = Catalog()
-        self._engine = ShardEngine(self._config)
         self._hints: dict[frozenset[str], float] = {}
         self._choices: dict[str, PlanChoices] = {}
+        replan = Replanner(self._catalog.streams, self._config, self._choices)
+        self._engine = ShardEngine(self._config, replan=replan)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 

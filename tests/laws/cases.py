@@ -27,7 +27,8 @@ def configs(draw: st.DrawFn) -> dt.Config:
     nested_loop = draw(st.sampled_from(loops)) if join == "nested-loop" else "multi-way"
     stage_rows = draw(st.sampled_from((1 << 17, 64, 3, 1)))
     ordering = draw(st.sampled_from(ORDERINGS))
-    return dt.Config(join, nested_loop, evaluation, expiration, ordering, stage_rows)
+    adaptive = draw(st.booleans())
+    return dt.Config(join, nested_loop, evaluation, expiration, ordering, adaptive, stage_rows)
 
 
 def random_orders(rng: random.Random, query: JoinQuery, config: dt.Config) -> dict[str, Sequence[str]]:

@@ -25,6 +25,7 @@ from dovetail.engine.needs import plan_needs, stored_name
 from dovetail.engine.probe import Bounds, PathRunner
 from dovetail.engine.progress import Progress
 from dovetail.engine.shared_window import SharedWindow
+from dovetail.engine.watch import LOOK_AFTER, Replan, Watch
 from dovetail.engine.window_store import LONG_AGO, Arrivals, Position, WindowStore
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Column, Expression
@@ -42,10 +43,13 @@ class QueryRun:
 
     def __init__(self, plan: QueryPlan, members: dict[str, Member], stage_rows: int, cell: Cell = ()) -> None:
         self.plan = plan
-        self._cell = [(members[key.alias], stored_name(key.expression), share, part) for key, share, part in cell]
+        self.cell = [(members[key.alias], stored_name(key.expression), share, part) for key, share, part in cell]
         self.members = members
         self.schema = plan.query.schema
         self.results = 0
+        self.watch = Watch()
+        self.retired = [0, 0, 0]
+        """What runners of replaced paths had counted: probes, rows looked at, matches."""
         self.runners = {path.driver: PathRunner(path, members, stage_rows) for path in plan.paths}
         self.outputs = [self._output(output.expression) for output in plan.query.outputs]
 
@@ -57,7 +61,7 @@ class QueryRun:
 
     def gather(self, matches: Matches) -> list[pa.Table]:
         """The output columns of results, those that belong to another cell left out."""
-        for member, name, share, part in self._cell:
+        for member, name, share, part in self.cell:
             rows = member.store.rows
             codes = rows[member.store.codes[(name,)]][matches.of(member.place) - rows.base]
             matches.keep(coordinates(codes, share) == part)
@@ -118,6 +122,9 @@ class JoinGroup:
         self.runs: dict[str, QueryRun] = {}
         self.positions: Mapping[str, Position] = {}
         """While attaching: where the arrays of each store begin and end."""
+        self.replan: Replan | None = None
+        """Chooses new orders while the queries run; without it they stay."""
+        self.batches = 0
         self._retention: dict[str, list[tuple[tuple[str, ...], int]]] = {}
         self._drivers: dict[str, list[_Driver]] = {}
 
@@ -151,6 +158,36 @@ class JoinGroup:
         for stream in [stream for stream, window in self.windows.items() if not window.usages]:
             del self.windows[stream]
         self._list_drivers()
+
+    def change_plan(self, plan: QueryPlan) -> None:
+        """Go on with other probe orders. Results do not depend on them, so this is safe between any two batches."""
+        name, old = plan.query.name, self.runs[plan.query.name]
+        needs = plan_needs(plan)
+        for ref in plan.query.refs:
+            self.windows[ref.stream].change_needs((name, ref.alias), needs[ref.alias])
+        run = QueryRun(plan, old.members, self._config.stage_rows)
+        run.cell, run.results, run.watch, run.retired = old.cell, old.results, old.watch, old.retired
+        for driver, runner in run.runners.items():
+            before = old.runners[driver]
+            if runner.path.order == before.path.order:
+                run.runners[driver] = before
+            else:
+                run.retired = [sum(pair) for pair in zip(run.retired, before.totals, strict=True)]
+        self.runs[name] = run
+        self._list_drivers()
+
+    def adapt(self, time: int, arrived: int) -> None:
+        """After a batch: look at the counters of queries that have seen enough, and replace orders that have become bad."""
+        self.batches += 1
+        for run in list(self.runs.values()) if self.replan is not None else ():
+            run.watch.fresh += arrived
+            if run.watch.fresh < LOOK_AFTER:
+                continue
+            if run.watch.look(run.runners, time) and self.replan is not None:
+                revised = self.replan(run.plan, run.watch.measured)
+                if revised is not None:
+                    run.watch.changed(revised[1], run.runners, self.batches)
+                    self.change_plan(revised[0])
 
     def _window(self, stream: str) -> SharedWindow:
         if stream not in self.windows:
@@ -195,7 +232,9 @@ class JoinGroup:
             ranks = _interleave(incoming, step, by_time=eager) if together else {}
             for stream in step:
                 self._drive(stream, incoming, ranks, progress, matches)
-        return {name: self.runs[name].gather(found) for name, found in matches.items() if len(found)}
+        results = {name: self.runs[name].gather(found) for name, found in matches.items() if len(found)}
+        self.adapt(max((p.head for p in progress.streams.values()), default=LONG_AGO), sum(map(len, incoming.values())))
+        return results
 
     def load(self, incoming: Mapping[str, Arrivals]) -> None:
         """Insert arrivals whose results have been found before."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,8 +50,13 @@ class PathRunner:
 
     def __init__(self, path: ProbePath, members: Mapping[str, Member], stage_rows: int) -> None:
         self.path = path
-        self.counts = [[0, 0, 0] for _ in path.stages]
-        """Per stage so far: partial results that came in, rows looked at, matches."""
+        self.counts = [[0, 0, 0, 0] for _ in path.stages]
+        """Per stage so far: partial results that came in, rows looked at, matches, rows that the window held for each."""
+        self.seconds = [0.0] * len(path.stages)
+        """Per stage so far, the stages behind it not included."""
+        self.produced_lately: float | None = None
+        """Partial and final results per new tuple, between the last two looks."""
+        self._noted = [[0, 0, 0, 0] for _ in path.stages]
         self._members = members
         self._searches = [_Search(path, depth, members, stage_rows) for depth in range(len(path.stages))]
         self._verify = Verifier(path, members)
@@ -63,6 +69,31 @@ class PathRunner:
         self._stage(0, self._nothing, 1, bounds, matches)
         self._verify(matches, begin)
 
+    @property
+    def totals(self) -> list[int]:
+        """Probes, rows looked at and matches of all stages but the new tuples' own."""
+        met = [counts for counts, stage in zip(self.counts, self.path.stages, strict=True) if stage.access != "new"]
+        return [sum(column) for column in zip(*met, strict=True)][:3]
+
+    def since_last(self) -> list[list[int]]:
+        """What was counted since the last call."""
+        new = [
+            [n - o for n, o in zip(now, old, strict=True)] for now, old in zip(self.counts, self._noted, strict=True)
+        ]
+        self._noted = [list(counted) for counted in self.counts]
+        if new[0][2]:
+            self.produced_lately = sum(counted[2] for counted in new[1:]) / new[0][2]
+        return new
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts, not times: equal sessions have equal snapshots."""
+        return {"order": self.path.order, "counts": self.counts, "noted": self._noted}
+
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Go on counting where another runner of the same path was."""
+        if tuple(stored["order"]) == self.path.order:
+            self.counts, self._noted = ([list(c) for c in stored[name]] for name in ("counts", "noted"))
+
     def _stage(self, depth: int, partial: Int64Array, count: int, bounds: Bounds, matches: Matches) -> None:
         if depth == len(self._searches):
             matches.add(partial, count)
@@ -70,11 +101,14 @@ class PathRunner:
         search = self._searches[depth]
         counts = self.counts[depth]
         counts[0] += count
+        counts[3] += count * search.rows_held
         at, cursor = 0, -1
         while at < count:
+            began = perf_counter()
             written, at, cursor, looked = search(partial, count, at, cursor, bounds)
             if search.stage.conditions:
                 written = self._satisfying(search.stage, search.out, written)
+            self.seconds[depth] += perf_counter() - began
             counts[1] += looked
             counts[2] += written
             if written:
@@ -117,6 +151,10 @@ class _Search:
         self._versions = (-1, -1)
         self._most_rows = stage_rows
         self.out = np.empty((min(_FIRST_CAPACITY, stage_rows), len(members) + 2), np.int64)
+
+    @property
+    def rows_held(self) -> int:
+        return len(self._rows)
 
     def grow(self) -> None:
         """Make the output longer for the next call."""

@@ -17,6 +17,7 @@ from dovetail.engine.group import Cell, JoinGroup, QueryRun
 from dovetail.engine.intake import Reader, in_time_order, judge
 from dovetail.engine.progress import Observed, Progress
 from dovetail.engine.settle import SettledGroup
+from dovetail.engine.watch import Replan
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.model import CountWindow, JoinQuery
@@ -26,9 +27,10 @@ from dovetail.schema import StreamSchema
 class ShardEngine:
     """Joins batches of streams for any number of queries over shared windows."""
 
-    def __init__(self, config: Config | None = None, arena: Arena | None = None) -> None:
+    def __init__(self, config: Config | None = None, arena: Arena | None = None, replan: Replan | None = None) -> None:
         self.config = config or Config()
         self.arena = arena or HeapArena()
+        self.replan = replan if self.config.adaptive else None
         self.streams: dict[str, StreamSchema] = {}
         self.progress = Progress({})
         self._readers: dict[str, Reader] = {}
@@ -36,6 +38,7 @@ class ShardEngine:
         self.batches = 0
         self.needs_clock = False
         self.joined = JoinGroup("joined", self.streams, self.config, self.arena)
+        self.joined.replan = self.replan
         self.settled: dict[str, SettledGroup] = {}
 
     def add_stream(self, schema: StreamSchema) -> None:
@@ -86,6 +89,7 @@ class ShardEngine:
     def settled_group(self, name: str, frontier: frozenset[str]) -> SettledGroup:
         if name not in self.settled:
             self.settled[name] = SettledGroup(name, self.streams, self.config, self.arena, frontier)
+            self.settled[name].replan = self.replan
         return self.settled[name]
 
     # -- data ---------------------------------------------------------------------------------------------------------------
@@ -183,14 +187,19 @@ class ShardEngine:
 
     def _query_metrics(self, name: str) -> dict[str, object]:
         run = self.run_of(name)
+        kinds = ("probes", "looked", "matches")
         paths = {}
-        totals = {"probes": 0, "looked": 0, "matches": 0}
         for driver, runner in run.runners.items():
-            stages = []
-            for stage, counts in zip(runner.path.stages, runner.counts, strict=True):
-                done = dict(zip(totals, counts, strict=True))
-                stages.append({"alias": stage.alias, "access": stage.access, **done})
-                if stage.access != "new":
-                    totals = {kind: totals[kind] + done[kind] for kind in totals}
-            paths[driver] = stages
-        return {"results": run.results, **totals, "paths": paths}
+            paths[driver] = [
+                {
+                    "alias": stage.alias,
+                    "access": stage.access,
+                    **dict(zip(kinds, counts, strict=False)),
+                    "ms": 1000 * seconds,
+                }
+                for stage, counts, seconds in zip(runner.path.stages, runner.counts, runner.seconds, strict=True)
+            ]
+        counted = [run.retired, *(runner.totals for runner in run.runners.values())]
+        totals = dict(zip(kinds, map(sum, zip(*counted, strict=True)), strict=True))
+        changes = [change.to_json() for change in run.watch.changes]
+        return {"results": run.results, **totals, "paths": paths, "changes": changes}

@@ -52,6 +52,15 @@ class SharedWindow:
             self._settle_layout()
         return usage
 
+    def change_needs(self, owner: tuple[str, str], needs: AliasNeeds) -> None:
+        """Let one alias be probed in another way. Columns and key parts are the same in any order, and rows have them already."""
+        before = self.needed[owner]
+        needs.columns.update(before.columns)
+        needs.parts.update(before.parts)
+        needs.codes |= {key for key in before.codes if len(key) == 1}
+        self.needed[owner] = needs
+        self._settle_layout()
+
     def drop(self, owner: tuple[str, str]) -> None:
         del self.usages[owner], self.windows[owner], self.needed[owner]
         used = {ref.window for ref in self.windows.values()}

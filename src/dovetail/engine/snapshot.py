@@ -23,6 +23,7 @@ from dovetail.engine.keys import combine
 from dovetail.engine.progress import StreamProgress
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.watch import Replan, Watch
 from dovetail.engine.window_store import Arrivals, WindowStore
 from dovetail.errors import StateError
 from dovetail.plan.nodes import QueryPlan
@@ -110,11 +111,15 @@ def manifest(engine: ShardEngine) -> dict[str, Any]:
 
 
 def attach(
-    arena: Arena, stored: Mapping[str, Any], plans: Mapping[str, QueryPlan], cells: Mapping[str, Cell] | None = None
+    arena: Arena,
+    stored: Mapping[str, Any],
+    plans: Mapping[str, QueryPlan],
+    cells: Mapping[str, Cell] | None = None,
+    replan: Replan | None = None,
 ) -> ShardEngine:
     """An engine over the arrays that another one, whose `manifest` this is, left in `arena`."""
     described = _stored(dict(stored), [])
-    engine = ShardEngine(described.config, arena)
+    engine = ShardEngine(described.config, arena, replan)
     for schema in described.streams:
         engine.add_stream(schema)
     _restore_queries(engine, described.manifest, plans, cells, attaching=True)
@@ -136,7 +141,11 @@ def _group_json(group: JoinGroup) -> dict[str, Any]:
     for name, run in group.runs.items():
         members = run.members.items()
         places = {alias: [member.word, int(member.bit)] for alias, member in members}
-        queries.append({"name": name, "sql": run.plan.query.sql, "places": places, "results": run.results})
+        runners = {driver: runner.to_json() for driver, runner in run.runners.items()}
+        queries.append({
+            "name": name, "sql": run.plan.query.sql, "places": places, "results": run.results, "runners": runners,
+            "watch": run.watch.to_json(), "retired": run.retired,
+        })  # fmt: skip
     frontier = sorted(group.frontier) if isinstance(group, SettledGroup) else None
     return {"name": group.name, "frontier": frontier, "queries": queries}
 
@@ -158,12 +167,25 @@ def _restore_queries(
         group.positions = stored["stores"] if attaching else {}
         for query in entry["queries"]:
             places = {alias: (word, bit) for alias, (word, bit) in query["places"].items()}
-            group.add_query(plans[query["name"]], places, (cells or {}).get(query["name"], ()))
-            group.runs[query["name"]].results = query["results"]
+            plan = _as_it_ran(engine, plans[query["name"]], query["runners"])
+            group.add_query(plan, places, (cells or {}).get(query["name"], ()))
+            run = group.runs[query["name"]]
+            run.results, run.retired = query["results"], query["retired"]
+            run.watch = Watch.from_json(query["watch"])
+            for driver, runner in run.runners.items():
+                runner.restore(query["runners"][driver])
         group.positions = {}
     engine.relate()
     for store in _stores(engine):
         store.attached()
+
+
+def _as_it_ran(engine: ShardEngine, plan: QueryPlan, runners: Mapping[str, Any]) -> QueryPlan:
+    """The plan with the orders that had been reached: the arrays hold what those need."""
+    orders = {driver: tuple(runner["order"]) for driver, runner in runners.items()}
+    if engine.replan is None or all(path.order == orders[path.driver] for path in plan.paths):
+        return plan
+    return engine.replan.with_orders(plan, orders)
 
 
 def _stores(engine: ShardEngine) -> Iterator[WindowStore]:

@@ -26,6 +26,7 @@ from dovetail.engine.kernels.rows import (
     extend_prefix_max,
     first_at_or_after,
 )
+from dovetail.engine.keys import combine
 from dovetail.engine.rows import Rows
 from dovetail.query.model import CountWindow
 from dovetail.schema import StreamSchema
@@ -123,6 +124,9 @@ class WindowStore:
         if key not in self.codes:
             self.codes[key] = f"code:{json.dumps(key)}"
             self.rows.add(self.codes[key], np.uint64)
+            if len(key) > 1 and self._position is None and len(self.rows):
+                parts = [self.rows[self.codes[(part,)]] for part in key]
+                self.rows[self.codes[key]][:] = combine(parts)
 
     def add_index(self, key: KeyId) -> None:
         self.add_codes(key)

@@ -9,6 +9,7 @@ from typing import Any
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost import Objective
+from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.query_graph import join_graph
@@ -43,7 +44,7 @@ def plan_query(
     """Choose an order and an access path for every input."""
     choices = choices or PlanChoices()
     graph = join_graph(query, streams, choices.hints)
-    access = _access_rule(query, graph, config)
+    access = access_rule(query, graph, config)
     forced = choices.orders or {}
     if not isinstance(forced, Mapping):
         raise PlanError(
@@ -59,13 +60,17 @@ def plan_query(
     for driver in query.aliases:
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
         paths.append(probe_path(query, driver, order, access))
-    return QueryPlan(query, tuple(paths), "given" if forced else config.ordering)
+    expected = estimate(graph, {path.driver: path.order for path in paths}, _objective(config))
+    return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, expected)
+
+
+def _objective(config: Config) -> Objective:
+    return "comparisons" if config.join == "nested-loop" else "produced"
 
 
 def _orders(graph: JoinGraph, config: Config) -> dict[str, tuple[str, ...]]:
     """For each driver all aliases in order; only the naive and general nested loops put it anywhere but first."""
-    objective: Objective = "comparisons" if config.join == "nested-loop" else "produced"
-    orders = order_probes(graph, config.ordering, objective)
+    orders = order_probes(graph, config.ordering, _objective(config))
     if config.nested_loop == "naive":
         start = min(graph.rates, key=lambda alias: graph.rates[alias] * graph.windows[alias])
         return dict.fromkeys(graph.rates, (start, *orders[start]))
@@ -90,7 +95,8 @@ def _scan_cost(graph: JoinGraph, driver: str, order: Sequence[str]) -> float:
     return cost
 
 
-def _access_rule(query: JoinQuery, graph: JoinGraph, config: Config) -> AccessRule:
+def access_rule(query: JoinQuery, graph: JoinGraph, config: Config) -> AccessRule:
+    """How stages find their rows."""
     if config.join == "nested-loop":
         return lambda alias, keyed: "scan"  # noqa: ARG005
     mean = sum(graph.rates[alias] * graph.windows[alias] for alias in query.aliases) / len(query.aliases)

@@ -6,9 +6,10 @@ Results never depend on the plan. A path starts from the new tuples of its drive
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from dovetail.plan.statistics import PlanEstimate
 from dovetail.query.expressions import Expression
 from dovetail.query.model import Condition, JoinQuery, Key
 
@@ -55,3 +56,5 @@ class QueryPlan:
     paths: tuple[ProbePath, ...]
     ordering: str
     """How the orders were chosen, for people."""
+    estimate: PlanEstimate = field(default_factory=PlanEstimate, compare=False)
+    """What is expected of them, for people."""

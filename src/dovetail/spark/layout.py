@@ -18,6 +18,7 @@ from dovetail.config import Config
 from dovetail.engine.group import Cell
 from dovetail.errors import StateError
 from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.replan import Replanner
 from dovetail.partition import Grid, dimensions_of, divide
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Expression, rename_alias
@@ -90,8 +91,13 @@ class Layout:
         return {stream.name: stream for stream in self.streams}
 
     @cached_property
-    def plans(self) -> dict[str, QueryPlan]:
+    def replanner(self) -> Replanner:
         choices = {name: PlanChoices.from_json(json.loads(text)) for name, text in self.choices}
+        return Replanner(self.catalog, self.config, choices)
+
+    @cached_property
+    def plans(self) -> dict[str, QueryPlan]:
+        choices = self.replanner.choices
         return {
             name: plan_query(parse_query(name, sql, self.catalog), self.catalog, self.config, choices[name])
             for name, sql in self.queries

@@ -156,14 +156,14 @@ class Worker:
             return None, None
         try:
             stored = json.loads((work / "engine.json").read_text(encoding="utf-8"))
-            return work, attach(MappedArena(work), stored, *self._plans())
+            return work, attach(MappedArena(work), stored, *self._plans(), self._layout.replanner)
         except (StateError, OSError, ValueError, KeyError):
             self._live.drop(work)
             return None, None
 
     def _rebuilt(self, work: Path) -> ShardEngine:
         plans, cells = self._plans()
-        engine = ShardEngine(self._layout.config, MappedArena(work))
+        engine = ShardEngine(self._layout.config, MappedArena(work), self._layout.replanner)
         for stream in self._layout.streams:
             engine.add_stream(stream)
         for name, plan in plans.items():

@@ -1,0 +1,149 @@
+"""What a query's probes have found lately, and which changes of its plan came of it.
+
+Probes are counted where they happen (`PathRunner`); this reads the counters now and then, so that a small batch pays nothing. Older
+findings are forgotten as newer ones fill the memory, which is counted in probes and not in time: a busy query notices a drift within a
+batch, a quiet one is not led astray by three tuples. Looks become rarer while nothing changes, and at once frequent again when a
+probe's selectivity leaves the range it had at the last look.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from dovetail.engine.probe import PathRunner
+from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.statistics import Change, Found, Measured, Step
+
+MEMORY = 1000
+"""Probes of one kind that are remembered."""
+LOOK_AFTER = 1000
+"""New tuples between two looks at the counters."""
+MOST_PATIENCE = 64
+"""How many looks may pass before orders are considered again though nothing drifts."""
+DRIFT = 1.5
+"""The factor by which a selectivity must change to be a drift."""
+OLDEST = 1000
+"""Looks after which what a probe found is forgotten, if no such probe was made again."""
+MOST_CHANGES = 100
+"""Changes that are remembered."""
+
+
+class Replan(Protocol):
+    """Chooses new orders."""
+
+    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None: ...
+
+    def with_orders(self, plan: QueryPlan, orders: Mapping[str, tuple[str, ...]]) -> QueryPlan: ...
+
+
+class Watch:
+    """One query's statistics."""
+
+    def __init__(self) -> None:
+        self.found: dict[Step, Found] = {}
+        self.rates: dict[str, float] = {}
+        self.sizes: dict[str, float] = {}
+        self.changes: list[Change] = []
+        self.fresh = 0
+        """New tuples since the last look."""
+        self._time: int | None = None
+        self._patience = 1
+        self._skipped = 0
+        self._settled: dict[Step, float] = {}
+        """Selectivities when orders were last considered."""
+        self._unmeasured: dict[str, int] = {}
+        """Drivers whose last change waits for its measured cost."""
+
+    def look(self, runners: Mapping[str, PathRunner], time: int) -> bool:
+        """Read the counters; say whether orders should be considered."""
+        self.fresh = 0
+        seconds = (time - self._time) / 1e6 if self._time is not None and time > self._time else None
+        self._time = time
+        self.found = {
+            step: replace(found, age=found.age + 1) for step, found in self.found.items() if found.age < OLDEST
+        }
+        drifted = False
+        for driver, runner in runners.items():
+            new = runner.since_last()
+            if not new[0][2]:
+                continue
+            rate = new[0][2] / (seconds or 1.0)
+            self.rates[driver] = (self.rates[driver] + rate) / 2 if driver in self.rates else rate
+            self._note_change(driver, sum(counted[2] for counted in new[1:]) / new[0][2])
+            drifted |= self._note_steps(runner.path.order, new)
+        self._measure_sizes()
+        self._skipped += 1
+        if drifted or self._skipped >= self._patience:
+            self._patience = 1 if drifted else min(2 * self._patience, MOST_PATIENCE)
+            self._skipped = 0
+            self._settled = {step: found.selectivity or 0.0 for step, found in self.found.items()}
+            return True
+        return False
+
+    def _note_steps(self, order: tuple[str, ...], new: list[list[int]]) -> bool:
+        drifted = False
+        for place in range(1, len(order)):
+            probes, _, matches, offered = new[place]
+            if not probes:
+                break
+            step = (frozenset(order[:place]), order[place])
+            newer = Found(probes, offered, matches)
+            self.found[step] = self.found.get(step, Found()).followed_by(newer, MEMORY)
+            before, after = self._settled.get(step), self.found[step].selectivity
+            if after and (not before or not before / DRIFT < after < before * DRIFT):
+                drifted = True
+        return drifted
+
+    def _measure_sizes(self) -> None:
+        """The rows that probes met in each window, on average over the recent ones."""
+        probes: Counter[str] = Counter()
+        pairs: Counter[str] = Counter()
+        for (_, alias), found in self.found.items():
+            if found.age == 0:
+                probes[alias] += found.probes  # type: ignore[assignment]
+                pairs[alias] += found.pairs  # type: ignore[assignment]
+        self.sizes.update({alias: pairs[alias] / count for alias, count in probes.items() if count})
+
+    def _note_change(self, driver: str, produced: float) -> None:
+        if driver in self._unmeasured:
+            number = self._unmeasured.pop(driver)
+            self.changes[number] = replace(self.changes[number], measured_after=produced)
+
+    def changed(self, changes: list[Change], runners: Mapping[str, PathRunner], batch: int) -> None:
+        """Take note of a new plan; `runners` are those of the old one."""
+        if len(self.changes) + len(changes) > MOST_CHANGES:
+            del self.changes[: len(changes)]
+            self._unmeasured.clear()
+        for change in changes:
+            measured = runners[change.driver].produced_lately
+            self._unmeasured[change.driver] = len(self.changes)
+            self.changes.append(replace(change, measured_before=measured, batch=batch))
+
+    @property
+    def measured(self) -> Measured:
+        return Measured(self.rates, self.sizes, self.found)
+
+    def to_json(self) -> dict[str, Any]:
+        found = [
+            [sorted(joined), alias, f.probes, f.pairs, f.matches, f.age] for (joined, alias), f in self.found.items()
+        ]
+        settled = [[sorted(joined), alias, value] for (joined, alias), value in self._settled.items()]
+        return {
+            "found": found, "settled": settled, "rates": self.rates, "sizes": self.sizes, "fresh": self.fresh,
+            "time": self._time, "patience": self._patience, "skipped": self._skipped,
+            "changes": [change.to_json() for change in self.changes], "unmeasured": self._unmeasured,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Watch:
+        watch = cls()
+        watch.found = {(frozenset(joined), alias): Found(*sums) for joined, alias, *sums in stored["found"]}
+        watch._settled = {(frozenset(joined), alias): value for joined, alias, value in stored["settled"]}
+        watch.rates, watch.sizes, watch.fresh = dict(stored["rates"]), dict(stored["sizes"]), stored["fresh"]
+        watch._time, watch._patience, watch._skipped = stored["time"], stored["patience"], stored["skipped"]
+        watch.changes = [Change.from_json(change) for change in stored["changes"]]
+        watch._unmeasured = dict(stored["unmeasured"])
+        return watch

@@ -1,0 +1,88 @@
+"""What was measured of a running query, and what was expected of it: the facts that plans are chosen by and explained with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Step: TypeAlias = tuple[frozenset[str], str]
+"""A probe: the aliases joined so far, and the alias whose window they meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What probes of one kind have found."""
+
+    probes: float = 0.0
+    pairs: float = 0.0
+    """Probes times the tuples in the window they met."""
+    matches: float = 0.0
+    age: int = 0
+    """Looks at the counters since the last of these probes."""
+
+    @property
+    def selectivity(self) -> float | None:
+        """The share of pairs that matched; where none did, less than one match."""
+        return max(self.matches, 0.5) / self.pairs if self.pairs else None
+
+    def followed_by(self, newer: Found, memory: float) -> Found:
+        """The sum, with as much of the older part forgotten as the newer one fills of `memory` probes."""
+        kept = max(0.0, 1.0 - newer.probes / memory)
+        return Found(
+            self.probes * kept + newer.probes, self.pairs * kept + newer.pairs, self.matches * kept + newer.matches
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A query's recent past."""
+
+    rates: Mapping[str, float]
+    """New tuples of each alias per second of event time."""
+    sizes: Mapping[str, float]
+    """Tuples in each alias's window."""
+    found: Mapping[Step, Found]
+
+
+@dataclass(frozen=True, slots=True)
+class PathEstimate:
+    """What is expected of one input's path, and of the best other path that was considered."""
+
+    rows: tuple[float, ...]
+    """Partial results after each stage, per new tuple; the first stage is the new tuple itself."""
+    cost: float
+    """Tuples produced (or compared) per second."""
+    other: tuple[str, ...] = ()
+    other_cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One input's path was replaced."""
+
+    driver: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    predicted_before: float
+    """Tuples produced per new tuple, by the statistics of the moment."""
+    predicted_after: float
+    measured_before: float | None = None
+    measured_after: float | None = None
+    batch: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Change:
+        return cls(**{**stored, "before": tuple(stored["before"]), "after": tuple(stored["after"])})
+
+
+@dataclass(frozen=True)
+class PlanEstimate:
+    """What is expected of a query's paths, by driver."""
+
+    paths: Mapping[str, PathEstimate] = field(default_factory=dict)
+    source: str = "declared"
+    """Where the numbers came from: `declared` rates and hints (or defaults), or `measured`."""

@@ -1,0 +1,183 @@
+"""Probe orders that change while a query runs: results never do, and the orders follow the data."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.replan import Replanner, measured_graph
+from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.statistics import Change, Found, Measured
+from dovetail.query.sql import parse_query
+from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.testing import Oracle, assert_same_rows, random_scenario
+from dovetail.workloads import drift
+
+
+class Restless(Replanner):
+    """Changes every order, at random, whenever it is asked."""
+
+    rng = random.Random(0)
+
+    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:  # noqa: ARG002
+        orders, changes = {}, []
+        for path in plan.paths:
+            others = [alias for alias in plan.query.aliases if alias != path.driver]
+            self.rng.shuffle(others)
+            orders[path.driver] = (path.driver, *others)
+            changes.append(Change(path.driver, path.order[1:], tuple(others), 1.0, 1.0))
+        return self.with_orders(plan, orders), changes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_results_do_not_depend_on_changing_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.engine.group.LOOK_AFTER", 1)
+    monkeypatch.setattr("dovetail.engine.watch.MOST_PATIENCE", 1)
+    monkeypatch.setattr("dovetail.local.Replanner", Restless)
+    rng = random.Random(seed)
+    scenario = random_scenario(rng, pushes=6)
+    session = dt.LocalSession(config=dt.Config(join=rng.choice(("auto", "nested-loop", "hybrid"))))
+    oracle = Oracle(scenario.streams)
+    for s in scenario.streams:
+        session.stream(s.name, s.columns, s.event_time, s.lateness / 1e6, s.rate)
+    for name, sql in scenario.sql.items():
+        session.query(name, sql)
+        oracle.add_query(parse_query(name, sql, scenario.catalog))
+    found: dict[str, list[pa.Table]] = {name: [] for name in scenario.sql}
+    for push in scenario.pushes:
+        for name, table in session.push(push).items():
+            found[name].append(table)
+        oracle.push(push)
+        if rng.random() < 0.3:
+            session = dt.LocalSession.restore(session.snapshot())
+    for name in scenario.sql:
+        wanted = oracle.results_table(name)
+        assert_same_rows(pa.concat_tables(found[name]), wanted, scenario.sql[name])
+
+
+# -- the orders follow the data ---------------------------------------------------------------------------------------------
+
+COLUMNS = drift.COLUMNS
+
+
+def run(config: dt.Config, *, told: bool = False) -> tuple[list[pa.Table], int, dt.LocalSession]:
+    """Run the drifting workload; `told`, the orders that suit the second half are set at its first batch."""
+    session = dt.LocalSession(config=config)
+    drift.declare(session, lambda _: drift.COLUMNS)
+    rows = []
+    for batch in range(drift.BATCHES):
+        if told and batch == drift.BATCHES // 2:
+            plan = session._engine.run_of("q").plan
+            assert session._engine.replan is not None
+            session._engine.group_of("q").change_plan(session._engine.replan.with_orders(plan, drift.ORDERS_AFTER))
+        rows.append(session.push(drift.batch(batch))["q"])
+    return rows, drift.work(session.metrics()["queries"]["q"]), session
+
+
+def test_orders_follow_a_drift() -> None:
+    static_rows, static, _ = run(dt.Config(adaptive=False))
+    adaptive_rows, adaptive, session = run(dt.Config())
+    _, told, _ = run(dt.Config(), told=True)
+    assert_same_rows(pa.concat_tables(adaptive_rows), pa.concat_tables(static_rows))
+    assert adaptive <= 1.15 * told
+    assert static >= 3 * told
+    changes: Any = session.metrics()["queries"]["q"]["changes"]
+    assert "b" in {change["driver"] for change in changes}
+    assert len(changes) <= 4
+    for change in changes:
+        assert change["batch"] >= drift.BATCHES // 2
+        assert change["measured_after"] < change["measured_before"]
+        assert change["predicted_after"] < change["predicted_before"]
+
+
+def test_a_given_order_stays() -> None:
+    session = dt.LocalSession()
+    for name in "abc":
+        session.stream(name, COLUMNS, "ts", rate=float(drift.ROWS))
+    session.query("q", drift.SQL, {"a": ("c", "b")})
+    for batch in range(drift.BATCHES):
+        session.push(drift.batch(batch))
+    metrics: Any = session.metrics()["queries"]["q"]
+    assert "a" not in [change["driver"] for change in metrics["changes"]]
+
+
+def test_orders_do_not_flap() -> None:
+    session = dt.LocalSession()
+    for name in "abc":
+        session.stream(name, COLUMNS, "ts", rate=float(drift.ROWS))
+    session.query("q", drift.SQL)
+    rng = np.random.default_rng(5)
+    for batch in range(40):  # all pairs match alike: no order is better than the other
+        ts = pa.array(np.arange(drift.ROWS) * 2000 + batch * 1_000_000, TIMESTAMP)
+        session.push({
+            name: pa.table([ts, *(rng.integers(0, 100, drift.ROWS) for _ in range(3))], schema=COLUMNS) for name in "abc"
+        })  # fmt: skip
+    metrics: Any = session.metrics()["queries"]["q"]
+    assert all(change["batch"] < 10 for change in metrics["changes"])
+
+
+# -- fitting ----------------------------------------------------------------------------------------------------------------
+
+STREAMS = {name: StreamSchema(name, COLUMNS, "ts") for name in "abcd"}
+
+
+def found(selectivity: float, probes: float = 1000.0) -> Found:
+    return Found(probes, probes * 100, probes * 100 * selectivity)
+
+
+def test_single_edges_are_what_was_measured() -> None:
+    query = parse_query(
+        "q", "SELECT a.ts FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s] WHERE a.x = b.x AND b.y = c.y", STREAMS
+    )
+    steps = {(frozenset("a"), "b"): found(0.2), (frozenset("ab"), "c"): found(0.005)}
+    graph = measured_graph(query, STREAMS, {}, Measured({}, dict.fromkeys("abc", 100.0), steps))
+    assert graph.selectivity("a", "b") == pytest.approx(0.2)
+    assert graph.selectivity("b", "c") == pytest.approx(0.005)
+
+
+def test_several_edges_have_the_measured_product() -> None:
+    sql = "SELECT a.ts FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s] WHERE a.x = b.x AND b.y = c.y AND a.y + 1 = c.x"
+    query = parse_query("q", sql, STREAMS)
+    steps = {(frozenset("a"), "b"): found(0.2), (frozenset("ab"), "c"): found(0.0001)}
+    graph = measured_graph(query, STREAMS, {}, Measured({}, dict.fromkeys("abc", 100.0), steps))
+    assert graph.extension("ab", "c") / 100 == pytest.approx(0.0001)
+
+
+def test_a_common_key_has_the_measured_values() -> None:
+    sql = "SELECT a.ts FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s] WHERE a.x = b.x AND b.x = c.x"
+    query = parse_query("q", sql, STREAMS)
+    steps = {
+        (frozenset("a"), "b"): found(0.01),
+        (frozenset("ab"), "c"): found(0.002),
+        (frozenset("c"), "b"): found(0.002),
+    }
+    graph = measured_graph(query, STREAMS, {}, Measured({}, dict.fromkeys("abc", 100.0), steps))
+    assert graph.selectivity("a", "b") == pytest.approx(0.01)
+    assert graph.selectivity("c", "b") == pytest.approx(0.002)
+    assert graph.extension("ab", "c") / 100 == pytest.approx(0.002)
+
+
+def test_few_probes_are_not_trusted() -> None:
+    query = parse_query("q", "SELECT a.ts FROM a [RANGE 1 s], b [RANGE 1 s] WHERE a.x = b.x", STREAMS)
+    steps = {(frozenset("a"), "b"): found(0.5, probes=10)}
+    graph = measured_graph(query, STREAMS, {}, Measured({}, dict.fromkeys("ab", 100.0), steps))
+    assert graph.selectivity("a", "b") == 0.01
+
+
+def test_an_estimate_names_the_next_best_order() -> None:
+    streams = {name: StreamSchema(name, COLUMNS, "ts", rate=10.0) for name in "abc"}
+    sql = "SELECT a.ts FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.x = b.x AND a.y = c.y"
+    hints = {frozenset("ab"): 0.5, frozenset("ac"): 0.01}
+    plan = plan_query(parse_query("q", sql, streams), streams, dt.Config(), PlanChoices(hints))
+    path = plan.estimate.paths["a"]
+    assert plan.paths[0].order == ("a", "c", "b")
+    assert path.rows == pytest.approx((1.0, 1.0, 50.0))
+    assert path.cost == pytest.approx(10 * 51)
+    assert path.other == ("a", "b", "c")
+    assert path.other_cost == pytest.approx(10 * 100)
