@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
+from dovetail.calibrate import calibrate
 from dovetail.config import Budget, Config
 from dovetail.engine.intake import LATEST
 from dovetail.engine.shard import ShardEngine
@@ -211,8 +212,15 @@ class LocalSession:
     # -- what it does -------------------------------------------------------------------------------------------------------
 
     def explain(self, form: str = "text") -> Explanation:
-        """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
-        return explain(self._catalog.streams, self._plans(), self._config, form)
+        """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture.
+
+        Once tuples have been pushed it also shows what was measured, rows and microseconds per new tuple, beside what the plan's
+        estimates and this machine's unit costs say.
+        """
+        if not self._engine.batches:
+            return explain(self._catalog.streams, self._plans(), self._config, form)
+        measured = self._engine.metrics()["queries"]
+        return explain(self._catalog.streams, self._plans(), self._config, form, measured, calibrate())
 
     def metrics(self) -> dict[str, dict[str, dict[str, object]]]:
         """Counters so far, by stream and by query."""

@@ -37,7 +37,7 @@ class Restless(Replanner):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_results_do_not_depend_on_changing_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.engine.group.LOOK_AFTER", 1)
+    monkeypatch.setattr("dovetail.engine.watch.LOOK_AFTER", 1)
     monkeypatch.setattr("dovetail.engine.watch.MOST_PATIENCE", 1)
     monkeypatch.setattr("dovetail.local.Replanner", Restless)
     rng = random.Random(seed)

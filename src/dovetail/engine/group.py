@@ -25,11 +25,11 @@ from dovetail.engine.needs import plan_needs, stored_name
 from dovetail.engine.probe import Bounds, PathRunner
 from dovetail.engine.progress import Progress
 from dovetail.engine.shared_window import SharedWindow
-from dovetail.engine.watch import LOOK_AFTER, Replan, Watch
+from dovetail.engine.watch import Replan, Watch
 from dovetail.engine.window_store import LONG_AGO, Arrivals, Position, WindowStore
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Column, Expression
-from dovetail.query.model import CountWindow, JoinQuery, Key
+from dovetail.query.model import CountWindow, JoinQuery, Key, TimeWindow
 from dovetail.schema import StreamSchema
 
 Cell: TypeAlias = Sequence[tuple[Key, int, int]]
@@ -47,6 +47,9 @@ class QueryRun:
         self.members = members
         self.schema = plan.query.schema
         self.results = 0
+        windows = [ref.window for ref in plan.query.refs]
+        self.span = max((window.micros for window in windows if isinstance(window, TimeWindow)), default=0)
+        """The longest time window, in microseconds."""
         self.watch = Watch()
         self.retired = [0, 0, 0]
         """What runners of replaced paths had counted: probes, rows looked at, matches."""
@@ -181,13 +184,17 @@ class JoinGroup:
         self.batches += 1
         for run in list(self.runs.values()) if self.replan is not None else ():
             run.watch.fresh += arrived
-            if run.watch.fresh < LOOK_AFTER:
-                continue
-            if run.watch.look(run.runners, time) and self.replan is not None:
-                revised = self.replan(run.plan, run.watch.measured)
-                if revised is not None:
-                    run.watch.changed(revised[1], run.runners, self.batches)
-                    self.change_plan(revised[0])
+            if run.watch.is_ready(run.runners, time, run.span) and run.watch.look(run.runners, time):
+                self._reconsider(run)
+
+    def _reconsider(self, run: QueryRun) -> None:
+        revised = self.replan(run.plan, run.watch.measured) if self.replan is not None else None
+        if revised is None:
+            return
+        run.plan, changes = revised
+        if changes:
+            run.watch.changed(changes, run.runners, self.batches)
+            self.change_plan(run.plan)
 
     def _window(self, stream: str) -> SharedWindow:
         if stream not in self.windows:

@@ -53,7 +53,8 @@ class PathRunner:
         self.counts = [[0, 0, 0, 0] for _ in path.stages]
         """Per stage so far: partial results that came in, rows looked at, matches, rows that the window held for each."""
         self.seconds = [0.0] * len(path.stages)
-        """Per stage so far, the stages behind it not included."""
+        """Per stage, the stages behind it not included, since this runner was made."""
+        self._untimed = 0
         self.produced_lately: float | None = None
         """Partial and final results per new tuple, between the last two looks."""
         self._noted = [[0, 0, 0, 0] for _ in path.stages]
@@ -68,6 +69,11 @@ class PathRunner:
         begin = len(matches)
         self._stage(0, self._nothing, 1, bounds, matches)
         self._verify(matches, begin)
+
+    @property
+    def timed(self) -> int:
+        """New tuples that `seconds` are about."""
+        return self.counts[0][2] - self._untimed
 
     @property
     def totals(self) -> list[int]:
@@ -93,6 +99,7 @@ class PathRunner:
         """Go on counting where another runner of the same path was."""
         if tuple(stored["order"]) == self.path.order:
             self.counts, self._noted = ([list(c) for c in stored[name]] for name in ("counts", "noted"))
+            self._untimed = self.counts[0][2]
 
     def _stage(self, depth: int, partial: Int64Array, count: int, bounds: Bounds, matches: Matches) -> None:
         if depth == len(self._searches):

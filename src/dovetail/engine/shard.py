@@ -188,7 +188,7 @@ class ShardEngine:
     def _query_metrics(self, name: str) -> dict[str, object]:
         run = self.run_of(name)
         kinds = ("probes", "looked", "matches")
-        paths = {}
+        paths: dict[str, list[dict[str, object]]] = {}
         for driver, runner in run.runners.items():
             paths[driver] = [
                 {
@@ -199,6 +199,7 @@ class ShardEngine:
                 }
                 for stage, counts, seconds in zip(runner.path.stages, runner.counts, runner.seconds, strict=True)
             ]
+            paths[driver][0]["timed"] = runner.timed
         counted = [run.retired, *(runner.totals for runner in run.runners.values())]
         totals = dict(zip(kinds, map(sum, zip(*counted, strict=True)), strict=True))
         changes = [change.to_json() for change in run.watch.changes]

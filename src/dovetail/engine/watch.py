@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from dovetail.engine.probe import PathRunner
+from dovetail.engine.window_store import LONG_AGO
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.statistics import Change, Found, Measured, Step
 
@@ -34,7 +35,8 @@ MOST_CHANGES = 100
 class Replan(Protocol):
     """Chooses new orders."""
 
-    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None: ...
+    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
+        """A plan with the orders to go on with and its estimates, and what it changes; None if there is nothing to go by."""
 
     def with_orders(self, plan: QueryPlan, orders: Mapping[str, tuple[str, ...]]) -> QueryPlan: ...
 
@@ -50,12 +52,26 @@ class Watch:
         self.fresh = 0
         """New tuples since the last look."""
         self._time: int | None = None
+        self._ready_at: int | None = None
         self._patience = 1
         self._skipped = 0
         self._settled: dict[Step, float] = {}
         """Selectivities when orders were last considered."""
         self._unmeasured: dict[str, int] = {}
         """Drivers whose last change waits for its measured cost."""
+
+    def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int) -> bool:
+        """Whether enough has come since the last look; not before windows of `span` microseconds have filled for the first time."""
+        if self.fresh < LOOK_AFTER or time <= LONG_AGO:
+            return False
+        if self._ready_at is None:
+            self._ready_at = time + span
+        if time < self._ready_at:
+            self.fresh = 0
+            for runner in runners.values():
+                runner.since_last()
+            return False
+        return True
 
     def look(self, runners: Mapping[str, PathRunner], time: int) -> bool:
         """Read the counters; say whether orders should be considered."""
@@ -133,7 +149,7 @@ class Watch:
         settled = [[sorted(joined), alias, value] for (joined, alias), value in self._settled.items()]
         return {
             "found": found, "settled": settled, "rates": self.rates, "sizes": self.sizes, "fresh": self.fresh,
-            "time": self._time, "patience": self._patience, "skipped": self._skipped,
+            "time": self._time, "ready_at": self._ready_at, "patience": self._patience, "skipped": self._skipped,
             "changes": [change.to_json() for change in self.changes], "unmeasured": self._unmeasured,
         }  # fmt: skip
 
@@ -144,6 +160,7 @@ class Watch:
         watch._settled = {(frozenset(joined), alias): value for joined, alias, value in stored["settled"]}
         watch.rates, watch.sizes, watch.fresh = dict(stored["rates"]), dict(stored["sizes"]), stored["fresh"]
         watch._time, watch._patience, watch._skipped = stored["time"], stored["patience"], stored["skipped"]
+        watch._ready_at = stored["ready_at"]
         watch.changes = [Change.from_json(change) for change in stored["changes"]]
         watch._unmeasured = dict(stored["unmeasured"])
         return watch

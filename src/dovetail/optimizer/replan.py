@@ -47,7 +47,7 @@ class Replanner:
     choices: Mapping[str, PlanChoices]
 
     def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
-        """A better plan and what it changes, or nothing."""
+        """The plan to go on with, its estimates as of now, and what it changes; None if too little was measured."""
         choices = self.choices.get(plan.query.name, PlanChoices())
         if self.config.nested_loop != "multi-way" or measured.sizes.keys() < set(plan.query.aliases):
             return None
@@ -63,8 +63,6 @@ class Replanner:
             if driver in (choices.orders or {}) or saved <= least or now[driver] + rate <= GAIN * (then[driver] + rate):
                 continue
             changes.append(Change(driver, order, wanted[driver], now[driver] / rate, then[driver] / rate))
-        if not changes:
-            return None
         orders = {driver: (driver, *order) for driver, order in current.items()}
         orders.update({change.driver: (change.driver, *change.after) for change in changes})
         return self.with_orders(plan, orders, graph), changes

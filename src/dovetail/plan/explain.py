@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from dovetail.config import Config
 from dovetail.errors import ConfigError
@@ -23,13 +23,27 @@ _UNITS = (
 )
 
 
+class Units(Protocol):
+    """What a stage costs."""
+
+    def stage(self, calls: float, probes: float, matches: float) -> float: ...
+
+
 def explain(
-    streams: Mapping[str, StreamSchema], plans: Sequence[QueryPlan], config: Config, form: str = "text"
+    streams: Mapping[str, StreamSchema],
+    plans: Sequence[QueryPlan],
+    config: Config,
+    form: str = "text",
+    measured: Mapping[str, Any] | None = None,
+    units: Units | None = None,
 ) -> Explanation:
-    """Show what will be done with the queries."""
+    """Show what will be done with the queries and, given their metrics, what was done: rows and times per new tuple."""
     if form not in FORMS:
         raise ConfigError.choice("explain(...)", form, FORMS)
     description = describe(streams, plans, config)
+    for plan in plans:
+        entry = description["queries"][plan.query.name]
+        add_figures(entry, plan, (measured or {}).get(plan.query.name), units)
     if form == "dict":
         return description
     return _text(description) if form == "text" else _mermaid(description)
@@ -66,6 +80,34 @@ def _query(plan: QueryPlan) -> dict[str, Any]:
         "waits_for_watermark": [ref.stream for ref in query.refs if isinstance(ref.window, CountWindow)],
         "paths": {path.driver: [_stage(stage) for stage in path.stages] for path in plan.paths},
     }
+
+
+def add_figures(
+    entry: dict[str, Any], plan: QueryPlan, measured: Mapping[str, Any] | None, units: Units | None
+) -> None:
+    """Add to a query's description what was expected of each stage and what was measured."""
+    entry["changes"] = list(measured["changes"]) if measured else []
+    entry["costs"] = {}
+    for path in plan.paths:
+        expected = plan.estimate.paths.get(path.driver)
+        counted = measured["paths"][path.driver] if measured else []
+        if [stage["alias"] for stage in counted] != list(path.order) or not (counted and counted[0]["matches"]):
+            counted = []
+        if expected is not None:
+            other = list(expected.other) or None
+            entry["costs"][path.driver] = {"cost": expected.cost, "next": other, "next_cost": expected.other_cost}
+        for place, stage in enumerate(entry["paths"][path.driver]):
+            if place and expected is not None:
+                stage["expected"] = {"rows": expected.rows[place]}
+            if place and counted:
+                new, met = counted[0]["matches"], counted[place]
+                stage["measured"] = {"rows": met["matches"] / new}
+                timed = counted[0]["timed"]
+                if timed:
+                    stage["measured"]["us"] = 1000 * met["ms"] / timed
+                if timed and units is not None and expected is not None and met["access"] == "hash":
+                    calls = counted[0]["probes"] / new
+                    stage["expected"]["us"] = units.stage(calls, expected.rows[place - 1], expected.rows[place])
 
 
 def _stage(stage: ProbeStage) -> dict[str, Any]:
@@ -112,17 +154,51 @@ def _query_lines(query: Mapping[str, Any]) -> list[str]:
         lines.append(f"results wait for the watermark of {', '.join(query['waits_for_watermark'])}")
     lines.append(f"probe orders: {query['ordering']}")
     for driver, stages in query["paths"].items():
-        lines.append(f"new {driver}")
+        lines.append(f"new {driver}{_cost_text(query, driver)}")
         lines += [f"  {_stage_text(stage)}" for stage in stages if stages[0] is not stage or stage["access"] != "new"]
+    lines += [_change_text(change) for change in query.get("changes", ())]
     lines.append(f"output {', '.join(query['output'])}")
     return lines
+
+
+def _cost_text(query: Mapping[str, Any], driver: str) -> str:
+    cost = query.get("costs", {}).get(driver)
+    if cost is None:
+        return ""
+    text = f": {_number(cost['cost'])} produced per second expected"
+    return text + (f", {_number(cost['next_cost'])} by {', '.join(cost['next'][1:])}" if cost["next"] else "")
+
+
+def _change_text(change: Mapping[str, Any]) -> str:
+    orders = [", ".join(change[name]) for name in ("before", "after")]
+    measured = [change["measured_before"], change["measured_after"]]
+    found = [_number(value) if value is not None else "?" for value in measured]
+    return (
+        f"in batch {change['batch']} new {change['driver']} went from {orders[0]} to {orders[1]}: "
+        f"{_number(change['predicted_before'])} to {_number(change['predicted_after'])} produced per tuple expected, "
+        f"{found[0]} to {found[1]} measured"
+    )
+
+
+def _figures_text(stage: Mapping[str, Any]) -> str:
+    parts = []
+    for kind, unit in (("rows", "rows"), ("us", "us")):
+        told = [(stage[name][kind], name) for name in ("expected", "measured") if kind in stage.get(name, {})]
+        if told:
+            (value, name), *others = told
+            parts.append(f"{_number(value)} {unit} {name}" + "".join(f", {_number(v)} {n}" for v, n in others))
+    return f": {'; '.join(parts)}" if parts else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _stage_text(stage: Mapping[str, Any]) -> str:
     verb = {"hash": "probe", "scan": "scan", "new": "meet new"}[stage["access"]]
     on = f" on {' and '.join(stage['on'])}" if stage["on"] else ""
     where = f" where {' and '.join(stage['conditions'])}" if stage["conditions"] else ""
-    return f"{verb} {stage['alias']}{on}{where}"
+    return f"{verb} {stage['alias']}{on}{where}{_figures_text(stage)}"
 
 
 def _mermaid(description: Mapping[str, Any]) -> str:

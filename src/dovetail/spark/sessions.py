@@ -47,6 +47,7 @@ from dovetail.spark.staging import Staging
 
 _MOST_TRIED_IDS = 100
 _MOST_SHARDS = 10_000
+_ADDED = ("probes", "matches", "ms", "timed")
 _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
 
 
@@ -146,9 +147,10 @@ class Session:
         """Tell the planner which share of pairs meets a condition; see `LocalSession.selectivity`."""
         self._hints.update(parse_hint(condition, value))
 
-    def explain(self, form: str = "text") -> Explanation:
+    def explain(self, form: str = "text", measured: Mapping[str, Any] | None = None) -> Explanation:
         """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
-        described = explain(self._catalog.streams, list(self._layout().plans.values()), self._config, form)
+        plans = list(self._layout().plans.values())
+        described = explain(self._catalog.streams, plans, self._config, form, measured)
         return described if form != "text" else f"{described}\n\n{self._describe_shards()}"
 
     def _describe_shards(self) -> str:
@@ -354,8 +356,26 @@ class RunningSession:
         }
 
     def explain(self, form: str = "text") -> Explanation:
-        """The plan that runs; see `Session.explain`."""
-        return self._session.explain(form)
+        """The plan, and what the shards have measured; see `Session.explain`."""
+        return self._session.explain(form, self._measured())
+
+    def _measured(self) -> dict[str, Any]:
+        """Counters of all shards together, for paths that all of them still run in the same order; all changes of orders."""
+        found: dict[str, Any] = {}
+        for metrics in list(self._shards.values()):
+            for name, query in metrics["queries"].items():
+                total = found.setdefault(name, {"paths": {}, "changes": []})
+                total["changes"] += query["changes"]
+                for driver, stages in query["paths"].items():
+                    sums = total["paths"].get(driver)
+                    if sums is None:
+                        total["paths"][driver] = [dict(stage) for stage in stages]
+                    elif [summed["alias"] for summed in sums] != [stage["alias"] for stage in stages]:
+                        total["paths"][driver] = []
+                    else:
+                        for summed, stage in zip(sums, stages, strict=True):
+                            summed.update({kind: summed[kind] + stage[kind] for kind in _ADDED if kind in stage})
+        return found
 
     def await_termination(self, timeout: int | None = None) -> bool:
         """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
