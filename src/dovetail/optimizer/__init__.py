@@ -5,6 +5,7 @@ from dovetail.optimizer.cost import ProbeCost, probe_cost
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.multiquery import plan_queries
 from dovetail.optimizer.multiquery.named import NamedGraph
+from dovetail.optimizer.multiquery.trees import binary_tree, tree_cost
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.ordering.golab import general_orders
 from dovetail.optimizer.units import UnitCosts
@@ -16,9 +17,11 @@ __all__ = [
     "NamedGraph",
     "ProbeCost",
     "UnitCosts",
+    "binary_tree",
     "general_orders",
     "golab",
     "order_probes",
     "plan_queries",
     "probe_cost",
+    "tree_cost",
 ]

@@ -10,11 +10,13 @@ equal windows or those of one of the queries that have it, orders by `weave`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from dovetail.errors import PlanError
+from dovetail.optimizer.indexed import members
+from dovetail.optimizer.multiquery.candidates import storable_sets, variants
 from dovetail.optimizer.multiquery.costs import CostModel
 from dovetail.optimizer.multiquery.draft import Draft
-from dovetail.optimizer.multiquery.exchange import storable_sets, variants
 from dovetail.optimizer.multiquery.states import StatePlans, States
 from dovetail.optimizer.multiquery.workload import Target, Workload
 from dovetail.plan.global_plan import Load
@@ -32,50 +34,47 @@ def candidate_states(workload: Workload, most: int = MOST) -> list[Target]:
     return sorted(found, key=lambda each: (-len(workload.holders(each.signature)), each.mask.bit_count()))
 
 
-def exact(model: CostModel, limits: Load, known: Load | None = None) -> Draft | None:
-    """Give the plan of least CPU within limits, then of least memory; None if there is none (or none below `known`)."""
+def exact(model: CostModel, limits: Load) -> Draft | None:
+    """Give the plan of least CPU within limits, then of least memory; None if there is none."""
     candidates = candidate_states(model.workload)
     if len(candidates) > MOST:
         raise PlanError(
             f"strategy 'exact': {len(candidates)} sub-joins or more could be stored; it tries every set of them, for at most {MOST}",
             "use strategy='exchange' for larger cases",
         )
-    search = _Search(StatePlans(model, MOST), candidates, limits, known)
-    search.decide(frozenset(), 0)
+    search = _Search(StatePlans(model, MOST), candidates, limits)
+    search.decide(0, 0)
     return None if search.best is None else search.plans.draft(search.best)
 
 
 class _Search:
-    def __init__(self, plans: StatePlans, candidates: Sequence[Target], limits: Load, known: Load | None) -> None:
+    def __init__(self, plans: StatePlans, candidates: Sequence[Target], limits: Load) -> None:
         self.plans = plans
-        self._candidates = candidates
+        self._candidates = [plans.number(target) for target in candidates]
+        self._undecided = [
+            sum(1 << state for state in self._candidates[place:]) for place in range(len(candidates) + 1)
+        ]
         self._limits = limits
-        self._load = known or Load(float("inf"), float("inf"))
+        self._load = Load(inf, inf)
         self.best: States | None = None
 
     def decide(self, stored: States, place: int) -> None:
         """Store the next sub-join or not."""
-        bound = self._bound(stored, self._candidates[place:])
-        # Inserting only grows, and CPU only gets dearer than with everything there for nothing.
+        bound = self._bound(stored, self._undecided[place])
         if not bound.fits(self._limits) or bound.cpu > self._load.cpu * (1 + 1e-12):
             return
         if place == len(self._candidates):
-            if (bound.cpu, bound.memory) < self._load:
+            if bound < self._load:
                 self._load, self.best = bound, stored
             return
-        self.decide(stored | {self._candidates[place]}, place + 1)
+        self.decide(stored | 1 << self._candidates[place], place + 1)
         self.decide(stored, place + 1)
 
-    def _bound(self, stored: States, undecided: Sequence[Target]) -> Load:
-        plans, model = self.plans, self.plans.model
-        cpu, memory = plans.windows
-        for state in stored:
-            kept = model.state(state)
-            cpu += kept.cpu
-            memory += kept.memory
-        free = stored | set(undecided)
-        answers = {plans.answer(query, free) for query in range(len(plans.tops))}
-        # An answer that may turn out to be stored for others is free so far.
-        for target in {*stored, *(answer for answer in answers if answer not in undecided)}:
-            cpu += plans.best(target, free)[0]
+    def _bound(self, stored: States, undecided: States) -> Load:
+        """What a plan costs at least: it keeps what is stored, and may read what is not decided for nothing."""
+        plans, free = self.plans, stored | undecided
+        cpu, memory = plans.kept(stored)
+        # An answer that may turn out to be stored for others is free so far, too.
+        for number in members(plans.operators(free) & ~undecided):
+            cpu += plans.best(number, free)[0]
         return Load(cpu, memory)

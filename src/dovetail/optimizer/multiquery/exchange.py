@@ -16,21 +16,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from dovetail.errors import BudgetError
+from dovetail.optimizer.indexed import members
+from dovetail.optimizer.multiquery.candidates import all_if_few, common, variants
 from dovetail.optimizer.multiquery.costs import CostModel
 from dovetail.optimizer.multiquery.draft import Draft
 from dovetail.optimizer.multiquery.shared import shared
 from dovetail.optimizer.multiquery.states import StatePlans, States
-from dovetail.optimizer.multiquery.workload import Target, Workload
 from dovetail.plan.global_plan import Load
 
-ALL_STATES = 200
-"""Connected sub-joins of all queries together up to which each is tried."""
 SWAPPED = 12
 """Newcomers that are tried in place of each state."""
-EPSILON = 1e-9
+DIGITS = 7
+"""Scores are rounded to so many: smaller gains are none, and since rounded scores are in a strict order, the search ends."""
+Promise: TypeAlias = Literal["gain", "gain per byte"]
 
 
 class Score(NamedTuple):
@@ -48,161 +49,97 @@ class Exchange:
         self.plans = StatePlans(model)
         self.workload = model.workload
         self.limits = limits
-        self._always = [*_common(self.workload), *_all_small(self.workload)]
+        self._always = self.plans.states([*common(self.workload), *all_if_few(self.workload)])
+        self._scores: dict[States, Score] = {}
+        self._joined: dict[tuple[int, States], States] = {}
 
     def score(self, states: States) -> Score:
-        load = self.plans.load(states)
-        excess = max(0.0, load.cpu / self.limits.cpu - 1) + max(0.0, load.memory / self.limits.memory - 1)
-        return Score(excess if excess > EPSILON else 0.0, *load)
+        if states not in self._scores:
+            load = self.plans.load(states)
+            excess = max(0.0, load.cpu / self.limits.cpu - 1) + max(0.0, load.memory / self.limits.memory - 1)
+            excess = 0.0 if load.fits(self.limits) else excess
+            self._scores[states] = Score(*(float(f"{value:.{DIGITS}g}") for value in (excess, *load)))
+        return self._scores[states]
 
-    def search(self, start: States, by: Literal["gain", "gain per byte"] = "gain") -> States:
+    def search(self, start: States, by: Promise = "gain") -> States:
         """Add, remove and swap states while that helps."""
-        states, score = start, self.score(start)
+        states = start
         while True:
-            states, score = self._grown(states, score, by)
-            following = self._first_better(self._removals(states), score) or self._first_better(
-                self._swaps(states), score
-            )
-            if following is None:
+            states = self._grown(states, by)
+            better = self._first_better(self._removals(states), states)
+            better = better if better is not None else self._first_better(self._swaps(states), states)
+            if better is None:
                 return states
-            states, score = following
+            states = better
 
-    def _grown(self, states: States, score: Score, by: str) -> tuple[States, Score]:
+    def _grown(self, states: States, by: Promise) -> States:
         """Add states, the most promising first, while one of them helps."""
-        promise = dict.fromkeys(self.candidates(states), inf)
-        while promise:
-            best: tuple[float, Target, Score] | None = None
-            for state in sorted(promise, key=lambda each: -promise[each]):
-                if best is not None and promise[state] <= best[0]:
-                    break
-                found = self.score(states | {state})
-                gain = _gain(score, found) / (self.plans.model.state(state).memory if by == "gain per byte" else 1.0)
-                promise[state] = gain
-                if gain > 0 and (best is None or gain > best[0]):
-                    best = (gain, state, found)
+        promise = dict.fromkeys(members(self.candidates(states)), inf)
+        while True:
+            best, most = None, 0.0
+            for state in sorted(promise, key=promise.__getitem__, reverse=True):
+                if promise[state] <= most:
+                    break  # what a state gained before is about the most that it will gain
+                promise[state] = self._gain(states, states | 1 << state) / self._price(state, by)
+                if promise[state] > most:
+                    best, most = state, promise[state]
             if best is None:
-                return states, score
-            states, score = states | {best[1]}, best[2]
-            fresh = [state for state in self.candidates(states) if state not in promise]
-            promise |= dict.fromkeys(fresh, inf)
-            promise = {state: worth for state, worth in promise.items() if state not in states and worth > 0}
-        return states, score
+                return states
+            states |= 1 << best
+            fresh = {state: inf for state in members(self.candidates(states)) if state not in promise}
+            promise = {**{state: worth for state, worth in promise.items() if state != best and worth > 0}, **fresh}
 
-    def candidates(self, states: States) -> list[Target]:
+    def _price(self, state: int, by: Promise) -> float:
+        return self.plans.model.state(self.plans.targets[state]).memory if by == "gain per byte" else 1.0
+
+    def candidates(self, states: States) -> States:
         """States worth adding to some."""
-        found = dict.fromkeys(self._always)
-        for target in sorted(self.plans.operators(states), key=lambda each: (each.query, each.mask, each.spans)):
-            for mask in self._neighbours(target, states):
-                found |= dict.fromkeys(variants(self.workload, target.query, mask))
-        return [state for state in found if state not in states]
+        found = self._always
+        for number in members(self.plans.operators(states)):
+            found |= self._neighbours(number, self.plans.best(number, states)[1])
+        return found & ~states
 
-    def _neighbours(self, target: Target, states: States) -> Iterator[int]:
+    def _neighbours(self, number: int, read: States) -> States:
         """Joins of two inputs of an operator."""
-        query = self.workload.queries[target.query]
-        masks = [self.workload.place(part.signature, target.query) for part in self.plans.best(target, states)[1]]
-        for first, second in combinations(masks, 2):
-            if query.neighbours(first) & second and len(masks) > 2 and not (first | second) & query.unstorable:
-                yield first | second
+        if (number, read) not in self._joined:
+            target, parts = self.plans.targets[number], self.plans.parts(number, read)
+            query = self.workload.queries[target.query]
+            masks = [self.workload.place(part.signature, target.query) for part in parts]
+            found = []
+            for first, second in combinations(masks, 2) if len(masks) > 2 else ():
+                if query.neighbours(first) & second and not (first | second) & query.unstorable:
+                    found += variants(self.workload, target.query, first | second)
+            self._joined[number, read] = self.plans.states(found)
+        return self._joined[number, read]
 
     def _removals(self, states: States) -> Iterator[States]:
-        for state in _ordered(states):
-            yield states - {state}
+        for state in members(states):
+            yield states & ~(1 << state)
 
     def _swaps(self, states: States) -> Iterator[States]:
-        for state in _ordered(states):
-            rest = states - {state}
-            score = self.score(rest)
-            newcomers = [each for each in self.candidates(rest) if each != state]
-            worth = {each: _gain(score, self.score(rest | {each})) for each in newcomers}
-            for newcomer in sorted(newcomers, key=lambda each: -worth[each])[:SWAPPED]:
-                yield rest | {newcomer}
+        for state in members(states):
+            rest = states & ~(1 << state)
+            newcomers = [rest | 1 << other for other in members(self.candidates(rest)) if other != state]
+            yield from sorted(newcomers, key=self.score)[:SWAPPED]
 
-    def _first_better(self, found: Iterator[States], score: Score) -> tuple[States, Score] | None:
-        for states in found:
-            if _gain(score, after := self.score(states)) > 0:
-                return states, after
-        return None
+    def _first_better(self, found: Iterator[States], states: States) -> States | None:
+        return next((after for after in found if self._gain(states, after) > 0), None)
+
+    def _gain(self, before: States, after: States) -> float:
+        """How much better a plan has become, in the first respect that differs; not above 0 if it has not."""
+        for old, new in zip(self.score(before), self.score(after), strict=True):
+            if old != new:
+                return old - new
+        return 0.0
 
 
 def exchange(model: CostModel, order: Sequence[int], limits: Load) -> Draft:
     """Give the best plan that the search finds, whether it fits or not."""
     search = Exchange(model, limits)
-    starts: list[tuple[States, Literal["gain", "gain per byte"]]] = [(frozenset(), "gain")]
+    starts: list[tuple[States, Promise]] = [(0, "gain")]
     if limits.memory < inf:
-        starts.append((frozenset(), "gain per byte"))
+        starts.append((0, "gain per byte"))
     with suppress(BudgetError):  # that the thesis's method finds none does not mean that there is none
-        starts.append((shared(model, order, limits).stored, "gain"))
+        starts.append((search.plans.states(list(shared(model, order, limits).stored)), "gain"))
     found = [search.search(*start) for start in starts]
     return search.plans.draft(min(found, key=search.score))
-
-
-def variants(workload: Workload, query: int, mask: int) -> list[Target]:
-    """A sub-join with the windows of each query that has it, and with the largest of all."""
-    holders = workload.holders(workload.signature(query, mask))
-    own = [workload.target(other, workload.place(workload.signature(query, mask), other)) for other in holders]
-    return list(dict.fromkeys((workload.widest(query, mask, holders), *own)))
-
-
-def storable_sets(workload: Workload, query: int, most: int | None = None) -> list[int]:
-    """The connected sub-joins of a query that may be stored; all of it only if another query has it inside."""
-    bound = workload.queries[query]
-    sets = [mask for mask in bound.connected_sets(most) if not mask & bound.unstorable]
-    return [mask for mask in sets if mask != bound.all or _inside_another(workload, query)]
-
-
-def _inside_another(workload: Workload, query: int) -> bool:
-    signature = workload.signature(query, workload.queries[query].all)
-    return any(workload.place(signature, other) not in (0, bound.all) for other, bound in enumerate(workload.queries))
-
-
-def _all_small(workload: Workload) -> list[Target]:
-    found: dict[Target, None] = {}
-    for query in range(len(workload.queries)):
-        for mask in storable_sets(workload, query, ALL_STATES):
-            found |= dict.fromkeys(variants(workload, query, mask))
-            if len(found) > ALL_STATES:
-                return []
-    return list(found)
-
-
-def _common(workload: Workload) -> list[Target]:
-    """The largest sub-joins that pairs of queries have in common."""
-    found: dict[Target, None] = {}
-    for first, second in combinations(range(len(workload.queries)), 2):
-        for mask in _shared_components(workload, first, second):
-            if mask in storable_sets(workload, first, ALL_STATES) or workload.queries[first].all != mask:
-                found |= dict.fromkeys(variants(workload, first, mask))
-    return list(found)
-
-
-def _shared_components(workload: Workload, first: int, second: int) -> Iterator[int]:
-    bound = workload.queries[first]
-    pieces: list[int] = []
-    for edge in bound.edges():
-        if edge & bound.unstorable or not workload.place(workload.signature(first, edge), second):
-            continue
-        touching = [piece for piece in pieces if piece & edge]
-        pieces = [piece for piece in pieces if not piece & edge] + [sum_masks([*touching, edge])]
-    for piece in pieces:
-        if workload.place(workload.signature(first, piece), second):
-            yield piece
-
-
-def sum_masks(masks: Sequence[int]) -> int:
-    """The union of sets."""
-    union = 0
-    for mask in masks:
-        union |= mask
-    return union
-
-
-def _gain(before: Score, after: Score) -> float:
-    """How much better a plan has become, in the first field that differs; not above 0 if it has not."""
-    for old, new in zip(before, after, strict=True):
-        if abs(old - new) > EPSILON * max(old, new):
-            return old - new
-    return 0.0
-
-
-def _ordered(states: States) -> list[Target]:
-    return sorted(states, key=lambda each: (each.query, each.mask, each.spans))

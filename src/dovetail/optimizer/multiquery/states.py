@@ -1,21 +1,25 @@
 """A plan as a set of stored sub-joins: the rest is chosen for it, operator by operator.
 
 Given the states, operators do not influence each other: the one that produces a target reads whichever states inside it, none
-overlapping, make it cheapest. So the cost of a set of states is the sum of each operator's best, and each of these is a function
-of the states inside its target alone. Both searches, `exchange` and `exact`, rest on that.
+overlapping, make it cheapest. So the cost of a set of states is the sum of each operator's best, and each of these is a function of
+the states inside its target alone. Both searches, `exchange` and `exact`, rest on that.
+
+Targets are numbered, and a set of states is a number with a bit for each: what a search does most is to look up what it knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TypeAlias
 
-from dovetail.optimizer.multiquery.costs import CostModel, Parts
+from dovetail.optimizer.indexed import members
+from dovetail.optimizer.multiquery.costs import CostModel
 from dovetail.optimizer.multiquery.draft import Draft
 from dovetail.optimizer.multiquery.workload import Target
 from dovetail.plan.global_plan import Load
 
-States: TypeAlias = frozenset[Target]
+States: TypeAlias = int
+"""A set of targets, by number."""
 PACKED = 10
 """States inside one target that are combined in every way; beyond, they are added one by one while that helps."""
 
@@ -25,89 +29,134 @@ class StatePlans:
 
     def __init__(self, model: CostModel, packed: int = PACKED) -> None:
         self.model = model
-        self._packed = packed
         self.workload = model.workload
-        self._inside: dict[tuple[Target, Target], int] = {}
-        self._best: dict[tuple[Target, States], tuple[float, Parts]] = {}
+        self._packed = packed
+        self.targets: list[Target] = []
+        self._numbers: dict[Target, int] = {}
+        self._places: list[dict[int, int]] = []
+        """For each target the states inside it, with the inputs that they stand for."""
+        self._inside: list[States] = []
+        self._serving: list[States] = [0] * len(self.workload.queries)
+        """For each query the targets that are all it asks for."""
+        self._costs: dict[tuple[int, States], float] = {}
+        self._best: dict[tuple[int, States], tuple[float, States]] = {}
         everyone = range(len(self.workload.queries))
         self.windows = model.windows(everyone)
-        self.tops = [self.workload.target(query, self.workload.queries[query].all) for query in everyone]
+        self.tops = [self.number(self.workload.target(query, self.workload.queries[query].all)) for query in everyone]
+        self._shared_tops = [self._largest(self._serving[query]) for query in everyone]
+
+    # -- numbers ---------------------------------------------------------------------------------------------------------------
+
+    def number(self, target: Target) -> int:
+        """The number of a target, a new one if need be."""
+        if target not in self._numbers:
+            self._numbers[target] = len(self.targets)
+            self.targets.append(target)
+            self._places.append({})
+            self._inside.append(0)
+            self._relate(len(self.targets) - 1)
+        return self._numbers[target]
+
+    def states(self, targets: Iterator[Target] | list[Target]) -> States:
+        """A set of targets by number."""
+        return sum(1 << number for number in {self.number(target) for target in targets})
+
+    def _relate(self, new: int) -> None:
+        """Find out which targets the new one is inside of, which are inside it, and which queries it answers."""
+        for query in range(len(self.workload.queries)):
+            if self.workload.serves(self.targets[new], query):
+                self._serving[query] |= 1 << new
+        for other in range(new):
+            for part, whole in ((new, other), (other, new)):
+                if mask := self.workload.fits(self.targets[part], self.targets[whole]):
+                    self._places[whole][part] = mask
+                    self._inside[whole] |= 1 << part
+
+    def _largest(self, among: States) -> int:
+        return max(members(among), key=lambda number: self.targets[number].spans)
+
+    # -- costs -----------------------------------------------------------------------------------------------------------------
 
     def load(self, states: States) -> Load:
         """CPU and memory of the best plan that stores exactly these."""
-        cpu, memory = self.windows
-        for state in states:
-            kept = self.model.state(state)
-            cpu += kept.cpu
-            memory += kept.memory
-        for target in self.operators(states):
-            cpu += self.best(target, states)[0]
+        cpu, memory = self.kept(states)
+        for number in members(self.operators(states)):
+            cpu += self.best(number, states)[0]
         return Load(cpu, memory)
 
-    def operators(self, states: States) -> set[Target]:
+    def kept(self, states: States) -> Load:
+        """What it takes to keep all windows and some states."""
+        cpu, memory = self.windows
+        for number in members(states):
+            state = self.model.state(self.targets[number])
+            cpu += state.cpu
+            memory += state.memory
+        return Load(cpu, memory)
+
+    def operators(self, states: States) -> States:
         """What has to be produced: the states, and each query's answer unless something else is that, too."""
-        return {*states, *(self.answer(query, states) for query in range(len(self.tops)))}
+        found = states
+        for query in range(len(self.tops)):
+            found |= 1 << self.answer(query, states)
+        return found
 
-    def answer(self, query: int, states: Collection[Target]) -> Target:
-        """The target that answers a query: a state, or a query with the same sub-join and larger windows, or its own."""
-        own = self.tops[query]
-        if own in states:
-            return own
-        same = [each for each in (*states, *self.tops) if each.signature == own.signature]
-        serving = [each for each in same if self.workload.serves(each, query)]
-        stored = [each for each in serving if each in states]
-        return max(stored or serving, key=lambda each: each.spans)
+    def answer(self, query: int, states: States) -> int:
+        """The target that answers a query: a state, or that of a query with the same sub-join and larger windows, or its own."""
+        stored = self._serving[query] & states
+        return self._largest(stored) if stored else self._shared_tops[query]
 
-    def best(self, target: Target, states: Collection[Target]) -> tuple[float, Parts]:
-        """The cheapest inputs of an operator, given what is stored."""
-        inside = frozenset(state for state in states if self.inside(state, target))
-        key = (target, inside)
-        if key not in self._best:
-            self._best[key] = self._search(target, inside)
-        return self._best[key]
+    def best(self, number: int, states: States) -> tuple[float, States]:
+        """What the operator that produces a target costs at least, and which states it then reads."""
+        inside = states & self._inside[number]
+        if (number, inside) not in self._best:
+            few = inside.bit_count() <= self._packed
+            self._best[number, inside] = self._combined(number, inside) if few else self._one_by_one(number, inside)
+        return self._best[number, inside]
 
-    def inside(self, state: Target, target: Target) -> int:
-        """The inputs that a state stands for inside a target; 0 if it is no part of it."""
-        key = (state, target)
-        if key not in self._inside:
-            self._inside[key] = self.workload.fits(state, target)
-        return self._inside[key]
+    def parts(self, number: int, read: States) -> tuple[Target, ...]:
+        """The inputs of an operator that reads some states, and base windows for the rest."""
+        return self.model.parts(self.targets[number], [self.targets[state] for state in members(read)])
 
     def draft(self, states: States) -> Draft:
         """The plan itself."""
-        joins = {target: self.best(target, states)[1] for target in self.operators(states)}
-        answers = {query: self.answer(query, states) for query in range(len(self.tops))}
-        ordered = sorted(joins, key=lambda each: (each.mask.bit_count(), each.query, each.mask, each.spans))
-        return Draft({target: joins[target] for target in ordered}, answers)
+        numbers = sorted(members(self.operators(states)), key=lambda each: self.targets[each].mask.bit_count())
+        joins = {self.targets[number]: self.parts(number, self.best(number, states)[1]) for number in numbers}
+        answers = {query: self.targets[self.answer(query, states)] for query in range(len(self.tops))}
+        return Draft(joins, answers)
 
-    def _search(self, target: Target, inside: States) -> tuple[float, Parts]:
-        ordered = sorted(inside, key=lambda each: (self.inside(each, target), each.spans))
-        combined = (
-            self._packings(target, ordered) if len(ordered) <= self._packed else self._one_by_one(target, ordered)
-        )
-        parts = (self.model.parts(target, packing) for packing in combined)
-        return min(((self.model.cpu(target, each), each) for each in parts), key=lambda found: found[0])
+    def _cost(self, number: int, read: States) -> float:
+        if (number, read) not in self._costs:
+            self._costs[number, read] = self.model.cpu(self.targets[number], self.parts(number, read))
+        return self._costs[number, read]
 
-    def _packings(self, target: Target, states: list[Target]) -> Iterator[list[Target]]:
-        """All sets of states that do not overlap, the empty one too."""
-        if not states:
-            yield []
-            return
-        first, rest = states[0], states[1:]
-        yield from self._packings(target, rest)
-        mask = self.inside(first, target)
-        apart = [state for state in rest if not self.inside(state, target) & mask]
-        for packing in self._packings(target, apart):
-            yield [first, *packing]
+    def _combined(self, number: int, inside: States) -> tuple[float, States]:
+        """Try all sets of states that do not overlap: those without the first state are known from a smaller question."""
+        if not inside:
+            return self._cost(number, 0), 0
+        first = inside & -inside
+        best = self.best(number, inside ^ first)
+        for others in self._apart(number, inside ^ first, self._places[number][first.bit_length() - 1]):
+            if (cost := self._cost(number, first | others)) < best[0]:
+                best = (cost, first | others)
+        return best
 
-    def _one_by_one(self, target: Target, states: list[Target]) -> Iterator[list[Target]]:
-        chosen: list[Target] = []
-        yield chosen
+    def _apart(self, number: int, states: States, taken: int) -> Iterator[States]:
+        """All sets of states that overlap neither each other nor the inputs taken."""
+        while states:
+            first = states & -states
+            states ^= first
+            mask = self._places[number][first.bit_length() - 1]
+            if not mask & taken:
+                for others in self._apart(number, states, taken | mask):
+                    yield first | others
+        yield 0
+
+    def _one_by_one(self, number: int, inside: States) -> tuple[float, States]:
+        read, taken, cost = 0, 0, self._cost(number, 0)
         while True:
-            taken = sum(self.inside(state, target) for state in chosen)
-            free = [state for state in states if not self.inside(state, target) & taken]
-            if not free:
-                return
-            costs = [self.model.cpu(target, self.model.parts(target, [*chosen, state])) for state in free]
-            chosen = [*chosen, free[costs.index(min(costs))]]
-            yield chosen
+            free = [state for state in members(inside) if not self._places[number][state] & taken]
+            costs = {state: self._cost(number, read | 1 << state) for state in free}
+            if not free or min(costs.values()) >= cost:
+                return cost, read
+            chosen = min(free, key=costs.__getitem__)
+            read, taken, cost = read | 1 << chosen, taken | self._places[number][chosen], costs[chosen]

@@ -56,6 +56,7 @@ class NumberedQuery:
         names = self.graph.names
         self.sources: tuple[Source, ...] = tuple(given.sources[alias] for alias in names)
         self.number = {source.name: number for number, source in enumerate(self.sources)}
+        self.spans = {source.name: self.graph.windows[number] for number, source in enumerate(self.sources)}
         place = {alias: number for number, alias in enumerate(names)}
         self._predicates = [(_mask(place, each.inputs), each.text) for each in given.predicates]
         self._keys = [{place[alias]: text for alias, text in keys.items()} for keys in given.keys]
@@ -191,10 +192,9 @@ class Workload:
         largest = tuple(max(values) for values in zip(own, *spans, strict=True))
         return Target(signature, largest, query, mask)
 
-    def spans(self, query: int) -> dict[str, float]:
+    def spans(self, query: int) -> Mapping[str, float]:
         """A query's windows by source."""
-        bound = self.queries[query]
-        return {source.name: bound.graph.windows[number] for number, source in enumerate(bound.sources)}
+        return self.queries[query].spans
 
     def spans_of(self, target: Target) -> dict[str, float]:
         return dict(zip(self.signatures[target.signature].sources, target.spans, strict=True))
