@@ -1,18 +1,19 @@
 """Alrahmani: "Generating Qualified Plans for Multiple Queries in Data Stream Systems", chapter 4 (figures 4-1 to 4-11).
 
-Ten queries over twenty streams are planned together in four scenarios: without limits, with a limit on CPU, on memory, on both. How much
-CPU and memory do the plans of the thesis's method (`shared`), of its two baselines (`naive`, `shared-naive`) and of ours (`exchange`) take,
-and how long does planning take? Rates and selectivities are those of the thesis's appendix A, windows are 10 s, prices are those of its
-table 4-2, and memory is counted in tuples. Nothing is run: nine predicates would mean 10^15 results per second.
+Ten queries over twenty streams are planned together in four scenarios: without limits, with a limit on CPU, on memory, on both.
+How much CPU and memory do the plans of the thesis's method (`shared`), of its two baselines (`naive`, `shared-naive`) and of ours
+(`exchange`) take, and how long does planning take? Rates and selectivities are those of the thesis's appendix A, windows are 10
+s, prices are those of its table 4-2, and memory is counted in tuples. Nothing is run: nine predicates would mean 10^15 results
+per second.
 
 What the thesis leaves out, and what we take:
 
 - queries: the appendix's predicates form one tree over all streams. We draw a connected part of it with p / 0.6 predicates, then
   queries of p connected predicates from that part, until together they have all of it. So the mean over predicates of (queries that
   have it / queries) is p / (p / 0.6) = 0.6, the sharing ratio, but for rounding. (The printed ratio is always 1 for equal windows.)
-- limits: no figures are printed. The memory limit is `MEMORY` times what naive n-ary joins need, which share nothing; with both limited,
-  the geometric mean of that and of what naive binary trees need. The CPU limit is the tightest of `LADDER` times what naive binary
-  trees need under which `naive` still finds a plan.
+- limits: no figures are printed. The memory limit is `MEMORY` times what naive n-ary joins need, which share nothing; with both
+  limited, the geometric mean of that and of what naive binary trees need. The CPU limit is the tightest of `LADDER` times what
+  naive binary trees need under which `naive` still finds a plan.
 - figures 4-1 and 4-2: 5 queries over the 12 streams of A.1, both limited. Figure 4-11: 2, 4, 8 and 16 predicates are not in the
   appendix, so rates, selectivities and the tree are drawn from table 4-1's ranges; 16 predicates out of 19 cannot have a ratio
   below 16 / 19.
@@ -243,7 +244,7 @@ def sharing_ratio(queries: Queries) -> float:
 # -- limits ---------------------------------------------------------------------------------------------------------------------------
 
 
-def limits_of(queries: Queries, scenario: str) -> dict[str, float | None]:
+def limits_of(queries: Queries, scenario: str) -> dict[str, Any]:
     """The limits of a scenario, from what naive n-ary joins and naive binary trees need."""
     units = dt.optimizer.UnitCosts.thesis()
     nary = [dt.optimizer.tree_cost(graph, tuple(graph.rates), units) for graph in queries.values()]

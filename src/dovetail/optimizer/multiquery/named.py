@@ -64,11 +64,11 @@ def named(graph: JoinGraph) -> NamedGraph:
     inside = {frozenset(pair) for group in graph.classes for pair in combinations(group, 2)}
     pairs = (graph.edges - inside) | set(graph.factors)
     predicates = [
-        NamedPredicate(pair, f"{'-'.join(sorted(pair))} {graph.factors.get(pair, 1.0):g}")
+        NamedPredicate(pair, f"{'-'.join(sorted(pair))} {graph.factors.get(pair, 1.0)!r}")
         for pair in sorted(pairs, key=sorted)
     ]
     keys = [
-        {name: f"{name} key of {graph.distinct[name, number]:g}" for name in group}
+        {name: f"{name} key of {graph.distinct[name, number]!r}" for name in group}
         for number, group in enumerate(graph.classes)
     ]
     return NamedGraph(graph, {name: Source(name, name) for name in graph.rates}, tuple(predicates), tuple(keys))

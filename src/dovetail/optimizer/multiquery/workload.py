@@ -75,10 +75,8 @@ class NumberedQuery:
     def signature(self, mask: int) -> Signature:
         """Say what the sub-join of a set of inputs is."""
         texts = sorted(text for needed, text in self._predicates if needed & mask == needed)
-        for keys in self._keys:
-            inside = sorted(keys[number] for number in keys if mask >> number & 1)
-            if len(inside) > 1:
-                texts.append(" = ".join(inside))
+        groups = [sorted(keys[number] for number in keys if mask >> number & 1) for keys in self._keys]
+        texts += sorted(" = ".join(inside) for inside in groups if len(inside) > 1)
         names = sorted(self.sources[number].name for number in members(mask))
         return Signature(tuple(names), tuple(texts))
 
