@@ -9,6 +9,7 @@ from dovetail.optimizer.multiquery.trees import binary_tree, tree_cost
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.ordering.golab import general_orders
 from dovetail.optimizer.units import UnitCosts
+from dovetail.plan.explain_global import explain_global
 from dovetail.plan.global_plan import GlobalPlan
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ProbeCost",
     "UnitCosts",
     "binary_tree",
+    "explain_global",
     "general_orders",
     "golab",
     "order_probes",

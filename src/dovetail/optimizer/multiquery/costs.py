@@ -112,18 +112,20 @@ class CostModel:
         masks = [workload.place(part.signature, target.query) for part in parts]
         spans = workload.spans_of(target)
         inside = [workload.target(target.query, mask, spans) for mask in masks]
-        graph = _coarse(
-            query, masks, [workload.size(part) for part in inside], [workload.rate(part) for part in inside]
-        )
+        sizes = [workload.size(part) for part in inside]
+        graph = _coarse(query, masks, sizes, [workload.rate(part) for part in inside])
         found = weave(Task(graph, "produced", cross_products=False, shape=_shape(graph)))
-        surplus = [workload.size(part) / size for part, size in zip(parts, graph.sizes, strict=True)]
+        # Sizes are known for the query's own windows; the target's may be larger.
+        wider = [size / query.size(mask) for size, mask in zip(sizes, masks, strict=True)]
+        # A sub-join stored with larger windows than ours gives more than goes on.
+        surplus = [workload.size(part) / size for part, size in zip(parts, sizes, strict=True)]
         produced = 0.0
         for path in found.paths:
-            joined, grown = masks[path[0]], 0.0
+            joined, scale, grown = masks[path[0]], wider[path[0]], 0.0
             for number in path[1:]:
                 joined |= masks[number]
-                # A sub-join stored with larger windows than ours gives more than goes on.
-                grown += workload.size(workload.target(target.query, joined, spans)) * surplus[number]
+                scale *= wider[number]
+                grown += query.size(joined) * scale * surplus[number]
             produced += grown / graph.windows[path[0]]
         return JoinCost(tuple(tuple(path) for path in found.paths), produced)
 
@@ -134,9 +136,10 @@ def _coarse(query: NumberedQuery, masks: Sequence[int], sizes: Sequence[float], 
     factors = [[1.0] * count for _ in masks]
     near = [0] * count
     for first, second in combinations(range(count), 2):
-        rows = (graph.factors[number] for number in members(masks[first]))
-        factor = prod(row[other] for row in rows for other in members(masks[second]))
-        factors[first][second] = factors[second][first] = factor
+        if query.linked(masks[first]) & masks[second]:
+            rows = (graph.factors[number] for number in members(masks[first]))
+            factor = prod(row[other] for row in rows for other in members(masks[second]))
+            factors[first][second] = factors[second][first] = factor
         if query.neighbours(masks[first]) & masks[second]:
             near[first] |= 1 << second
             near[second] |= 1 << first

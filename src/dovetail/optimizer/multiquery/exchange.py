@@ -29,8 +29,11 @@ from dovetail.plan.global_plan import Load
 
 SWAPPED = 12
 """Newcomers that are tried in place of each state."""
-DIGITS = 7
-"""Scores are rounded to so many: smaller gains are none, and since rounded scores are in a strict order, the search ends."""
+DIGITS = 5
+"""Scores are rounded to so many: of plans with the same CPU to that precision the one with less memory is better. Rounded scores are
+in a strict order, so the search ends."""
+EFFORT = 1500
+"""Operators that are priced from each start before the search settles for what it has; only large sets of queries come that far."""
 Promise: TypeAlias = Literal["gain", "gain per byte"]
 
 
@@ -52,6 +55,7 @@ class Exchange:
         self._always = self.plans.states([*common(self.workload), *all_if_few(self.workload)])
         self._scores: dict[States, Score] = {}
         self._joined: dict[tuple[int, States], States] = {}
+        self._until = 0
 
     def score(self, states: States) -> Score:
         if states not in self._scores:
@@ -64,6 +68,7 @@ class Exchange:
     def search(self, start: States, by: Promise = "gain") -> States:
         """Add, remove and swap states while that helps."""
         states = start
+        self._until = self.plans.priced + EFFORT
         while True:
             states = self._grown(states, by)
             better = self._first_better(self._removals(states), states)
@@ -78,7 +83,7 @@ class Exchange:
         while True:
             best, most = None, 0.0
             for state in sorted(promise, key=promise.__getitem__, reverse=True):
-                if promise[state] <= most:
+                if promise[state] <= most or self._tired:
                     break  # what a state gained before is about the most that it will gain
                 promise[state] = self._gain(states, states | 1 << state) / self._price(state, by)
                 if promise[state] > most:
@@ -88,6 +93,10 @@ class Exchange:
             states |= 1 << best
             fresh = {state: inf for state in members(self.candidates(states)) if state not in promise}
             promise = {**{state: worth for state, worth in promise.items() if state != best and worth > 0}, **fresh}
+
+    @property
+    def _tired(self) -> bool:
+        return self.plans.priced > self._until
 
     def _price(self, state: int, by: Promise) -> float:
         return self.plans.model.state(self.plans.targets[state]).memory if by == "gain per byte" else 1.0
@@ -118,6 +127,8 @@ class Exchange:
 
     def _swaps(self, states: States) -> Iterator[States]:
         for state in members(states):
+            if self._tired:
+                return
             rest = states & ~(1 << state)
             newcomers = [rest | 1 << other for other in members(self.candidates(rest)) if other != state]
             yield from sorted(newcomers, key=self.score)[:SWAPPED]

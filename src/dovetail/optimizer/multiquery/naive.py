@@ -4,8 +4,8 @@ The first layer takes the n-ary join if it fits, else the tree of binary joins; 
 states from the other until a plan fits. The first that does is taken. A query may use its allocation; if nothing fits into that,
 all that the queries before it have left.
 
-`naive` keeps everything per query, base windows too. `shared-naive` makes the same choices, without looking at the other queries, and
-then computes and keeps equal things once; what that saves is left for the queries after it.
+`naive` keeps everything per query, base windows too. `shared-naive` makes its choices without looking at the other queries, and then
+computes and keeps equal things once; what that saves is left for the queries after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def naive(model: CostModel, order: Sequence[int], limits: Load) -> list[Draft]:
     drafts: list[Draft] = []
     for place, query in enumerate(order):
         others = total(draft.load(model) for draft in drafts)
-        drafts.append(Draft().joined(query, jtree(Turn(model, Draft(), order[place:], limits, others))))
+        alone = Turn(model, Draft(), order[place:], limits, others)
+        drafts.append(Draft().joined(query, jtree(alone, alone)))
     return drafts
 
 
@@ -35,21 +36,21 @@ def shared_naive(model: CostModel, order: Sequence[int], limits: Load) -> Draft:
     """Plan each query by itself, then share what happens to be equal."""
     draft = Draft()
     for place, query in enumerate(order):
-        turn = Turn(model, Draft(), order[place:], limits, draft.load(model))
-        draft = draft.joined(query, jtree(turn))
+        alone = Turn(model, Draft(), order[place:], limits, draft.load(model))
+        draft = draft.joined(query, jtree(alone, Turn(model, draft, order[place:], limits)))
     return draft
 
 
-def jtree(turn: Turn) -> Subplan:
-    """The first plan of the two layers that fits."""
-    for within in (turn.allocated, turn.available):
-        for subplan in _two_layers(turn):
+def jtree(alone: Turn, together: Turn) -> Subplan:
+    """The first plan of the two layers that fits the query's allocation by itself, or else what is left, with what it adds."""
+    for turn, within in ((alone, alone.allocated), (together, together.available)):
+        for subplan in _two_layers(alone):
             if turn.added(subplan).fits(within):
                 return subplan
-    nary = turn.added(mjoin(turn.model, turn.query))
-    if nary.memory > turn.available.memory:
-        raise nothing_fits(turn, "memory", nary.memory)
-    raise nothing_fits(turn, "CPU", min(turn.added(subplan).cpu for subplan in _two_layers(turn)))
+    loads = [together.added(subplan) for subplan in _two_layers(alone)]
+    if loads[0].memory > together.available.memory:
+        raise nothing_fits(together, "memory", loads[0].memory)
+    raise nothing_fits(together, "CPU", min(load.cpu for load in loads))
 
 
 def _two_layers(turn: Turn) -> Iterator[Subplan]:

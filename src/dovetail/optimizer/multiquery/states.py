@@ -124,6 +124,11 @@ class StatePlans:
         answers = {query: self.targets[self.answer(query, states)] for query in range(len(self.tops))}
         return Draft(joins, answers)
 
+    @property
+    def priced(self) -> int:
+        """How many operators have been looked at: what a search takes its time for."""
+        return len(self._costs)
+
     def _cost(self, number: int, read: States) -> float:
         if (number, read) not in self._costs:
             self._costs[number, read] = self.model.cpu(self.targets[number], self.parts(number, read))

@@ -116,7 +116,8 @@ def _label(ref: StreamRef, filters: tuple[str, ...]) -> str:
 def _look(query: JoinQuery, alias: str, labels: Mapping[str, str]) -> tuple[int, list[str]]:
     """What tells an entry of a self-join from its twins: how many other streams it meets, most first, and its conditions."""
     names = {**labels, alias: "this"}
-    expressions = [each.expression for each in (*query.equalities, *query.conditions)]
+    expressions = [edge.expression for edge in query.equalities]
+    expressions += [condition.expression for condition in query.conditions]
     own = [expression for expression in expressions if alias in aliases(expression)]
     met = {query.ref(other).stream for expression in own for other in aliases(expression)}
     return -len(met), sorted(text_of(expression, names) for expression in own)

@@ -61,6 +61,11 @@ class NumberedQuery:
         self._predicates = [(_mask(place, each.inputs), each.text) for each in given.predicates]
         self._keys = [{place[alias]: text for alias, text in keys.items()} for keys in given.keys]
         self._sizes: dict[int, float] = {0: 1.0}
+        self._near: dict[int, int] = {}
+        self._linked: dict[int, int] = {}
+        self._factored = [
+            sum(1 << other for other, factor in enumerate(row) if factor != 1.0) for row in self.graph.factors
+        ]
         self.unstorable = sum(1 << number for number, source in enumerate(self.sources) if not source.storable)
 
     @property
@@ -90,10 +95,15 @@ class NumberedQuery:
 
     def neighbours(self, mask: int) -> int:
         """The inputs that an edge leads to from a set."""
-        found = 0
-        for number in members(mask):
-            found |= self.graph.near[number]
-        return found & ~mask
+        if mask not in self._near:
+            self._near[mask] = _union(self.graph.near, mask) & ~mask
+        return self._near[mask]
+
+    def linked(self, mask: int) -> int:
+        """The inputs that a set has a condition with, whether or not a probe can follow it."""
+        if mask not in self._linked:
+            self._linked[mask] = _union(self._factored, mask)
+        return self._linked[mask]
 
     def edges(self) -> list[int]:
         """Pairs of inputs that a probe can follow, as sets."""
@@ -262,3 +272,10 @@ def _checked(name: object, given: object) -> NamedGraph:
 
 def _mask(place: Mapping[str, int], names: Iterable[str]) -> int:
     return sum(1 << place[name] for name in names)
+
+
+def _union(sets: Sequence[int], mask: int) -> int:
+    found = 0
+    for number in members(mask):
+        found |= sets[number]
+    return found
