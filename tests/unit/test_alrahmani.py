@@ -81,8 +81,13 @@ def test_limits_are_kept(tiny: Any) -> None:
 
 def test_a_run_goes_on_where_it_stopped(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     results, out = tiny
-    computed = []
-    monkeypatch.setattr(alrahmani, "run_point", lambda point, _: computed.append(point) or [])
+    computed: list[Point] = []
+
+    def noted(point: Point, _: Grid) -> list[dict[str, Any]]:
+        computed.append(point)
+        return []
+
+    monkeypatch.setattr(alrahmani, "run_point", noted)
     (out / "points" / "strategies-none-03.json").rename(out / "kept")
     again = run(quiet(), Points(out / "points", asdict(TINY)), TINY)
     (out / "kept").rename(out / "points" / "strategies-none-03.json")
@@ -106,7 +111,10 @@ def test_the_report_compares_with_every_figure(tiny: Any) -> None:
 
 def test_ratios_leave_out_draws_without_a_plan() -> None:
     point = Point("strategies", "none", 3, 10)
-    draws = [{"plans": {"a": {"cpu": 2.0}, "b": {"cpu": 4.0}}}, {"plans": {"a": None, "b": {"cpu": 1.0}}}]
+    draws: list[dict[str, Any]] = [
+        {"plans": {"a": {"cpu": 2.0}, "b": {"cpu": 4.0}}},
+        {"plans": {"a": None, "b": {"cpu": 1.0}}},
+    ]
     assert list(compared({point: draws}, [point], ("a", "b"), "cpu")) == [0.5]
 
 

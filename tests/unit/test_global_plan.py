@@ -15,7 +15,7 @@ from dovetail.errors import ConfigError
 from dovetail.plan.explain_global import bytes_text, describe_global, explain_global
 from dovetail.plan.global_plan import GlobalPlan, JoinInput, Load
 
-PLANS = Path(__file__).resolve().parents[1] / "plans"
+PLANS = Path(__file__).resolve().parents[1] / "plans" / "global"
 
 
 def query(*edges: str, window: float = 600.0) -> dt.JoinGraph:
@@ -40,8 +40,8 @@ def plan() -> GlobalPlan:
 
 
 def test_the_plan_is_shown_as_agreed(plan: GlobalPlan) -> None:
-    assert f"{explain_global(plan)}\n" == (PLANS / "global.txt").read_text(encoding="utf-8")
-    assert f"{explain_global(plan, 'mermaid')}\n" == (PLANS / "global.mermaid").read_text(encoding="utf-8")
+    assert f"{explain_global(plan)}\n" == (PLANS / "plan.txt").read_text(encoding="utf-8")
+    assert f"{explain_global(plan, 'mermaid')}\n" == (PLANS / "plan.mermaid").read_text(encoding="utf-8")
 
 
 def test_the_plan_is_plain_data(plan: GlobalPlan) -> None:
