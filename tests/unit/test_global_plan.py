@@ -13,7 +13,7 @@ import pytest
 import dovetail as dt
 from dovetail.errors import ConfigError
 from dovetail.plan.explain_global import bytes_text, describe_global, explain_global
-from dovetail.plan.global_plan import GlobalPlan, JoinInput, Load
+from dovetail.plan.global_plan import GlobalPlan, JoinInput, Load, Source
 
 PLANS = Path(__file__).resolve().parents[1] / "plans" / "global"
 
@@ -85,6 +85,21 @@ def test_what_is_below_a_query(plan: GlobalPlan) -> None:
     assert plan.top("fresh").id == "join:funnel"
     with pytest.raises(dt.PlanError, match="no query 'gone'; it has 'funnel', 'returned', 'fresh'"):
         plan.answer("gone")
+
+
+def test_paths_are_in_the_words_of_a_query(plan: GlobalPlan) -> None:
+    assert plan.paths(plan.top("funnel"), "fresh") == (
+        (("clicks", "orders"), ("views",)),
+        (("views",), ("clicks", "orders")),
+    )
+    renamed = dt.optimizer.NamedGraph(
+        dt.JoinGraph({"v": 50.0, "c": 5.0}, {("v", "c"): 1e-5}, {"v": 60.0, "c": 60.0}),
+        {"v": Source("views", "views"), "c": Source("clicks", "clicks")},
+        (),
+        (),
+    )
+    found = dt.optimizer.plan_queries({"q": renamed})
+    assert found.paths(found.top("q"), "q") == ((("v",), ("c",)), (("c",), ("v",)))
 
 
 def swapped(items: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any, ...]:

@@ -17,7 +17,8 @@ from dovetail.errors import ConfigError
 class UnitCosts:
     """Prices of the basic operations on this machine.
 
-    The defaults are round figures for one core of a current machine and narrow rows; measure your own for budgets that mean something.
+    The defaults are round figures, not measured: some millions of tuples per second, as a compiled hash join does on one core,
+    and narrow rows. Measure your own for budgets that mean something.
 
     Parameters
     ----------

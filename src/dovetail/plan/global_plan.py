@@ -16,6 +16,7 @@ How an engine reads it:
   `predicates` and, for each source, the window `spans` of the join. What arrives from an input that is a result is the composite that
   its join has produced, and the composite's latest event time counts as its own.
 - To find the expressions, take any query of `JoinNode.queries`: the predicates between its aliases of these sources are the join's.
+  `GlobalPlan.paths` gives the orders as aliases of that query.
 - A stored result is kept like a window: a composite leaves as soon as one of its tuples has left its source's span. Results that
   are not stored go to the queries only.
 - A query's own windows may be smaller than those of the result that answers it, or of a stored result below (only the largest
@@ -241,6 +242,15 @@ class GlobalPlan:
         spans = self._result(answer.result).spans
         return {source: span for source, span in answer.spans.items() if span < spans[source]}
 
+    def paths(self, join: JoinNode, query: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """Give, for each input of a join, what its new tuples go through, as aliases of a query that the join serves.
+
+        A path starts with the aliases of its own input; an input that is a stored result brings several at once.
+        """
+        aliases = self.answer(query).aliases
+        places = [tuple(aliases[source] for source in each.sources) for each in join.inputs]
+        return tuple((places[place], *(places[number] for number in order)) for place, order in enumerate(join.orders))
+
     def _result(self, name: str) -> ResultNode:
         node = self.nodes[name]
         assert isinstance(node, ResultNode)  # noqa: S101 - checked when the plan was made
@@ -266,16 +276,16 @@ def problems(plan: GlobalPlan) -> Iterator[str]:
     names = [node.id for group in (plan.windows, plan.joins, plan.results) for node in group]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         yield f"{listed(repeated)} are used for more than one node"
-    known = {node.id: {""} for node in plan.windows}
+    known = {node.id for node in plan.windows}
     produced = {join.output: join for join in plan.joins}
     if len(produced) < len(plan.joins):
         yield "two joins have one output; a result has one incoming edge"
     results = {result.id: result for result in plan.results}
     for join in plan.joins:
-        yield from _join_problems(join, set(known))
+        yield from _join_problems(join, known)
         if join.output not in results or results[join.output].join != join.id:
             yield f"join {join.id!r} has the output {join.output!r}, which is no result of its own"
-        known[join.output] = set(join.sources)
+        known.add(join.output)
     yield from _result_problems(plan, produced)
     yield from _answer_problems(plan, results)
 
@@ -302,7 +312,7 @@ def _result_problems(plan: GlobalPlan, produced: Mapping[str, JoinNode]) -> Iter
         if result.id not in produced:
             yield f"result {result.id!r} has no join that produces it; it needs one incoming edge"
             continue
-        if set(result.sources) != set(produced[result.id].sources):
+        if not set(result.sources) == set(result.spans) == set(produced[result.id].sources):
             yield f"result {result.id!r} has other sources than its join"
         if result.id in read and not result.stored:
             yield f"join {read[result.id].id!r} reads result {result.id!r}, which is not stored"

@@ -59,11 +59,11 @@ class Draft:
 
 
 def reachable(joins: Mapping[Target, Parts], tops: Iterable[Target]) -> dict[Target, Parts]:
-    """Give the operators that some targets need, in the order in which they were defined."""
+    """Give the operators that some targets need, in the order in which they were defined; a target not defined is somebody else's."""
     needed, waiting = set[Target](), list(tops)
     while waiting:
         target = waiting.pop()
-        if target not in needed:
+        if target in joins and target not in needed:
             needed.add(target)
             waiting += [part for part in joins[target] if not part.is_base]
     return {target: parts for target, parts in joins.items() if target in needed}
@@ -83,7 +83,7 @@ def coalesced(model: CostModel, subplan: Subplan, merged: Collection[Target], st
     joins[top] = model.parts(top, [*kept, state])
     if state not in known.joins:
         joins[state] = model.parts(state, [part for part in merged if not part.is_base])
-    return Subplan(top, reachable_in(joins, top))
+    return Subplan(top, reachable(joins, [top]))
 
 
 def without(model: CostModel, subplan: Subplan, state: Target) -> Subplan:
@@ -95,17 +95,6 @@ def without(model: CostModel, subplan: Subplan, state: Target) -> Subplan:
             kept = [part for part in parts if part != state and not part.is_base]
             joins[target] = model.parts(target, [*kept, *inputs])
     return Subplan(subplan.top, joins)
-
-
-def reachable_in(joins: Mapping[Target, Parts], top: Target) -> dict[Target, Parts]:
-    """The operators below one target; a target that is not defined here is somebody else's."""
-    needed, waiting = set[Target](), [top]
-    while waiting:
-        target = waiting.pop()
-        if target in joins and target not in needed:
-            needed.add(target)
-            waiting += [part for part in joins[target] if not part.is_base]
-    return {target: parts for target, parts in joins.items() if target in needed}
 
 
 # -- the last touches -----------------------------------------------------------------------------------------------------------------
