@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain, combinations, permutations
+from itertools import chain, combinations, pairwise, permutations
 from math import inf, prod
 
 import pytest
@@ -200,6 +200,14 @@ def test_bad_input_is_refused() -> None:
         dt.optimizer.plan_queries(THREE, 100)  # type: ignore[arg-type]
     with pytest.raises(dt.ConfigError, match="it must be a number above zero"):
         dt.Budget(cpu_ms_per_second=0)
+
+
+def test_numbers_without_end_are_refused() -> None:
+    names = [f"S{number}" for number in range(30)]
+    edges = dict.fromkeys(pairwise(names), 1.0)
+    endless = dt.JoinGraph(dict.fromkeys(names, 1e6), edges, dict.fromkeys(names, 1e6))
+    with pytest.raises(dt.PlanError, match=r"(?s)expected to have inf matches.*check rates"):
+        dt.optimizer.plan_queries({"q": endless})
 
 
 def test_pairs_work_like_a_mapping() -> None:

@@ -46,7 +46,7 @@ def common(workload: Workload) -> list[Target]:
     found: dict[Target, None] = {}
     for first, second in combinations(range(len(workload.queries)), 2):
         for mask in _shared_components(workload, first, second):
-            if mask in storable_sets(workload, first, ALL_STATES) or workload.queries[first].all != mask:
+            if mask != workload.queries[first].all or _inside_another(workload, first):
                 found |= dict.fromkeys(variants(workload, first, mask))
     return list(found)
 

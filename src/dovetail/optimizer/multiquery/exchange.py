@@ -151,6 +151,6 @@ def exchange(model: CostModel, order: Sequence[int], limits: Load) -> Draft:
     if limits.memory < inf:
         starts.append((0, "gain per byte"))
     with suppress(BudgetError):  # that the thesis's method finds none does not mean that there is none
-        starts.append((search.plans.states(list(shared(model, order, limits).stored)), "gain"))
+        starts.append((search.plans.states(shared(model, order, limits).stored), "gain"))
     found = [search.search(*start) for start in starts]
     return search.plans.draft(min(found, key=search.score))

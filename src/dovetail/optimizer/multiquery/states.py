@@ -9,7 +9,7 @@ Targets are numbered, and a set of states is a number with a bit for each: what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from dovetail.optimizer.indexed import members
@@ -57,7 +57,7 @@ class StatePlans:
             self._relate(len(self.targets) - 1)
         return self._numbers[target]
 
-    def states(self, targets: Iterator[Target] | list[Target]) -> States:
+    def states(self, targets: Iterable[Target]) -> States:
         """A set of targets by number."""
         return sum(1 << number for number in {self.number(target) for target in targets})
 

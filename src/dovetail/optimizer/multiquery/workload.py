@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.graph import JoinGraph
@@ -91,6 +92,12 @@ class NumberedQuery:
             lowest = mask & -mask
             rest = mask ^ lowest
             self._sizes[mask] = self.size(rest) * self.graph.extension(rest, lowest.bit_length() - 1)
+            if not 0 < self._sizes[mask] < inf:
+                raise PlanError(
+                    f"query {self.name!r}: {listed(self.graph.names[number] for number in members(mask))} together are expected to "
+                    f"have {self._sizes[mask]} matches; that is no number to plan with",
+                    "check rates, windows and selectivities",
+                )
         return self._sizes[mask]
 
     def neighbours(self, mask: int) -> int:
