@@ -62,6 +62,7 @@ def _selective(results: Results) -> Any:
     figure, grid = plt.subplots(2, len(SPARSE), figsize=(7, 5), sharex=True, sharey="row", layout="constrained")
     for column, scenario in enumerate(SPARSE):
         _consumption(results, points(results, "selective", scenario), grid[:, column])
+        _plain_log(grid[1, column])
         grid[0, column].set_title(LIMITED[scenario])
     _label(figure, grid)
     return figure
@@ -98,8 +99,7 @@ def _avoidable(results: Results) -> Any:
             cpu = [values(results[point], strategy, "cpu") for point in chosen]
             above = [100 * (used / best - 1) for used, best in zip(cpu, least, strict=True)]
             _band(panel, chosen, above, strategy)
-        panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        _plain_log(panel)
         panel.set_title(LIMITED[scenario])
         panel.set_xlabel("predicates per query")
         _ticks(panel, chosen)
@@ -135,9 +135,8 @@ def _times(results: Results) -> Any:
     chosen = points(results, "delay")
     for strategy in STRATEGIES:
         _band(panel, chosen, [1e3 * values(results[point], strategy, "seconds") for point in chosen], strategy)
-    panel.set_yscale("log")
+    _plain_log(panel)
     panel.set_xscale("log", base=2)
-    panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panel.set_xticks([point.predicates for point in chosen], [f"{p.predicates}\n{LIMITED[p.scenario]}" for p in chosen])
     panel.set_xlabel("predicates per query")
     panel.set_ylabel("ms to plan ten queries")
@@ -147,12 +146,23 @@ def _times(results: Results) -> Any:
 
 def _band(panel: Axes, chosen: Sequence[Point], found: Sequence[Numbers], strategy: str) -> None:
     """Median and middle half by predicates."""
-    apart = 0.03 * (STRATEGIES.index(strategy) - 1.5)  # lines that lie on each other can still be told apart
+    apart = 0.016 * (STRATEGIES.index(strategy) - 1.5)  # lines that lie on each other can still be told apart
     counts = [point.predicates * (1 + apart) for point in chosen]
     low, middle, high = np.array([np.nanquantile(each, (0.25, 0.5, 0.75)) for each in found]).T
     panel.fill_between(counts, low, high, color=COLOURS[strategy], alpha=0.16, lw=0)
     line: dict[str, Any] = {"color": COLOURS[strategy], "marker": MARKS[strategy], "markersize": 4, "lw": 1.4}
     panel.plot(counts, middle, label=strategy, **line)
+
+
+def _plain_log(panel: Axes) -> None:
+    """A logarithmic axis with few, plain numbers."""
+    from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415
+
+    panel.set_yscale("log")
+    low, high = panel.get_ylim()
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}" if value < 1e5 else f"{value:.0e}")
 
 
 def _ticks(panel: Axes, chosen: Sequence[Point]) -> None:
