@@ -49,7 +49,9 @@ class Claim:
 
 def claims(results: Results) -> Iterator[Claim]:
     """Compare with every statement that the text makes about the figures."""
-    yield from _orders(results)
+    yield from _orders(
+        results
+    )  # that an order is the least is taken to hold if it is so in the mean, and mostly not worse
     yield from _unlimited(results)
     yield from _both(results)
     yield from _memory(results)
@@ -69,7 +71,10 @@ def _orders(results: Results) -> Iterator[Claim]:
         yield Claim(
             f"figure {figure}",
             f"the shared-predicate order takes the least {word} of the three",
-            "; ".join(f"{_less(each)} than {other}, mean ratio {np.mean(each):.4g}" for other, each in found.items()),
+            "; ".join(
+                f"{_less(each)} than {other}, equal in {np.mean(abs(each - 1) <= 1e-9):.0%}, mean ratio {np.mean(each):.4g}"
+                for other, each in found.items()
+            ),
             bool(holds),
             "an order decides which sub-joins are there to be reused, and with queries drawn at random no order is better as a rule",
         )
@@ -121,10 +126,18 @@ def _memory(results: Results) -> Iterator[Claim]:
     memory = _ratio(results, "memory", ("shared", "shared-naive"), "memory")
     yield Claim(
         "figures 4-7, 4-8",
-        "with memory limited, all act much the same; shared takes slightly more memory and less CPU than shared-naive",
-        f"CPU: median ratio {np.median(cpu):.4f}; memory: median {np.median(memory):.3g}, more in {np.mean(memory > 1 + 1e-9):.0%}",
-        bool(np.median(cpu) <= 1 and np.median(memory) >= 1),
+        "with memory limited, shared and shared-naive act much the same",
+        f"median ratios: CPU {np.median(cpu):.4f}, memory {np.median(memory):.4g}",
+        bool(abs(np.median(cpu) - 1) < 0.05 and 0.5 < np.median(memory) < 2),
         "",
+    )
+    yield Claim(
+        "figures 4-7, 4-8",
+        "with memory limited, shared takes slightly less CPU and slightly more memory than shared-naive",
+        f"CPU {_less(cpu)}, memory {_less(memory, more=True)}",
+        bool(np.mean(cpu < 1) > 0.5 and np.mean(memory > 1) > 0.5),
+        "a query's allocation of memory (3-5) is a share of a limit that is little more than its windows, so hardly any sub-join "
+        "fits into it; the limit as a whole has room, which exchange uses",
     )
     naive = _ratio(results, "memory", ("naive", "shared-naive"), "memory")
     yield Claim(
