@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from workloads import Case, random_case, random_queries
 
@@ -42,7 +42,7 @@ def test_exchange_agrees_with_exact_on_200_cases(windows: bool) -> None:  # noqa
             feasible += 1
             gaps.append(found.load.cpu / best.load.cpu - 1)
     assert 100 < feasible < 200  # budgets on both sides of what is needed
-    # Measured: the mean gap is 0.02 %, the largest 5.3 %.
+    # On 2,000 cases with equal windows the mean gap is 0.01 %, the largest 6.8 %; on 1,000 with others, 0.00 % and 3.3 %.
     assert sum(gaps) / len(gaps) < 0.002
     assert max(gaps) < 0.15
 
@@ -61,6 +61,9 @@ def test_the_thesis_method_leaves_more_than_a_tenth() -> None:
 
 
 @given(seeds, st.sampled_from(STRATEGIES), st.booleans())
+@example(
+    710, "shared", True
+)  # base windows have to be as long as the states above them, also before a query asks for it
 def test_a_plan_is_qualified_and_sound(seed: int, strategy: str, windows: bool) -> None:  # noqa: FBT001
     case = random_case(seed, windows=windows)
     found = planned(case, strategy)

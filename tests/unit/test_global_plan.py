@@ -127,6 +127,9 @@ BROKEN: dict[str, Change] = {
         "answers": tuple(answer for answer in p.answers if answer.query != "returned")
     },
     "is read by no join$": lambda p: {"windows": (*p.windows, replace(p.windows[0], id="window:idle"))},
+    "window 'window:clicks' keeps 'clicks' for 9 s; join 'join:clicks.orders', which reads it, needs 600 s": lambda p: {
+        "windows": swapped(p.windows, 0, span=9.0)
+    },
     "a query has two answers": lambda p: {"answers": (*p.answers, p.answers[0])},
     "which is no result$": lambda p: {"answers": swapped(p.answers, 0, result="window:views")},
     "has other sources than result": lambda p: {"answers": swapped(p.answers, 0, spans={"views": 1.0})},

@@ -116,6 +116,18 @@ def test_a_smaller_window_pays_for_what_a_larger_state_gives_it() -> None:
     assert model.join(top, model.parts(top, [state])).produced == pytest.approx(2 * results + 4 * results)
 
 
+def test_a_state_with_larger_windows_needs_them_below() -> None:
+    # Planned first, `short` stores A-B for `long` too; the base windows have to be as long from then on.
+    queries = {"short": query("AB", "BD", window=5), "long": query("AB", window=20)}
+    needed = dt.optimizer.plan_queries(queries, None, "shared", "given", units=UNITS).load.memory
+    for memory in (0.999 * needed, 0.9 * needed, 0.8 * needed):
+        try:
+            found = dt.optimizer.plan_queries(queries, dt.Budget(None, int(memory)), "shared", "given", units=UNITS)
+        except dt.BudgetError:
+            continue
+        assert found.qualified
+
+
 def test_the_same_pair_with_another_selectivity_is_another_predicate() -> None:
     other = dt.JoinGraph({"A": 10, "B": 12, "D": 30}, {("A", "B"): 0.003, ("B", "D"): 0.005}, dict.fromkeys("ABD", 10))
     found = plan({"q1": query("AB", "BC"), "q2": other})

@@ -324,6 +324,11 @@ def _result_problems(plan: GlobalPlan, produced: Mapping[str, JoinNode]) -> Iter
     for window in plan.windows:
         if window.id not in read:
             yield f"window {window.id!r} is read by no join"
+        for join in plan.joins:
+            for source in (each.sources[0] for each in join.inputs if each.node == window.id):
+                yield from _narrow(
+                    f"window {window.id!r}", {source: window.span}, f"join {join.id!r}", {source: join.spans[source]}
+                )
 
 
 def _answer_problems(plan: GlobalPlan, results: Mapping[str, ResultNode]) -> Iterator[str]:

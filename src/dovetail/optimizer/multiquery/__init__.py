@@ -86,7 +86,10 @@ def plan_queries(
             builder.add(draft, f"{model.workload.names[query]}/")
     else:
         builder.add(tidied(model, _draft(model, strategy, order, limits)))
-    return builder.plan(strategy, order, limits)
+    plan = builder.plan(strategy, order, limits)
+    if not plan.qualified:
+        raise does_not_fit(model, limits, plan.load, proved=False)
+    return plan
 
 
 def limits_of(budget: Budget | None) -> Load:
@@ -101,7 +104,7 @@ def _draft(model: CostModel, strategy: str, order: list[int], limits: Load) -> D
         return shared(model, order, limits)
     if strategy == "shared-naive":
         return shared_naive(model, order, limits)
-    windows = model.windows(order)
+    windows = model.least_windows()
     if windows.memory > limits.memory * (1 + 1e-9):
         raise does_not_fit(model, limits, Load(0.0, windows.memory), proved=True)
     if strategy == "exchange":

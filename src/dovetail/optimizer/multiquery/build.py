@@ -34,7 +34,7 @@ class PlanBuilder:
     def add(self, draft: Draft, scope: str = "") -> None:
         """Add all operators of a draft; `scope` stands before their names."""
         users = self._users(draft)
-        for stream, span in sorted(self._model.spans(draft.answers).items()):
+        for stream, span in sorted(self._model.spans(draft.joins).items()):
             readers = {query for query in draft.answers if stream in self._streams(query)}
             rate, load = self._workload.stream_rate(stream), self._model.window(stream, span)
             name = self._name(f"{scope}window:{stream}")

@@ -75,18 +75,23 @@ class CostModel:
         rate = self.workload.stream_rate(stream)
         return Load(rate * self.units.keep, rate * span * self.units.window_bytes(stream))
 
-    def spans(self, queries: Iterable[int]) -> dict[str, float]:
-        """The streams that some queries read, each with the largest window that one of them has on it."""
+    def spans(self, targets: Iterable[Target]) -> dict[str, float]:
+        """The streams that some operators read, each with the largest window that one of them has on it."""
         spans: dict[str, float] = {}
-        for number in queries:
-            query = self.workload.queries[number]
-            for source, span in zip(query.sources, query.graph.windows, strict=True):
-                spans[source.stream] = max(span, spans.get(source.stream, 0.0))
+        for target in targets:
+            for source, span in self.workload.spans_of(target).items():
+                stream = self.workload.sources[source].stream
+                spans[stream] = max(span, spans.get(stream, 0.0))
         return spans
 
-    def windows(self, queries: Iterable[int]) -> Load:
-        """What it takes to keep the windows of some queries, shared between them."""
-        return total(self.window(stream, span) for stream, span in self.spans(queries).items())
+    def windows(self, targets: Iterable[Target]) -> Load:
+        """What it takes to keep the windows of some operators, shared between them."""
+        return total(self.window(stream, span) for stream, span in self.spans(targets).items())
+
+    def least_windows(self) -> Load:
+        """What it takes to keep the windows that all queries have: no plan that shares them keeps less."""
+        queries = range(len(self.workload.queries))
+        return self.windows(self.workload.target(query, self.workload.queries[query].all) for query in queries)
 
     def base_parts(self, target: Target) -> Parts:
         """The inputs of an n-ary join over base windows only."""

@@ -53,9 +53,9 @@ class Draft:
         return Draft(reachable(joins, answers.values()), answers)
 
     def load(self, model: CostModel) -> Load:
-        """CPU and memory: windows of all queries, operators, stored sub-joins; each of them once."""
+        """CPU and memory: windows of all operators, operators, stored sub-joins; each of them once."""
         joining = Load(sum(model.cpu(target, parts) for target, parts in self.joins.items()))
-        return total((model.windows(self.answers), joining, *map(model.state, self.stored)))
+        return total((model.windows(self.joins), joining, *map(model.state, self.stored)))
 
 
 def reachable(joins: Mapping[Target, Parts], tops: Iterable[Target]) -> dict[Target, Parts]:

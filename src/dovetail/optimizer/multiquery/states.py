@@ -41,7 +41,7 @@ class StatePlans:
         self._costs: dict[tuple[int, States], float] = {}
         self._best: dict[tuple[int, States], tuple[float, States]] = {}
         everyone = range(len(self.workload.queries))
-        self.windows = model.windows(everyone)
+        self.windows = model.least_windows()
         self.tops = [self.number(self.workload.target(query, self.workload.queries[query].all)) for query in everyone]
         self._shared_tops = [self._largest(self._serving[query]) for query in everyone]
 

@@ -50,7 +50,7 @@ def tree_cost(
     model = CostModel(workload_of({"query": graph}), units or UnitCosts())
     if (found := sorted(_leaves(tree))) != sorted(graph.rates):
         raise PlanError(f"tree_cost: the tree joins {listed(found)}; the query has {listed(sorted(graph.rates))}")
-    cpu, memory = model.windows([0])
+    cpu, memory = model.least_windows()
     for each in _trees(tree):
         target = _target(model.workload, each)
         given = (orders or {}).get(each)
