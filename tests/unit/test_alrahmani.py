@@ -49,7 +49,7 @@ def test_the_appendix_is_whole() -> None:
     assert all(len(part["selectivities"]) == len(part["rates"]) - 1 for part in parts)  # a tree over all streams
 
 
-@pytest.mark.parametrize("point", list(Grid().points()), ids=lambda point: point.name)
+@pytest.mark.parametrize("point", list(Grid().points())[:-1], ids=lambda point: point.name)
 def test_queries_have_the_sharing_ratio(point: Point) -> None:
     rng = random.Random(3)
     known = alrahmani.statistics(point, rng)
@@ -65,7 +65,7 @@ def test_queries_have_the_sharing_ratio(point: Point) -> None:
 
 def test_limits_are_kept(tiny: Any) -> None:
     results, _ = tiny
-    for point, draws in results.items():
+    for point, draws in list(results.items())[:-1]:
         for draw in draws:
             assert list(draw["plans"]) == list(ORDERS if point.experiment == "orders" else STRATEGIES)
             assert (draw["limits"]["cpu"] is not None) == (point.scenario in ("cpu", "both"))
@@ -106,7 +106,20 @@ def test_the_report_compares_with_every_figure(tiny: Any) -> None:
     assert all(len(line) < 100 for line in text.splitlines() if not line.startswith(("|", "!")))
     with (out / "summary.csv").open(encoding="utf-8") as file:
         found = list(csv.DictReader(file))
-    assert len(found) == len(ORDERS) + (len(results) - 1) * len(STRATEGIES)
+    assert len(found) == len(ORDERS) + (len(results) - 2) * len(STRATEGIES)
+
+
+def test_small_cases_are_compared_with_the_optimum(tiny: Any) -> None:
+    results, _ = tiny
+    (point,) = points(results, "optimum")
+    assert len(results[point]) == alrahmani.SMALL * TINY.draws
+    found = {row[0]: row for row in alrahmani_report.optimum_table(results)}
+    assert list(found) == ["exchange", "shared", "shared-naive", "naive"]
+    assert found["exchange"][-1] == "0.0%"  # it finds a plan whenever there is one
+    for draw in results[point]:
+        best = draw["plans"]["exact"]
+        for plan in draw["plans"].values():
+            assert plan is None or (best is not None and best["cpu"] <= plan["cpu"] * (1 + 1e-9))
 
 
 def test_ratios_leave_out_draws_without_a_plan() -> None:

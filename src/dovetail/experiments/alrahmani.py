@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import dovetail as dt
+from dovetail.experiments import alrahmani_optimum
 from dovetail.experiments.points import Points
 
 STRATEGIES = ("naive", "shared-naive", "shared", "exchange")
@@ -48,6 +49,8 @@ SPARSE = ("none", "both")
 DIVISOR = 50
 DELAYS = {2: "none", 4: "memory", 8: "cpu", 16: "both"}
 """Figure 4-11: predicates, and what is limited."""
+SMALL = 50
+"""Small cases, planned exactly as well, for each draw of the others."""
 WINDOW = 10.0
 RATIO = 0.6
 MEMORY = 1.05
@@ -66,7 +69,7 @@ class Grid:
     seed: int = 2015
 
     def points(self) -> Iterator[Point]:
-        """Figures 4-1 and 4-2, then 4-3 to 4-10, then the same with selective predicates, then 4-11."""
+        """Figures 4-1 and 4-2, then 4-3 to 4-10, then the same with selective predicates, then 4-11, then small cases."""
         yield Point("orders", "both", 5, 5)
         for scenario in SCENARIOS:
             for predicates in self.predicates:
@@ -76,6 +79,7 @@ class Grid:
                 yield Point("selective", scenario, predicates, 10)
         for predicates in self.delays:
             yield Point("delay", DELAYS[predicates], predicates, 10)
+        yield Point("optimum", "both", 3, 3)
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ def run(console: Console, points: Points, grid: Grid) -> dict[Point, list[dict[s
 
 def run_point(point: Point, grid: Grid) -> list[dict[str, Any]]:
     """Plan all draws of a point."""
+    if point.experiment == "optimum":
+        return alrahmani_optimum.cases(SMALL * grid.draws, grid.seed)
     draws = []
     for number in range(grid.draws):
         rng = random.Random(f"{grid.seed} {point.name} {number}")  # noqa: S311 - replayable

@@ -18,6 +18,7 @@ from rich.table import Table
 import dovetail as dt
 from dovetail.experiments.alrahmani import DIVISOR, MEMORY, ORDERS, SCENARIOS, SPARSE, STRATEGIES, Grid, Point
 from dovetail.experiments.alrahmani_claims import Results, claims, compared, points, values
+from dovetail.experiments.alrahmani_optimum import STRATEGIES as SMALL_STRATEGIES
 
 LIMITED = {"none": "nothing limited", "both": "both limited", "memory": "memory limited", "cpu": "CPU limited"}
 
@@ -25,7 +26,7 @@ LIMITED = {"none": "nothing limited", "both": "both limited", "memory": "memory 
 def rows(results: Results) -> Iterator[dict[str, Any]]:
     """One row per point and method: medians and quartiles."""
     for point, draws in results.items():
-        for method in draws[0]["plans"]:
+        for method in draws[0]["plans"] if point.experiment != "optimum" else ():
             row: dict[str, Any] = {
                 "experiment": point.experiment,
                 "limited": point.scenario,
@@ -74,6 +75,8 @@ def limits_table(results: Results) -> list[list[str]]:
     """The limits of each point, and the sharing ratio that was drawn."""
     table = []
     for point, draws in results.items():
+        if point.experiment == "optimum":
+            continue
         cells = []
         for resource in ("cpu", "memory"):
             found = [draw["limits"][resource] for draw in draws]
@@ -113,6 +116,30 @@ def delay_table(results: Results) -> list[list[str]]:
         ]
         for strategy in STRATEGIES
     ]
+
+
+def optimum_table(results: Results) -> list[list[str]]:
+    """CPU above the optimum of small cases, and how often no plan was found although there is one."""
+    (point,) = points(results, "optimum")
+    best = values(results[point], "exact", "cpu")
+    feasible = ~np.isnan(best)
+    table = []
+    for strategy in SMALL_STRATEGIES:
+        above = 100 * (values(results[point], strategy, "cpu")[feasible] / best[feasible] - 1)
+        numbers = (np.nanmean(above), np.nanquantile(above, 0.95), np.nanmax(above))
+        optimal = np.mean(above[~np.isnan(above)] < 1e-4)
+        missed = np.mean(np.isnan(above))
+        table.append([strategy, *(f"{max(value, 0.0):.3g} %" for value in numbers), f"{optimal:.1%}", f"{missed:.1%}"])
+    return table
+
+
+def _optimum_text(results: Results) -> str:
+    (point,) = points(results, "optimum")
+    feasible = int(np.sum(~np.isnan(values(results[point], "exact", "cpu"))))
+    return (
+        f"{len(results[point]):,} random sets of two or three queries over three to five streams, with limits around what they need; "
+        f"in {feasible:,} of them a plan exists, as an exact search shows. CPU above the least that any plan within the limits needs:"
+    )
 
 
 def _spread(found: Any, form: str) -> str:
@@ -200,6 +227,11 @@ def _orders_and_times(results: Results) -> list[str]:
         "Milliseconds for ten queries, by predicates per query, on a machine that did other work as well.",
         "![Planning time by predicates](alrahmani-times.png)",
         _markdown(["strategy", *delays], delay_table(results)),
+        "## Distance from the optimum",
+        _optimum_text(results),
+        _markdown(
+            ["strategy", "mean", "95 %", "largest", "optimal", "no plan although there is one"], optimum_table(results)
+        ),
         "## Limits and sharing ratios",
         _markdown(
             ["experiment", "limits", "predicates", "CPU, ms/s", "memory, tuples", "sharing ratio"],
