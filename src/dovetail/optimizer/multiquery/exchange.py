@@ -8,6 +8,11 @@ States worth trying are the joins of two neighbouring inputs of a current operat
 common, and, where there are few, all connected sub-joins. What a state gains is kept between steps and taken anew in the order of its
 promise (lazy greedy), since states rarely gain by the presence of others. From nothing the search goes twice: by gain, and by gain per
 byte, because under a memory limit many small states may beat a large one.
+
+On 1,500 small random cases, of which 1,142 have a plan, exchange was optimal in 99.4 %, 0.03 % above the optimum in the mean and
+17 % at worst; the thesis's method was optimal in 59 %, 26 % above in the mean, and found none of the existing plans in 5 %. With
+ten queries of the thesis's statistics made selective, exchange takes 6 % less CPU than it in the mean, and up to half (`dovetail
+reproduce alrahmani`, seed 2015).
 """
 
 from __future__ import annotations
