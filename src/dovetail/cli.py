@@ -80,7 +80,7 @@ def demo(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="Whose experiments: raghavan.")],
+    paper: Annotated[str, typer.Argument(help="Whose experiments: alrahmani or raghavan.")],
     *,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid: seconds instead of many minutes.")] = False,
     out: Annotated[Path | None, typer.Option(help="Where results go; by default reproduced/<paper>.")] = None,

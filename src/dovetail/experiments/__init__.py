@@ -13,7 +13,10 @@ from rich.console import Console
 
 from dovetail.errors import ConfigError
 
-PAPERS = {"raghavan": "Raghavan et al., Multi-Join Continuous Query Optimization: quality and time of probe orders"}
+PAPERS = {
+    "alrahmani": "Alrahmani, Generating Qualified Plans for Multiple Queries: CPU and memory of shared plans",
+    "raghavan": "Raghavan et al., Multi-Join Continuous Query Optimization: quality and time of probe orders",
+}
 
 
 def reproduce(paper: str, console: Console, out: Path, *, quick: bool = False) -> Path:

@@ -3,7 +3,27 @@
 from dovetail.optimizer import golab
 from dovetail.optimizer.cost import ProbeCost, probe_cost
 from dovetail.optimizer.graph import JoinGraph
+from dovetail.optimizer.multiquery import plan_queries
+from dovetail.optimizer.multiquery.named import NamedGraph
+from dovetail.optimizer.multiquery.trees import binary_tree, tree_cost
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.ordering.golab import general_orders
+from dovetail.optimizer.units import UnitCosts
+from dovetail.plan.explain_global import explain_global
+from dovetail.plan.global_plan import GlobalPlan
 
-__all__ = ["JoinGraph", "ProbeCost", "general_orders", "golab", "order_probes", "probe_cost"]
+__all__ = [
+    "GlobalPlan",
+    "JoinGraph",
+    "NamedGraph",
+    "ProbeCost",
+    "UnitCosts",
+    "binary_tree",
+    "explain_global",
+    "general_orders",
+    "golab",
+    "order_probes",
+    "plan_queries",
+    "probe_cost",
+    "tree_cost",
+]

@@ -1,0 +1,284 @@
+"""Alrahmani: "Generating Qualified Plans for Multiple Queries in Data Stream Systems", chapter 4 (figures 4-1 to 4-11).
+
+Ten queries over twenty streams are planned together in four scenarios: without limits, with a limit on CPU, on memory, on both.
+How much CPU and memory do the plans of the thesis's method (`shared`), of its two baselines (`naive`, `shared-naive`) and of ours
+(`exchange`) take, and how long does planning take? Rates and selectivities are those of the thesis's appendix A, windows are 10
+s, prices are those of its table 4-2, and memory is counted in tuples. Nothing is run: nine predicates would mean 10^15 results
+per second.
+
+What the thesis leaves out, and what we take:
+
+- queries: the appendix's predicates form one tree over all streams. We draw a connected part of it with p / 0.6 predicates, then
+  queries of p connected predicates from that part, until together they have all of it. So the mean over predicates of (queries that
+  have it / queries) is p / (p / 0.6) = 0.6, the sharing ratio, but for rounding. (The printed ratio is always 1 for equal windows.)
+- limits: no figures are printed. The memory limit is `MEMORY` times what naive n-ary joins need, which share nothing; with both
+  limited, the geometric mean of that and of what naive binary trees need. The CPU limit is the tightest of `LADDER` times what
+  naive binary trees need under which `naive` still finds a plan.
+- figures 4-1 and 4-2: 5 queries over the 12 streams of A.1, both limited. Figure 4-11: 2, 4, 8 and 16 predicates are not in the
+  appendix, so rates, selectivities and the tree are drawn from table 4-1's ranges; 16 predicates out of 19 cannot have a ratio
+  below 16 / 19.
+
+With these statistics a tuple finds about 50 partners in each window, so nearly all CPU goes into final results, which no plan avoids.
+To see what plans differ in, two scenarios are run again with every selectivity divided by `DIVISOR`: about one partner each.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+import dovetail as dt
+from dovetail.experiments import alrahmani_optimum
+from dovetail.experiments.points import Points
+
+STRATEGIES = ("naive", "shared-naive", "shared", "exchange")
+ORDERS = ("heaviest", "lightest", "shared-predicate")
+SCENARIOS = {"none": "A.2", "both": "A.3", "memory": "A.4", "cpu": "A.5"}
+"""What is limited, and where its statistics stand."""
+SPARSE = ("none", "both")
+"""Scenarios that are run a second time, with every selectivity divided by `DIVISOR`."""
+DIVISOR = 50
+DELAYS = {2: "none", 4: "memory", 8: "cpu", 16: "both"}
+"""Figure 4-11: predicates, and what is limited."""
+SMALL = 50
+"""Small cases, planned exactly as well, for each draw of the others."""
+WINDOW = 10.0
+RATIO = 0.6
+MEMORY = 1.05
+LADDER = (1.0, 1.005, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0, 8.0)
+Queries: TypeAlias = dict[str, dt.JoinGraph]
+Edge: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is run."""
+
+    draws: int = 30
+    predicates: tuple[int, ...] = (3, 5, 7, 9)
+    delays: tuple[int, ...] = (2, 4, 8, 16)
+    seed: int = 2015
+
+    def points(self) -> Iterator[Point]:
+        """Figures 4-1 and 4-2, then 4-3 to 4-10, then the same with selective predicates, then 4-11, then small cases."""
+        yield Point("orders", "both", 5, 5)
+        for scenario in SCENARIOS:
+            for predicates in self.predicates:
+                yield Point("strategies", scenario, predicates, 10)
+        for scenario in SPARSE:
+            for predicates in self.predicates:
+                yield Point("selective", scenario, predicates, 10)
+        for predicates in self.delays:
+            yield Point("delay", DELAYS[predicates], predicates, 10)
+        yield Point("optimum", "both", 3, 3)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One experiment with one number of predicates per query."""
+
+    experiment: str
+    scenario: str
+    predicates: int
+    queries: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment}-{self.scenario}-{self.predicates:02d}"
+
+
+QUICK = Grid(draws=3, predicates=(3, 5), delays=(2, 4))
+
+
+def reproduce(console: Console, out: Path, *, quick: bool = False) -> Path:
+    """Run what is missing, then write tables, plots and the report; give the report's path."""
+    from dovetail.experiments import alrahmani_plots, alrahmani_report  # noqa: PLC0415 - plots need matplotlib: say so first
+
+    alrahmani_plots.require()
+    grid = QUICK if quick else Grid()
+    results = run(console, Points(out / "points", asdict(grid)), grid)
+    alrahmani_report.show(console, results)
+    alrahmani_plots.draw(results, out)
+    return alrahmani_report.write(results, grid, out)
+
+
+def run(console: Console, points: Points, grid: Grid) -> dict[Point, list[dict[str, Any]]]:
+    """Compute all points that are not there yet."""
+    results = {}
+    todo = list(grid.points())
+    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("planning", total=len(todo))
+        for point in todo:
+            progress.update(task, description=point.name)
+            found = points.read(point.name)
+            if found is None:
+                started = time.perf_counter()
+                found = {"draws": run_point(point, grid)}
+                points.write(point.name, found)
+                if not console.is_terminal:
+                    console.print(f"{point.name}: {time.perf_counter() - started:.1f} s", soft_wrap=True)
+            results[point] = found["draws"]
+            progress.advance(task)
+    return results
+
+
+def run_point(point: Point, grid: Grid) -> list[dict[str, Any]]:
+    """Plan all draws of a point."""
+    if point.experiment == "optimum":
+        return alrahmani_optimum.cases(SMALL * grid.draws, grid.seed)
+    draws = []
+    for number in range(grid.draws):
+        rng = random.Random(f"{grid.seed} {point.name} {number}")  # noqa: S311 - replayable
+        draws.append(run_draw(point, drawn_queries(statistics(point, rng), point, rng)))
+    return draws
+
+
+def run_draw(point: Point, queries: Queries) -> dict[str, Any]:
+    """Plan one set of queries with every strategy, or order, under the limits of its scenario."""
+    limits = limits_of(queries, point.scenario)
+    budget = dt.Budget(limits["cpu"], limits["memory"])
+    if point.experiment == "orders":
+        plans = {order: timed_plan(queries, budget, "shared", order) for order in ORDERS}
+    else:
+        plans = {strategy: timed_plan(queries, budget, strategy) for strategy in STRATEGIES}
+    return {"limits": limits, "ratio": sharing_ratio(queries), "unavoidable": unavoidable(queries), "plans": plans}
+
+
+def timed_plan(
+    queries: Queries, budget: dt.Budget, strategy: str, order: str = "shared-predicate"
+) -> dict[str, Any] | None:
+    """What a plan takes, what it stores and how long it took to find; None if it was not found."""
+    units = dt.optimizer.UnitCosts.thesis()
+    started = time.perf_counter()
+    try:
+        plan = dt.optimizer.plan_queries(queries, budget, strategy, order, units=units)
+    except dt.BudgetError:
+        return None
+    seconds = time.perf_counter() - started
+    shared = sum(len(state.queries) > 1 for state in plan.states)
+    load = {"cpu": plan.cpu_ms_per_second, "memory": plan.memory_bytes}
+    return {**load, "states": len(plan.states), "shared": shared, "seconds": seconds}
+
+
+# -- queries ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Rates of streams and selectivities of the predicates between them."""
+
+    rates: Mapping[str, float]
+    selectivities: Mapping[Edge, float]
+
+
+def appendix() -> list[dict[str, Any]]:
+    """Appendix A of the thesis."""
+    text = files("dovetail.experiments").joinpath("alrahmani_appendix_a.json").read_text(encoding="utf-8")
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
+def statistics(point: Point, rng: random.Random) -> Statistics:
+    """What a point's queries are drawn from: a part of the appendix, or, for figure 4-11, random numbers of its ranges."""
+    if point.experiment == "delay":
+        names = [f"S{number}" for number in range(1, 21)]
+        edges = [(names[rng.randrange(number)], names[number]) for number in range(1, 20)]
+        rates = {name: float(rng.randint(10, 100)) for name in names}
+        return Statistics(rates, {edge: round(rng.uniform(0.01, 0.2), 2) for edge in edges})
+    divisor = DIVISOR if point.experiment == "selective" else 1
+    section = "A.1" if point.experiment == "orders" else SCENARIOS[point.scenario]
+    part = next(
+        each for each in appendix() if (each["section"], each["join_predicates"]) == (section, point.predicates)
+    )
+    return Statistics(
+        {f"S{number}": float(rate) for number, rate in enumerate(part["rates"], start=1)},
+        {(f"S{first}", f"S{second}"): value / divisor for first, second, value in part["selectivities"]},
+    )
+
+
+def drawn_queries(known: Statistics, point: Point, rng: random.Random) -> Queries:
+    """Queries of connected predicates that together have `predicates / RATIO` of them.
+
+    >>> point = Point("strategies", "none", 3, 10)
+    >>> queries = drawn_queries(statistics(point, random.Random(1)), point, random.Random(1))
+    >>> len(queries), sharing_ratio(queries)
+    (10, 0.6)
+    """
+    edges = list(known.selectivities)
+    wanted = min(round(point.predicates / RATIO), len(edges))
+    while True:
+        part = _connected(rng, edges, wanted)
+        drawn = [_connected(rng, part, point.predicates) for _ in range(point.queries)]
+        if {edge for query in drawn for edge in query} == set(part):
+            return {f"q{number}": _graph(known, query) for number, query in enumerate(drawn, start=1)}
+
+
+def _connected(rng: random.Random, edges: Sequence[Edge], count: int) -> list[Edge]:
+    """Some connected edges of a tree."""
+    chosen = [rng.choice(edges)]
+    while len(chosen) < count:
+        reached = {name for edge in chosen for name in edge}
+        chosen.append(rng.choice([edge for edge in edges if len(reached.intersection(edge)) == 1]))
+    return sorted(chosen)
+
+
+def _graph(known: Statistics, edges: Sequence[Edge]) -> dt.JoinGraph:
+    names = sorted({name for edge in edges for name in edge})
+    return dt.JoinGraph(
+        {name: known.rates[name] for name in names},
+        {edge: known.selectivities[edge] for edge in edges},
+        dict.fromkeys(names, WINDOW),
+    )
+
+
+def sharing_ratio(queries: Queries) -> float:
+    """The mean over predicates of the share of queries that have it."""
+    edges = [edge for graph in queries.values() for edge in graph.selectivities]
+    return len(edges) / len(set(edges)) / len(queries)
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------------------------
+
+
+def limits_of(queries: Queries, scenario: str) -> dict[str, Any]:
+    """The limits of a scenario, from what naive n-ary joins and naive binary trees need."""
+    units = dt.optimizer.UnitCosts.thesis()
+    nary = [dt.optimizer.tree_cost(graph, tuple(graph.rates), units) for graph in queries.values()]
+    trees = [dt.optimizer.tree_cost(graph, dt.optimizer.binary_tree(graph), units) for graph in queries.values()]
+    least, most = (sum(load.memory for load in loads) for loads in (nary, trees))
+    memory = {"memory": MEMORY * least, "both": (MEMORY * least * most) ** 0.5}.get(scenario)
+    if scenario not in ("cpu", "both"):
+        return {"cpu": None, "memory": memory}
+    cpu = sum(load.cpu for load in trees)
+    for factor in LADDER:
+        if timed_plan(queries, dt.Budget(cpu * factor, memory), "naive"):
+            return {"cpu": cpu * factor, "memory": memory}
+    raise AssertionError(f"naive finds no plan with {LADDER[-1]} times the CPU of binary trees")
+
+
+def unavoidable(queries: Queries) -> float:
+    """CPU that every plan takes: each window once, and each different query's results once."""
+    units = dt.optimizer.UnitCosts.thesis()
+    different = {frozenset(graph.selectivities): graph for graph in queries.values()}
+    rates = {name: rate for graph in queries.values() for name, rate in graph.rates.items()}
+    results = sum(_result_rate(graph) for graph in different.values())
+    return sum(rates.values()) * units.keep + results * units.join
+
+
+def _result_rate(graph: dt.JoinGraph) -> float:
+    size = 1.0
+    for rate in graph.rates.values():
+        size *= rate * WINDOW
+    for selectivity in graph.selectivities.values():
+        size *= selectivity
+    return size * len(graph.rates) / WINDOW

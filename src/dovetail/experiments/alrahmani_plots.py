@@ -1,0 +1,173 @@
+"""Plots of the experiment with many queries, as PNG files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dovetail.experiments.alrahmani import ORDERS, SCENARIOS, SPARSE, STRATEGIES, Point
+from dovetail.experiments.alrahmani_claims import Numbers, Results, points, values
+from dovetail.experiments.alrahmani_report import LIMITED
+from dovetail.experiments.raghavan_plots import STYLE, require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw", "require"]
+
+# Okabe and Ito's colours, told apart by all readers.
+COLOURS = {"naive": "#E69F00", "shared-naive": "#0072B2", "shared": "#009E73", "exchange": "#D55E00"}
+COLOURS |= {"heaviest": "#E69F00", "lightest": "#0072B2", "shared-predicate": "#009E73"}
+MARKS = {"naive": "s", "shared-naive": "^", "shared": "o", "exchange": "D"}
+FIGURES = {
+    "none": "figures 4-3, 4-4",
+    "both": "figures 4-5, 4-6",
+    "memory": "figures 4-7, 4-8",
+    "cpu": "figures 4-9, 4-10",
+}
+
+
+def draw(results: Results, out: Path) -> None:
+    """Write all plots to a directory."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    style: Any = STYLE  # matplotlib's stubs want every key as a literal
+    figures = {"strategies": _strategies, "avoidable": _avoidable, "selective": _selective, "orders": _orders}
+    with plt.rc_context(style):
+        for name, figure in {**figures, "times": _times}.items():
+            drawn = figure(results)
+            drawn.savefig(out / f"alrahmani-{name}.png")
+            plt.close(drawn)
+
+
+def _strategies(results: Results) -> Any:
+    """Figures 4-3 to 4-10: CPU above, memory below, one column per scenario."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, grid = plt.subplots(2, len(SCENARIOS), figsize=(10, 5), sharex=True, sharey="row", layout="constrained")
+    for column, scenario in enumerate(SCENARIOS):
+        _consumption(results, points(results, "strategies", scenario), grid[:, column])
+        grid[0, column].set_title(f"{LIMITED[scenario]}\n({FIGURES[scenario]})", fontsize=9)
+    _label(figure, grid)
+    return figure
+
+
+def _selective(results: Results) -> Any:
+    """The same with selective predicates."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, grid = plt.subplots(2, len(SPARSE), figsize=(7, 5), sharex=True, sharey="row", layout="constrained")
+    for column, scenario in enumerate(SPARSE):
+        _consumption(results, points(results, "selective", scenario), grid[:, column])
+        _plain_log(grid[1, column])
+        grid[0, column].set_title(LIMITED[scenario])
+    _label(figure, grid)
+    return figure
+
+
+def _consumption(results: Results, chosen: Sequence[Point], column: Any) -> None:
+    for strategy in STRATEGIES:
+        naive = [values(results[point], "naive", "cpu") for point in chosen]
+        cpu = [values(results[point], strategy, "cpu") / base for point, base in zip(chosen, naive, strict=True)]
+        memory = [values(results[point], strategy, "memory") for point in chosen]
+        _band(column[0], chosen, cpu, strategy)
+        _band(column[1], chosen, memory, strategy)
+    column[1].set_yscale("log")
+    column[1].set_xlabel("predicates per query")
+    _ticks(column[0], chosen)
+
+
+def _label(figure: Any, grid: Any) -> None:
+    grid[0, 0].set_ylabel("CPU / naive's")
+    grid[0, 0].set_ylim(0, 1.08)
+    grid[1, 0].set_ylabel("memory, tuples")
+    _legend(figure, grid[0, 0])
+
+
+def _avoidable(results: Results) -> Any:
+    """CPU above the least possible, where sharing results is out of the picture."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, panels = plt.subplots(1, len(SCENARIOS), figsize=(10, 2.9), sharey=True, layout="constrained")
+    for panel, scenario in zip(panels, SCENARIOS, strict=True):
+        chosen = points(results, "strategies", scenario)
+        for strategy in STRATEGIES[1:]:
+            least = [np.array([draw["unavoidable"] for draw in results[point]]) for point in chosen]
+            cpu = [values(results[point], strategy, "cpu") for point in chosen]
+            above = [100 * (used / best - 1) for used, best in zip(cpu, least, strict=True)]
+            _band(panel, chosen, above, strategy)
+        _plain_log(panel)
+        panel.set_title(LIMITED[scenario])
+        panel.set_xlabel("predicates per query")
+        _ticks(panel, chosen)
+    panels[0].set_ylabel("CPU above the least, %")
+    _legend(figure, panels[0])
+    return figure
+
+
+def _orders(results: Results) -> Any:
+    """Figures 4-1 and 4-2: each draw's three orders over their mean."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    (point,) = points(results, "orders")
+    figure, panels = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
+    for panel, field, title in ((panels[0], "cpu", "CPU (figure 4-1)"), (panels[1], "memory", "memory (figure 4-2)")):
+        found = np.array([values(results[point], order, field) for order in ORDERS])
+        relative = found / np.nanmean(found, axis=0)
+        spread = np.random.default_rng(1).uniform(-0.16, 0.16, relative.shape)
+        for row, order in enumerate(ORDERS):
+            panel.plot(row + spread[row], relative[row], ".", color=COLOURS[order], alpha=0.7)
+            panel.plot([row - 0.28, row + 0.28], [np.nanmedian(relative[row])] * 2, color="black", lw=1.4)
+        panel.set_xticks(range(len(ORDERS)), ORDERS)
+        panel.set_title(title)
+    panels[0].set_ylabel("over the mean of the three")
+    return figure
+
+
+def _times(results: Results) -> Any:
+    """Figure 4-11."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, panel = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
+    chosen = points(results, "delay")
+    for strategy in STRATEGIES:
+        _band(panel, chosen, [1e3 * values(results[point], strategy, "seconds") for point in chosen], strategy)
+    _plain_log(panel)
+    panel.set_xscale("log", base=2)
+    panel.set_xticks([point.predicates for point in chosen], [f"{p.predicates}\n{LIMITED[p.scenario]}" for p in chosen])
+    panel.set_xlabel("predicates per query")
+    panel.set_ylabel("ms to plan ten queries")
+    panel.legend(loc="upper left")
+    return figure
+
+
+def _band(panel: Axes, chosen: Sequence[Point], found: Sequence[Numbers], strategy: str) -> None:
+    """Median and middle half by predicates."""
+    apart = 0.016 * (STRATEGIES.index(strategy) - 1.5)  # lines that lie on each other can still be told apart
+    counts = [point.predicates * (1 + apart) for point in chosen]
+    low, middle, high = np.array([np.nanquantile(each, (0.25, 0.5, 0.75)) for each in found]).T
+    panel.fill_between(counts, low, high, color=COLOURS[strategy], alpha=0.16, lw=0)
+    line: dict[str, Any] = {"color": COLOURS[strategy], "marker": MARKS[strategy], "markersize": 4, "lw": 1.4}
+    panel.plot(counts, middle, label=strategy, **line)
+
+
+def _plain_log(panel: Axes) -> None:
+    """A logarithmic axis with few, plain numbers."""
+    from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415
+
+    panel.set_yscale("log")
+    low, high = panel.get_ylim()
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}" if value < 1e5 else f"{value:.0e}")
+
+
+def _ticks(panel: Axes, chosen: Sequence[Point]) -> None:
+    panel.set_xticks([point.predicates for point in chosen])
+
+
+def _legend(figure: Any, panel: Axes) -> None:
+    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=len(STRATEGIES))

@@ -1,0 +1,312 @@
+"""Tables and the report of the experiment with many queries: on the screen, as CSV and JSON, and as one Markdown page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import dovetail as dt
+from dovetail.experiments.alrahmani import DIVISOR, MEMORY, ORDERS, SCENARIOS, SPARSE, STRATEGIES, Grid, Point
+from dovetail.experiments.alrahmani_claims import Results, claims, compared, points, values
+from dovetail.experiments.alrahmani_optimum import STRATEGIES as SMALL_STRATEGIES
+
+LIMITED = {"none": "nothing limited", "both": "both limited", "memory": "memory limited", "cpu": "CPU limited"}
+
+
+def rows(results: Results) -> Iterator[dict[str, Any]]:
+    """One row per point and method: medians and quartiles."""
+    for point, draws in results.items():
+        for method in draws[0]["plans"] if point.experiment != "optimum" else ():
+            row: dict[str, Any] = {
+                "experiment": point.experiment,
+                "limited": point.scenario,
+                "predicates": point.predicates,
+                "method": method,
+                "plans": int(np.sum(~np.isnan(values(draws, method, "cpu")))),
+                "sharing_ratio": round(float(np.mean([draw["ratio"] for draw in draws])), 4),
+            }
+            for field in ("cpu", "memory", "states", "shared", "seconds"):
+                for name, share in (("25", 0.25), ("50", 0.5), ("75", 0.75)):
+                    row[f"{field}_{name}"] = float(f"{np.nanquantile(values(draws, method, field), share):.6g}")
+            yield row
+
+
+def consumption(results: Results, chosen: Sequence[Point]) -> list[list[str]]:
+    """CPU over naive's, CPU over the least possible, memory and states, by predicates and strategy."""
+    table = []
+    for point in chosen:
+        draws = results[point]
+        least = np.array([draw["unavoidable"] for draw in draws])
+        for strategy in STRATEGIES:
+            cpu, memory = values(draws, strategy, "cpu"), values(draws, strategy, "memory")
+            over = 100 * (cpu / least - 1)
+            relative = compared(results, [point], (strategy, "naive"), "cpu")
+            states = (f"{np.nanmedian(values(draws, strategy, field)):.0f}" for field in ("states", "shared"))
+            table.append(
+                [
+                    str(point.predicates),
+                    strategy,
+                    _spread(cpu, ".3g"),
+                    _spread(relative, ".4f"),
+                    _spread(over, ".3g"),
+                    _spread(memory, ".3g"),
+                    " / ".join(states),
+                    _missing(cpu),
+                ]
+            )
+    return table
+
+
+CONSUMPTION = ["predicates", "strategy", "CPU, ms/s", "CPU / naive", "% above least CPU", "memory, tuples"]
+CONSUMPTION += ["states / shared", "no plan"]
+
+
+def limits_table(results: Results) -> list[list[str]]:
+    """The limits of each point, and the sharing ratio that was drawn."""
+    table = []
+    for point, draws in results.items():
+        if point.experiment == "optimum":
+            continue
+        cells = []
+        for resource in ("cpu", "memory"):
+            found = [draw["limits"][resource] for draw in draws]
+            cells.append("none" if found[0] is None else _spread(np.array(found), ".3g"))
+        ratio = np.mean([draw["ratio"] for draw in draws])
+        table.append([point.experiment, LIMITED[point.scenario], str(point.predicates), *cells, f"{ratio:.3f}"])
+    return table
+
+
+def orders_table(results: Results) -> list[list[str]]:
+    """CPU and memory of the three orders."""
+    (point,) = points(results, "orders")
+    table = []
+    for order in ORDERS:
+        cpu, memory = (values(results[point], order, field) for field in ("cpu", "memory"))
+        relative = compared(results, [point], (order, "shared-predicate"), "cpu")
+        states = values(results[point], order, "shared")
+        table.append(
+            [
+                order,
+                _spread(cpu, ".4g"),
+                _spread(relative, ".5f"),
+                _spread(memory, ".3g"),
+                f"{np.nanmean(states):.1f}",
+                _missing(cpu),
+            ]
+        )
+    return table
+
+
+def delay_table(results: Results) -> list[list[str]]:
+    """Planning time in milliseconds."""
+    return [
+        [
+            strategy,
+            *(_spread(1e3 * values(results[point], strategy, "seconds"), ".3g") for point in points(results, "delay")),
+        ]
+        for strategy in STRATEGIES
+    ]
+
+
+def optimum_table(results: Results) -> list[list[str]]:
+    """CPU above the optimum of small cases, and how often no plan was found although there is one."""
+    (point,) = points(results, "optimum")
+    best = values(results[point], "exact", "cpu")
+    feasible = ~np.isnan(best)
+    table = []
+    for strategy in SMALL_STRATEGIES:
+        above = 100 * (values(results[point], strategy, "cpu")[feasible] / best[feasible] - 1)
+        numbers = (np.nanmean(above), np.nanquantile(above, 0.95), np.nanmax(above))
+        optimal = np.mean(above[~np.isnan(above)] < 1e-4)
+        missed = np.mean(np.isnan(above))
+        table.append([strategy, *(f"{max(value, 0.0):.3g} %" for value in numbers), f"{optimal:.1%}", f"{missed:.1%}"])
+    return table
+
+
+def _optimum_text(results: Results) -> str:
+    (point,) = points(results, "optimum")
+    feasible = int(np.sum(~np.isnan(values(results[point], "exact", "cpu"))))
+    return (
+        f"{len(results[point]):,} random sets of two or three queries over three to five streams, with limits around what they need; "
+        f"in {feasible:,} of them a plan exists, as an exact search shows. CPU above the least that any plan within the limits needs:"
+    )
+
+
+def _spread(found: Any, form: str) -> str:
+    """Median, and the middle half."""
+    if np.all(np.isnan(found)):
+        return "-"
+    low, middle, high = (f"{value:{form}}" for value in np.nanquantile(found, (0.25, 0.5, 0.75)))
+    return middle if low == middle == high else f"{middle} ({low} to {high})"
+
+
+def _missing(cpu: Any) -> str:
+    count = int(np.sum(np.isnan(cpu)))
+    return str(count) if count else ""
+
+
+def show(console: Console, results: Results) -> None:
+    """Print the tables."""
+    for scenario in SCENARIOS:
+        table = Table(*CONSUMPTION, title=LIMITED[scenario], box=None)
+        for row in consumption(results, points(results, "strategies", scenario)):
+            table.add_row(*row)
+        console.print(table)
+    table = Table("place", "the thesis", "measured", "", title="The thesis's statements", box=None)
+    for claim in claims(results):
+        table.add_row(claim.place, claim.says, claim.measured, "holds" if claim.holds else "differs")
+    console.print(table)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------------------
+
+
+def write(results: Results, grid: Grid, out: Path) -> Path:
+    """Write `summary.csv`, `summary.json` and `report.md`; give the path of the last."""
+    found = list(rows(results))
+    with (out / "summary.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, found[0])
+        writer.writeheader()
+        writer.writerows(found)
+    (out / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    report = out / "report.md"
+    report.write_text(page(results, grid), encoding="utf-8")
+    return report
+
+
+def page(results: Results, grid: Grid) -> str:
+    """The report."""
+    stated = list(claims(results))
+    compared_rows = [[c.place, c.says, c.measured, "holds" if c.holds else "differs"] for c in stated]
+    reasons = [f"- {c.place}, “{c.says}”: {c.because}." for c in stated if not c.holds]
+    parts = [
+        "# Many queries, one plan: the experiments of Alrahmani",
+        _introduction(grid),
+        "## The thesis's statements, measured",
+        "The figures are plots without printed numbers; these are the statements that the text makes about them.",
+        _markdown(["place", "the thesis", "measured", ""], compared_rows),
+        "Where we differ:\n\n" + ("\n".join(reasons) or "nowhere."),
+        "## Where the CPU goes",
+        _where_it_goes(results),
+        "![CPU and memory by predicates, one column per scenario](alrahmani-strategies.png)",
+        "![CPU above the least possible, by predicates](alrahmani-avoidable.png)",
+    ]
+    for scenario in SCENARIOS:
+        title = f"## {LIMITED[scenario].capitalize().replace('Cpu', 'CPU')} (appendix {SCENARIOS[scenario]})"
+        parts += [title, _markdown(CONSUMPTION, consumption(results, points(results, "strategies", scenario)))]
+    parts += ["## Selective predicates", _selective_text(results)]
+    parts.append("![CPU and memory with selective predicates](alrahmani-selective.png)")
+    for scenario in SPARSE:
+        chosen = points(results, "selective", scenario)
+        parts += [
+            f"### {LIMITED[scenario].capitalize()}, selective",
+            _markdown(CONSUMPTION, consumption(results, chosen)),
+        ]
+    parts += _orders_and_times(results)
+    return "\n\n".join(_wrapped(part) for part in parts) + "\n"
+
+
+def _orders_and_times(results: Results) -> list[str]:
+    delays = [f"{point.predicates} ({LIMITED[point.scenario]})" for point in points(results, "delay")]
+    headings = ["order", "CPU, ms/s", "CPU / shared-predicate", "memory, tuples", "shared states, mean", "no plan"]
+    return [
+        "## The order of queries (figures 4-1 and 4-2)",
+        "![CPU and memory of the three orders](alrahmani-orders.png)",
+        _markdown(headings, orders_table(results)),
+        "## Planning time (figure 4-11)",
+        "Milliseconds for ten queries, by predicates per query, on a machine that did other work as well.",
+        "![Planning time by predicates](alrahmani-times.png)",
+        _markdown(["strategy", *delays], delay_table(results)),
+        "## Distance from the optimum",
+        _optimum_text(results),
+        _markdown(
+            ["strategy", "mean", "95 %", "largest", "optimal", "no plan although there is one"], optimum_table(results)
+        ),
+        "## Limits and sharing ratios",
+        _markdown(
+            ["experiment", "limits", "predicates", "CPU, ms/s", "memory, tuples", "sharing ratio"],
+            limits_table(results),
+        ),
+    ]
+
+
+def _introduction(grid: Grid) -> str:
+    when = datetime.now(UTC).date().isoformat()
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    return (
+        f"Written by `dovetail reproduce alrahmani` (version {dt.__version__}, seed {grid.seed}) on {when} ({machine}).\n\n"
+        f"Ten queries over twenty streams are planned together, {grid.draws} times for each point, with the "
+        "rates and selectivities of "
+        "the thesis's appendix A, windows of 10 s and the prices of its table 4-2; memory is counted in "
+        "tuples. This is the cost model "
+        "alone: nothing is run. Numbers are medians over the draws, with the middle half in brackets.\n\n"
+        "The thesis prints neither its queries nor its limits. Queries are drawn from a connected part of "
+        "the appendix's predicates so "
+        "that the mean over predicates of (queries that have it / queries) is 0.6, as near as whole numbers "
+        "allow. The memory limit is "
+        f"{MEMORY} times what n-ary joins need that share nothing, and, with both limited, the geometric mean of that and of what "
+        "binary trees need that share nothing. The CPU limit is a multiple of what such trees need: the tightest, of a few, "
+        "under which `naive` still finds a plan. All limits are at the end of this page.\n\n"
+        "`naive`, `shared-naive` and `shared` are the thesis's, mended where they do not work as printed; `exchange` is Dovetail's."
+    )
+
+
+def _where_it_goes(results: Results) -> str:
+    chosen = points(results, "strategies")
+    shared = np.concatenate([_above(results, point, "shared") for point in chosen])
+    ours = np.concatenate([_above(results, point, "exchange") for point in chosen])
+    merged = np.concatenate([_above(results, point, "shared-naive") for point in chosen])
+    return (
+        "A tuple finds about 50 partners in each window of the appendix, so the last step of a query "
+        "produces about 50 times as much "
+        "as the one before, and all plans produce the same results. Sharing saves a lot where queries are equal (their results are "
+        "produced once: that is most of what separates `naive` from the others, and it fades as queries get "
+        "longer and fewer of them "
+        "are equal); beyond that, what a plan can save is small. CPU above the least possible (each window "
+        "kept once, each different "
+        f"result produced once), in the median over all scenarios: shared-naive {np.nanmedian(merged):.2f} %, shared "
+        f"{np.nanmedian(shared):.2f} %, exchange {np.nanmedian(ours):.2f} %."
+    )
+
+
+def _above(results: Results, point: Point, strategy: str) -> Any:
+    least = np.array([draw["unavoidable"] for draw in results[point]])
+    return 100 * (values(results[point], strategy, "cpu") / least - 1)
+
+
+def _selective_text(results: Results) -> str:
+    chosen = points(results, "selective")
+    shared, ours, rival = (
+        np.median(compared(results, chosen, pair, "cpu"))
+        for pair in (("shared", "naive"), ("exchange", "naive"), ("exchange", "shared"))
+    )
+    gain = compared(results, chosen, ("exchange", "shared"), "cpu")
+    return (
+        f"The same with every selectivity divided by {DIVISOR}: a tuple finds about one partner in each "
+        "window, as joins on keys do. Now "
+        f"plans differ. In the median shared takes {shared:.2f} of naive's CPU, exchange {ours:.2f}; exchange over shared: median "
+        f"{rival:.3f}, mean {np.mean(gain):.3f}, at best {np.min(gain):.3f}."
+    )
+
+
+def _wrapped(part: str) -> str:
+    """Prose in lines of a readable length; tables, pictures and headings as they are."""
+    if part.startswith(("|", "!", "#")):
+        return part
+    lines = [fill(line, 92, subsequent_indent="  " if line.startswith("- ") else "") for line in part.split("\n")]
+    return "\n".join(lines)
+
+
+def _markdown(headings: Sequence[str], table: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---", *(["---"] * (len(headings) - 1))], *table]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,174 @@
+"""What plans cost: equations 2-1 to 2-6 of Alrahmani, for any mix of n-ary joins, binary joins and stored sub-joins.
+
+    CPU     C_i + C_d for every tuple that enters a window or a stored sub-join, C_j for every tuple that a join produces
+    memory  the tuples in all windows and stored sub-joins, in bytes
+
+A join over inputs that are sub-joins themselves produces, from the new tuples of input i along its path, pace_i · Σ_k f(S_k),
+where S_k are the sets of base inputs that the path has joined and f is their size: 2-1 (all binary), 2-3 (no sub-joins) and 2-5
+(both) are instances. C_j is charged per produced tuple, final results included. The orders are the cheapest (the thesis takes
+Viglas's greedy ones; its printed equations hold for the orders of its figure 2-4).
+
+A query with smaller windows than a stored sub-join that it reads pays for all that a probe of the sub-join finds, and goes on
+with what lies in its own windows. Base windows are in order of time, so there a probe never sees what is outside (largest window
+only, 2.1.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+from typing import TypeAlias
+
+from dovetail.optimizer.indexed import Group, Indexed, members
+from dovetail.optimizer.multiquery.workload import NumberedQuery, Target, Workload
+from dovetail.optimizer.ordering.task import Task
+from dovetail.optimizer.ordering.weave import weave
+from dovetail.optimizer.units import UnitCosts
+from dovetail.plan.global_plan import Load
+
+Parts: TypeAlias = tuple[Target, ...]
+"""The inputs of an operator: base windows and stored sub-joins."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCost:
+    """An operator's orders, and what they produce."""
+
+    paths: tuple[tuple[int, ...], ...]
+    """For each input all inputs by place, itself first."""
+    produced: float
+    """Per second."""
+
+
+class CostModel:
+    """Prices for the operators and states of a workload; every answer is remembered."""
+
+    def __init__(self, workload: Workload, units: UnitCosts) -> None:
+        self.workload = workload
+        self.units = units
+        self._joins: dict[tuple[int, tuple[float, ...], Parts], JoinCost] = {}
+        self._states: dict[Target, Load] = {}
+
+    def join(self, target: Target, parts: Parts) -> JoinCost:
+        """The cheapest orders of an operator that produces `target` from `parts`."""
+        key = (target.signature, target.spans, parts)
+        if key not in self._joins:
+            self._joins[key] = self._price(target, parts)
+        return self._joins[key]
+
+    def cpu(self, target: Target, parts: Parts) -> float:
+        """Milliseconds per second that an operator joins; its windows and states are priced apart."""
+        return self.join(target, parts).produced * self.units.join
+
+    def state(self, target: Target) -> Load:
+        """What it takes to keep a target: inserting, deleting, bytes."""
+        if target not in self._states:
+            size, rate = self.workload.size(target), self.workload.rate(target)
+            bytes_each = self.units.state_bytes(target.mask.bit_count())
+            self._states[target] = Load(rate * self.units.keep, size * bytes_each)
+        return self._states[target]
+
+    def window(self, stream: str, span: float) -> Load:
+        """What it takes to keep a stream's window."""
+        rate = self.workload.stream_rate(stream)
+        return Load(rate * self.units.keep, rate * span * self.units.window_bytes(stream))
+
+    def spans(self, targets: Iterable[Target]) -> dict[str, float]:
+        """The streams that some operators read, each with the largest window that one of them has on it."""
+        spans: dict[str, float] = {}
+        for target in targets:
+            for source, span in self.workload.spans_of(target).items():
+                stream = self.workload.sources[source].stream
+                spans[stream] = max(span, spans.get(stream, 0.0))
+        return spans
+
+    def windows(self, targets: Iterable[Target]) -> Load:
+        """What it takes to keep the windows of some operators, shared between them."""
+        return total(self.window(stream, span) for stream, span in self.spans(targets).items())
+
+    def least_windows(self) -> Load:
+        """What it takes to keep the windows that all queries have: no plan that shares them keeps less."""
+        queries = range(len(self.workload.queries))
+        return self.windows(self.workload.target(query, self.workload.queries[query].all) for query in queries)
+
+    def base_parts(self, target: Target) -> Parts:
+        """The inputs of an n-ary join over base windows only."""
+        return self.parts(target, ())
+
+    def parts(self, target: Target, states: Collection[Target]) -> Parts:
+        """The inputs of an operator that reads some sub-joins, and base windows for the rest; in order of their first input."""
+        left, placed = target.mask, list[tuple[int, Target]]()
+        for state in states:
+            mask = self.workload.place(state.signature, target.query)
+            placed.append((mask & -mask, state))
+            left &= ~mask
+        spans = self.workload.spans_of(target)
+        for number in members(left):
+            placed.append((1 << number, self.workload.target(target.query, 1 << number, spans)))
+        return tuple(part for _, part in sorted(placed, key=lambda pair: pair[0]))
+
+    # -- one operator -------------------------------------------------------------------------------------------------------------
+
+    def _price(self, target: Target, parts: Parts) -> JoinCost:
+        workload = self.workload
+        query = workload.queries[target.query]
+        masks = [workload.place(part.signature, target.query) for part in parts]
+        spans = workload.spans_of(target)
+        inside = [workload.target(target.query, mask, spans) for mask in masks]
+        sizes = [workload.size(part) for part in inside]
+        graph = _coarse(query, masks, sizes, [workload.rate(part) for part in inside])
+        found = weave(Task(graph, "produced", cross_products=False, shape=_shape(graph)))
+        # Sizes are known for the query's own windows; the target's may be larger.
+        wider = [size / query.size(mask) for size, mask in zip(sizes, masks, strict=True)]
+        # A sub-join stored with larger windows than ours gives more than goes on.
+        surplus = [workload.size(part) / size for part, size in zip(parts, sizes, strict=True)]
+        produced = 0.0
+        for path in found.paths:
+            joined, scale, grown = masks[path[0]], wider[path[0]], 0.0
+            for number in path[1:]:
+                joined |= masks[number]
+                scale *= wider[number]
+                grown += query.size(joined) * scale * surplus[number]
+            produced += grown / graph.windows[path[0]]
+        return JoinCost(tuple(tuple(path) for path in found.paths), produced)
+
+
+def _coarse(query: NumberedQuery, masks: Sequence[int], sizes: Sequence[float], rates: Sequence[float]) -> Indexed:
+    """The join graph over some sub-joins of a query: edges between two of them multiply, a common key has the least count inside."""
+    count, graph = len(masks), query.graph
+    factors = [[1.0] * count for _ in masks]
+    near = [0] * count
+    for first, second in combinations(range(count), 2):
+        if query.linked(masks[first]) & masks[second]:
+            rows = (graph.factors[number] for number in members(masks[first]))
+            factor = prod(row[other] for row in rows for other in members(masks[second]))
+            factors[first][second] = factors[second][first] = factor
+        if query.neighbours(masks[first]) & masks[second]:
+            near[first] |= 1 << second
+            near[second] |= 1 << first
+    groups = [
+        Group({place: group.least(mask) for place, mask in enumerate(masks) if mask & group.members})
+        for group in graph.groups
+    ]
+    windows = [size / rate for size, rate in zip(sizes, rates, strict=True)]
+    return Indexed(tuple(map(str, range(count))), rates, windows, factors, near, groups)
+
+
+def _shape(graph: Indexed) -> str:
+    """What decides the method: a tree is ordered by TreeOpt. Conditions that lead nowhere close cycles, too."""
+    pairs = sum(
+        bool(graph.near[first] >> second & 1) or graph.factors[first][second] != 1.0
+        for first, second in combinations(range(graph.count), 2)
+    )
+    return "acyclic" if pairs == graph.count - 1 else "cyclic"
+
+
+def total(loads: Iterable[Load]) -> Load:
+    """The sum of what several things use."""
+    cpu = memory = 0.0
+    for load in loads:
+        cpu += load.cpu
+        memory += load.memory
+    return Load(cpu, memory)

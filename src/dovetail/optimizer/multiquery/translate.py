@@ -1,0 +1,123 @@
+"""From bound queries to named graphs: aliases become sources, conditions become texts over sources.
+
+A source is a stream with the filters on it, in any order and spelling that binds to the same expression; aliases do not matter. A
+sub-join of two queries is the same, and may be shared, if after this renaming its sources are equal and so are the equalities and
+conditions between them: exactly the ones that both queries have among these inputs, those implied by a common key included.
+
+- Of a stream that a query joins with itself, entries with equal filters are told apart by number, those that meet more other streams
+  first. Only entries with the same number share, so a possible sharing may be missed, but never a wrong one made.
+- A count window belongs to the source, since `[ROWS 5]` of a stream is not a part of its `[ROWS 10]` after other filters. Such a
+  source is never part of a stored sub-join.
+- Filters with different texts make different sources, even if one implies the other.
+- Selectivities are the graph's. Where hints give one predicate two values under different aliases, the plan is still right, and its
+  estimate takes one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dovetail.optimizer.graph import JoinGraph
+from dovetail.optimizer.multiquery.named import NamedGraph, NamedPredicate
+from dovetail.plan.global_plan import Source
+from dovetail.query.expressions import Call, Column, Expression, Literal, aliases
+from dovetail.query.model import CountWindow, JoinQuery, StreamRef
+
+_TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+_SYMMETRIC = {"eq", "ne", "null_safe_eq", "and", "or"}
+_INFIX = {
+    "lt": "<",
+    "gt": ">",
+    "le": "<=",
+    "ge": ">=",
+    "eq": "=",
+    "ne": "<>",
+    "null_safe_eq": "<=>",
+    "and": "AND",
+    "or": "OR",
+}
+_INFIX |= {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "modulo": "%"}
+_PLAIN = {"int32", "int64", "double", "string", "bool"}
+"""Types of literals that go without saying: the other side of the operation has the same."""
+
+
+def named_query(query: JoinQuery, graph: JoinGraph) -> NamedGraph:
+    """Name the inputs and predicates of a bound query; `graph` is its join graph over aliases (`query_graph.join_graph`)."""
+    sources = _sources(query)
+    names = {alias: source.name for alias, source in sources.items()}
+    expressions = [condition.expression for condition in query.conditions]
+    expressions += [edge.expression for edge in query.inexact_equalities]
+    predicates = tuple(
+        NamedPredicate(frozenset(aliases(expression)), text_of(expression, names)) for expression in expressions
+    )
+    keys = []
+    for group in query.classes:
+        texts = {alias: sorted(text_of(key, names) for key in group.of(alias)) for alias in query.aliases}
+        keys.append({alias: " = ".join(found) for alias, found in texts.items() if found})
+    return NamedGraph(graph, sources, predicates, tuple(keys))
+
+
+def text_of(expression: Expression, names: Mapping[str, str]) -> str:
+    """Write an expression over the names of sources; conditions that differ only in the order of their sides look the same.
+
+    >>> import pyarrow as pa
+    >>> small, large = Column("a", "x", pa.int64()), Column("b", "x", pa.int64())
+    >>> text_of(Call("gt", (large, small), pa.bool_()), {"a": "s", "b": "t"})
+    's.x < t.x'
+    """
+    if isinstance(expression, Column):
+        name = names[expression.alias]
+        return f"{f'[{name}]' if ' ' in name else name}.{expression.name}" if name else expression.name
+    if not isinstance(expression, Call):
+        plain = str(expression.type) in _PLAIN
+        return repr(expression.value) if plain else f"{expression.type} {expression.value!r}"
+    arguments, operation = expression.arguments, expression.operation
+    if operation in _TURNED or operation in _SYMMETRIC:
+        arguments = tuple(sorted(arguments, key=lambda each: (isinstance(each, Literal), text_of(each, names))))
+        operation = operation if arguments[0] is expression.arguments[0] else _TURNED.get(operation, operation)
+    inner = [text_of(each, names) for each in arguments]
+    if operation in _INFIX and len(inner) == 2:
+        nested = [f"({text})" if _is_infix(each) else text for text, each in zip(inner, arguments, strict=True)]
+        return f" {_INFIX[operation]} ".join(nested)
+    return f"{operation}({', '.join([*inner, str(expression.type)] if operation == 'cast' else inner)})"
+
+
+def _is_infix(expression: Expression) -> bool:
+    return isinstance(expression, Call) and expression.operation in _INFIX
+
+
+def _sources(query: JoinQuery) -> dict[str, Source]:
+    """What each alias is; those that are the same stream with the same filters are numbered."""
+    filters = {ref.alias: _filters(query, ref) for ref in query.refs}
+    labels = {ref.alias: _label(ref, filters[ref.alias]) for ref in query.refs}
+    found = {}
+    for ref in query.refs:
+        twins = [alias for alias in query.aliases if labels[alias] == labels[ref.alias]]
+        number = sorted(twins, key=lambda alias: _look(query, alias, labels)).index(ref.alias) + 1
+        name = labels[ref.alias] if number == 1 else f"{labels[ref.alias]} #{number}"
+        storable = not isinstance(ref.window, CountWindow)
+        found[ref.alias] = Source(name, ref.stream, filters[ref.alias], number, storable)
+    return found
+
+
+def _filters(query: JoinQuery, ref: StreamRef) -> tuple[str, ...]:
+    names = {ref.alias: ""}
+    return tuple(sorted(text_of(each.expression, names) for each in query.filters if each.aliases == (ref.alias,)))
+
+
+def _label(ref: StreamRef, filters: tuple[str, ...]) -> str:
+    label = ref.stream
+    if isinstance(ref.window, CountWindow):
+        per = f" per {ref.window.partition_by}" if ref.window.partition_by else ""
+        label += f" [last {ref.window.rows}{per}]"
+    return f"{label} where {' and '.join(filters)}" if filters else label
+
+
+def _look(query: JoinQuery, alias: str, labels: Mapping[str, str]) -> tuple[int, list[str]]:
+    """What tells an entry of a self-join from its twins: how many other streams it meets, most first, and its conditions."""
+    names = {**labels, alias: "this"}
+    expressions = [edge.expression for edge in query.equalities]
+    expressions += [condition.expression for condition in query.conditions]
+    own = [expression for expression in expressions if alias in aliases(expression)]
+    met = {query.ref(other).stream for expression in own for other in aliases(expression)}
+    return -len(met), sorted(text_of(expression, names) for expression in own)

@@ -1,0 +1,148 @@
+"""The experiment with many queries: draws are as described, limits are kept, the report says what it compares with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from dovetail.cli import app
+from dovetail.experiments import PAPERS, alrahmani, alrahmani_plots, alrahmani_report
+from dovetail.experiments.alrahmani import ORDERS, SCENARIOS, STRATEGIES, Grid, Point, run
+from dovetail.experiments.alrahmani_claims import claims, compared, points
+from dovetail.experiments.points import Points
+
+TINY = Grid(draws=2, predicates=(3,), delays=(2,))
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[Point, list[dict[str, Any]]], Path]:
+    out = tmp_path_factory.mktemp("alrahmani")
+    return run(quiet(), Points(out / "points", asdict(TINY)), TINY), out
+
+
+def test_the_grid_is_the_thesis() -> None:
+    found = list(Grid().points())
+    assert found[0] == Point("orders", "both", 5, 5)
+    assert {(point.scenario, point.predicates) for point in found if point.experiment == "strategies"} == {
+        (scenario, count) for scenario in SCENARIOS for count in (3, 5, 7, 9)
+    }
+    assert [point.predicates for point in points({each: [] for each in found}, "delay")] == [2, 4, 8, 16]
+    assert Grid().draws == 30
+
+
+def test_the_appendix_is_whole() -> None:
+    parts = alrahmani.appendix()
+    assert len(parts) == 17
+    assert [len(part["rates"]) for part in parts] == [12] + [20] * 16
+    assert all(len(part["selectivities"]) == len(part["rates"]) - 1 for part in parts)  # a tree over all streams
+
+
+@pytest.mark.parametrize("point", list(Grid().points())[:-1], ids=lambda point: point.name)
+def test_queries_have_the_sharing_ratio(point: Point) -> None:
+    rng = random.Random(3)
+    known = alrahmani.statistics(point, rng)
+    queries = alrahmani.drawn_queries(known, point, rng)
+    assert len(queries) == point.queries
+    assert all(len(graph.selectivities) == point.predicates for graph in queries.values())
+    assert all(graph.shape in ("linear", "star", "acyclic") for graph in queries.values())
+    # p predicates of round(p / 0.6), or of all 19.
+    wanted = point.predicates / min(round(point.predicates / 0.6), len(known.selectivities))
+    assert alrahmani.sharing_ratio(queries) == pytest.approx(wanted)
+    assert point.predicates == 16 or abs(wanted - 0.6) < 0.07
+
+
+def test_limits_are_kept(tiny: Any) -> None:
+    results, _ = tiny
+    for point, draws in list(results.items())[:-1]:
+        for draw in draws:
+            assert list(draw["plans"]) == list(ORDERS if point.experiment == "orders" else STRATEGIES)
+            assert (draw["limits"]["cpu"] is not None) == (point.scenario in ("cpu", "both"))
+            assert (draw["limits"]["memory"] is not None) == (point.scenario in ("memory", "both"))
+            for plan in filter(None, draw["plans"].values()):
+                for resource, limit in draw["limits"].items():
+                    assert limit is None or plan[resource] <= limit * (1 + 1e-6)
+                assert plan["cpu"] >= draw["unavoidable"] * (1 - 1e-9)
+            if point.experiment != "orders":
+                assert draw["plans"]["naive"] is not None
+                assert draw["plans"]["exchange"]["cpu"] <= draw["plans"]["naive"]["cpu"]
+
+
+def test_a_run_goes_on_where_it_stopped(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, out = tiny
+    computed: list[Point] = []
+
+    def noted(point: Point, _: Grid) -> list[dict[str, Any]]:
+        computed.append(point)
+        return []
+
+    monkeypatch.setattr(alrahmani, "run_point", noted)
+    (out / "points" / "strategies-none-03.json").rename(out / "kept")
+    again = run(quiet(), Points(out / "points", asdict(TINY)), TINY)
+    (out / "kept").rename(out / "points" / "strategies-none-03.json")
+    assert [point.name for point in computed] == ["strategies-none-03"]
+    assert again[Point("orders", "both", 5, 5)] == results[Point("orders", "both", 5, 5)]
+
+
+def test_the_report_compares_with_every_figure(tiny: Any) -> None:
+    results, out = tiny
+    text = alrahmani_report.write(results, TINY, out).read_text(encoding="utf-8")
+    places = {claim.place for claim in claims(results)}
+    for number in (1, 2, 3, 4, 5, 6, 8, 9, 10, 11):
+        assert any(f"4-{number}" in place for place in places)
+    for claim in claims(results):
+        assert f"| {claim.place} | {claim.says} | {claim.measured} | {'holds' if claim.holds else 'differs'} |" in text
+    assert all(len(line) < 100 for line in text.splitlines() if not line.startswith(("|", "!")))
+    with (out / "summary.csv").open(encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    assert len(found) == len(ORDERS) + (len(results) - 2) * len(STRATEGIES)
+
+
+def test_small_cases_are_compared_with_the_optimum(tiny: Any) -> None:
+    results, _ = tiny
+    (point,) = points(results, "optimum")
+    assert len(results[point]) == alrahmani.SMALL * TINY.draws
+    found = {row[0]: row for row in alrahmani_report.optimum_table(results)}
+    assert list(found) == ["exchange", "shared", "shared-naive", "naive"]
+    assert found["exchange"][-1] == "0.0%"  # it finds a plan whenever there is one
+    for draw in results[point]:
+        best = draw["plans"]["exact"]
+        for plan in draw["plans"].values():
+            assert plan is None or (best is not None and best["cpu"] <= plan["cpu"] * (1 + 1e-9))
+
+
+def test_ratios_leave_out_draws_without_a_plan() -> None:
+    point = Point("strategies", "none", 3, 10)
+    draws: list[dict[str, Any]] = [
+        {"plans": {"a": {"cpu": 2.0}, "b": {"cpu": 4.0}}},
+        {"plans": {"a": None, "b": {"cpu": 1.0}}},
+    ]
+    assert list(compared({point: draws}, [point], ("a", "b"), "cpu")) == [0.5]
+
+
+@pytest.mark.slow
+def test_plots_are_drawn(tiny: Any) -> None:
+    pytest.importorskip("matplotlib")
+    results, out = tiny
+    alrahmani_plots.require()
+    alrahmani_plots.draw(results, out)
+    for name in ("strategies", "avoidable", "selective", "orders", "times"):
+        assert (out / f"alrahmani-{name}.png").stat().st_size > 5_000
+
+
+def test_the_command_knows_the_paper(tmp_path: Path) -> None:
+    assert "alrahmani" in PAPERS
+    refused = CliRunner().invoke(app, ["reproduce", "nobody", "--out", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert "'alrahmani'" in refused.output

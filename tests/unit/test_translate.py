@@ -1,0 +1,148 @@
+"""Queries in SQL share what means the same, and nothing else."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail.optimizer.multiquery.named import NamedGraph, named
+from dovetail.optimizer.multiquery.translate import named_query
+from dovetail.optimizer.multiquery.workload import workload_of
+from dovetail.optimizer.query_graph import join_graph
+from dovetail.plan.global_plan import GlobalPlan, Source
+from dovetail.query.sql import parse_query
+from dovetail.schema import StreamSchema
+
+COLUMNS = pa.schema(
+    [
+        ("ts", pa.timestamp("us", tz="UTC")),
+        *((name, pa.int64()) for name in "xyz"),
+        ("i", pa.int32()),
+        ("t", pa.string()),
+    ]
+)
+STREAMS = {
+    name: StreamSchema(name, COLUMNS, "ts", 0, rate=rate) for name, rate in {"a": 20.0, "b": 10.0, "c": 5.0}.items()
+}
+
+
+def asked(sql: str, window: str = "RANGE 10 SECONDS") -> NamedGraph:
+    """A query without its SELECT; a bare entry of FROM gets a window."""
+    tables, _, where = sql.partition(" WHERE ")
+    entries = [entry if "[" in entry else f"{entry} [{window}]" for entry in tables.split(", ")]
+    first = entries[0].split()[1]
+    query = parse_query("q", f"SELECT {first}.x AS x FROM {', '.join(entries)} WHERE {where}", STREAMS)
+    return named_query(query, join_graph(query, STREAMS, {}))
+
+
+def planned(*queries: str) -> GlobalPlan:
+    return dt.optimizer.plan_queries({f"q{number}": asked(sql) for number, sql in enumerate(queries)}, None)
+
+
+def shared(*queries: str) -> set[tuple[str, ...]]:
+    return {state.sources for state in planned(*queries).states if len(state.queries) > 1}
+
+
+def common(larger: str, smaller: str) -> bool:
+    """Whether all of one query is a sub-join of another."""
+    workload = workload_of({"larger": asked(larger), "smaller": asked(smaller)})
+    return bool(workload.place(workload.signature(1, workload.queries[1].all), 0))
+
+
+THIRD = "a a, b b, c c WHERE a.x = b.x AND b.y = c.y"
+
+
+def test_aliases_do_not_matter() -> None:
+    assert planned("a a, b b WHERE a.x = b.x", "b k, a l WHERE k.x = l.x").results[0].queries == ("q0", "q1")
+    found = planned(THIRD, "b p, c q, a r WHERE p.y = q.y AND p.x = r.x")
+    assert found.answer("q0").result == found.answer("q1").result
+    assert found.answer("q1").aliases == {"a": "r", "b": "p", "c": "q"}
+
+
+def test_a_common_sub_join_is_shared() -> None:
+    assert ("b", "c") in shared(THIRD, "b k, c l WHERE k.y = l.y")
+
+
+def test_filters_are_part_of_a_source() -> None:
+    assert shared("a a, b b, c c WHERE a.x = b.x AND b.y = c.y AND b.z > 5", "b k, c l WHERE k.y = l.y") == set()
+    found = planned(
+        "b b, c c WHERE b.y = c.y AND b.z > 5 AND b.x = 3", "b k, c l WHERE l.y = k.y AND 3 = k.x AND 5 < k.z"
+    )
+    assert found.answer("q0").result == found.answer("q1").result
+    (source,) = (source for source in found.sources.values() if source.stream == "b")
+    assert source == Source("b where x = 3 and z > 5", "b", ("x = 3", "z > 5"))
+    # One window, whatever the filters.
+    assert [
+        window.stream for window in planned("b b, c c WHERE b.y = c.y AND b.z > 5", "b b, c c WHERE b.y = c.y").windows
+    ] == [
+        "b",
+        "c",
+    ]
+
+
+def test_the_same_streams_on_other_columns_are_another_join() -> None:
+    assert shared(THIRD, "b k, c l WHERE k.x = l.y") == set()
+    assert shared(THIRD, "b k, c l WHERE k.y = l.y AND k.z < l.z") == set()
+
+
+def test_conditions_may_be_turned_round() -> None:
+    first, second = "b b, c c WHERE b.y = c.y AND b.z < c.z", "c l, b k WHERE k.y = l.y AND l.z > k.z"
+    found = planned(first, second)
+    assert found.answer("q0").result == found.answer("q1").result
+    assert found.top("q0").predicates == ("b.z < c.z", "b.y = c.y")
+    assert len(planned(first, second.replace(">", ">=")).results) == 2
+
+
+def test_an_equality_that_a_common_key_implies_is_the_same() -> None:
+    chain, pair = "a a, b b, c c WHERE a.x = b.x AND b.x = c.x", "a l, c k WHERE k.x = l.x"
+    assert common(chain, pair)
+    assert not common(chain.replace("b.x = c.x", "b.y = c.x"), pair)
+
+
+def test_casts_tell_keys_apart() -> None:
+    found = planned("a a, b b WHERE a.i = b.i", "a a, b b WHERE a.i = b.x")
+    assert len(found.results) == 2
+
+
+def test_windows_of_time_share_the_largest() -> None:
+    queries = {
+        "short": asked("b b, c c WHERE b.y = c.y", "RANGE 10 SECONDS"),
+        "long": asked("b b, c c WHERE b.y = c.y", "RANGE 1 MINUTE"),
+    }
+    found = dt.optimizer.plan_queries(queries)
+    assert found.answer("short").result == found.answer("long").result
+    assert found.narrowed("short") == {"b": 10, "c": 10}
+
+
+def test_count_windows_are_part_of_a_source_and_never_stored() -> None:
+    counted = "a a, b b [ROWS 100], c c WHERE a.x = b.x AND b.y = c.y"
+    found = planned(counted, counted, counted.replace("100", "50"))
+    assert found.answer("q0").result == found.answer("q1").result
+    assert found.answer("q2").result != found.answer("q0").result
+    assert all("last" not in source for state in found.states for source in state.sources)
+    assert {source.name for source in found.sources.values() if not source.storable} == {"b [last 100]", "b [last 50]"}
+
+
+def test_a_stream_joined_with_itself() -> None:
+    twice = "b k, b l, a a WHERE k.x = l.y AND a.z = l.z"
+    found = planned(twice, THIRD)
+    assert found.answer("q0").aliases == {"a": "a", "b": "l", "b #2": "k"}
+    assert [window.stream for window in found.windows] == ["a", "b", "c"]
+    # The entry that meets the other stream has the stream's own name, so that it can share.
+    assert common(twice, "a m, b n WHERE n.z = m.z")
+    assert not common(twice, "a m, b n WHERE n.x = m.z")
+
+
+def test_numbers_of_equal_entries_do_not_depend_on_their_place() -> None:
+    found = planned("b k, b l WHERE k.x = l.y", "b n, b m WHERE m.x = n.y")
+    assert found.answer("q0").result == found.answer("q1").result
+
+
+def test_a_named_graph_must_name_each_input_once() -> None:
+    graph = dt.JoinGraph({"A": 1, "B": 1}, {("A", "B"): 0.1}, {"A": 1, "B": 1})
+    with pytest.raises(dt.PlanError, match="sources are given for 'A'; the inputs are 'A', 'B'"):
+        NamedGraph(graph, {"A": Source("A", "A")}, (), ())
+    with pytest.raises(dt.PlanError, match=r"(?s)two inputs are the same source.*occurrence"):
+        NamedGraph(graph, {"A": Source("s", "s"), "B": Source("s", "s")}, (), ())
+    assert [predicate.text for predicate in named(graph).predicates] == ["A-B 0.1"]
