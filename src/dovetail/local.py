@@ -75,8 +75,8 @@ class LocalSession:
         self._catalog = Catalog()
         self._hints: dict[frozenset[str], float] = {}
         self._choices: dict[str, PlanChoices] = {}
-        replan = Replanner(self._catalog.streams, self._config, self._choices)
-        self._engine = ShardEngine(self._config, replan=replan)
+        self._replan = Replanner(self._catalog.streams, self._config, self._choices)
+        self._engine = ShardEngine(self._config, replan=self._replan)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 
