@@ -1,0 +1,69 @@
+"""Compare what plans are expected to cost with what they do cost, stage by stage, on the workloads of the other benchmarks.
+
+Three and five streams on one key, and a chain of three on two keys, run in one process. `explain` then holds for each stage of each
+input's path the rows and microseconds per new tuple, expected and measured: estimates are those of the last time that orders were
+considered, from measured selectivities and this machine's unit costs. The goal is a factor of two at every stage.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import dovetail as dt
+from dovetail.calibrate import calibrate
+
+sys.path.insert(0, str(Path(__file__).parent))
+import engine
+
+WORKLOADS = {"3-way": ["k", "k"], "5-way": ["k"] * 4, "chain": ["k", "j"]}
+ROWS = 150_000
+PUSH = 10_000
+console = Console(width=120)
+
+
+def run(keys: list[str]) -> dt.LocalSession:
+    names = [f"s{number}" for number in range(len(keys) + 1)]
+    tables = {}
+    session = dt.LocalSession()
+    for number, name in enumerate(names):
+        other = engine.generate(ROWS, number, len(names), seed=2).column("k")
+        tables[name] = engine.generate(ROWS, number, len(names)).add_column(2, "j", other)
+        session.stream(name, tables[name].schema, "ts", rate=float(engine.RATE))
+    equal = [f"{a}.{key} = {b}.{key}" for (a, b), key in zip(pairwise(names), keys, strict=True)]
+    for condition in equal:
+        session.selectivity(condition, 1 / engine.KEYS)
+    windows = ", ".join(f"{name} [RANGE {engine.WINDOW_SECONDS} SECONDS]" for name in names)
+    session.query("q", f"SELECT * FROM {windows} WHERE {' AND '.join(equal)}")
+    step = PUSH // len(names)
+    for first in range(0, ROWS, step):
+        session.push({name: table.slice(first, step) for name, table in tables.items()})
+    return session
+
+
+def main() -> None:
+    console.print(str(calibrate(again=True)))
+    table = Table("workload", "stage", "rows expected", "measured", "us expected", "measured", title="Per new tuple")
+    worst = {"rows": 1.0, "us": 1.0}
+    for workload, keys in WORKLOADS.items():
+        session = run(keys)
+        explained: Any = session.explain("dict")
+        for driver, stages in explained["queries"]["q"]["paths"].items():
+            for stage in stages[1:]:
+                figures = []
+                for kind, least in worst.items():
+                    expected, measured = stage["expected"][kind], stage["measured"][kind]
+                    worst[kind] = max(least, expected / measured, measured / expected)
+                    figures += [f"{expected:.3f}", f"{measured:.3f}"]
+                table.add_row(workload, f"new {driver} meets {stage['alias']}", *figures)
+    console.print(table)
+    console.print(f"worst factor: rows {worst['rows']:.2f}, time {worst['us']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
