@@ -101,7 +101,7 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
     return {
         "spark.master": f"local[{cores},{_FAILURES}]",
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:GCTimeRatio=9",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.log.level": "ERROR",

@@ -36,7 +36,7 @@ from dovetail.spark.log import Log, Manifest, micros, since
 from dovetail.spark.output import METRICS, Output
 from dovetail.spark.staging import Staging
 
-SLICE_ROWS = 1 << 16
+SLICE_ROWS = 1 << 15
 """Tuples that are joined at a time: a micro-batch may span many windows, of which only the last are needed in the end."""
 
 
@@ -187,6 +187,7 @@ class Worker:
             for times in batch.unplaced.get(number, ()):
                 late_times = micros(from_ipc(times), schema.event_time).to_numpy() < watermark
                 batch.observed[number].late += int(np.count_nonzero(late_times))
+        batch.segments.clear()
         observed = {self._layout.streams[number].name: seen for number, seen in batch.observed.items()}
         heads = {name: engine.progress[name].head_after(seen) for name, seen in observed.items()}
         *early, last = slices(tables, self._layout.catalog)
@@ -224,10 +225,8 @@ def _on_time(schema: StreamSchema, segments: list[tuple[bytes, int]], watermark:
     return pa.concat_tables(kept), late
 
 
-def slices(
-    tables: Mapping[str, pa.Table], streams: Mapping[str, StreamSchema]
-) -> list[tuple[int, dict[str, pa.Table]]]:
-    """A batch in parts that follow each other in event time, each with the time at which it ends."""
+def slices(tables: dict[str, pa.Table], streams: Mapping[str, StreamSchema]) -> list[tuple[int, dict[str, pa.Table]]]:
+    """A batch in parts that follow each other in event time, each with the time at which it ends; puts `tables` in that order."""
     rows = sum(table.num_rows for table in tables.values())
     count = -(-rows // SLICE_ROWS)
     if count <= 1:
@@ -241,6 +240,7 @@ def slices(
         if (own[1:] < own[:-1]).any():
             order = np.argsort(own, kind="stable")
             ordered, table = own[order], table.take(pa.array(order))
+            tables[name] = table
         cuts = [0, *np.searchsorted(ordered, ends, side="right"), len(ordered)]
         for (_, part), (first, stop) in zip(parts, pairwise(cuts), strict=True):
             if stop > first:
