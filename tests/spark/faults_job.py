@@ -46,7 +46,8 @@ def run(folder: Path, master: str | None) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # local-cluster starts executors from there
     # A crash leaves the JVM's scratch behind: let it go with the folder.
-    conf = {"spark.local.dir": str(folder / "scratch")}
+    # The test reads which files each batch took, from the first batch on.
+    conf = {"spark.local.dir": str(folder / "scratch"), "spark.sql.streaming.minBatchesToRetain": "100"}
     if master:
         conf["spark.master"] = master
     spark = dt.spark.session(2, "1g", "dovetail-faults", conf=conf)

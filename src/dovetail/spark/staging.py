@@ -79,11 +79,13 @@ class Staging:
 
     def commit(self, batch_id: int) -> None:
         """Show a batch to readers, in place of an earlier attempt at it."""
-        place = Path(self.target) / f"batch_id={batch_id}"
+        place, done = Path(self.target) / f"batch_id={batch_id}", self._home / str(batch_id)
+        for unfinished in done.glob(".*"):  # of attempts that were killed
+            unfinished.unlink(missing_ok=True)
         if place.exists():
             replaced = self._home / f"replaced-{uuid.uuid4().hex}"
             place.rename(replaced)
-        (self._home / str(batch_id)).rename(place)
+        done.rename(place)
 
     def clear(self) -> None:
         shutil.rmtree(self._home, ignore_errors=True)
