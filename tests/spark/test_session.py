@@ -33,7 +33,8 @@ QUERIES = {
     "common key": "SELECT a.v, b.v AS bv, c.v AS cv FROM a [RANGE 5 s], b [RANGE 4 s], c [RANGE 3 s] WHERE a.x = b.x AND b.x = c.x",
     "the same windows": "SELECT a.v + b.v AS s FROM a [RANGE 1 s], b [RANGE 2 s], c [RANGE 9 s] "
     "WHERE a.x = b.x AND b.x = c.x AND c.v < 0.5",
-    "chain": "SELECT a.v, b.v AS bv, c.v AS cv FROM a [RANGE 5 s], b [RANGE 4 s], c [RANGE 3 s] WHERE a.x = b.x AND b.y = c.y",
+    "chain": "SELECT a.ts, a.d, a.y, a.v, b.v AS bv, c.v AS cv, cast(a.x AS decimal(10, 2)) AS dx, a.x > 1 AS big, "
+    "cast(a.x AS tinyint) AS tiny FROM a [RANGE 5 s], b [RANGE 4 s], c [RANGE 3 s] WHERE a.x = b.x AND b.y = c.y",
     "star": "SELECT a.ts, b.v AS bv, c.v AS cv, d.v AS dv FROM a [RANGE 2 s], b [RANGE 2 s], c [RANGE 2 s], d [RANGE 2 s] "
     "WHERE a.x = b.x AND a.y = c.y AND a.d = d.d",
     "cycle": "SELECT a.v, b.v AS bv, c.v AS cv FROM a [RANGE 5 s], b [RANGE 5 s], c [RANGE 5 s] "
