@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
+from dovetail.calibrate import calibrate
 from dovetail.config import Budget, Config
 from dovetail.errors import ConfigError, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
@@ -150,7 +151,8 @@ class Session:
     def explain(self, form: str = "text", measured: Mapping[str, Any] | None = None) -> Explanation:
         """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
         plans = list(self._layout().plans.values())
-        described = explain(self._catalog.streams, plans, self._config, form, measured)
+        units = calibrate() if measured else None
+        described = explain(self._catalog.streams, plans, self._config, form, measured, units)
         return described if form != "text" else f"{described}\n\n{self._describe_shards()}"
 
     def _describe_shards(self) -> str:
