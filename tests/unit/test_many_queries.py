@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 from cases import Pair
 
 import dovetail as dt
+from dovetail.schema import TIMESTAMP
 from dovetail.testing import random_scenario
 
 CONFIG = dt.Config()
@@ -47,3 +49,17 @@ def test_dropping_all_queries_frees_the_windows() -> None:
     pair.drop("q")
     assert not any(stream["state_tuples"] for stream in pair.session.metrics()["streams"].values())
     pair.push(scenario.pushes[1])
+
+
+def test_a_key_of_two_parts_is_added_to_windows_that_hold_tuples() -> None:
+    columns = pa.schema([("ts", TIMESTAMP), ("j", pa.int64()), ("k", pa.int64())])
+    session = dt.LocalSession()
+    for name in "ab":
+        session.stream(name, columns, "ts")
+    session.query("one", "SELECT a.j FROM a [RANGE 9 s], b [RANGE 9 s] WHERE a.j = b.j")
+    rows = pa.table([pa.array([0, 1], TIMESTAMP), [1, 2], [1, 2]], schema=columns)
+    session.push({"a": rows, "b": rows})
+    session.query("both", "SELECT a.j FROM a [RANGE 9 s], b [RANGE 9 s] WHERE a.j = b.j AND a.k = b.k")
+    found = session.push({"a": rows, "b": rows})
+    assert found["one"].num_rows == 6
+    assert found["both"].num_rows == 2

@@ -94,7 +94,9 @@ class SharedWindow:
             store.remove_key(key)
         for name, expression in total.columns.items():
             store.add_column(name, expression.type)
-        for key in sorted(total.codes):
+        for key in sorted(
+            total.codes, key=lambda key: (len(key), key)
+        ):  # parts before the keys that are mixed from them
             store.add_codes(key)
         for key in sorted(total.indexes):
             store.add_index(key)
