@@ -359,12 +359,12 @@ class _OnSpark:
     def _summarize(
         self, streams: Mapping[str, Mapping[str, int]], tuples: Mapping[str, int], batches: list[tuple[int, float]]
     ) -> None:
-        self._console.print("\n[bold]Streams[/bold], over all shards; a tuple that several shards need is copied")
-        headings = ["stream", "tuples", "copies", "late", "no time", "in windows", "state"]
+        self._console.print("\n[bold]Streams[/bold]; a tuple that several shards need is in the windows of each")
+        headings = ["stream", "tuples", "late", "no time", "in windows", "state"]
         counts = [
             [
                 name,
-                *(f"{n:,}" for n in (tuples[name], s["copies"], s["late_copies"], s["refused"], s["state_tuples"])),
+                *(f"{n:,}" for n in (tuples[name], s["late"], s["refused"], s["state_tuples"])),
                 _bytes(s["state_bytes"]),
             ]
             for name, s in streams.items()
