@@ -128,6 +128,7 @@ class JoinGroup:
         self.replan: Replan | None = None
         """Chooses new orders while the queries run; without it they stay."""
         self.batches = 0
+        """Batches joined so far."""
         self._retention: dict[str, list[tuple[tuple[str, ...], int]]] = {}
         self._drivers: dict[str, list[_Driver]] = {}
 

@@ -147,7 +147,7 @@ def _group_json(group: JoinGroup) -> dict[str, Any]:
             "watch": run.watch.to_json(), "retired": run.retired,
         })  # fmt: skip
     frontier = sorted(group.frontier) if isinstance(group, SettledGroup) else None
-    return {"name": group.name, "frontier": frontier, "queries": queries}
+    return {"name": group.name, "frontier": frontier, "batches": group.batches, "queries": queries}
 
 
 def _restore_queries(
@@ -164,6 +164,7 @@ def _restore_queries(
     for entry in stored["groups"]:
         frontier = entry["frontier"]
         group = engine.joined if frontier is None else engine.settled_group(entry["name"], frozenset(frontier))
+        group.batches = entry["batches"]
         group.positions = stored["stores"] if attaching else {}
         for query in entry["queries"]:
             places = {alias: (word, bit) for alias, (word, bit) in query["places"].items()}

@@ -8,7 +8,6 @@ probe's selectivity leaves the range it had at the last look.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -115,13 +114,12 @@ class Watch:
 
     def _measure_sizes(self) -> None:
         """The rows that probes met in each window, on average over the recent ones."""
-        probes: Counter[str] = Counter()
-        pairs: Counter[str] = Counter()
+        recent: dict[str, list[Found]] = {}
         for (_, alias), found in self.found.items():
             if found.age == 0:
-                probes[alias] += found.probes  # type: ignore[assignment]
-                pairs[alias] += found.pairs  # type: ignore[assignment]
-        self.sizes.update({alias: pairs[alias] / count for alias, count in probes.items() if count})
+                recent.setdefault(alias, []).append(found)
+        for alias, steps in recent.items():
+            self.sizes[alias] = sum(found.pairs for found in steps) / sum(found.probes for found in steps)
 
     def _note_change(self, driver: str, produced: float) -> None:
         if driver in self._unmeasured:

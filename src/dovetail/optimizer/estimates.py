@@ -9,15 +9,13 @@ from dovetail.optimizer.graph import JoinGraph
 from dovetail.plan.statistics import PathEstimate, PlanEstimate
 
 
-def estimate(
-    graph: JoinGraph, orders: Mapping[str, Sequence[str]], objective: Objective, source: str = "declared"
-) -> PlanEstimate:
+def estimate(graph: JoinGraph, orders: Mapping[str, Sequence[str]], objective: Objective) -> PlanEstimate:
     """Estimate paths, each of which starts with its driver."""
     paths = {}
     for driver, order in orders.items():
         if order[0] == driver:  # a nested-loop plan may put new tuples further in; its rows are not those of a path
             paths[driver] = _path(graph, tuple(order), objective)
-    return PlanEstimate(paths, source)
+    return PlanEstimate(paths)
 
 
 def _path(graph: JoinGraph, order: tuple[str, ...], objective: Objective) -> PathEstimate:

@@ -60,17 +60,18 @@ def plan_query(
     for driver in query.aliases:
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
         paths.append(probe_path(query, driver, order, access))
-    expected = estimate(graph, {path.driver: path.order for path in paths}, _objective(config))
+    expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
     return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, expected)
 
 
-def _objective(config: Config) -> Objective:
+def objective(config: Config) -> Objective:
+    """What orders are chosen by: a scan pays for what it looks at, a probe for what it finds."""
     return "comparisons" if config.join == "nested-loop" else "produced"
 
 
 def _orders(graph: JoinGraph, config: Config) -> dict[str, tuple[str, ...]]:
     """For each driver all aliases in order; only the naive and general nested loops put it anywhere but first."""
-    orders = order_probes(graph, config.ordering, _objective(config))
+    orders = order_probes(graph, config.ordering, objective(config))
     if config.nested_loop == "naive":
         start = min(graph.rates, key=lambda alias: graph.rates[alias] * graph.windows[alias])
         return dict.fromkeys(graph.rates, (start, *orders[start]))

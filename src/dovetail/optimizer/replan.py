@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.config import Config
-from dovetail.optimizer.cost import Objective, probe_cost
+from dovetail.optimizer.cost import probe_cost
 from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
-from dovetail.optimizer.planner import PlanChoices, access_rule
+from dovetail.optimizer.planner import PlanChoices, access_rule, objective
 from dovetail.optimizer.query_graph import join_graph
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.paths import probe_path
@@ -52,10 +52,10 @@ class Replanner:
         if self.config.nested_loop != "multi-way" or measured.sizes.keys() < set(plan.query.aliases):
             return None
         graph = measured_graph(plan.query, self.streams, choices.hints, measured)
-        objective: Objective = "comparisons" if self.config.join == "nested-loop" else "produced"
+        aim = objective(self.config)
         current = {path.driver: path.order[1:] for path in plan.paths}
-        wanted = order_probes(graph, self.config.ordering, objective)
-        now, then = (probe_cost(graph, orders, objective).per_input for orders in (current, wanted))
+        wanted = order_probes(graph, self.config.ordering, aim)
+        now, then = (probe_cost(graph, orders, aim).per_input for orders in (current, wanted))
         least = LEAST_SHARE * sum(now.values())
         changes = []
         for driver, order in current.items():
@@ -75,8 +75,7 @@ class Replanner:
         known = graph or join_graph(plan.query, self.streams, choices.hints)
         access = access_rule(plan.query, known, self.config)
         paths = tuple(probe_path(plan.query, driver, orders[driver], access) for driver in plan.query.aliases)
-        source = "declared" if graph is None else "measured"
-        return QueryPlan(plan.query, paths, plan.ordering, estimate(known, orders, "produced", source))
+        return QueryPlan(plan.query, paths, plan.ordering, estimate(known, orders, objective(self.config)))
 
 
 def measured_graph(

@@ -84,5 +84,3 @@ class PlanEstimate:
     """What is expected of a query's paths, by driver."""
 
     paths: Mapping[str, PathEstimate] = field(default_factory=dict)
-    source: str = "declared"
-    """Where the numbers came from: `declared` rates and hints (or defaults), or `measured`."""

@@ -148,8 +148,12 @@ class Session:
         """Tell the planner which share of pairs meets a condition; see `LocalSession.selectivity`."""
         self._hints.update(parse_hint(condition, value))
 
-    def explain(self, form: str = "text", measured: Mapping[str, Any] | None = None) -> Explanation:
+    def explain(self, form: str = "text") -> Explanation:
         """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
+        return self.explain_run(form, None)
+
+    def explain_run(self, form: str, measured: Mapping[str, Any] | None) -> Explanation:
+        """The plan, and what shards have measured, if they run."""
         plans = list(self._layout().plans.values())
         units = calibrate() if measured else None
         described = explain(self._catalog.streams, plans, self._config, form, measured, units)
@@ -359,7 +363,7 @@ class RunningSession:
 
     def explain(self, form: str = "text") -> Explanation:
         """The plan, and what the shards have measured; see `Session.explain`."""
-        return self._session.explain(form, self._measured())
+        return self._session.explain_run(form, self._measured())
 
     def _measured(self) -> dict[str, Any]:
         """Counters of all shards together, for paths that all of them still run in the same order; all changes of orders."""
