@@ -114,11 +114,11 @@ def reproduce(console: Console, out: Path, *, quick: bool = False) -> Path:
 def run(console: Console, points: Points, grid: Grid) -> dict[Point, list[dict[str, Any]]]:
     """Compute all points that are not there yet."""
     results = {}
-    todo = list(grid.points())
+    planned = list(grid.points())
     columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("planning", total=len(todo))
-        for point in todo:
+        task = progress.add_task("planning", total=len(planned))
+        for point in planned:
             progress.update(task, description=point.name)
             found = points.read(point.name)
             if found is None:

@@ -6,13 +6,13 @@ The figures are plots without printed numbers, so what can be compared is which 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.experiments.alrahmani import DELAYS, ORDERS, Point
+from dovetail.experiments.report import Claim
 
 Results: TypeAlias = Mapping[Point, Sequence[Mapping[str, Any]]]
 Numbers: TypeAlias = NDArray[np.float64]
@@ -33,18 +33,6 @@ def compared(results: Results, chosen: Sequence[Point], methods: tuple[str, str]
     ratios = [values(results[point], methods[0], field) / values(results[point], methods[1], field) for point in chosen]
     found = np.concatenate(ratios)
     return found[~np.isnan(found)]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement of the thesis beside what was measured."""
-
-    place: str
-    says: str
-    measured: str
-    holds: bool
-    because: str
-    """Why we differ, if we do."""
 
 
 def claims(results: Results) -> Iterator[Claim]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import platform
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import dovetail as dt
+from dovetail.experiments import report
 from dovetail.experiments.alrahmani import DIVISOR, MEMORY, ORDERS, SCENARIOS, SPARSE, STRATEGIES, Grid, Point
 from dovetail.experiments.alrahmani_claims import Results, claims, compared, points, values
 from dovetail.experiments.alrahmani_optimum import STRATEGIES as SMALL_STRATEGIES
@@ -162,32 +161,21 @@ def show(console: Console, results: Results) -> None:
         for row in consumption(results, points(results, "strategies", scenario)):
             table.add_row(*row)
         console.print(table)
-    table = Table("place", "the thesis", "measured", "", title="The thesis's statements", box=None)
-    for claim in claims(results):
-        table.add_row(claim.place, claim.says, claim.measured, "holds" if claim.holds else "differs")
-    console.print(table)
+    console.print(report.claims_table(claims(results), "the thesis"))
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------------------
 
 
 def write(results: Results, grid: Grid, out: Path) -> Path:
-    """Write `summary.csv`, `summary.json` and `report.md`; give the path of the last."""
-    found = list(rows(results))
-    with (out / "summary.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, found[0])
-        writer.writeheader()
-        writer.writerows(found)
-    (out / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    report = out / "report.md"
-    report.write_text(page(results, grid), encoding="utf-8")
-    return report
+    """Write the summary and the report; give the report's path."""
+    return report.write(list(rows(results)), page(results, grid), out)
 
 
 def page(results: Results, grid: Grid) -> str:
     """The report."""
     stated = list(claims(results))
-    compared_rows = [[c.place, c.says, c.measured, "holds" if c.holds else "differs"] for c in stated]
+    compared_rows = [claim.row for claim in stated]
     reasons = [f"- {c.place}, “{c.says}”: {c.because}." for c in stated if not c.holds]
     parts = [
         "# Many queries, one plan: the experiments of Alrahmani",

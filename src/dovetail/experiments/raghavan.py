@@ -107,12 +107,12 @@ def reproduce(console: Console, out: Path, *, quick: bool = False) -> Path:
 
 def run(console: Console, points: Points, grid: Grid) -> dict[Point, dict[str, Any]]:
     """Compute all points that are not there yet."""
-    todo = list(grid.points())
+    planned = list(grid.points())
     results = {}
     columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("random settings", total=sum(_weight(point) for point in todo))
-        for point in todo:
+        task = progress.add_task("random settings", total=sum(_weight(point) for point in planned))
+        for point in planned:
             progress.update(task, description=f"{point.shape}, {point.count} streams")
             result = points.read(point.name)
             if result is None:

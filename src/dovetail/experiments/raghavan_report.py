@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import fill
@@ -17,7 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 import dovetail as dt
+from dovetail.experiments import report
 from dovetail.experiments.raghavan import ACYCLIC, CHECKED, METHODS, RANGES, SHAPES, Grid, Point
+from dovetail.experiments.report import Claim
 
 Results: TypeAlias = Mapping[Point, Mapping[str, Any]]
 TITLES = {"f-greedy": "F-Greedy", "treeopt": "TreeOpt", "fab": "FAB", "weave": "Weave", "dmjoin": "DMJoin"}
@@ -40,18 +39,6 @@ def ratios(results: Results, method: str, shapes: Sequence[str]) -> np.ndarray[A
 
 
 # -- what the paper says ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement of the paper beside what was measured."""
-
-    place: str
-    says: str
-    measured: str
-    holds: bool
-    because: str
-    """Why we differ, if we do."""
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -234,33 +221,22 @@ def show(console: Console, results: Results) -> None:
     for row in overview(results):
         table.add_row(*row)
     console.print(table)
-    compared = Table("place", "the paper", "measured", "", title="The paper's statements", box=None)
-    for claim in claims(results):
-        compared.add_row(claim.place, claim.says, claim.measured, "holds" if claim.holds else "differs")
-    console.print(compared)
+    console.print(report.claims_table(claims(results), "the paper"))
 
 
 # -- the page -----------------------------------------------------------------------------------------------------------------------
 
 
 def write(results: Results, grid: Grid, out: Path) -> Path:
-    """Write `summary.csv`, `summary.json` and `report.md`; give the path of the last."""
-    found = list(rows(results))
-    with (out / "summary.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, found[0])
-        writer.writeheader()
-        writer.writerows(found)
-    (out / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    report = out / "report.md"
-    report.write_text(page(results, grid), encoding="utf-8")
-    return report
+    """Write the summary and the report; give the report's path."""
+    return report.write(list(rows(results)), page(results, grid), out)
 
 
 def page(results: Results, grid: Grid) -> str:
     """The report."""
     largest = grid.most
     counts = [count for count in (3, 4, 6, 8, 10, 12, 14, 16, 18, 19, 20) if count <= largest]
-    compared = [[c.place, c.says, c.measured, "holds" if c.holds else "differs"] for c in claims(results)]
+    compared = [claim.row for claim in claims(results)]
     reasons = [f"- {c.place}, “{c.says}”: {c.because}." for c in claims(results) if not c.holds]
     parts = [
         "# Probe orders: the experiment of Raghavan et al.",
