@@ -27,6 +27,7 @@ from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner
 from dovetail.plan.explain import Explanation, explain
 from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.steps import JoinStep
 from dovetail.query.catalog import Catalog
 from dovetail.query.durations import parse_duration
 from dovetail.query.sql import parse_query
@@ -246,14 +247,14 @@ class LocalSession:
         for schema in stored.streams:
             session._catalog.add_stream(schema)
             session._engine.add_stream(schema)
-        plans = {}
+        steps = {}
         for name, sql in stored.queries:
             query = parse_query(name, sql, session._catalog.streams)
             choices = PlanChoices.from_json(stored.extra["choices"][name])
-            plans[name] = plan_query(query, session._catalog.streams, session._config, choices)
+            steps[name] = JoinStep.single(plan_query(query, session._catalog.streams, session._config, choices))
             session._catalog.add_query(query)
             session._choices[name] = choices
-        stored.fill(session._engine, plans)
+        stored.fill(session._engine, steps)
         return session
 
 

@@ -24,7 +24,7 @@ from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest
 from dovetail.errors import StateError
 from dovetail.optimizer.planner import plan_query
-from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.steps import JoinStep
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.testing import assert_same_rows, random_scenario
@@ -44,17 +44,16 @@ class Scene:
     pushes: tuple[Batch, ...]
     config: dt.Config = CONFIG
 
-    def plans(self) -> dict[str, QueryPlan]:
+    def steps(self) -> dict[str, JoinStep]:
         catalog = {schema.name: schema for schema in self.streams}
         queries = {name: parse_query(name, sql, catalog) for name, sql in self.sql.items()}
-        return {name: plan_query(query, catalog, self.config) for name, query in queries.items()}
+        return {name: JoinStep.single(plan_query(query, catalog, self.config)) for name, query in queries.items()}
 
     def start(self, arena: Arena) -> ShardEngine:
         engine = ShardEngine(self.config, arena)
         for schema in self.streams:
             engine.add_stream(schema)
-        for plan in self.plans().values():
-            engine.add_query(plan)
+        engine.add_steps(self.steps().values())
         return engine
 
     def push(self, engine: ShardEngine, first: int, stop: int) -> Results:
@@ -137,7 +136,7 @@ def whole_run(scene: Scene) -> Results:
 
 def hand_over(engine: ShardEngine, scene: Scene, directory: Path) -> ShardEngine:
     """Attach as another process would: through files and JSON alone."""
-    return attach(MappedArena(directory), json.loads(json.dumps(manifest(engine))), scene.plans())
+    return attach(MappedArena(directory), json.loads(json.dumps(manifest(engine))), scene.steps())
 
 
 def counters(engine: ShardEngine) -> dict[str, Any]:
@@ -191,21 +190,21 @@ def test_hand_over_of_random_scenes(seed: int, tmp_path: Path, monkeypatch: pyte
 
 def test_a_query_added_after_attaching_sees_new_tuples_only(tmp_path: Path) -> None:
     scene = SCENES["time windows"]
-    first, later = scene.plans().values()
+    first, later = scene.steps().values()
 
     def run(*, mapped: bool) -> Results:
         engine = ShardEngine(scene.config, MappedArena(tmp_path) if mapped else HeapArena())
         for schema in scene.streams:
             engine.add_stream(schema)
-        engine.add_query(first)
+        engine.add_steps([first])
         results = scene.push(engine, 0, 3)
         if mapped:
-            engine = attach(MappedArena(tmp_path), manifest(engine), {first.query.name: first})
-        engine.add_query(later)
+            engine = attach(MappedArena(tmp_path), manifest(engine), {first.name: first})
+        engine.add_steps([later])
         results += scene.push(engine, 3, 5)
         if mapped:
             engine = hand_over(engine, scene, tmp_path)
-        engine.drop_query(first.query.name)
+        engine.drop_query(first.name)
         return results + scene.push(engine, 5, 7)
 
     same(run(mapped=True), run(mapped=False))
@@ -235,7 +234,7 @@ def continue_elsewhere(directory: Path, name: str, first: int, stop: int) -> Non
     """The other process."""
     scene = SCENES[name]
     stored = json.loads((directory / "manifest.json").read_text())
-    engine = attach(MappedArena(directory / "arena"), stored, scene.plans())
+    engine = attach(MappedArena(directory / "arena"), stored, scene.steps())
     for number, results in enumerate(scene.push(engine, first, stop), start=first):
         for place, query in enumerate(scene.sql):
             with (
@@ -257,7 +256,7 @@ def test_another_process_goes_on_and_gives_back(name: str, tmp_path: Path) -> No
     del engine
     found += elsewhere(tmp_path, name, 2, 4)
     stored = json.loads((tmp_path / "manifest.json").read_text())
-    engine = attach(MappedArena(tmp_path / "arena"), stored, scene.plans())
+    engine = attach(MappedArena(tmp_path / "arena"), stored, scene.steps())
     found += scene.push(engine, 4, len(scene.pushes))
     same(found, whole_run(scene))
 
@@ -270,28 +269,28 @@ def test_a_missing_file_is_an_error_never_an_empty_window(name: str, tmp_path: P
     scene = SCENES[name]
     engine = scene.start(MappedArena(tmp_path))
     scene.push(engine, 0, 3)
-    stored, plans = manifest(engine), scene.plans()
+    stored, steps = manifest(engine), scene.steps()
     files = sorted(tmp_path.iterdir())
     assert len(files) > 20
     for path in files:
         hidden = path.rename(path.with_name("hidden"))
         with pytest.raises(StateError, match="missing"):
-            attach(MappedArena(tmp_path), stored, plans)
+            attach(MappedArena(tmp_path), stored, steps)
         hidden.rename(path)
-    same(scene.push(attach(MappedArena(tmp_path), stored, plans), 3, 4), [whole_run(scene)[3]])
+    same(scene.push(attach(MappedArena(tmp_path), stored, steps), 3, 4), [whole_run(scene)[3]])
 
 
 def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
     scene = SCENES["count windows"]
     engine = scene.start(MappedArena(tmp_path))
     scene.push(engine, 0, 3)
-    stored, plans = manifest(engine), scene.plans()
+    stored, steps = manifest(engine), scene.steps()
     for path in sorted(tmp_path.iterdir()):
         whole = path.read_bytes()
         path.unlink()  # the engine above keeps its own
         path.write_bytes(whole[: len(whole) // 16 * 8])
         with pytest.raises(StateError):
-            attach(MappedArena(tmp_path), stored, plans)
+            attach(MappedArena(tmp_path), stored, steps)
         path.write_bytes(whole)
 
 
@@ -300,7 +299,7 @@ def test_memory_cannot_be_attached_to() -> None:
     engine = scene.start(HeapArena())
     scene.push(engine, 0, 1)
     with pytest.raises(StateError, match="another process's memory"):
-        attach(HeapArena(), manifest(engine), scene.plans())
+        attach(HeapArena(), manifest(engine), scene.steps())
 
 
 def _named(tmp_path: Path, *names: str) -> None:

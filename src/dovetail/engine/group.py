@@ -8,7 +8,7 @@ whatever its windows' stores already hold.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,101 +16,25 @@ import pyarrow as pa
 from dovetail._typing import Int64Array
 from dovetail.config import Config
 from dovetail.engine.arena import Arena
-from dovetail.engine.columns import Column as StoredColumn
-from dovetail.engine.evaluate import evaluate
 from dovetail.engine.intake import Batch, arrivals
-from dovetail.engine.keys import coordinates
 from dovetail.engine.matches import Matches, Member
-from dovetail.engine.needs import plan_needs, stored_name
-from dovetail.engine.probe import Bounds, PathRunner
+from dovetail.engine.needs import AliasNeeds, plan_needs, source_needs
+from dovetail.engine.probe import Bounds
 from dovetail.engine.progress import Progress
+from dovetail.engine.runs import Cell, Driver, JoinRun
 from dovetail.engine.shared_window import SharedWindow
-from dovetail.engine.watch import Replan, Watch
+from dovetail.engine.states import StateStore
+from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import LONG_AGO, Arrivals, Position, WindowStore
 from dovetail.plan.nodes import QueryPlan
-from dovetail.query.expressions import Column, Expression
-from dovetail.query.model import CountWindow, JoinQuery, Key, TimeWindow
+from dovetail.plan.steps import JoinStep
+from dovetail.query.model import CountWindow, JoinQuery, Key, StoredWindow, TimeWindow
 from dovetail.schema import StreamSchema
 
-Cell: TypeAlias = Sequence[tuple[Key, int, int]]
-"""Which results a shard may emit: for each key, into how many parts its axis is cut, and the shard's part."""
+Place = tuple[int, int]
+"""A word of flags and a bit in it."""
 _PATIENCE_BITS = 5
 """Lazy expiration lets a window outgrow itself by one part in 2 to this power."""
-
-
-class QueryRun:
-    """A query at run time."""
-
-    def __init__(self, plan: QueryPlan, members: dict[str, Member], stage_rows: int, cell: Cell = ()) -> None:
-        self.plan = plan
-        self.cell = [(members[key.alias], stored_name(key.expression), share, part) for key, share, part in cell]
-        self.members = members
-        self.schema = plan.query.schema
-        self.results = 0
-        windows = [ref.window for ref in plan.query.refs]
-        self.span = max((window.micros for window in windows if isinstance(window, TimeWindow)), default=0)
-        """The longest time window, in microseconds."""
-        self.watch = Watch()
-        self.retired = [0, 0, 0]
-        """What runners of replaced paths had counted: probes, rows looked at, matches."""
-        self.runners = {path.driver: PathRunner(path, members, stage_rows) for path in plan.paths}
-        self.outputs = [self._output(output.expression) for output in plan.query.outputs]
-
-    def _output(self, expression: Expression) -> tuple[str, StoredColumn | None, Expression]:
-        """An output, with its alias and stored column when it is a plain one."""
-        if isinstance(expression, Column):
-            return expression.alias, self.members[expression.alias].store.columns[f".{expression.name}"], expression
-        return "", None, expression
-
-    def gather(self, matches: Matches) -> list[pa.Table]:
-        """The output columns of results, those that belong to another cell left out."""
-        for member, name, share, part in self.cell:
-            rows = member.store.rows
-            codes = rows[member.store.codes[(name,)]][matches.of(member.place) - rows.base]
-            matches.keep(coordinates(codes, share) == part)
-        self.results += len(matches)
-        return self._tables({alias: matches.of(m.place) - m.store.rows.base for alias, m in self.members.items()})
-
-    def _tables(self, places: Mapping[str, Int64Array]) -> list[pa.Table]:
-        """One table, or several when one Arrow array cannot hold all strings."""
-
-        def resolve(column: Column) -> pa.Array:
-            return self.members[column.alias].store.columns[f".{column.name}"].take(places[column.alias])
-
-        count = len(next(iter(places.values())))
-        try:
-            arrays = [
-                stored.take(places[alias]) if stored is not None else evaluate(expression, resolve, count)
-                for alias, stored, expression in self.outputs
-            ]
-        except OverflowError:
-            halves = (slice(count // 2), slice(count // 2, None))
-            return [t for half in halves for t in self._tables({alias: p[half] for alias, p in places.items()})]
-        return [pa.Table.from_arrays(arrays, schema=self.schema)]
-
-
-class _Driver:
-    """One alias whose new tuples drive a path, with what `JoinGroup` needs to bound it."""
-
-    def __init__(self, name: str, run: QueryRun, alias: str, runner: PathRunner, stream: str) -> None:
-        self.name, self.runner = name, runner
-        self.place = run.members[alias].place
-        self.targets = [
-            (ref.stream, member.store.rows)
-            for ref, member in zip(run.plan.query.refs, run.members.values(), strict=True)
-        ]
-        self.meets_itself = sum(target == stream for target, _ in self.targets) > 1
-        nothing = np.zeros((len(self.targets), 1), np.int64)
-        self._shared = Bounds(0, 0, nothing, nothing.copy())
-
-    def shared_bounds(self, first: int, count: int) -> Bounds:
-        """All driving tuples see all rows there are."""
-        bounds = self._shared
-        bounds.first, bounds.stop = first, first + count
-        for place, (_, rows) in enumerate(self.targets):
-            bounds.limits[place, 0] = rows.head
-            bounds.floors[place, 0] = rows.tail
-        return bounds
 
 
 class JoinGroup:
@@ -122,7 +46,10 @@ class JoinGroup:
         self._config = config
         self._arena = arena
         self.windows: dict[str, SharedWindow] = {}
-        self.runs: dict[str, QueryRun] = {}
+        self.states: dict[str, StateStore] = {}
+        """Stored sub-joins, each after those that it is made of."""
+        self.runs: dict[str, JoinRun] = {}
+        """Steps by name, each after those whose results it reads."""
         self.positions: Mapping[str, Position] = {}
         """While attaching: where the arrays of each store begin and end."""
         self.replan: Replan | None = None
@@ -130,72 +57,115 @@ class JoinGroup:
         self.batches = 0
         """Batches joined so far."""
         self._retention: dict[str, list[tuple[tuple[str, ...], int]]] = {}
-        self._drivers: dict[str, list[_Driver]] = {}
+        self._awaited: dict[str, set[str]] = {}
+        self._fed: dict[str, list[JoinRun]] = {}
 
-    def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None, cell: Cell = ()) -> None:
-        """Start a query; `places` are its aliases' flag bits when its windows already hold them."""
-        needs = plan_needs(plan)
-        members = {}
-        for number, ref in enumerate(plan.query.refs):
+    # -- queries ------------------------------------------------------------------------------------------------------------
+
+    def add_step(
+        self,
+        step: JoinStep,
+        cells: Mapping[str, Cell] | None = None,
+        places: Mapping[str, Mapping[str, Place]] | None = None,
+    ) -> None:
+        """Start a join; `places` are the flag bits of its sources and stored inputs when those already hold them."""
+        name, query = step.name, step.plan.query
+        cells = cells or {}
+        inputs, needs = _needs(step, cells)
+        known = places or {"sources": {}, "inputs": {}}
+        usages, windows = {}, {}
+        for ref in step.flat.refs:
             window = self._window(ref.stream)
-            usage = window.add(plan.query, ref, needs[ref.alias], places[ref.alias] if places else None)
-            members[ref.alias] = Member(number, window.store, ref.window, usage.word, usage.bit)
-        self.runs[plan.query.name] = QueryRun(plan, members, self._config.stage_rows, cell)
-        self._list_drivers()
+            usages[ref.alias] = window.add(step.flat, ref, needs[ref.alias], known["sources"].get(ref.alias))
+            windows[ref.alias] = window.store
+        members = {}
+        for number, ref in enumerate(query.refs):
+            if isinstance(ref.window, StoredWindow):
+                inside = {source: usages[source] for source, _ in ref.window.spans}
+                state, place = self.states[ref.stream], known["inputs"].get(ref.alias)
+                reader = state.add_reader(name, ref.window.spans, inputs[ref.alias], step.columns, inside, place)
+                members[ref.alias] = Member(number, state, ref.window, reader.word, reader.bit)
+            else:
+                usage = usages[ref.alias]
+                members[ref.alias] = Member(number, windows[ref.alias], ref.window, usage.word, usage.bit)
+        run = self.runs[name] = JoinRun(step, members, windows, self._config.stage_rows)
+        for taker in step.takers:
+            run.add_taker(taker, cells.get(taker.query.name, ()))
+        if step.state is not None:
+            label, spans = f"{self.name}.{step.state}", tuple(run.windows.items())
+            run.state = StateStore(self._arena, label, spans, windows, self.positions.get(label))
+            self.states[step.state] = run.state
+        self._list_runs()
 
-    def _list_drivers(self) -> None:
-        """For each stream, whose new tuples drive what, and how long which other streams need its old ones."""
-        self._drivers = {stream: [] for stream in self.windows}
+    def _list_runs(self) -> None:
+        """For each stream, which joins its new tuples reach, and how long which other streams need its old ones."""
+        self._fed = {stream: [] for stream in self.windows}
         self._retention = {stream: [] for stream in self.windows}
-        for name, run in self.runs.items():
-            refs = run.plan.query.refs
+        self._awaited = {state: set() for state in self.states}
+        for run in self.runs.values():
+            refs = run.step.flat.refs
             for ref in refs:
-                self._drivers[ref.stream].append(_Driver(name, run, ref.alias, run.runners[ref.alias], ref.stream))
-                if not isinstance(ref.window, CountWindow):
+                if run not in self._fed[ref.stream]:
+                    self._fed[ref.stream].append(run)
+                if isinstance(ref.window, TimeWindow):
                     others = tuple(dict.fromkeys(other.stream for other in refs if other.alias != ref.alias))
                     self._retention[ref.stream].append((others, ref.window.micros))
+            for state, inside in run.step.stored_inputs.items():
+                self._awaited[state] |= {ref.stream for ref in refs if ref.alias not in inside}
+
+    @property
+    def queries(self) -> dict[str, JoinRun]:
+        """The join that answers each query."""
+        return {name: run for run in self.runs.values() for name in run.collectors}
 
     def drop_query(self, name: str) -> None:
-        run = self.runs.pop(name)
-        for ref in run.plan.query.refs:
-            self.windows[ref.stream].drop((name, ref.alias))
-        for stream in [stream for stream, window in self.windows.items() if not window.usages]:
-            del self.windows[stream]
-        self._list_drivers()
+        """Stop a query, and the joins that only it needed."""
+        del self.queries[name].collectors[name]
+        for run in reversed(list(self.runs.values())):
+            if not run.collectors and (run.state is None or not run.state.readers):
+                self._drop_run(run)
+        self._list_runs()
+
+    def _drop_run(self, run: JoinRun) -> None:
+        del self.runs[run.name]
+        for ref in run.step.flat.refs:
+            window = self.windows[ref.stream]
+            window.drop((run.name, ref.alias))
+            if not window.usages:
+                del self.windows[ref.stream]
+        for state in run.step.stored_inputs:
+            self.states[state].drop_reader(run.name)
+        if run.step.state is not None:
+            self.states.pop(run.step.state).remove()
 
     def change_plan(self, plan: QueryPlan) -> None:
         """Go on with other probe orders. Results do not depend on them, so this is safe between any two batches."""
-        name, old = plan.query.name, self.runs[plan.query.name]
-        needs = plan_needs(plan)
-        for ref in plan.query.refs:
-            self.windows[ref.stream].change_needs((name, ref.alias), needs[ref.alias])
-        run = QueryRun(plan, old.members, self._config.stage_rows)
-        run.cell, run.results, run.watch, run.retired = old.cell, old.results, old.watch, old.retired
-        for driver, runner in run.runners.items():
-            before = old.runners[driver]
-            if runner.path.order == before.path.order:
-                run.runners[driver] = before
-            else:
-                run.retired = [sum(pair) for pair in zip(run.retired, before.totals, strict=True)]
-        self.runs[name] = run
-        self._list_drivers()
+        run = self.runs[plan.query.name]
+        run.change_plan(plan)
+        inputs, needs = _needs(run.step, {})
+        for ref in run.step.flat.refs:
+            self.windows[ref.stream].change_needs((run.name, ref.alias), needs[ref.alias])
+        for state in run.step.stored_inputs:
+            self.states[state].change_needs(run.name, inputs[state])
 
     def adapt(self, time: int, arrived: int) -> None:
-        """After a batch: look at the counters of queries that have seen enough, and replace orders that have become bad."""
+        """After a batch: look at the counters of joins that have seen enough, and replace orders that have become bad."""
         self.batches += 1
         for run in list(self.runs.values()) if self.replan is not None else ():
             run.watch.fresh += arrived
             if run.watch.is_ready(run.runners, time, run.span) and run.watch.look(run.runners, time):
                 self._reconsider(run)
 
-    def _reconsider(self, run: QueryRun) -> None:
+    def _reconsider(self, run: JoinRun) -> None:
         revised = self.replan(run.plan, run.watch.measured) if self.replan is not None else None
         if revised is None:
             return
-        run.plan, changes = revised
+        plan, changes = revised
         if changes:
             run.watch.changed(changes, run.runners, self.batches)
-            self.change_plan(run.plan)
+            self.change_plan(plan)
+        else:
+            run.revise(plan)
 
     def _window(self, stream: str) -> SharedWindow:
         if stream not in self.windows:
@@ -227,69 +197,93 @@ class JoinGroup:
         """Insert the arrivals, find the results they complete, and gather their columns.
 
         Streams go one after another, each seeing those before it; `together` inserts all of them first, which eager evaluation
-        and count windows need.
+        and count windows need. Joins that are run together have no stored inputs.
         """
-        streams = list(incoming)
-        matches = {name: Matches(len(run.members)) for name, run in self.runs.items()}
-        schedule = [streams] if together else [[stream] for stream in streams]
-        eager = self._config.evaluation == "eager"
-        for step in schedule:
-            for stream in step:
-                window = self.windows[stream]
-                window.first_new = window.store.append(incoming[stream])
-            ranks = _interleave(incoming, step, by_time=eager) if together else {}
-            for stream in step:
-                self._drive(stream, incoming, ranks, progress, matches)
-        results = {name: self.runs[name].gather(found) for name, found in matches.items() if len(found)}
+        found = {name: Matches(len(run.members)) for name, run in self.runs.items()}
+        if together:
+            self._join_together(incoming, progress, found)
+        else:
+            for stream, arrived in incoming.items():
+                self._join_stream(stream, arrived, found)
+        results = {
+            name: collector.gather(found[run.name])
+            for run in self.runs.values()
+            if len(found[run.name])
+            for name, collector in run.collectors.items()
+        }
         self.adapt(max((p.head for p in progress.streams.values()), default=LONG_AGO), sum(map(len, incoming.values())))
         return results
+
+    def _join_stream(self, stream: str, arrived: Arrivals, found: Mapping[str, Matches]) -> None:
+        """Let one stream's new tuples through all joins that they reach, stored sub-joins before those who read them."""
+        first = self.windows[stream].store.append(arrived)
+        fresh = {stream: (first, first + len(arrived))}
+        for run in self._fed[stream] if len(arrived) else ():
+            matches = found[run.name]
+            begin = len(matches)
+            for driver in run.drivers:
+                if driver.feed in fresh:
+                    driver.runner.run(driver.bounds(fresh), matches)
+            if run.state is not None and len(matches) > begin:
+                assert run.step.state is not None  # noqa: S101 - it has a state
+                fresh[run.step.state] = run.store(matches, begin)
+                if not run.collectors:
+                    matches.count = begin
+
+    def _join_together(
+        self, incoming: Mapping[str, Arrivals], progress: Progress, found: Mapping[str, Matches]
+    ) -> None:
+        """Insert all new tuples, then join each with those before it: in time, or streams one after another."""
+        for stream, arrived in incoming.items():
+            self.windows[stream].first_new = self.windows[stream].store.append(arrived)
+        eager = self._config.evaluation == "eager"
+        ranks = _interleave(incoming, list(incoming), by_time=eager)
+        for stream, arrived in incoming.items():
+            floors = self._eager_floors(arrived.ts, progress) if self._config.expiration == "eager" else {}
+            for run in self._fed[stream] if len(arrived) else ():
+                for driver in run.drivers:
+                    if driver.feed == stream:
+                        bounds = self._bounds(driver, len(arrived), ranks, floors)
+                        driver.runner.run(bounds, found[run.name])
 
     def load(self, incoming: Mapping[str, Arrivals]) -> None:
         """Insert arrivals whose results have been found before."""
         for stream, arrived in incoming.items():
-            self.windows[stream].first_new = self.windows[stream].store.append(arrived)
+            self.windows[stream].store.append(arrived)
+        self.store_again()
 
-    def _drive(
-        self,
-        stream: str,
-        incoming: Mapping[str, Arrivals],
-        ranks: Mapping[tuple[str, str], Int64Array],
-        progress: Progress,
-        matches: Mapping[str, Matches],
-    ) -> None:
-        count = len(incoming[stream].ts)
-        if not count:
-            return
-        first = self.windows[stream].first_new
-        floors = self._eager_floors(incoming[stream].ts, progress) if self._config.expiration == "eager" else {}
-        for driver in self._drivers[stream]:
-            if ranks or floors or driver.meets_itself:
-                bounds = self._bounds(driver, stream, first, count, ranks, floors)
-            else:
-                bounds = driver.shared_bounds(first, count)
-            driver.runner.run(bounds, matches[driver.name])
+    def store_again(self) -> None:
+        """Find the stored matches of all tuples that are in the windows."""
+        for run in self.runs.values():
+            if run.state is not None:
+                matches = Matches(len(run.members))
+                last = run.drivers[-1]
+                store = last.targets[last.place][1]
+                counts = [list(counted) for counted in last.runner.counts]
+                last.runner.run(last.bounds({last.feed: (store.rows.tail, store.rows.head)}), matches)
+                last.runner.counts = counts
+                run.store(matches, 0)
 
     def _bounds(
         self,
-        driver: _Driver,
-        stream: str,
-        first: int,
+        driver: Driver,
         count: int,
         ranks: Mapping[tuple[str, str], Int64Array],
         floors: Mapping[str, Int64Array],
     ) -> Bounds:
         """What each driving tuple sees: those before it in the batch, and what has not expired for it."""
+        stream, first = driver.feed, self.windows[driver.feed].first_new
         limits = np.empty((len(driver.targets), count), np.int64)
         lows = np.empty_like(limits)
-        for place, (target, rows) in enumerate(driver.targets):
+        for place, (target, store) in enumerate(driver.targets):
             if target == stream and place != driver.place:
                 # A tuple under two aliases counts once: it is driven by the first of them.
                 limits[place] = np.arange(first, first + count) + (place > driver.place)
             elif (stream, target) in ranks:
                 limits[place] = ranks[stream, target] + self.windows[target].first_new
             else:
-                limits[place] = rows.head
-            lows[place] = floors.get(target, rows.tail)
+                limits[place] = store.rows.head
+            lows[place] = floors.get(target, store.rows.tail)
         return Bounds(first, first + count, limits, lows)
 
     def _eager_floors(self, ts: Int64Array, progress: Progress) -> dict[str, Int64Array]:
@@ -321,6 +315,8 @@ class JoinGroup:
             if bound - window.expired_before > (window.longest >> _PATIENCE_BITS if lazy else 0):
                 window.store.expire_before(bound)
                 window.expired_before = bound
+        for state, streams in self._awaited.items():
+            self.states[state].expire_before(progress.watermark(streams))
 
 
 def _interleave(
@@ -339,3 +335,14 @@ def _interleave(
                 before = len(incoming[other]) if other_number < number else 0
                 ranks[stream, other] = np.full(len(incoming[stream]), before, np.int64)
     return ranks
+
+
+def _needs(step: JoinStep, cells: Mapping[str, Cell]) -> tuple[dict[str, AliasNeeds], dict[str, AliasNeeds]]:
+    """What a step asks of its inputs, and of its sources."""
+    inputs = plan_needs(step.plan)
+    keys = [
+        Key(taker.sources[key.alias], key.expression)
+        for taker in step.takers
+        for key, _, _ in cells.get(taker.query.name, ())
+    ]
+    return inputs, source_needs(step, inputs, keys)

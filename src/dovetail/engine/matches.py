@@ -14,9 +14,10 @@ from dovetail.engine.evaluate import is_true
 from dovetail.engine.kernels.matches import keep_marked_results, mark_equal_bytes, mark_equal_codes, transpose
 from dovetail.engine.keys import is_exact
 from dovetail.engine.needs import must_verify, stored_name
+from dovetail.engine.states import StateStore
 from dovetail.engine.window_store import WindowStore
 from dovetail.plan.nodes import ProbePath
-from dovetail.query.model import CountWindow, Window
+from dovetail.query.model import CountWindow, StoredWindow, TimeWindow, Window
 
 _FIRST_CAPACITY = 1024
 
@@ -34,12 +35,17 @@ class Member:
 
     @property
     def span(self) -> int:
-        """Microseconds of a time window; -1 for a count window, whose ends are stored."""
-        return -1 if isinstance(self.window, CountWindow) else self.window.micros
+        """Microseconds of a time window; -1 for one whose ends are stored."""
+        return self.window.micros if isinstance(self.window, TimeWindow) else -1
 
     @property
     def ends(self) -> str:
-        return self.store.ledgers[self.window].ends if isinstance(self.window, CountWindow) else "ts"
+        """The array with the last instant of each row, if they are stored."""
+        if isinstance(self.window, CountWindow):
+            return self.store.ledgers[self.window].ends
+        if isinstance(self.window, StoredWindow) and isinstance(self.store, StateStore):
+            return self.store.ends(self.window.spans)
+        return "ts"
 
 
 class Matches:

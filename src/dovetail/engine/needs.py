@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dovetail.engine.keys import is_exact
 from dovetail.engine.window_store import KeyId
 from dovetail.plan.nodes import KeyPart, ProbeStage, QueryPlan
-from dovetail.query.expressions import Expression, columns, rename_alias
+from dovetail.plan.steps import JoinStep
+from dovetail.query.expressions import Expression, aliases, columns, map_columns, rename_alias
+from dovetail.query.model import Key
 
 
 def stored_name(expression: Expression) -> str:
@@ -45,21 +48,42 @@ def key_id(stage: ProbeStage) -> KeyId:
 
 
 def plan_needs(plan: QueryPlan) -> dict[str, AliasNeeds]:
-    """The needs of every alias of a planned query."""
+    """What the probes of a plan need of every alias."""
     needs = {alias: AliasNeeds() for alias in plan.query.aliases}
 
     def gather(expression: Expression) -> None:
         for column in columns(expression):
             needs[column.alias].add_column(column)
 
-    for output in plan.query.outputs:
-        gather(output.expression)
     for path in plan.paths:
         for stage in path.stages:
             for condition in stage.conditions:
                 gather(condition.expression)
             if stage.key:
                 _need_key(needs, stage)
+    return needs
+
+
+def source_needs(step: JoinStep, inputs: dict[str, AliasNeeds], cells: Iterable[Key]) -> dict[str, AliasNeeds]:
+    """The needs of every source of a step: its own as an input, those of a stored input that it is part of, and the queries' outputs.
+
+    `cells` are keys, of sources, whose codes say which shard a result belongs to.
+    """
+    inside = step.stored_inputs
+    needs = {ref.alias: AliasNeeds() if ref.alias not in inputs else inputs[ref.alias] for ref in step.flat.refs}
+    for alias in inside:
+        for expression in inputs[alias].columns.values():
+            of_source = map_columns(expression, lambda column: step.columns[column.name])
+            needs[aliases(of_source)[0]].add_column(of_source)
+        for expression in inputs[alias].parts.values():
+            of_source = map_columns(expression, lambda column: step.columns[column.name])
+            needs[aliases(of_source)[0]].add_part(of_source)
+    for taker in step.takers:
+        for output in taker.query.outputs:
+            for column in columns(output.expression):
+                needs[taker.sources[column.alias]].add_column(column)
+    for key in cells:
+        needs[key.alias].add_part(key.expression)
     return needs
 
 

@@ -17,13 +17,14 @@ import pyarrow as pa
 from dovetail._typing import BoolArray
 from dovetail.config import Config
 from dovetail.engine.arena import Arena
-from dovetail.engine.group import Cell, JoinGroup
+from dovetail.engine.group import JoinGroup, Place
 from dovetail.engine.intake import Batch, in_content_order
 from dovetail.engine.progress import Progress
+from dovetail.engine.runs import Cell
 from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
-from dovetail.plan.nodes import QueryPlan
-from dovetail.query.model import CountWindow
+from dovetail.plan.steps import JoinStep
+from dovetail.query.model import CountWindow, TimeWindow
 from dovetail.schema import StreamSchema
 
 
@@ -37,8 +38,13 @@ class SettledGroup(JoinGroup):
         self.frontier = frontier
         self.pending: dict[str, WindowStore] = {}
 
-    def add_query(self, plan: QueryPlan, places: Mapping[str, tuple[int, int]] | None = None, cell: Cell = ()) -> None:
-        super().add_query(plan, places, cell)
+    def add_step(
+        self,
+        step: JoinStep,
+        cells: Mapping[str, Cell] | None = None,
+        places: Mapping[str, Mapping[str, Place]] | None = None,
+    ) -> None:
+        super().add_step(step, cells, places)
         for stream in self.windows:
             if stream not in self.pending:
                 name = f"{self.name}.{stream}.pending"
@@ -84,11 +90,11 @@ class SettledGroup(JoinGroup):
     def _alive(self, window: SharedWindow, frontier: int, progress: Progress) -> BoolArray:
         store = window.store
         alive = np.zeros(len(store.rows), np.bool_)
-        for (query, alias), ref in window.windows.items():
-            horizon = min(frontier, self.horizon(self.runs[query].plan.query, alias, progress))
+        for (run, alias), ref in window.windows.items():
+            horizon = min(frontier, self.horizon(self.runs[run].step.flat, alias, progress))
             if isinstance(ref.window, CountWindow):
                 alive |= store.living(store.ledgers[ref.window].ends) >= horizon
-            else:
+            elif isinstance(ref.window, TimeWindow):
                 alive |= store.living("ts") >= horizon - ref.window.micros
         return alive
 

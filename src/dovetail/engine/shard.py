@@ -13,13 +13,15 @@ import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.arena import Arena, HeapArena
-from dovetail.engine.group import Cell, JoinGroup, QueryRun
+from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Reader, in_time_order, judge
 from dovetail.engine.progress import Observed, Progress
+from dovetail.engine.runs import Cell, Collector, JoinRun
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.watch import Replan
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.steps import JoinStep
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.schema import StreamSchema
 
@@ -49,15 +51,20 @@ class ShardEngine:
 
     # -- queries ------------------------------------------------------------------------------------------------------------
 
-    def add_query(self, plan: QueryPlan, cell: Cell = ()) -> None:
-        """Start a query. It sees the tuples of later batches only; `cell` is the shard's own part of the results."""
-        self._group_for(plan.query).add_query(plan, cell=cell)
+    def add_query(self, plan: QueryPlan) -> None:
+        """Start a query that is planned alone. It sees the tuples of later batches only."""
+        self.add_steps([JoinStep.single(plan)])
+
+    def add_steps(self, steps: Iterable[JoinStep], cells: Mapping[str, Cell] | None = None) -> None:
+        """Start joins, each after those that it reads; `cells` are, by query, the shard's own part of the results."""
+        for step in steps:
+            self._group_for(step.flat).add_step(step, cells)
         self.relate()
 
     def relate(self, queries: Iterable[JoinQuery] | None = None) -> None:
         """Note which streams are joined with which: by this engine's queries, or by those of all shards."""
         if queries is None:
-            queries = [run.plan.query for group in self.groups for run in group.runs.values()]
+            queries = [collector.query for collector in self.collectors.values()]
         joins = [{ref.stream for ref in query.refs} for query in queries]
         self._related = {stream: set().union(*(join for join in joins if stream in join)) for stream in self.streams}
 
@@ -69,14 +76,21 @@ class ShardEngine:
         self.relate()
 
     def group_of(self, name: str) -> JoinGroup:
-        return next(group for group in self.groups if name in group.runs)
+        return next(group for group in self.groups if name in group.queries)
 
     @property
     def groups(self) -> list[JoinGroup]:
         return [self.joined, *self.settled.values()]
 
-    def run_of(self, name: str) -> QueryRun:
-        return self.group_of(name).runs[name]
+    def run_of(self, name: str) -> JoinRun:
+        """The join that answers a query."""
+        return self.group_of(name).queries[name]
+
+    @property
+    def collectors(self) -> dict[str, Collector]:
+        """By query."""
+        runs = (run for group in self.groups for run in group.runs.values())
+        return {name: collector for run in runs for name, collector in run.collectors.items()}
 
     def _group_for(self, query: JoinQuery) -> JoinGroup:
         if not query.has_count_window:
@@ -160,16 +174,7 @@ class ShardEngine:
         for group in self.groups:
             group.expire(self.progress)
         self.batches += 1
-        return {name: self._whole(name, results.get(name, [])) for name in self.query_names}
-
-    def _whole(self, name: str, tables: list[pa.Table]) -> pa.Table:
-        if len(tables) == 1:
-            return tables[0]
-        return pa.concat_tables(tables) if tables else self.run_of(name).schema.empty_table()
-
-    @property
-    def query_names(self) -> list[str]:
-        return [name for group in self.groups for name in group.runs]
+        return {name: _whole(collector, results.get(name, [])) for name, collector in self.collectors.items()}
 
     # -- numbers ------------------------------------------------------------------------------------------------------------
 
@@ -183,7 +188,7 @@ class ShardEngine:
                 tuples += sum(len(store.rows) for store in stores)
                 nbytes += sum(store.nbytes for store in stores)
             streams[stream] = {**self.progress.metrics(stream), "state_tuples": tuples, "state_bytes": nbytes}
-        return {"streams": streams, "queries": {name: self._query_metrics(name) for name in self.query_names}}
+        return {"streams": streams, "queries": {name: self._query_metrics(name) for name in self.collectors}}
 
     def _query_metrics(self, name: str) -> dict[str, object]:
         run = self.run_of(name)
@@ -203,4 +208,10 @@ class ShardEngine:
         counted = [run.retired, *(runner.totals for runner in run.runners.values())]
         totals = dict(zip(kinds, map(sum, zip(*counted, strict=True)), strict=True))
         changes = [change.to_json() for change in run.watch.changes]
-        return {"results": run.results, **totals, "paths": paths, "changes": changes}
+        return {"results": run.collectors[name].results, **totals, "paths": paths, "changes": changes}
+
+
+def _whole(collector: Collector, tables: list[pa.Table]) -> pa.Table:
+    if len(tables) == 1:
+        return tables[0]
+    return pa.concat_tables(tables) if tables else collector.schema.empty_table()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -18,19 +18,21 @@ import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.arena import Arena
-from dovetail.engine.group import Cell, JoinGroup
+from dovetail.engine.group import JoinGroup
 from dovetail.engine.keys import combine
 from dovetail.engine.progress import StreamProgress
+from dovetail.engine.runs import Cell, JoinRun
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.watch import Replan, Watch
 from dovetail.engine.window_store import Arrivals, WindowStore
 from dovetail.errors import StateError
 from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.steps import JoinStep
 from dovetail.schema import StreamSchema
 
 MAGIC = b"DOVETAIL"
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<8sI16sQ")
 """Magic, format version, digest of all that follows it, length of the JSON."""
 _LENGTH = struct.Struct("<Q")
@@ -47,18 +49,20 @@ class StoredShard:
     manifest: dict[str, Any]
     tables: list[pa.Table] = field(default_factory=list)
 
-    def fill(self, engine: ShardEngine, plans: Mapping[str, QueryPlan]) -> None:
+    def fill(self, engine: ShardEngine, steps: Mapping[str, JoinStep]) -> None:
         """Bring an engine that knows the streams, and nothing else, to the stored state."""
-        _restore_queries(engine, self.manifest, plans)
-        for store, table in zip(_stores(engine), self.tables, strict=True):
+        _restore_runs(engine, self.manifest, steps)
+        for store, table in zip(_windows(engine), self.tables, strict=True):
             store.append(_arrivals(store, table))
+        engine.joined.store_again()
+        engine.joined.expire(engine.progress)
 
 
 def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
     """The whole state of an engine, and whatever JSON its session adds."""
     header = json.dumps(manifest(engine) | {"extra": extra}).encode()
     parts = [header]
-    for store in _stores(engine):
+    for store in _windows(engine):
         sink = pa.BufferOutputStream()
         table = _table(store)
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -94,8 +98,8 @@ def read_snapshot(blob: object) -> StoredShard:
             tables.append(pa.ipc.open_stream(pa.py_buffer(blob)[end - size : end]).read_all())
     except (ValueError, struct.error, pa.ArrowInvalid, OSError) as error:
         raise StateError(f"the snapshot is damaged: {error}") from None
-    if len(tables) != len(content["stores"]):
-        raise StateError(f"the snapshot is cut short: it holds {len(tables)} of {len(content['stores'])} windows")
+    if len(tables) != len(content["windows"]):
+        raise StateError(f"the snapshot is cut short: it holds {len(tables)} of {len(content['windows'])} windows")
     return _stored(content, tables)
 
 
@@ -106,6 +110,7 @@ def manifest(engine: ShardEngine) -> dict[str, Any]:
         "batches": engine.batches,
         "streams": [_stream_json(engine.progress[name]) for name in engine.streams],
         "groups": [_group_json(group) for group in engine.groups],
+        "windows": [store.name for store in _windows(engine)],
         "stores": {store.name: store.position for store in _stores(engine)},
     }
 
@@ -113,7 +118,7 @@ def manifest(engine: ShardEngine) -> dict[str, Any]:
 def attach(
     arena: Arena,
     stored: Mapping[str, Any],
-    plans: Mapping[str, QueryPlan],
+    steps: Mapping[str, JoinStep],
     cells: Mapping[str, Cell] | None = None,
     replan: Replan | None = None,
 ) -> ShardEngine:
@@ -122,13 +127,14 @@ def attach(
     engine = ShardEngine(described.config, arena, replan)
     for schema in described.streams:
         engine.add_stream(schema)
-    _restore_queries(engine, described.manifest, plans, cells, attaching=True)
+    _restore_runs(engine, described.manifest, steps, cells, attaching=True)
     return engine
 
 
 def _stored(content: dict[str, Any], tables: list[pa.Table]) -> StoredShard:
     streams = [StreamSchema.from_json(stream["schema"]) for stream in content["streams"]]
-    queries = [(q["name"], q["sql"]) for group in content["groups"] for q in group["queries"]]
+    runs = [run for group in content["groups"] for run in group["runs"]]
+    queries = [(taker["name"], taker["sql"]) for run in runs for taker in run["takers"]]
     return StoredShard(Config(**content["config"]), streams, queries, content.get("extra", {}), content, tables)
 
 
@@ -137,23 +143,32 @@ def _stream_json(progress: StreamProgress) -> dict[str, Any]:
 
 
 def _group_json(group: JoinGroup) -> dict[str, Any]:
-    queries = []
-    for name, run in group.runs.items():
-        members = run.members.items()
-        places = {alias: [member.word, int(member.bit)] for alias, member in members}
-        runners = {driver: runner.to_json() for driver, runner in run.runners.items()}
-        queries.append({
-            "name": name, "sql": run.plan.query.sql, "places": places, "results": run.results, "runners": runners,
-            "watch": run.watch.to_json(), "retired": run.retired,
-        })  # fmt: skip
     frontier = sorted(group.frontier) if isinstance(group, SettledGroup) else None
-    return {"name": group.name, "frontier": frontier, "batches": group.batches, "queries": queries}
+    runs = [_run_json(group, run) for run in group.runs.values()]
+    return {"name": group.name, "frontier": frontier, "batches": group.batches, "runs": runs}
 
 
-def _restore_queries(
+def _run_json(group: JoinGroup, run: JoinRun) -> dict[str, Any]:
+    sources = {ref.alias: group.windows[ref.stream].usages[run.name, ref.alias] for ref in run.step.flat.refs}
+    inputs = {alias: group.states[alias].readers[run.name] for alias in run.step.stored_inputs}
+    return {
+        "name": run.name,
+        "sources": {source: [usage.word, int(usage.bit)] for source, usage in sources.items()},
+        "inputs": {alias: [reader.word, int(reader.bit)] for alias, reader in inputs.items()},
+        "takers": [
+            {"name": name, "sql": collector.query.sql, "results": collector.results}
+            for name, collector in run.collectors.items()
+        ],
+        "runners": {driver: runner.to_json() for driver, runner in run.runners.items()},
+        "watch": run.watch.to_json(),
+        "retired": run.retired,
+    }
+
+
+def _restore_runs(
     engine: ShardEngine,
     stored: Mapping[str, Any],
-    plans: Mapping[str, QueryPlan],
+    steps: Mapping[str, JoinStep],
     cells: Mapping[str, Cell] | None = None,
     *,
     attaching: bool = False,
@@ -166,19 +181,32 @@ def _restore_queries(
         group = engine.joined if frontier is None else engine.settled_group(entry["name"], frozenset(frontier))
         group.batches = entry["batches"]
         group.positions = stored["stores"] if attaching else {}
-        for query in entry["queries"]:
-            places = {alias: (word, bit) for alias, (word, bit) in query["places"].items()}
-            plan = _as_it_ran(engine, plans[query["name"]], query["runners"])
-            group.add_query(plan, places, (cells or {}).get(query["name"], ()))
-            run = group.runs[query["name"]]
-            run.results, run.retired = query["results"], query["retired"]
-            run.watch = Watch.from_json(query["watch"])
-            for driver, runner in run.runners.items():
-                runner.restore(query["runners"][driver])
+        for run in entry["runs"]:
+            _restore_run(engine, group, run, steps[run["name"]], cells)
         group.positions = {}
     engine.relate()
     for store in _stores(engine):
         store.attached()
+
+
+def _restore_run(
+    engine: ShardEngine,
+    group: JoinGroup,
+    stored: Mapping[str, Any],
+    step: JoinStep,
+    cells: Mapping[str, Cell] | None,
+) -> None:
+    results = {taker["name"]: taker["results"] for taker in stored["takers"]}
+    takers = tuple(taker for taker in step.takers if taker.query.name in results)
+    step = replace(step, plan=_as_it_ran(engine, step.plan, stored["runners"]), takers=takers)
+    places = {kind: {name: (word, bit) for name, (word, bit) in stored[kind].items()} for kind in ("sources", "inputs")}
+    group.add_step(step, cells, places)
+    run = group.runs[step.name]
+    run.retired, run.watch = stored["retired"], Watch.from_json(stored["watch"])
+    for name, collector in run.collectors.items():
+        collector.results = results[name]
+    for driver, runner in run.runners.items():
+        runner.restore(stored["runners"][driver])
 
 
 def _as_it_ran(engine: ShardEngine, plan: QueryPlan, runners: Mapping[str, Any]) -> QueryPlan:
@@ -190,7 +218,13 @@ def _as_it_ran(engine: ShardEngine, plan: QueryPlan, runners: Mapping[str, Any])
 
 
 def _stores(engine: ShardEngine) -> Iterator[WindowStore]:
-    """Every store of an engine, always in the same order."""
+    """Every store of an engine."""
+    yield from _windows(engine)
+    yield from engine.joined.states.values()
+
+
+def _windows(engine: ShardEngine) -> Iterator[WindowStore]:
+    """Every store of tuples, always in the same order. Stored matches are found again from these."""
     for group in engine.groups:
         for stream in sorted(group.windows):
             yield group.windows[stream].store

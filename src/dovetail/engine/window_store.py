@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -78,13 +78,22 @@ class Ledger:
     arrays: tuple[str, ...] = field(default=())
 
 
+class Linked(Protocol):
+    """Keeps row numbers of a window."""
+
+    def renumber(self, source: str, alive: BoolArray) -> None: ...
+
+
 class WindowStore:
     """The tuples of one stream that some result may still need."""
 
-    def __init__(self, arena: Arena, name: str, schema: StreamSchema, position: Position | None = None) -> None:
-        """Start empty, or attach to another's arrays in the arena, at its `position`."""
+    def __init__(self, arena: Arena, name: str, schema: StreamSchema | None, position: Position | None = None) -> None:
+        """Start empty, or attach to another's arrays in the arena, at its `position`; `schema` says which column is the time."""
         self.name = name
-        self._time = (f".{schema.event_time}", pa.timestamp("us", schema.columns.field(schema.event_time).type.tz))
+        self._time = schema and (
+            f".{schema.event_time}",
+            pa.timestamp("us", schema.columns.field(schema.event_time).type.tz),
+        )
         self._arena = arena
         self._position = position
         self.rows = Rows(arena, name, position["rows"] if position else None)
@@ -94,6 +103,8 @@ class WindowStore:
         self.codes: dict[KeyId, str] = {}
         self.indexes: dict[KeyId, HashIndex] = {}
         self.ledgers: dict[CountWindow, Ledger] = {}
+        self.linked: list[tuple[Linked, str]] = []
+        """Who keeps row numbers of this window, and as which source."""
         self._flag_names: list[str] = []
         self._rewrite_at = _SMALLEST_REWRITE
 
@@ -313,6 +324,8 @@ class WindowStore:
         if 2 * living < len(self.rows):
             for column in self.columns.values():
                 column.before_keep(mask)
+            for other, source in self.linked:
+                other.renumber(source, mask)
             self.rows.keep(mask)
             largest = LONG_AGO
             extend_prefix_max(self.rows["ts"], self.rows["prefix_max"], 0, living, largest)

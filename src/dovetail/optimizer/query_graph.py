@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from dovetail.optimizer.graph import JoinGraph, Pair, components, counts_from_edges
-from dovetail.query.model import CountWindow, JoinQuery, StreamRef
+from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, StreamRef
 from dovetail.schema import StreamSchema
 
 DEFAULT_RATE = 1.0
@@ -52,6 +52,8 @@ def join_graph(
 def _seconds(ref: StreamRef, rate: float) -> float:
     if isinstance(ref.window, CountWindow):
         return ref.window.rows / rate
+    if isinstance(ref.window, StoredWindow):
+        return ref.window.seconds
     # A window of no length holds the tuples of one instant.
     return max(ref.window.micros, 1) / MICROS_PER_SECOND
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from dovetail.config import Config
 from dovetail.errors import ConfigError
 from dovetail.plan.nodes import ProbeStage, QueryPlan
-from dovetail.query.model import CountWindow, Window
+from dovetail.query.model import CountWindow, StoredWindow, Window
 from dovetail.schema import StreamSchema
 
 Explanation: TypeAlias = str | dict[str, Any]
@@ -130,6 +130,8 @@ def duration(micros: int) -> str:
 def window_text(window: Window) -> str:
     if isinstance(window, CountWindow):
         return f"last {window.rows} rows" + (f" per {window.partition_by}" if window.partition_by else "")
+    if isinstance(window, StoredWindow):
+        return "stored, " + ", ".join(f"{source} range {duration(micros)}" for source, micros in window.spans)
     return f"range {duration(window.micros)}"
 
 

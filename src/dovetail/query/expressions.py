@@ -106,10 +106,15 @@ def aliases(expression: Expression) -> tuple[str, ...]:
     return tuple(dict.fromkeys(column.alias for column in columns(expression)))
 
 
+def map_columns(expression: Expression, change: Callable[[Column], Column]) -> Expression:
+    """The same expression with every column passed through `change`."""
+    if isinstance(expression, Column):
+        return change(expression)
+    if isinstance(expression, Call):
+        return Call(expression.operation, tuple(map_columns(a, change) for a in expression.arguments), expression.type)
+    return expression
+
+
 def rename_alias(expression: Expression, rename: Callable[[str], str]) -> Expression:
     """The same expression with every alias passed through `rename`."""
-    if isinstance(expression, Column):
-        return Column(rename(expression.alias), expression.name, expression.type)
-    if isinstance(expression, Call):
-        return Call(expression.operation, tuple(rename_alias(a, rename) for a in expression.arguments), expression.type)
-    return expression
+    return map_columns(expression, lambda column: Column(rename(column.alias), column.name, column.type))

@@ -34,7 +34,17 @@ class CountWindow:
     partition_by: str | None = None
 
 
-Window: TypeAlias = TimeWindow | CountWindow
+@dataclass(frozen=True, slots=True)
+class StoredWindow:
+    """A stored sub-join as an input: a match takes part while each of its tuples is in its own window."""
+
+    spans: tuple[tuple[str, int], ...]
+    """For each source of the sub-join, the microseconds that its tuples take part."""
+    seconds: float
+    """How long a match is expected to take part."""
+
+
+Window: TypeAlias = TimeWindow | CountWindow | StoredWindow
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any
 
 from dovetail.config import Config
-from dovetail.engine.group import Cell
+from dovetail.engine.runs import Cell
 from dovetail.errors import StateError
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner

@@ -21,13 +21,13 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from dovetail.engine.arena import MappedArena
-from dovetail.engine.group import Cell
 from dovetail.engine.intake import LATEST
 from dovetail.engine.progress import Observed
+from dovetail.engine.runs import Cell
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest
 from dovetail.errors import StateError
-from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.steps import JoinStep
 from dovetail.schema import StreamSchema
 from dovetail.spark.cut import UNPLACED, from_ipc
 from dovetail.spark.layout import Layout, ShardGroup, read_layout
@@ -144,10 +144,10 @@ class Worker:
         rebuilt = before is not None and not found
         return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **engine.metrics()}
 
-    def _plans(self) -> tuple[dict[str, QueryPlan], dict[str, Cell]]:
+    def _steps(self) -> tuple[dict[str, JoinStep], dict[str, Cell]]:
         queries = self._group.queries
         cells = {query.name: self._group.cell(query, self._shard) for query in queries}
-        return {query.name: self._layout.plans[query.name] for query in queries}, cells
+        return {query.name: JoinStep.single(self._layout.plans[query.name]) for query in queries}, cells
 
     def _attached(self) -> tuple[Path | None, ShardEngine | None]:
         """The live arrays of the state's token; nothing when they are not here or damaged, for the log has it all."""
@@ -156,18 +156,17 @@ class Worker:
             return None, None
         try:
             stored = json.loads((work / "engine.json").read_text(encoding="utf-8"))
-            return work, attach(MappedArena(work), stored, *self._plans(), self._layout.replanner)
+            return work, attach(MappedArena(work), stored, *self._steps(), self._layout.replanner)
         except (StateError, OSError, ValueError, KeyError):
             self._live.drop(work)
             return None, None
 
     def _rebuilt(self, work: Path) -> ShardEngine:
-        plans, cells = self._plans()
+        steps, cells = self._steps()
         engine = ShardEngine(self._layout.config, MappedArena(work), self._layout.replanner)
         for stream in self._layout.streams:
             engine.add_stream(stream)
-        for name, plan in plans.items():
-            engine.add_query(plan, cells[name])
+        engine.add_steps(steps.values(), cells)
         tables = {}
         for stream in self._layout.streams:
             held = list(self.log.tables(stream.name))

@@ -251,7 +251,9 @@ def _inside_windows(combination: _Combination, windows: Mapping[str, Window], fo
         if isinstance(window, TimeWindow):
             if member.ts < latest - window.micros:
                 return False
-        elif sum(follower.ts <= latest for follower in followers[alias][member.number]) >= window.rows:
+        elif isinstance(window, CountWindow) and window.rows <= sum(
+            follower.ts <= latest for follower in followers[alias][member.number]
+        ):
             return False
     return True
 

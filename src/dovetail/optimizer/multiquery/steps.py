@@ -1,0 +1,231 @@
+"""From a `GlobalPlan` to steps that an engine runs: sources instead of aliases, stored sub-joins as inputs, orders as probe paths.
+
+A join that serves several queries is the same in all of them, so any of them says what it is; the first does. Windows are the
+largest of the queries served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import pyarrow as pa
+
+from dovetail.config import Config
+from dovetail.optimizer.estimates import estimate
+from dovetail.optimizer.graph import JoinGraph, Pair
+from dovetail.optimizer.planner import PlanChoices, access_rule, objective
+from dovetail.optimizer.query_graph import MICROS_PER_SECOND, join_graph
+from dovetail.plan.global_plan import GlobalPlan, JoinNode, ResultNode
+from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.paths import probe_path
+from dovetail.plan.steps import JoinStep, Taker
+from dovetail.query.expressions import Column, Expression, map_columns, rename_alias
+from dovetail.query.model import (
+    Condition,
+    Equality,
+    EqualityClass,
+    JoinQuery,
+    Key,
+    StoredWindow,
+    StreamRef,
+    TimeWindow,
+    Window,
+)
+from dovetail.schema import TIMESTAMP, StreamSchema
+
+
+@dataclass(frozen=True)
+class RunnablePlan:
+    """Steps, and what a planner must know to choose their orders again."""
+
+    steps: tuple[JoinStep, ...]
+    states: Mapping[str, StreamSchema]
+    """Stored sub-joins as streams."""
+    choices: Mapping[str, PlanChoices]
+    """What is known of each step's selectivities."""
+
+
+def runnable(
+    plan: GlobalPlan,
+    queries: Mapping[str, JoinQuery],
+    streams: Mapping[str, StreamSchema],
+    config: Config,
+    hints: Mapping[str, Mapping[Pair, float]],
+) -> RunnablePlan:
+    """Turn a plan of bound queries into steps; `hints` are each query's selectivities, by pair of its aliases."""
+    states = {state.id: _as_stream(state) for state in plan.states}
+    known = {**streams, **states}
+    steps, choices = [], {}
+    for join in plan.joins:
+        first = join.queries[0]
+        query, sources = queries[first], _sources(plan, first)
+        flat = _restricted(query, sources, join, _windows(plan, join, queries))
+        inputs = {each.node: each.sources for each in join.inputs if each.node in states}
+        collapse = _Collapse(flat, inputs)
+        places = [each.node if each.node in states else each.sources[0] for each in join.inputs]
+        orders = {
+            places[place]: (places[place], *(places[number] for number in order))
+            for place, order in enumerate(join.orders)
+        }
+        graph = join_graph(query, streams, hints.get(first, {}))
+        choices[join.id] = PlanChoices(_hints(graph, sources, [(name, inputs.get(name, (name,))) for name in places]))
+        coarse = join_graph(collapse.query, known, choices[join.id].hints)
+        access = access_rule(collapse.query, coarse, config)
+        paths = tuple(probe_path(collapse.query, alias, orders[alias], access) for alias in collapse.query.aliases)
+        steps.append(
+            JoinStep(
+                QueryPlan(collapse.query, paths, plan.strategy, estimate(coarse, orders, objective(config))),
+                flat,
+                tuple(
+                    Taker(queries[answer.query], _sources(plan, answer.query))
+                    for answer in plan.answers
+                    if answer.result == join.output
+                ),
+                join.output if join.output in states else None,
+                collapse.columns,
+            )
+        )
+    return RunnablePlan(tuple(steps), states, choices)
+
+
+def _as_stream(state: ResultNode) -> StreamSchema:
+    return StreamSchema(state.id, pa.schema([("ts", TIMESTAMP)]), "ts", rate=state.rate)
+
+
+def _sources(plan: GlobalPlan, query: str) -> dict[str, str]:
+    """The source of each alias of a query."""
+    return {alias: source for source, alias in plan.answer(query).aliases.items()}
+
+
+def _windows(plan: GlobalPlan, join: JoinNode, queries: Mapping[str, JoinQuery]) -> dict[str, Window]:
+    """For each source the largest window of the queries that a join serves, in whole microseconds."""
+    windows: dict[str, Window] = {}
+    for name in join.queries:
+        aliases = plan.answer(name).aliases
+        for source in join.sources:
+            window, largest = queries[name].ref(aliases[source]).window, windows.get(source)
+            is_smaller = (
+                isinstance(largest, TimeWindow) and isinstance(window, TimeWindow) and window.micros < largest.micros
+            )
+            windows[source] = largest if largest is not None and is_smaller else window
+    return windows
+
+
+def _restricted(
+    query: JoinQuery, sources: Mapping[str, str], join: JoinNode, windows: Mapping[str, Window]
+) -> JoinQuery:
+    """A part of a query: the sources of a join, and all that is between them."""
+    inside = {alias for alias, source in sources.items() if source in join.sources}
+
+    def renamed(expression: Expression) -> Expression:
+        return rename_alias(expression, sources.__getitem__)
+
+    def key(given: Key) -> Key:
+        return Key(sources[given.alias], renamed(given.expression))
+
+    def within(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+        return tuple(
+            Condition(renamed(each.expression), each.text) for each in conditions if inside.issuperset(each.aliases)
+        )
+
+    classes = [
+        EqualityClass(tuple(key(each) for each in group.keys if each.alias in inside), group.type)
+        for group in query.classes
+    ]
+    return JoinQuery(
+        join.id,
+        query.sql,
+        tuple(
+            StreamRef(sources[ref.alias], ref.stream, windows[sources[ref.alias]])
+            for ref in query.refs
+            if ref.alias in inside
+        ),
+        tuple(
+            Equality(key(edge.left), key(edge.right), edge.type, edge.text)
+            for edge in query.equalities
+            if {edge.left.alias, edge.right.alias} <= inside
+        ),
+        within(query.conditions),
+        within(query.filters),
+        (),
+        tuple(group for group in classes if len({each.alias for each in group.keys}) > 1),
+    )
+
+
+class _Collapse:
+    """A join over sources as a join over its inputs: each stored sub-join becomes one alias."""
+
+    def __init__(self, flat: JoinQuery, stored: Mapping[str, tuple[str, ...]]) -> None:
+        self.columns: dict[str, Column] = {}
+        self._input = {source: state for state, sources in stored.items() for source in sources}
+        windows = {ref.alias: ref.window for ref in flat.refs}
+        refs = [
+            StreamRef(state, state, _stored_window({source: windows[source] for source in sources}))
+            for state, sources in stored.items()
+        ]
+        self.query = replace(
+            flat,
+            refs=(*refs, *(ref for ref in flat.refs if ref.alias not in self._input)),
+            equalities=tuple(
+                Equality(self._key(edge.left), self._key(edge.right), edge.type, edge.text)
+                for edge in flat.equalities
+                if self._crosses((edge.left.alias, edge.right.alias))
+            ),
+            conditions=tuple(
+                Condition(self._moved(each.expression), each.text)
+                for each in flat.conditions
+                if self._crosses(each.aliases)
+            ),
+            filters=tuple(each for each in flat.filters if each.aliases[0] not in self._input),
+            classes=tuple(
+                EqualityClass(tuple(self._key(key) for key in group.keys), group.type) for group in flat.classes
+            ),
+        )
+
+    def _crosses(self, sources: Iterable[str]) -> bool:
+        """Whether something is between inputs, and not inside one."""
+        return len({self._input.get(source, source) for source in sources}) > 1
+
+    def _key(self, key: Key) -> Key:
+        return Key(self._input.get(key.alias, key.alias), self._moved(key.expression))
+
+    def _moved(self, expression: Expression) -> Expression:
+        return map_columns(expression, self._column)
+
+    def _column(self, column: Column) -> Column:
+        if column.alias not in self._input:
+            return column
+        name = f"[{column.alias}].{column.name}"
+        self.columns[name] = column
+        return Column(self._input[column.alias], name, column.type)
+
+
+def _stored_window(windows: Mapping[str, Window]) -> StoredWindow:
+    spans = {source: window.micros for source, window in windows.items() if isinstance(window, TimeWindow)}
+    pace = sum(MICROS_PER_SECOND / max(micros, 1) for micros in spans.values())
+    return StoredWindow(tuple(spans.items()), 1 / pace)
+
+
+def _hints(
+    graph: JoinGraph, sources: Mapping[str, str], inputs: list[tuple[str, tuple[str, ...]]]
+) -> dict[Pair, float]:
+    """For each two inputs that have to do with each other, the share of their pairs that match."""
+    alias = {source: name for name, source in sources.items()}
+    found = {}
+    for (first, some), (second, others) in combinations(inputs, 2):
+        left, right = [alias[source] for source in some], [alias[source] for source in others]
+        related = graph.edges | set(graph.factors)
+        if any(frozenset((one, other)) in related for one in left for other in right):
+            share = _size(graph, [*left, *right]) / (_size(graph, left) * _size(graph, right))
+            found[frozenset((first, second))] = min(1.0, share)
+    return found
+
+
+def _size(graph: JoinGraph, names: list[str]) -> float:
+    size, joined = 1.0, list[str]()
+    for name in names:
+        size *= graph.extension(joined, name)
+        joined.append(name)
+    return size
