@@ -31,11 +31,10 @@ from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.plan.explain import Explanation, explain
 from dovetail.query.catalog import Catalog
-from dovetail.query.durations import parse_duration
 from dovetail.query.expressions import columns
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
-from dovetail.schema import StreamSchema, stored_schema
+from dovetail.schema import StreamSchema
 from dovetail.spark.builder import check
 from dovetail.spark.cut import CLOCK, CUT_SCHEMA, cutter
 from dovetail.spark.layout import Layout
@@ -120,17 +119,10 @@ class Session:
         """
         if not frame.isStreaming:
             raise ConfigError(f"stream {name!r}: the DataFrame is not streaming", "read it with spark.readStream")
-        declared = StreamSchema(
-            name,
-            stored_schema(to_arrow_schema(frame.schema, timezone="UTC")),
-            event_time,
-            parse_duration(lateness),
-            rate,
-            progress_by,
-            None if idle_after is None else parse_duration(idle_after),
-            None if max_ahead is None else parse_duration(max_ahead),
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        self._catalog.declare_stream(
+            name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
         )
-        self._catalog.add_stream(declared)
         self._frames[name] = frame
 
     def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
