@@ -32,7 +32,8 @@ ARROWS: dict[str, set[str]] = {
     "workloads": {"schema"},
     "experiments": {PUBLIC, "workloads"},
     "monitor": {PUBLIC},
-    "cli": {PUBLIC, "workloads", "experiments", "monitor"},
+    "demo": {PUBLIC, "workloads"},
+    "cli": {PUBLIC, "demo", "experiments", "monitor"},
 }
 ONLY_IN: dict[str, str | None] = {
     "pyspark": "spark/",

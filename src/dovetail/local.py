@@ -29,9 +29,7 @@ from dovetail.plan.explain import Explanation, explain
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import JoinStep
 from dovetail.query.catalog import Catalog
-from dovetail.query.durations import parse_duration
 from dovetail.query.sql import parse_query
-from dovetail.schema import StreamSchema, stored_schema
 
 Orders = Mapping[str, Sequence[str]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -120,17 +118,9 @@ class LocalSession:
                 "for a table use table.schema",
             )
         _check_name("stream", name)
-        declared = StreamSchema(
-            name,
-            stored_schema(schema),
-            event_time,
-            parse_duration(lateness),
-            rate,
-            progress_by,
-            None if idle_after is None else parse_duration(idle_after),
-            None if max_ahead is None else parse_duration(max_ahead),
+        declared = self._catalog.declare_stream(
+            name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
         )
-        self._catalog.add_stream(declared)
         self._engine.add_stream(declared)
 
     def query(self, name: str, sql: str, probe_orders: Orders | None = None) -> None:

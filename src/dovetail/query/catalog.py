@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
+
+import pyarrow as pa
 
 from dovetail.errors import ConfigError, listed
+from dovetail.query.durations import parse_duration
 from dovetail.query.model import JoinQuery
-from dovetail.schema import StreamSchema
+from dovetail.schema import StreamSchema, stored_schema
 
 
 class Catalog:
@@ -23,6 +27,32 @@ class Catalog:
     @property
     def queries(self) -> Mapping[str, JoinQuery]:
         return self._queries
+
+    def declare_stream(
+        self,
+        name: str,
+        schema: pa.Schema,
+        event_time: str,
+        lateness: str | float | timedelta,
+        rate: float | None,
+        progress_by: str | None,
+        *,
+        idle_after: str | float | timedelta | None,
+        max_ahead: str | float | timedelta | None,
+    ) -> StreamSchema:
+        """Add a stream from the options of a session's `stream`."""
+        declared = StreamSchema(
+            name,
+            stored_schema(schema),
+            event_time,
+            parse_duration(lateness),
+            rate,
+            progress_by,
+            None if idle_after is None else parse_duration(idle_after),
+            None if max_ahead is None else parse_duration(max_ahead),
+        )
+        self.add_stream(declared)
+        return declared
 
     def add_stream(self, schema: StreamSchema) -> None:
         if schema.name in self._streams:

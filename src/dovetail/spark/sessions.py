@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -32,24 +31,22 @@ from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.plan.explain import Explanation, explain
 from dovetail.query.catalog import Catalog
-from dovetail.query.durations import parse_duration
 from dovetail.query.expressions import columns
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
-from dovetail.schema import StreamSchema, stored_schema
+from dovetail.schema import StreamSchema
 from dovetail.spark.builder import check
 from dovetail.spark.cut import CLOCK, CUT_SCHEMA, cutter
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import claim, live_root
-from dovetail.spark.output import METRICS, RESULT_SCHEMA
+from dovetail.spark.metrics import ShardReports, observed
+from dovetail.spark.output import RESULT_SCHEMA
 from dovetail.spark.processor import ShardProcessor
 from dovetail.spark.sinks import Sink
 from dovetail.spark.staging import Staging
 
 _MOST_TRIED_IDS = 100
 _MOST_SHARDS = 10_000
-_ADDED = ("probes", "matches", "ms", "timed")
-_SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
 
 
 class Session:
@@ -122,17 +119,10 @@ class Session:
         """
         if not frame.isStreaming:
             raise ConfigError(f"stream {name!r}: the DataFrame is not streaming", "read it with spark.readStream")
-        declared = StreamSchema(
-            name,
-            stored_schema(to_arrow_schema(frame.schema, timezone="UTC")),
-            event_time,
-            parse_duration(lateness),
-            rate,
-            progress_by,
-            None if idle_after is None else parse_duration(idle_after),
-            None if max_ahead is None else parse_duration(max_ahead),
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        self._catalog.declare_stream(
+            name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
         )
-        self._catalog.add_stream(declared)
         self._frames[name] = frame
 
     def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -261,7 +251,7 @@ class Session:
             .groupBy("shard")
             .transformWithStateInPandas(processor, outputStructType=RESULT_SCHEMA, outputMode="append", timeMode="none")
         )
-        return joined.observe("dovetail", *_observed(layout))
+        return joined.observe("dovetail", *observed(layout))
 
     def _shard_ids(self, count: int) -> list[int]:
         """Numbers that Spark's hash partitioner spreads evenly over any number of partitions that divides the shards'.
@@ -310,18 +300,15 @@ class RunningSession:
         self._sinks = sinks
         self._run = run
         self._staged = dict(staged or {})
-        self._shards: dict[int, dict[str, Any]] = {}
-        self._counts = dict.fromkeys(sinks, 0)
-        self._batches = self._rebuilt = 0
+        self._reports = ShardReports(sinks)
 
     def write_batch(self, encoded: DataFrame, batch_id: int) -> None:
         """Give each sink its part of a batch. The encoded frame is computed once, whole, before any sink sees it."""
-        report = F.when(F.col("query") == METRICS, F.col("segment")).alias("report")
         read_again = len(self._staged) < len(self._layout.queries)
         if read_again:
             encoded = encoded.persist()
         try:
-            rows = self._note(encoded.select("query", "rows", report).collect())
+            rows = self._reports.collect(encoded)
             for number, (name, _) in enumerate(self._layout.queries):
                 if not rows[number]:
                     continue
@@ -329,59 +316,18 @@ class RunningSession:
                     self._staged[number].commit(batch_id)
                 else:
                     self._sinks[name].write(_decoded(encoded, number, self._layout.plans[name].query), batch_id)
-                self._counts[name] += rows[number]
+                self._reports.add_results(name, rows[number])
         finally:
             if read_again:
                 encoded.unpersist()
 
-    def _note(self, encoded: Sequence[Any]) -> Counter[int]:
-        """Take note of what the shards report; give the number of results of each query."""
-        self._batches += 1
-        rows: Counter[int] = Counter()
-        for row in encoded:
-            if row["report"] is None:
-                rows[row["query"]] += row["rows"]
-            else:
-                metrics = json.loads(bytes(row["report"]))
-                self._rebuilt += metrics["rebuilt"]
-                self._shards[metrics["shard"]] = metrics
-        return rows
-
     def metrics(self) -> dict[str, Any]:
         """Counters so far, by stream and by query, and what each shard last reported."""
-        streams: dict[str, Counter[str]] = {}
-        for metrics in list(self._shards.values()):
-            for stream, counted in metrics["streams"].items():
-                streams.setdefault(stream, Counter()).update({name: counted[name] for name in _SUMMED})
-        return {
-            "streams": {name: dict(counted) for name, counted in streams.items()},
-            "queries": {name: {"results": count} for name, count in self._counts.items()},
-            "batches": self._batches,
-            "rebuilt_shards": self._rebuilt,
-            "shards": self._shards,
-        }
+        return self._reports.metrics()
 
     def explain(self, form: str = "text") -> Explanation:
         """The plan, and what the shards have measured; see `Session.explain`."""
-        return self._session.explain_run(form, self._measured())
-
-    def _measured(self) -> dict[str, Any]:
-        """Counters of all shards together, for paths that all of them still run in the same order; all changes of orders."""
-        found: dict[str, Any] = {}
-        for metrics in list(self._shards.values()):
-            for name, query in metrics["queries"].items():
-                total = found.setdefault(name, {"paths": {}, "changes": []})
-                total["changes"] += query["changes"]
-                for driver, stages in query["paths"].items():
-                    sums = total["paths"].get(driver)
-                    if sums is None:
-                        total["paths"][driver] = [dict(stage) for stage in stages]
-                    elif [summed["alias"] for summed in sums] != [stage["alias"] for stage in stages]:
-                        total["paths"][driver] = []
-                    else:
-                        for summed, stage in zip(sums, stages, strict=True):
-                            summed.update({kind: summed[kind] + stage[kind] for kind in _ADDED if kind in stage})
-        return found
+        return self._session.explain_run(form, self._reports.measured())
 
     def await_termination(self, timeout: int | None = None) -> bool:
         """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
@@ -421,22 +367,6 @@ def _projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSche
         expressions += [key.expression for group in query.classes for key in group.keys]
         needed |= {c.name for expression in expressions for c in columns(expression) if c.alias in own}
     return replace(stream, columns=pa.schema([field for field in stream.columns if field.name in needed]))
-
-
-def _observed(layout: Layout) -> Iterator[Column]:
-    """What a `StreamingQueryListener` sees of each batch: results by query, counters by stream."""
-    for number, (name, _) in enumerate(layout.queries):
-        rows = F.when(F.col("query") == number, F.col("rows"))
-        yield F.coalesce(F.sum(rows), F.lit(0)).alias(f"{name}.results")
-    counters = f"struct<{', '.join(f'{name}: bigint' for name in _SUMMED)}>"
-    report = F.when(F.col("query") == METRICS, F.col("segment").cast("string"))
-    streams = F.from_json(report, f"struct<streams: map<string, {counters}>, log_bytes: bigint, rebuilt: boolean>")
-    for stream in layout.streams:
-        for name in _SUMMED:
-            counted = streams["streams"][stream.name][name]
-            yield F.coalesce(F.sum(counted), F.lit(0)).alias(f"{stream.name}.{name}")
-    yield F.coalesce(F.sum(streams["log_bytes"]), F.lit(0)).alias("log_bytes")
-    yield F.count_if(streams["rebuilt"]).alias("rebuilt_shards")
 
 
 def _decoded(encoded: DataFrame, number: int, query: JoinQuery) -> DataFrame:

@@ -1,0 +1,97 @@
+"""What shards report, collected on the driver and shown to Spark's listeners.
+
+A shard that takes part in a batch adds one row to its results: its counters so far, as JSON. That report replaces the shard's earlier
+one, so counters are summed over shards, never over batches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from dovetail.spark.layout import Layout
+from dovetail.spark.output import METRICS
+
+_ADDED = ("probes", "matches", "ms", "timed")
+_SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
+
+
+class ShardReports:
+    """The last report of each shard, and what has been counted beside them since the session was started."""
+
+    def __init__(self, queries: Iterable[str]) -> None:
+        self._shards: dict[int, dict[str, Any]] = {}
+        self._counts = dict.fromkeys(queries, 0)
+        self._batches = self._rebuilt = 0
+
+    def collect(self, encoded: DataFrame) -> Counter[int]:
+        """Take note of what the shards report with a batch; give the number of results of each query."""
+        report = F.when(F.col("query") == METRICS, F.col("segment")).alias("report")
+        collected = encoded.select("query", "rows", report).collect()
+        self._batches += 1
+        rows: Counter[int] = Counter()
+        for row in collected:
+            if row["report"] is None:
+                rows[row["query"]] += row["rows"]
+            else:
+                metrics = json.loads(bytes(row["report"]))
+                self._rebuilt += metrics["rebuilt"]
+                self._shards[metrics["shard"]] = metrics
+        return rows
+
+    def add_results(self, query: str, count: int) -> None:
+        """Count results that a sink has written."""
+        self._counts[query] += count
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters so far, by stream and by query, and what each shard last reported."""
+        streams: dict[str, Counter[str]] = {}
+        for metrics in list(self._shards.values()):
+            for stream, counted in metrics["streams"].items():
+                streams.setdefault(stream, Counter()).update({name: counted[name] for name in _SUMMED})
+        return {
+            "streams": {name: dict(counted) for name, counted in streams.items()},
+            "queries": {name: {"results": count} for name, count in self._counts.items()},
+            "batches": self._batches,
+            "rebuilt_shards": self._rebuilt,
+            "shards": self._shards,
+        }
+
+    def measured(self) -> dict[str, Any]:
+        """Counters of all shards together, for paths that all of them still run in the same order; all changes of orders."""
+        found: dict[str, Any] = {}
+        for metrics in list(self._shards.values()):
+            for name, query in metrics["queries"].items():
+                total = found.setdefault(name, {"paths": {}, "changes": []})
+                total["changes"] += query["changes"]
+                for driver, stages in query["paths"].items():
+                    sums = total["paths"].get(driver)
+                    if sums is None:
+                        total["paths"][driver] = [dict(stage) for stage in stages]
+                    elif [summed["alias"] for summed in sums] != [stage["alias"] for stage in stages]:
+                        total["paths"][driver] = []
+                    else:
+                        for summed, stage in zip(sums, stages, strict=True):
+                            summed.update({kind: summed[kind] + stage[kind] for kind in _ADDED if kind in stage})
+        return found
+
+
+def observed(layout: Layout) -> Iterator[Column]:
+    """What a `StreamingQueryListener` sees of each batch: results by query, counters by stream."""
+    for number, (name, _) in enumerate(layout.queries):
+        rows = F.when(F.col("query") == number, F.col("rows"))
+        yield F.coalesce(F.sum(rows), F.lit(0)).alias(f"{name}.results")
+    counters = f"struct<{', '.join(f'{name}: bigint' for name in _SUMMED)}>"
+    report = F.when(F.col("query") == METRICS, F.col("segment").cast("string"))
+    streams = F.from_json(report, f"struct<streams: map<string, {counters}>, log_bytes: bigint, rebuilt: boolean>")
+    for stream in layout.streams:
+        for name in _SUMMED:
+            counted = streams["streams"][stream.name][name]
+            yield F.coalesce(F.sum(counted), F.lit(0)).alias(f"{stream.name}.{name}")
+    yield F.coalesce(F.sum(streams["log_bytes"]), F.lit(0)).alias("log_bytes")
+    yield F.count_if(streams["rebuilt"]).alias("rebuilt_shards")
