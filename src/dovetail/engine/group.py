@@ -122,7 +122,9 @@ class JoinGroup:
         """Stop a query, and the joins that only it needed."""
         del self.queries[name].collectors[name]
         for run in reversed(list(self.runs.values())):
-            if not run.collectors and (run.state is None or not run.state.readers):
+            if run.state is not None and not run.state.readers:
+                self.states.pop(run.forget_state()).remove()
+            if not run.collectors and run.state is None:
                 self._drop_run(run)
         self._list_runs()
 
@@ -135,8 +137,6 @@ class JoinGroup:
                 del self.windows[ref.stream]
         for state in run.step.stored_inputs:
             self.states[state].drop_reader(run.name)
-        if run.step.state is not None:
-            self.states.pop(run.step.state).remove()
 
     def change_plan(self, plan: QueryPlan) -> None:
         """Go on with other probe orders. Results do not depend on them, so this is safe between any two batches."""

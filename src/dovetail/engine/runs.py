@@ -213,6 +213,13 @@ class JoinRun:
         """Take over a plan of the same orders, for its estimates."""
         self.step = replace(self.step, plan=plan)
 
+    def forget_state(self) -> str:
+        """Store matches no longer; return the name that they had."""
+        name, self.state = self.step.state, None
+        assert name is not None  # noqa: S101 - asked of steps with a state only
+        self.step = replace(self.step, state=None)
+        return name
+
     def store(self, matches: Matches, begin: int) -> tuple[int, int]:
         """Keep the matches from `begin` on; return the first one's number, and the one after the last."""
         assert self.state is not None  # noqa: S101 - asked of steps with a state only

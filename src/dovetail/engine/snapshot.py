@@ -162,6 +162,7 @@ def _run_json(group: JoinGroup, run: JoinRun) -> dict[str, Any]:
         "runners": {driver: runner.to_json() for driver, runner in run.runners.items()},
         "watch": run.watch.to_json(),
         "retired": run.retired,
+        "state": run.step.state,
     }
 
 
@@ -198,7 +199,7 @@ def _restore_run(
 ) -> None:
     results = {taker["name"]: taker["results"] for taker in stored["takers"]}
     takers = tuple(taker for taker in step.takers if taker.query.name in results)
-    step = replace(step, plan=_as_it_ran(engine, step.plan, stored["runners"]), takers=takers)
+    step = replace(step, plan=_as_it_ran(engine, step.plan, stored["runners"]), takers=takers, state=stored["state"])
     places = {kind: {name: (word, bit) for name, (word, bit) in stored[kind].items()} for kind in ("sources", "inputs")}
     group.add_step(step, cells, places)
     run = group.runs[step.name]

@@ -60,6 +60,7 @@ class Source:
     name: str
     """Its name in the plan: the stream, then filters, occurrence and count window if there are any."""
     stream: str
+    """Whose window it reads: a stream's, or that of one of several groups that keep the stream for themselves."""
     filters: tuple[str, ...] = ()
     """Conditions that its tuples meet before they are joined, as text over the stream's name."""
     occurrence: int = 1

@@ -13,9 +13,10 @@ from math import inf
 from dovetail.config import Budget
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.graph import JoinGraph
+from dovetail.optimizer.multiquery.bjtree import bjtree
 from dovetail.optimizer.multiquery.build import PlanBuilder
 from dovetail.optimizer.multiquery.costs import CostModel
-from dovetail.optimizer.multiquery.draft import Draft, tidied
+from dovetail.optimizer.multiquery.draft import Draft, mjoin, tidied
 from dovetail.optimizer.multiquery.exact import MOST, candidate_states, exact
 from dovetail.optimizer.multiquery.exchange import exchange
 from dovetail.optimizer.multiquery.infeasible import does_not_fit
@@ -23,11 +24,12 @@ from dovetail.optimizer.multiquery.naive import naive, shared_naive
 from dovetail.optimizer.multiquery.named import NamedGraph
 from dovetail.optimizer.multiquery.query_order import QUERY_ORDERS, ordered
 from dovetail.optimizer.multiquery.shared import shared
+from dovetail.optimizer.multiquery.turn import Turn
 from dovetail.optimizer.multiquery.workload import workload_of
 from dovetail.optimizer.units import UnitCosts
-from dovetail.plan.global_plan import GlobalPlan, Load
+from dovetail.plan.global_plan import NO_LIMITS, GlobalPlan, Load
 
-STRATEGIES = ("exchange", "shared", "shared-naive", "naive", "exact")
+STRATEGIES = ("exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree")
 
 
 def plan_queries(
@@ -50,7 +52,8 @@ def plan_queries(
         CPU and memory for all queries together; None, or a field that is None, is no limit.
     strategy
         `exchange` (local search over stored sub-joins, the default), `shared` (the thesis's), `shared-naive` and `naive` (its
-        baselines), or `exact` (branch and bound, for small cases).
+        baselines), `exact` (branch and bound, for small cases), `mjoin` (one n-ary join per query, nothing stored) or `bjtree`
+        (trees of binary joins). All but `naive` compute equal joins once.
     query_order
         In which order `shared` and the baselines take the queries: `shared-predicate`, `heaviest`, `lightest` or `given`.
     units
@@ -104,6 +107,8 @@ def _draft(model: CostModel, strategy: str, order: list[int], limits: Load) -> D
         return shared(model, order, limits)
     if strategy == "shared-naive":
         return shared_naive(model, order, limits)
+    if strategy in ("mjoin", "bjtree"):
+        return _uniform(model, strategy, order)
     windows = model.least_windows()
     if windows.memory > limits.memory * (1 + 1e-9):
         raise does_not_fit(model, limits, Load(0.0, windows.memory), proved=True)
@@ -118,3 +123,12 @@ def _draft(model: CostModel, strategy: str, order: list[int], limits: Load) -> D
     least = exact(model, Load(inf, limits.memory))
     assert least is not None  # noqa: S101 - the n-ary joins fit the memory
     raise does_not_fit(model, limits, least.load(model), proved=True)
+
+
+def _uniform(model: CostModel, strategy: str, order: list[int]) -> Draft:
+    """All queries in the same way, whatever it costs."""
+    draft = Draft()
+    for place, query in enumerate(order):
+        turn = Turn(model, draft, order[place:], NO_LIMITS)
+        draft = draft.joined(query, bjtree(turn) if strategy == "bjtree" else mjoin(model, query))
+    return draft

@@ -40,6 +40,8 @@ class NamedGraph:
     predicates: tuple[NamedPredicate, ...]
     keys: tuple[Mapping[str, str], ...]
     """For each class of the graph the text of each input's key; a part of a class is known by the keys of its inputs."""
+    unstorable: frozenset[str] = frozenset()
+    """Inputs of no stored sub-join: only a condition over three or more leads to them, which a sub-join of fewer does not have."""
 
     def __post_init__(self) -> None:
         if set(self.sources) != set(self.graph.rates):

@@ -6,8 +6,10 @@ conditions between them: exactly the ones that both queries have among these inp
 
 - Of a stream that a query joins with itself, entries with equal filters are told apart by number, those that meet more other streams
   first. Only entries with the same number share, so a possible sharing may be missed, but never a wrong one made.
-- A count window belongs to the source, since `[ROWS 5]` of a stream is not a part of its `[ROWS 10]` after other filters. Such a
-  source is never part of a stored sub-join.
+- A count window belongs to the source, since `[ROWS 5]` of a stream is not a part of its `[ROWS 10]` after other filters. Tuples that
+  meet one wait until their time is settled, so a query with a count window has windows of its own: none of its sources is
+  another query's, or part of a stored sub-join.
+- Queries in different `scope`s (shards that are cut in another way) have nothing in common.
 - Filters with different texts make different sources, even if one implies the other.
 - Selectivities are the graph's. Where hints give one predicate two values under different aliases, the plan is still right, and its
   estimate takes one of them.
@@ -41,9 +43,9 @@ _PLAIN = {"int32", "int64", "double", "string", "bool"}
 """Types of literals that go without saying: the other side of the operation has the same."""
 
 
-def named_query(query: JoinQuery, graph: JoinGraph) -> NamedGraph:
+def named_query(query: JoinQuery, graph: JoinGraph, scope: str = "") -> NamedGraph:
     """Name the inputs and predicates of a bound query; `graph` is its join graph over aliases (`query_graph.join_graph`)."""
-    sources = _sources(query)
+    sources = _sources(query, scope)
     names = {alias: source.name for alias, source in sources.items()}
     expressions = [condition.expression for condition in query.conditions]
     expressions += [edge.expression for edge in query.inexact_equalities]
@@ -54,7 +56,7 @@ def named_query(query: JoinQuery, graph: JoinGraph) -> NamedGraph:
     for group in query.classes:
         texts = {alias: sorted(text_of(key, names) for key in group.of(alias)) for alias in query.aliases}
         keys.append({alias: " = ".join(found) for alias, found in texts.items() if found})
-    return NamedGraph(graph, sources, predicates, tuple(keys))
+    return NamedGraph(graph, sources, predicates, tuple(keys), _led_to_by_many(query, graph))
 
 
 def text_of(expression: Expression, names: Mapping[str, str]) -> str:
@@ -82,21 +84,29 @@ def text_of(expression: Expression, names: Mapping[str, str]) -> str:
     return f"{operation}({', '.join([*inner, str(expression.type)] if operation == 'cast' else inner)})"
 
 
+def _led_to_by_many(query: JoinQuery, graph: JoinGraph) -> frozenset[str]:
+    """The inputs that probes reach along a condition over three or more."""
+    wide = [condition.aliases for condition in query.conditions if len(condition.aliases) > 2]
+    edges = [pair for condition in wide for pair in graph.selectivities if pair.issubset(condition)]
+    return frozenset(alias for pair in edges for alias in pair)
+
+
 def _is_infix(expression: Expression) -> bool:
     return isinstance(expression, Call) and expression.operation in _INFIX
 
 
-def _sources(query: JoinQuery) -> dict[str, Source]:
+def _sources(query: JoinQuery, scope: str) -> dict[str, Source]:
     """What each alias is; those that are the same stream with the same filters are numbered."""
     filters = {ref.alias: _filters(query, ref) for ref in query.refs}
-    labels = {ref.alias: _label(ref, filters[ref.alias]) for ref in query.refs}
+    where = scope + (" settled" if query.has_count_window else "")
+    labels = {ref.alias: _label(ref, filters[ref.alias]) + where for ref in query.refs}
     found = {}
     for ref in query.refs:
         twins = [alias for alias in query.aliases if labels[alias] == labels[ref.alias]]
         number = sorted(twins, key=lambda alias: _look(query, alias, labels)).index(ref.alias) + 1
         name = labels[ref.alias] if number == 1 else f"{labels[ref.alias]} #{number}"
-        storable = not isinstance(ref.window, CountWindow)
-        found[ref.alias] = Source(name, ref.stream, filters[ref.alias], number, storable)
+        storable = not query.has_count_window
+        found[ref.alias] = Source(name, ref.stream + where, filters[ref.alias], number, storable)
     return found
 
 

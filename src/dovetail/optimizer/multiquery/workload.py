@@ -67,7 +67,11 @@ class NumberedQuery:
         self._factored = [
             sum(1 << other for other, factor in enumerate(row) if factor != 1.0) for row in self.graph.factors
         ]
-        self.unstorable = sum(1 << number for number, source in enumerate(self.sources) if not source.storable)
+        self.unstorable = sum(
+            1 << number
+            for number, source in enumerate(self.sources)
+            if not source.storable or names[number] in given.unstorable
+        )
 
     @property
     def all(self) -> int:

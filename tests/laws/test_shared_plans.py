@@ -1,0 +1,154 @@
+"""Queries that share joins and stored sub-joins give the oracle's results, whatever the plan."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dovetail as dt
+from dovetail.engine import columns, rows, window_store
+from dovetail.engine.arena import Arena, MappedArena
+from dovetail.engine.shard import ShardEngine
+from dovetail.engine.snapshot import attach, manifest, read_snapshot, write_snapshot
+from dovetail.optimizer.multiquery.steps import RunnablePlan
+from dovetail.optimizer.replan import Replanner
+from dovetail.query.model import JoinQuery
+from dovetail.query.sql import parse_query
+from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
+from plans import overlapping, random_plan, steps_of
+
+SEEDS = st.integers(0, 2**32 - 1)
+TINY = ((rows, "SMALLEST_CAPACITY", 8), (columns, "_MOST_CHUNKS", 2), (columns, "_SMALLEST_HEAP", 8))
+
+
+class Case:
+    """Overlapping queries under a random plan."""
+
+    def __init__(self, seed: int, **options: object) -> None:
+        self.rng = random.Random(seed)
+        wanted = {"aliases": self.rng.choice((3, 3, 4, 5)), "count_windows": False, "pushes": 5} | options
+        self.scenario: Scenario = random_scenario(self.rng, **wanted)
+        catalog = self.scenario.catalog
+        bound = {name: parse_query(name, sql, catalog) for name, sql in self.scenario.sql.items()}
+        self.queries: dict[str, JoinQuery] = overlapping(self.rng, bound)
+        self.config = dt.Config(
+            join=self.rng.choice(("auto", "auto", "hybrid", "nested-loop")),
+            stage_rows=self.rng.choice((1 << 17, 3, 1)),
+            adaptive=self.rng.random() < 0.5,
+        )
+        self.pushed: list[dict[str, pa.Table]] = []
+        self.plan = random_plan(self.rng, self.queries, catalog)
+        self.runnable: RunnablePlan = steps_of(self.plan, self.queries, catalog, self.config)
+
+    def empty(self, arena: Arena | None = None) -> ShardEngine:
+        known = {**self.scenario.catalog, **self.runnable.states}
+        engine = ShardEngine(self.config, arena, replan=Replanner(known, self.config, self.runnable.choices))
+        for stream in self.scenario.streams:
+            engine.add_stream(stream)
+        return engine
+
+    def start(self, arena: Arena | None = None) -> ShardEngine:
+        engine = self.empty(arena)
+        engine.add_steps(self.runnable.steps)
+        return engine
+
+    def oracle(self) -> Oracle:
+        oracle = Oracle(self.scenario.streams)
+        for query in self.queries.values():
+            oracle.add_query(query)
+        for batch in self.scenario.pushes:
+            oracle.push(batch)
+        return oracle
+
+    def check(self, found: dict[str, list[pa.Table]]) -> None:
+        oracle = self.oracle()
+        for name in self.queries:
+            expected = oracle.results_table(name)
+            actual = pa.concat_tables(found[name]) if found[name] else expected.slice(0, 0)
+            assert_same_rows(actual, expected, f"{name} under {self.plan!r}")
+
+
+def snapshot(case: Case, engine: ShardEngine, _: Path) -> ShardEngine:
+    stored = read_snapshot(write_snapshot(engine, {}))
+    other = case.empty()
+    stored.fill(other, {step.name: step for step in case.runnable.steps})
+    return other
+
+
+def hand_over(case: Case, engine: ShardEngine, directory: Path) -> ShardEngine:
+    """To another process that opens the same arrays."""
+    stored = json.loads(json.dumps(manifest(engine)))
+    steps = {step.name: step for step in case.runnable.steps}
+    return attach(MappedArena(directory), stored, steps, replan=engine.replan)
+
+
+def replay(case: Case, engine: ShardEngine, _: Path) -> ShardEngine:
+    """From the tuples that windows need, as a log keeps them; only what is accepted wherever it is cut can be."""
+    other = case.start()
+    held = {}
+    for stream in case.scenario.streams:
+        pushed = [batch[stream.name] for batch in case.pushed if stream.name in batch]
+        oldest = engine.oldest(stream.name)
+        if pushed and oldest is not None:
+            table = pa.concat_tables(pushed)
+            times = table["ts"].cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
+            held[stream.name] = table.filter(pc.greater_equal(times, oldest))
+    other.load(held, {stream.name: engine.progress[stream.name].to_json() for stream in case.scenario.streams})
+    return other
+
+
+Restart: TypeAlias = Callable[[Case, ShardEngine, Path], ShardEngine]
+RESTARTS = (None, None, snapshot, hand_over, replay)
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(SEEDS, st.booleans(), st.sampled_from(RESTARTS))
+def test_every_plan_gives_the_oracles_results(seed: int, tiny: bool, restart: Restart | None) -> None:  # noqa: FBT001
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as directory:
+        if tiny:  # windows that grow, move and are rewritten all the time
+            for module, name, value in TINY:
+                patch.setattr(module, name, value, raising=False)
+            patch.setattr(window_store, "_SMALLEST_REWRITE", 4)
+        case = Case(seed, **({"late": False} if restart is replay else {}))
+        engine = case.start(MappedArena(directory) if restart is hand_over else None)
+        found: dict[str, list[pa.Table]] = {name: [] for name in case.queries}
+        for batch in case.scenario.pushes:
+            for name, table in engine.push(batch).items():
+                found[name].append(table)
+            case.pushed.append(batch)
+            if restart is not None:
+                engine = restart(case, engine, Path(directory))
+        case.check(found)
+
+
+def test_a_dropped_query_takes_along_what_only_it_needed() -> None:
+    for seed in range(40):
+        case = Case(seed)
+        engine = case.start()
+        found: dict[str, list[pa.Table]] = {name: [] for name in case.queries}
+        left = list(case.queries)
+        for number, batch in enumerate(case.scenario.pushes):
+            for name, table in engine.push(batch).items():
+                found[name].append(table)
+            if number == 2:
+                for name in case.rng.sample(left, len(left) - 1):
+                    engine.drop_query(name)
+                    left.remove(name)
+        (name,) = left
+        needed = {node.id for node in case.plan.below(name)}
+        assert set(engine.joined.runs) == {join.id for join in case.plan.joins if join.id in needed}
+        assert set(engine.joined.states) == {
+            state.id for state in case.plan.states if state.id in needed - {case.plan.answer(name).result}
+        }
+        assert set(engine.joined.windows) == {ref.stream for ref in case.queries[name].refs}
+        assert_same_rows(pa.concat_tables(found[name]), case.oracle().results_table(name))
