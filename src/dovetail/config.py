@@ -11,6 +11,7 @@ JOINS = ("auto", "hash", "nested-loop", "hybrid")
 LOOPS = ("multi-way", "naive", "general")
 ORDERINGS = ("f-greedy", "dmjoin", "treeopt", "fab", "q-aware", "golab", "weave")
 MODES = ("lazy", "eager")
+STRATEGIES = ("auto", "exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree")
 
 
 def is_number(value: object) -> bool:
@@ -31,7 +32,7 @@ class Budget:
     """
 
     cpu_ms_per_second: float | None = None
-    memory_bytes: int | None = None
+    memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("cpu_ms_per_second", "memory_bytes"):
@@ -64,6 +65,9 @@ class Config:
         `dovetail.optimizer.order_probes`. Nested-loop plans minimise comparisons, all others tuples produced.
     adaptive
         Whether probe orders may change while a query runs, by what its probes have found.
+    strategy
+        How the queries of a session are planned together: `auto` (n-ary joins, equal ones computed once; under a budget
+        `exchange`), or one of `dovetail.optimizer.plan_queries`, which may store sub-joins that several queries share.
     stage_rows
         Most partial results held at once between two probes; bounds memory, not results.
     """
@@ -75,9 +79,11 @@ class Config:
     ordering: str = "weave"
     adaptive: bool = True
     stage_rows: int = 1 << 17
+    strategy: str = "auto"
 
     def __post_init__(self) -> None:
-        choices = {"join": JOINS, "nested_loop": LOOPS, "evaluation": MODES, "expiration": MODES, "ordering": ORDERINGS}
+        choices = {"join": JOINS, "nested_loop": LOOPS, "evaluation": MODES, "expiration": MODES}
+        choices |= {"ordering": ORDERINGS, "strategy": STRATEGIES}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError.choice(f"Config({name}=...)", getattr(self, name), allowed)
@@ -97,5 +103,16 @@ class Config:
                 "Config(nested_loop='general') is an algorithm for lazy evaluation; evaluation is 'eager'",
                 "use nested_loop='naive' or 'multi-way', or evaluation='lazy'",
             )
+        if self.strategy not in ("auto", "mjoin") and not self.can_store:
+            raise ConfigError(
+                f"Config(strategy={self.strategy!r}) may store sub-joins, which lazy evaluation and multi-way loops can read; "
+                f"evaluation is {self.evaluation!r}, nested_loop {self.nested_loop!r}",
+                "use strategy='mjoin' or 'auto'",
+            )
         if not isinstance(self.stage_rows, int) or self.stage_rows < 1:
             raise ConfigError(f"Config(stage_rows={self.stage_rows!r}): it must be at least 1, and whole")
+
+    @property
+    def can_store(self) -> bool:
+        """Whether joins may read stored sub-joins."""
+        return self.evaluation == "lazy" and self.nested_loop == "multi-way"

@@ -11,27 +11,36 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from math import isinf
 
 import pyarrow as pa
 
-from dovetail.calibrate import calibrate
+from dovetail.calibrate import calibrate, units_for
 from dovetail.config import Budget, Config
 from dovetail.engine.intake import LATEST
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
-from dovetail.errors import ConfigError, listed
+from dovetail.errors import BudgetError, ConfigError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
+from dovetail.optimizer.joint import JointPlan, plan_together
+from dovetail.optimizer.multiquery import limits_of
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner
 from dovetail.plan.explain import Explanation, explain
+from dovetail.plan.global_plan import Load
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import JoinStep
 from dovetail.query.catalog import Catalog
 from dovetail.query.sql import parse_query
+from dovetail.schema import StreamSchema
 
 Orders = Mapping[str, Sequence[str]]
+SMALLEST = 1e-9
+"""What is left of a budget that is used up."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,7 +50,8 @@ class LocalSession:
     Parameters
     ----------
     budget
-        Must be None: CPU and memory limits are not enforced by this release.
+        CPU and memory that the queries may use together, as the planner expects it of the declared rates and selectivities. A query
+        that does not fit raises `BudgetError`.
     config
         How queries are run; results never depend on it.
 
@@ -62,20 +72,52 @@ class LocalSession:
     """
 
     def __init__(self, budget: Budget | None = None, config: Config | None = None) -> None:
-        if budget is not None:
-            raise ConfigError(
-                f"LocalSession(budget={budget!r}): budgets are not enforced by this release",
-                "leave the budget out; metrics() shows the state that queries hold",
-            )
+        if budget is not None and not isinstance(budget, Budget):
+            raise ConfigError(f"LocalSession(budget=...) is a {type(budget).__name__}; expected a dovetail.Budget")
         if config is not None and not isinstance(config, Config):
             raise ConfigError(f"LocalSession(config=...) is a {type(config).__name__}; expected a dovetail.Config")
         warm_up()
+        self._budget = budget
         self._config = config or Config()
         self._catalog = Catalog()
         self._hints: dict[frozenset[str], float] = {}
         self._choices: dict[str, PlanChoices] = {}
-        self._replan = Replanner(self._catalog.streams, self._config, self._choices)
+        self._joint: JointPlan | None = None
+        """The plan of the queries that were there when the first batch came; None until then."""
+        self._alone: dict[str, Load] = {}
+        """Queries that were added later, and what they are expected to take of a budget."""
+        self._make_engine()
+
+    def _make_engine(self) -> None:
+        self._inputs: dict[str, StreamSchema] = dict(self._catalog.streams)
+        """Streams, and stored sub-joins as streams."""
+        self._asked: dict[str, PlanChoices] = {}
+        """What is known of each join."""
+        self._replan = Replanner(self._inputs, self._config, self._asked)
         self._engine = ShardEngine(self._config, replan=self._replan)
+        for schema in self._catalog.streams.values():
+            self._engine.add_stream(schema)
+
+    def _plan(self) -> JointPlan:
+        """One plan for all queries."""
+        queries, streams = self._catalog.queries, self._catalog.streams
+        units = None
+        if self._budget is not None:
+            alone = [plan_query(query, streams, self._config, self._choices[name]) for name, query in queries.items()]
+            units = units_for(alone, streams)
+        return plan_together(queries, streams, self._config, self._choices, self._budget, units)
+
+    def _begin(self) -> None:
+        """Start the queries that wait for the first batch."""
+        if self._joint is None and self._catalog.queries and not self._engine.batches:
+            joint = self._plan()
+            self._know(joint)
+            self._engine.add_steps(joint.run.steps)
+
+    def _know(self, joint: JointPlan) -> None:
+        self._joint = joint
+        self._inputs.update(joint.run.states)
+        self._asked.update(joint.run.choices)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 
@@ -121,10 +163,21 @@ class LocalSession:
         declared = self._catalog.declare_stream(
             name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
         )
-        self._engine.add_stream(declared)
+        if self._engine.batches:
+            self._engine.add_stream(declared)
+            self._inputs[name] = declared
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Back to where queries wait for the first batch."""
+        self._joint = None
+        self._make_engine()
 
     def query(self, name: str, sql: str, probe_orders: Orders | None = None) -> None:
         """Register a query. It sees the tuples pushed from now on.
+
+        Queries registered before the first batch are planned together; later ones are planned alone.
 
         Parameters
         ----------
@@ -140,15 +193,53 @@ class LocalSession:
         self._catalog.check_new_query(name)
         choices = PlanChoices(hints_for(self._hints, query.aliases), probe_orders)
         plan = plan_query(query, self._catalog.streams, self._config, choices)
-        self._engine.add_query(plan)
+        if self._engine.batches:
+            self._add_alone(plan, choices)
         self._catalog.add_query(query)
         self._choices[name] = choices
+        if not self._engine.batches:
+            self._wait()
+            self._check_budget(name)
+
+    def _check_budget(self, newest: str) -> None:
+        """Refuse a query that does not fit with those before it."""
+        try:
+            if self._budget is not None:
+                self._plan()
+        except BudgetError:
+            self.drop_query(newest)
+            raise
+
+    def _add_alone(self, plan: QueryPlan, choices: PlanChoices) -> None:
+        name = plan.query.name
+        if any(name in group.runs for group in self._engine.groups):
+            raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
+        load = Load()
+        if self._budget is not None:
+            streams, config = self._catalog.streams, replace(self._config, strategy="mjoin")
+            left, units = self._left(self._budget), units_for([plan], streams)
+            load = plan_together({name: plan.query}, streams, config, {name: choices}, left, units).plan.load
+        self._engine.add_query(plan)
+        self._alone[name], self._asked[name] = load, choices
+
+    def _left(self, budget: Budget) -> Budget:
+        """What running queries leave of the budget."""
+        together = [name for name in self._catalog.queries if name not in self._alone]
+        used = self._joint.load(together) if self._joint is not None else Load()
+        used = reduce(Load.plus, self._alone.values(), used)
+        limits = limits_of(budget)
+        cpu, memory = max(limits.cpu - used.cpu, SMALLEST), max(limits.memory - used.memory, SMALLEST)
+        return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)
 
     def drop_query(self, name: str) -> None:
         """Stop a query and free what only it needed."""
         self._catalog.drop_query(name)
         del self._choices[name]
-        self._engine.drop_query(name)
+        if self._engine.batches:
+            self._engine.drop_query(name)
+            self._alone.pop(name, None)
+        else:
+            self._wait()
 
     def selectivity(self, condition: str, value: float) -> None:
         """Tell the planner which share of pairs meets a condition, e.g. `selectivity("i.ad_id = c.ad_id", 0.001)`.
@@ -173,6 +264,7 @@ class LocalSession:
         """
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
+        self._begin()
         if now is not None:
             if not isinstance(now, datetime):
                 raise ConfigError(f"push(now=...) is {now!r}; expected a datetime")
@@ -198,6 +290,7 @@ class LocalSession:
             micros[stream] = time if isinstance(time, int) else _micros(time)
             if abs(micros[stream]) > LATEST:
                 raise ConfigError(f"advance: the time of {stream!r} is out of range: {time!r}")
+        self._begin()
         return self._engine.advance(micros)
 
     # -- what it does -------------------------------------------------------------------------------------------------------
@@ -208,42 +301,55 @@ class LocalSession:
         Once tuples have been pushed it also shows what was measured, rows and microseconds per new tuple, beside what the plan's
         estimates and this machine's unit costs say.
         """
-        if not self._engine.batches:
-            return explain(self._catalog.streams, self._plans(), self._config, form)
-        measured = self._engine.metrics()["queries"]
-        return explain(self._catalog.streams, self._plans(), self._config, form, measured, calibrate())
+        self._begin()
+        plan = self._joint.plan if self._joint is not None and (self._budget or not self._joint.is_plain) else None
+        measured = self._engine.metrics() if self._engine.batches else None
+        steps = [run.step for group in self._engine.groups for run in group.runs.values()]
+        units = calibrate() if measured else None
+        return explain(self._catalog, steps, self._config, form, measured=measured, units=units, plan=plan)
 
     def metrics(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Counters so far, by stream and by query."""
+        """Counters so far, by stream, by query and by part of the plan."""
+        self._begin()
         return self._engine.metrics()
-
-    def _plans(self) -> list[QueryPlan]:
-        return [self._engine.run_of(name).plan for name in self._catalog.queries]
 
     # -- state --------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
         """Everything needed to go on elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
-        hints = [[sorted(pair), value] for pair, value in self._hints.items()]
-        choices = {name: choice.to_json() for name, choice in self._choices.items()}
-        return write_snapshot(self._engine, {"hints": hints, "choices": choices})
+        self._begin()
+        extra = {
+            "hints": [[sorted(pair), value] for pair, value in self._hints.items()],
+            "choices": {name: choice.to_json() for name, choice in self._choices.items()},
+            "budget": None if self._budget is None else asdict(self._budget),
+            "joint": None if self._joint is None else self._joint.to_json(),
+            "alone": self._alone,
+        }
+        return write_snapshot(self._engine, extra)
 
     @classmethod
     def restore(cls, blob: bytes) -> LocalSession:
         """A session that goes on where `snapshot` was taken."""
         stored = read_snapshot(blob)
-        session = cls(config=stored.config)
-        session._hints = {frozenset(pair): value for pair, value in stored.extra["hints"]}
+        extra = stored.extra
+        session = cls(None if extra["budget"] is None else Budget(**extra["budget"]), stored.config)
+        session._hints = {frozenset(pair): value for pair, value in extra["hints"]}
+        session._alone = {name: Load(*load) for name, load in extra["alone"].items()}
         for schema in stored.streams:
             session._catalog.add_stream(schema)
-            session._engine.add_stream(schema)
-        steps = {}
+        session._make_engine()
+        streams, steps = session._catalog.streams, {}
         for name, sql in stored.queries:
-            query = parse_query(name, sql, session._catalog.streams)
-            choices = PlanChoices.from_json(stored.extra["choices"][name])
-            steps[name] = JoinStep.single(plan_query(query, session._catalog.streams, session._config, choices))
-            session._catalog.add_query(query)
-            session._choices[name] = choices
+            session._catalog.add_query(parse_query(name, sql, streams))
+            session._choices[name] = PlanChoices.from_json(extra["choices"][name])
+        if extra["joint"] is not None:
+            joint = JointPlan.from_json(extra["joint"], streams, stored.config)
+            session._know(joint)
+            steps = {step.name: step for step in joint.run.steps}
+        for name in session._alone:
+            choices = session._asked[name] = session._choices[name]
+            plan = plan_query(session._catalog.queries[name], streams, stored.config, choices)
+            steps[name] = JoinStep.single(plan)
         stored.fill(session._engine, steps)
         return session
 

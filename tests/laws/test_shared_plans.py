@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
@@ -22,7 +23,7 @@ from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest, read_snapshot, write_snapshot
 from dovetail.optimizer.multiquery.steps import RunnablePlan
 from dovetail.optimizer.replan import Replanner
-from dovetail.query.model import JoinQuery
+from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 from plans import overlapping, random_plan, steps_of
@@ -111,14 +112,21 @@ Restart: TypeAlias = Callable[[Case, ShardEngine, Path], ShardEngine]
 RESTARTS = (None, None, snapshot, hand_over, replay)
 
 
-@settings(max_examples=5 * settings().max_examples)
-@given(SEEDS, st.booleans(), st.sampled_from(RESTARTS))
-def test_every_plan_gives_the_oracles_results(seed: int, tiny: bool, restart: Restart | None) -> None:  # noqa: FBT001
+@contextmanager
+def sizes(*, tiny: bool) -> Iterator[Path]:
+    """A directory; and, if `tiny`, windows that grow, move and are rewritten all the time."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as directory:
-        if tiny:  # windows that grow, move and are rewritten all the time
+        if tiny:
             for module, name, value in TINY:
                 patch.setattr(module, name, value, raising=False)
             patch.setattr(window_store, "_SMALLEST_REWRITE", 4)
+        yield Path(directory)
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(SEEDS, st.booleans(), st.sampled_from(RESTARTS))
+def test_every_plan_gives_the_oracles_results(seed: int, tiny: bool, restart: Restart | None) -> None:  # noqa: FBT001
+    with sizes(tiny=tiny) as directory:
         case = Case(seed, **({"late": False} if restart is replay else {}))
         engine = case.start(MappedArena(directory) if restart is hand_over else None)
         found: dict[str, list[pa.Table]] = {name: [] for name in case.queries}
@@ -127,28 +135,36 @@ def test_every_plan_gives_the_oracles_results(seed: int, tiny: bool, restart: Re
                 found[name].append(table)
             case.pushed.append(batch)
             if restart is not None:
-                engine = restart(case, engine, Path(directory))
+                engine = restart(case, engine, directory)
         case.check(found)
 
 
-def test_a_dropped_query_takes_along_what_only_it_needed() -> None:
-    for seed in range(40):
+@settings(max_examples=2 * settings().max_examples)
+@given(SEEDS, st.booleans(), st.sampled_from((None, None, snapshot, hand_over)))
+def test_a_dropped_query_takes_along_what_only_it_needed(seed: int, tiny: bool, restart: Restart | None) -> None:  # noqa: FBT001
+    with sizes(tiny=tiny) as directory:
         case = Case(seed)
-        engine = case.start()
+        engine = case.start(MappedArena(directory) if restart is hand_over else None)
         found: dict[str, list[pa.Table]] = {name: [] for name in case.queries}
         left = list(case.queries)
-        for number, batch in enumerate(case.scenario.pushes):
+        for batch in case.scenario.pushes:
             for name, table in engine.push(batch).items():
                 found[name].append(table)
-            if number == 2:
-                for name in case.rng.sample(left, len(left) - 1):
-                    engine.drop_query(name)
-                    left.remove(name)
-        (name,) = left
-        needed = {node.id for node in case.plan.below(name)}
-        assert set(engine.joined.runs) == {join.id for join in case.plan.joins if join.id in needed}
-        assert set(engine.joined.states) == {
-            state.id for state in case.plan.states if state.id in needed - {case.plan.answer(name).result}
-        }
-        assert set(engine.joined.windows) == {ref.stream for ref in case.queries[name].refs}
-        assert_same_rows(pa.concat_tables(found[name]), case.oracle().results_table(name))
+            if len(left) > 1:
+                name = left.pop(case.rng.randrange(len(left)))
+                engine.drop_query(name)
+            if restart is not None:
+                engine = restart(case, engine, directory)
+        needed = {node.id for name in left for node in case.plan.below(name)}
+        steps = zip(case.plan.joins, case.runnable.steps, strict=True)
+        assert set(engine.joined.runs) == {step.name for join, step in steps if join.id in needed}
+        read = {each.node for join in case.plan.joins if join.id in needed for each in join.inputs}
+        assert set(engine.joined.states) == {state.id for state in case.plan.states if state.id in read}
+        refs = [ref for name in left for ref in case.queries[name].refs]
+        assert set(engine.joined.windows) == {ref.stream for ref in refs}
+        for stream, window in engine.joined.windows.items():
+            assert window.longest == max(
+                ref.window.micros for ref in refs if ref.stream == stream and isinstance(ref.window, TimeWindow)
+            )
+        for name in left:
+            assert_same_rows(pa.concat_tables(found[name]), case.oracle().results_table(name))

@@ -726,7 +726,7 @@ def test_metrics_of_a_small_case(join: str, access: str, looked: list[int]) -> N
     session.query("pairs", PAIRS)
     session.push({"b": table((1, 1, "b1"), (2, 1, "b2")), "a": table((0, 1, "a0"), (1, 2, "a1"))})
     metrics = counters(session)
-    assert set(metrics) == {"streams", "queries"}
+    assert set(metrics) == {"streams", "queries", "joins", "nodes"}
     stream = {"arrivals": 2, "late": 0, "ahead": 0, "event_time": 1 * SECOND, "state_tuples": 2}
     assert {name: metrics["streams"]["a"][name] for name in stream} == stream
     assert isinstance(metrics["streams"]["a"]["state_bytes"], int)
@@ -798,11 +798,6 @@ def test_a_restored_query_keeps_its_plan() -> None:
     session.query("q", "SELECT a.k FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s] WHERE a.k = b.k AND b.k = c.k")
     session.selectivity("a.k = c.k", 0.0001)
     assert dt.LocalSession.restore(session.snapshot()).explain() == session.explain()
-
-
-def test_budgets_are_refused_while_nothing_enforces_them() -> None:
-    with pytest.raises(ConfigError, match="budgets are not enforced by this release"):
-        dt.LocalSession(budget=dt.Budget(memory_bytes=1 << 20))
 
 
 @pytest.mark.parametrize("garbage", [b"", b"x", b"DOVETAIL", b"PAR1" * 100, "text", b"DOVETAIL" + b"\0" * 12], ids=repr)

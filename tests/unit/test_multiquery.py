@@ -33,7 +33,7 @@ def query(*edges: str, window: float = 10.0, rates: Mapping[str, float] = RATES)
 
 def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: str = "exchange") -> GlobalPlan:
     cpu, memory = limits or (None, None)
-    return dt.optimizer.plan_queries(queries, dt.Budget(cpu, memory), strategy, units=UNITS)  # type: ignore[arg-type]
+    return dt.optimizer.plan_queries(queries, dt.Budget(cpu, memory), strategy, units=UNITS)
 
 
 THREE = {"q1": query("AB", "BC"), "q2": query("AB", "BD"), "q3": query("AC", "CD")}

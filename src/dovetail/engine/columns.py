@@ -110,6 +110,11 @@ class Column(ABC):
         """Bytes held outside the window's per-row arrays."""
 
     @property
+    def allocated(self) -> int:
+        """The same, room for more included."""
+        return self.nbytes
+
+    @property
     @abstractmethod
     def position(self) -> list[int]:
         """What another column needs, beside the arrays, to attach."""
@@ -275,6 +280,10 @@ class BytesColumn(_NullableColumn):
     @property
     def nbytes(self) -> int:
         return self.heap_end - self.heap_base
+
+    @property
+    def allocated(self) -> int:
+        return len(self.heap)
 
     def before_keep(self, alive: BoolArray) -> None:
         rows = self._rows

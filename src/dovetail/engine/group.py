@@ -7,7 +7,9 @@ whatever its windows' stores already hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Literal
 
 import numpy as np
@@ -126,7 +128,23 @@ class JoinGroup:
                 self.states.pop(run.forget_state()).remove()
             if not run.collectors and run.state is None:
                 self._drop_run(run)
+            elif run.needed != run.windows:
+                self._narrow(run)
         self._list_runs()
+
+    def _narrow(self, run: JoinRun) -> None:
+        """Make a join's windows as small as those who are left need them."""
+        step = run.step.narrowed(run.needed)
+        for ref in step.flat.refs:
+            self.windows[ref.stream].change_window(run.name, ref)
+        members = {}
+        for ref in step.plan.query.refs:
+            members[ref.alias] = replace(run.members[ref.alias], window=ref.window)
+            if isinstance(ref.window, StoredWindow):
+                self.states[ref.stream].narrow_reader(run.name, ref.window.spans)
+        if run.state is not None:
+            run.state.narrow(tuple(step.windows.items()))
+        run.narrow(members)
 
     def _drop_run(self, run: JoinRun) -> None:
         del self.runs[run.name]
@@ -185,10 +203,11 @@ class JoinGroup:
         prepared = {}
         for stream, batch in batches.items():
             if stream in self.windows and len(batch):
-                window = self.windows[stream]
+                window, began = self.windows[stream], perf_counter()
                 prepared[stream] = arrivals(
                     batch, window.store.flag_words, window.needs, window.usages.values(), all_rows=all_rows
                 )
+                window.store.seconds += perf_counter() - began
         return prepared
 
     def join(
@@ -216,7 +235,9 @@ class JoinGroup:
 
     def _join_stream(self, stream: str, arrived: Arrivals, found: Mapping[str, Matches]) -> None:
         """Let one stream's new tuples through all joins that they reach, stored sub-joins before those who read them."""
-        first = self.windows[stream].store.append(arrived)
+        store, began = self.windows[stream].store, perf_counter()
+        first = store.append(arrived)
+        store.seconds += perf_counter() - began
         fresh = {stream: (first, first + len(arrived))}
         for run in self._fed[stream] if len(arrived) else ():
             matches = found[run.name]
@@ -296,6 +317,23 @@ class JoinGroup:
                 floors[stream] = window.store.rows.tail + np.searchsorted(window.store.living("prefix_max"), bound)
         return floors
 
+    def nodes(self) -> Iterator[tuple[str, str, dict[str, float]]]:
+        """What each window, join, stored sub-join and query has taken: its kind, its name, its figures."""
+        for stream, window in self.windows.items():
+            yield "windows", stream, _kept(window.store)
+        for name, run in self.runs.items():
+            probes, _, matches = (
+                sum(column)
+                for column in zip(run.retired, *(runner.totals for runner in run.runners.values()), strict=True)
+            )
+            seconds = sum(sum(runner.seconds) for runner in run.runners.values())
+            yield "joins", name, {"ms": 1000 * seconds, "probes": probes, "matches": matches}
+        for name, state in self.states.items():
+            yield "states", name, _kept(state)
+        for name, run in self.queries.items():
+            collector = run.collectors[name]
+            yield "results", name, {"ms": 1000 * collector.seconds, "results": collector.results}
+
     # -- expiry -------------------------------------------------------------------------------------------------------------
 
     def horizon(self, query: JoinQuery, alias: str, progress: Progress) -> int:
@@ -335,6 +373,10 @@ def _interleave(
                 before = len(incoming[other]) if other_number < number else 0
                 ranks[stream, other] = np.full(len(incoming[stream]), before, np.int64)
     return ranks
+
+
+def _kept(store: WindowStore) -> dict[str, float]:
+    return {"ms": 1000 * store.seconds, "tuples": len(store.rows), "bytes": store.allocated}
 
 
 def _needs(step: JoinStep, cells: Mapping[str, Cell]) -> tuple[dict[str, AliasNeeds], dict[str, AliasNeeds]]:

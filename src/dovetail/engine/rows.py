@@ -38,9 +38,14 @@ class Rows:
         return self.head - self.tail
 
     @property
+    def width(self) -> int:
+        """Bytes of one row."""
+        return sum(array.itemsize for array in self.arrays.values())
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the living rows."""
-        return len(self) * sum(array.itemsize for array in self.arrays.values())
+        return len(self) * self.width
 
     def add(self, name: str, dtype: DTypeLike, fill: object = 0) -> None:
         """Add an array, `fill` for rows already there; when attaching, open it."""

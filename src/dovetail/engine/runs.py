@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from dovetail.engine.window_store import WindowStore
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import JoinStep, Taker
 from dovetail.query.expressions import Column, Expression
-from dovetail.query.model import Key, TimeWindow
+from dovetail.query.model import Key
 
 Cell: TypeAlias = Sequence[tuple[Key, int, int]]
 """Which results a shard may emit: for each key, into how many parts its axis is cut, and the shard's part."""
@@ -84,12 +85,19 @@ class Collector:
         self.query = taker.query
         self.schema = taker.query.schema
         self.results = 0
+        self.seconds = 0.0
         self._tuples = tuples
         self._sources = taker.sources
         self._cell = [(taker.sources[key.alias], stored_name(key.expression), share, part) for key, share, part in cell]
-        self._narrower = {source: micros for source, micros in taker.spans.items() if micros < windows[source]}
+        self.spans = taker.spans
+        self._narrower: dict[str, int] = {}
         """Windows that are smaller than the step's."""
+        self.compare_windows(windows)
         self._outputs = [self._output(output.expression) for output in taker.query.outputs]
+
+    def compare_windows(self, windows: Mapping[str, int]) -> None:
+        """See which of the step's windows are too large for the query."""
+        self._narrower = {source: micros for source, micros in self.spans.items() if micros < windows[source]}
 
     def _output(self, expression: Expression) -> tuple[str, StoredColumn | None, Expression]:
         """An output, with its source and stored column when it is a plain one."""
@@ -102,6 +110,7 @@ class Collector:
 
     def gather(self, matches: Matches) -> list[pa.Table]:
         """The output columns of results; those outside the query's own windows, or of another cell, left out."""
+        began = perf_counter()
         found = _Found(self._tuples, matches)
         if self._narrower:
             latest = np.maximum.reduce([found.array(source, "ts") for source in self._tuples])
@@ -113,7 +122,9 @@ class Collector:
             codes = found.array(source, self._tuples[source].store.codes[(name,)])
             found.keep(coordinates(codes, share) == part)
         self.results += found.count
-        return self._tables(found, slice(0, found.count))
+        tables = self._tables(found, slice(0, found.count))
+        self.seconds += perf_counter() - began
+        return tables
 
     def _tables(self, found: _Found, span: slice) -> list[pa.Table]:
         """One table, or several when one Arrow array cannot hold all strings."""
@@ -170,10 +181,6 @@ class JoinRun:
         self.collectors: dict[str, Collector] = {}
         self.state: StateStore | None = None
         """Where its matches are stored, if they are."""
-        refs = step.flat.refs
-        self.windows = {ref.alias: ref.window.micros for ref in refs if isinstance(ref.window, TimeWindow)}
-        """Microseconds of its time windows, by source."""
-        self.span = max(self.windows.values(), default=0)
         self.watch = Watch()
         self.retired = [0, 0, 0]
         """What runners of replaced paths had counted: probes, rows looked at, matches."""
@@ -196,6 +203,33 @@ class JoinRun:
     @property
     def name(self) -> str:
         return self.step.name
+
+    @property
+    def windows(self) -> dict[str, int]:
+        """Microseconds of its time windows, by source."""
+        return self.step.windows
+
+    @property
+    def span(self) -> int:
+        return max(self.windows.values(), default=0)
+
+    @property
+    def needed(self) -> dict[str, int]:
+        """The same, as large as its queries and the readers of its matches need them."""
+        asked = [collector.spans for collector in self.collectors.values()]
+        asked += [dict(reader.spans) for reader in self.state.readers.values()] if self.state is not None else []
+        return {source: max(spans[source] for spans in asked) for source in self.windows}
+
+    def narrow(self, members: Mapping[str, Member]) -> None:
+        """Go on with the smaller windows of its queries; `members` are the inputs with those."""
+        self.step = self.step.narrowed(self.needed)
+        self.members = members
+        old, self.runners = self.runners, {}
+        self._make_runners(self.step.plan)
+        for driver, runner in self.runners.items():
+            runner.restore(old[driver].to_json())
+        for collector in self.collectors.values():
+            collector.compare_windows(self.windows)
 
     @property
     def plan(self) -> QueryPlan:

@@ -14,12 +14,14 @@ import pyarrow as pa
 from dovetail.config import Config
 from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import JoinGroup
-from dovetail.engine.intake import Reader, in_time_order, judge
+from dovetail.engine.intake import Batch, Reader, in_time_order, judge
 from dovetail.engine.progress import Observed, Progress
 from dovetail.engine.runs import Cell, Collector, JoinRun
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.watch import Replan
+from dovetail.engine.window_store import LONG_AGO
 from dovetail.errors import ConfigError, listed
+from dovetail.plan.global_plan import SETTLED
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import JoinStep
 from dovetail.query.model import CountWindow, JoinQuery
@@ -38,6 +40,8 @@ class ShardEngine:
         self._readers: dict[str, Reader] = {}
         self._related: dict[str, set[str]] = {}
         self.batches = 0
+        self._begun: int | None = None
+        """Event time when this engine was made, or of its first tuple."""
         self.needs_clock = False
         self.joined = JoinGroup("joined", self.streams, self.config, self.arena)
         self.joined.replan = self.replan
@@ -128,6 +132,8 @@ class ShardEngine:
         }
         accepted = {stream: judged.accepted for stream, judged in batches.items()}
         prepared = self.joined.prepare(accepted)
+        if self._begun is None:
+            self._begin(accepted.values())
 
         if observed is None:
             observed = {stream: judged.seen for stream, judged in batches.items()}
@@ -138,6 +144,16 @@ class ShardEngine:
         for group in self.settled.values():
             group.wait(accepted)
         return self._finish(results)
+
+    def _begin(self, batches: Iterable[Batch]) -> None:
+        reached = self._head
+        first = [int(batch.ts[0]) for batch in batches if len(batch)]
+        if reached > LONG_AGO or first:
+            self._begun = reached if reached > LONG_AGO else min(first)
+
+    @property
+    def _head(self) -> int:
+        return max((progress.head for progress in self.progress.streams.values()), default=LONG_AGO)
 
     def load(self, tables: Mapping[str, pa.Table], progress: Mapping[str, Mapping[str, Any]]) -> None:
         """Fill an empty engine with tuples that were accepted, and joined, before; `progress` is how far streams had come.
@@ -179,7 +195,7 @@ class ShardEngine:
     # -- numbers ------------------------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Counters so far: per stream (arrivals, drops, state) and per query (probes, matches, results)."""
+        """Counters so far: per stream (arrivals, drops, state), per query (probes, matches, results), per part of the plan."""
         streams: dict[str, dict[str, object]] = {}
         for stream in self.streams:
             tuples, nbytes = 0, 0
@@ -188,27 +204,51 @@ class ShardEngine:
                 tuples += sum(len(store.rows) for store in stores)
                 nbytes += sum(store.nbytes for store in stores)
             streams[stream] = {**self.progress.metrics(stream), "state_tuples": tuples, "state_bytes": nbytes}
-        return {"streams": streams, "queries": {name: self._query_metrics(name) for name in self.collectors}}
+        return {
+            "streams": streams,
+            "queries": {
+                name: {"results": collector.results, **_run_metrics(self.run_of(name))}
+                for name, collector in self.collectors.items()
+            },
+            "joins": {
+                name: _run_metrics(run)
+                for group in self.groups
+                for name, run in group.runs.items()
+                if not run.step.is_alone
+            },
+            "nodes": self._node_metrics(),
+        }
 
-    def _query_metrics(self, name: str) -> dict[str, object]:
-        run = self.run_of(name)
-        kinds = ("probes", "looked", "matches")
-        paths: dict[str, list[dict[str, object]]] = {}
-        for driver, runner in run.runners.items():
-            paths[driver] = [
-                {
-                    "alias": stage.alias,
-                    "access": stage.access,
-                    **dict(zip(kinds, counts, strict=False)),
-                    "ms": 1000 * seconds,
-                }
-                for stage, counts, seconds in zip(runner.path.stages, runner.counts, runner.seconds, strict=True)
-            ]
-            paths[driver][0]["timed"] = runner.timed
-        counted = [run.retired, *(runner.totals for runner in run.runners.values())]
-        totals = dict(zip(kinds, map(sum, zip(*counted, strict=True)), strict=True))
-        changes = [change.to_json() for change in run.watch.changes]
-        return {"results": run.collectors[name].results, **totals, "paths": paths, "changes": changes}
+    def _node_metrics(self) -> dict[str, dict[str, Any]]:
+        """What the parts of the plan have taken, and the seconds of event time that their milliseconds are about."""
+        found: dict[str, dict[str, Any]] = {kind: {} for kind in ("windows", "joins", "states", "results")}
+        for group in self.groups:
+            suffix = "" if group is self.joined else SETTLED
+            for kind, name, figures in group.nodes():
+                label = name + suffix if kind == "windows" else name
+                known = found[kind].get(label, {})
+                found[kind][label] = {key: value + known.get(key, 0) for key, value in figures.items()}
+        found["span"] = {"seconds": (self._head - self._begun) / 1e6 if self._begun is not None else 0.0}
+        return found
+
+
+def _run_metrics(run: JoinRun) -> dict[str, object]:
+    kinds = ("probes", "looked", "matches")
+    paths: dict[str, list[dict[str, object]]] = {}
+    for driver, runner in run.runners.items():
+        paths[driver] = [
+            {
+                "alias": stage.alias,
+                "access": stage.access,
+                **dict(zip(kinds, counts, strict=False)),
+                "ms": 1000 * seconds,
+            }
+            for stage, counts, seconds in zip(runner.path.stages, runner.counts, runner.seconds, strict=True)
+        ]
+        paths[driver][0]["timed"] = runner.timed
+    counted = [run.retired, *(runner.totals for runner in run.runners.values())]
+    totals = dict(zip(kinds, map(sum, zip(*counted, strict=True)), strict=True))
+    return {**totals, "paths": paths, "changes": [change.to_json() for change in run.watch.changes]}
 
 
 def _whole(collector: Collector, tables: list[pa.Table]) -> pa.Table:

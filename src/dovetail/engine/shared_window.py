@@ -61,6 +61,11 @@ class SharedWindow:
         self.needed[owner] = needs
         self._settle_layout()
 
+    def change_window(self, run: str, ref: StreamRef) -> None:
+        """Let one alias have another time window."""
+        self.windows[run, ref.alias] = ref
+        self._settle_layout()
+
     def drop(self, owner: tuple[str, str]) -> None:
         del self.usages[owner], self.windows[owner], self.needed[owner]
         used = {ref.window for ref in self.windows.values()}

@@ -163,6 +163,7 @@ def _run_json(group: JoinGroup, run: JoinRun) -> dict[str, Any]:
         "watch": run.watch.to_json(),
         "retired": run.retired,
         "state": run.step.state,
+        "windows": run.windows,
     }
 
 
@@ -199,6 +200,7 @@ def _restore_run(
 ) -> None:
     results = {taker["name"]: taker["results"] for taker in stored["takers"]}
     takers = tuple(taker for taker in step.takers if taker.query.name in results)
+    step = step.narrowed(stored["windows"])
     step = replace(step, plan=_as_it_ran(engine, step.plan, stored["runners"]), takers=takers, state=stored["state"])
     places = {kind: {name: (word, bit) for name, (word, bit) in stored[kind].items()} for kind in ("sources", "inputs")}
     group.add_step(step, cells, places)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +22,12 @@ from dovetail.engine.kernels.rows import first_at_or_after
 from dovetail.engine.keys import combine
 from dovetail.engine.needs import AliasNeeds, stored_name
 from dovetail.engine.rows import Rows
-from dovetail.engine.window_store import Arrivals, Position, WindowStore
+from dovetail.engine.window_store import GROWTH, Arrivals, Position, WindowStore
 from dovetail.query.expressions import Column as ColumnRef
 from dovetail.query.expressions import aliases, map_columns
 
+MATCH_BYTES, MEMBER_BYTES = 52 * GROWTH, 8 * GROWTH
+"""What a stored match is expected to take, and what more for each of its tuples: its times, flags, one code and its index."""
 Spans = tuple[tuple[str, int], ...]
 """For each source the microseconds that its tuples take part."""
 
@@ -101,6 +104,34 @@ class StateStore(WindowStore):
         if spans not in self._ends:
             self._ends[spans] = f"ends:{spans}"
             self.rows.add(self._ends[spans], np.int64)
+            if not self.rows.attaching and len(self.rows):
+                # The tuples of a match that has expired may be gone; whatever is read for them, it has ended.
+                ended = self.living(self._ends[self._spans])
+                last = [self._times(source) + micros for source, micros in spans]
+                self.living(self._ends[spans])[:] = np.minimum.reduce([*last, ended])
+
+    def _times(self, source: str) -> Int64Array:
+        rows = self.windows[source].rows
+        places = self.living(self.link(source)) - rows.base
+        times: Int64Array = rows["ts"][np.maximum(places, 0)]
+        return times
+
+    def narrow(self, spans: Spans) -> None:
+        """Keep matches no longer than some smaller windows."""
+        self._add_ends(spans)
+        self._spans = spans
+        self._forget_ends()
+
+    def narrow_reader(self, name: str, spans: Spans) -> None:
+        """Let a reader have smaller windows."""
+        self._add_ends(spans)
+        self.readers[name].spans = spans
+        self._forget_ends()
+
+    def _forget_ends(self) -> None:
+        needed = {reader.spans for reader in self.readers.values()} | {self._spans}
+        for unused in [spans for spans in self._ends if spans not in needed]:
+            self.rows.remove(self._ends.pop(unused))
 
     # -- readers ------------------------------------------------------------------------------------------------------------
 
@@ -164,6 +195,7 @@ class StateStore(WindowStore):
 
     def add_matches(self, numbers: Mapping[str, Int64Array]) -> int:
         """Store matches, given the row number of each source's tuple; return the first one's number."""
+        began = perf_counter()
         places = {source: numbers[source] - window.rows.base for source, window in self.windows.items()}
         times = {source: window.rows["ts"][places[source]] for source, window in self.windows.items()}
         parts = {}
@@ -183,6 +215,7 @@ class StateStore(WindowStore):
         for spans, name in self._ends.items():
             last = [times[source] + micros for source, micros in spans]
             np.minimum.reduce(last, out=self.rows[name][begin : begin + len(latest)])
+        self.seconds += perf_counter() - began
         return first
 
     def _flags(self, places: Mapping[str, Int64Array]) -> list[UInt64Array | np.uint64]:

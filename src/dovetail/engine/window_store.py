@@ -31,6 +31,10 @@ from dovetail.engine.rows import Rows
 from dovetail.query.model import CountWindow
 from dovetail.schema import StreamSchema
 
+GROWTH = 2.8
+"""Room per row: arrays are made twice as long as their rows, and filled to the end before they are made longer."""
+TEXT = 16
+"""Bytes that a text is expected to have."""
 LONG_AGO = -(1 << 62)
 """A time before every event."""
 KeyId = tuple[str, ...]
@@ -105,6 +109,8 @@ class WindowStore:
         self.ledgers: dict[CountWindow, Ledger] = {}
         self.linked: list[tuple[Linked, str]] = []
         """Who keeps row numbers of this window, and as which source."""
+        self.seconds = 0.0
+        """Spent on new rows, by whoever adds them."""
         self._flag_names: list[str] = []
         self._rewrite_at = _SMALLEST_REWRITE
 
@@ -288,6 +294,19 @@ class WindowStore:
         """Bytes of the living rows, indexes included."""
         heads = sum(index.head.nbytes for index in self.indexes.values())
         return self.rows.nbytes + heads + sum(column.nbytes for column in self.columns.values())
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of all arrays, room for more rows included."""
+        heads = sum(index.head.nbytes for index in self.indexes.values())
+        return self.rows.capacity * self.rows.width + heads + sum(column.allocated for column in self.columns.values())
+
+    @property
+    def bytes_per_row(self) -> float:
+        """What a row is expected to take, room for more rows included; texts are taken to be short."""
+        texts = sum(isinstance(column, BytesColumn) for column in self.columns.values())
+        # There is half a head per row of capacity.
+        return GROWTH * (self.rows.width + 4 * len(self.indexes) + TEXT * texts)
 
     # -- expiry -------------------------------------------------------------------------------------------------------------
 

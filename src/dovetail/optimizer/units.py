@@ -1,7 +1,8 @@
 """What one tuple costs: milliseconds to insert, delete and join it, bytes to keep it.
 
 The thesis (Alrahmani, table 2-1) has three prices, C_i, C_d and C_j, and counts memory in tuples. We add bytes, because a budget is in
-bytes, and because a stored match is smaller than the tuples it is made of: the engine keeps row numbers, not copies.
+bytes, and because a stored match is smaller than the tuples it is made of: the engine keeps row numbers, not copies. And we add two
+prices that the thesis leaves out: a probe that finds nothing costs, too, and a result has to be delivered.
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ class UnitCosts:
     Parameters
     ----------
     insert, delete
-        Milliseconds to put a tuple, or a stored match, into a window and its indexes, and to take it out (C_i, C_d).
+        Milliseconds to put a tuple into a window and its indexes, and to take it out (C_i, C_d).
+    store
+        Milliseconds to store a match; None for as much as a tuple (the thesis has one price for both).
     join
         Milliseconds per tuple that a probe produces, partial results included (C_j).
+    probe
+        Milliseconds per probe, whatever it finds.
+    result
+        Milliseconds to gather the columns of one result for one query.
     tuple_bytes
         Bytes of one tuple in a window, its share of the indexes included, for streams that `stream_bytes` does not name.
     stream_bytes
@@ -46,11 +53,15 @@ class UnitCosts:
     stream_bytes: Mapping[str, float] = field(default_factory=dict)
     match_bytes: float = 24.0
     member_bytes: float = 8.0
+    probe: float = 0.0
+    result: float = 0.0
+    store: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream_bytes, Mapping):
             raise ConfigError(f"UnitCosts(stream_bytes={self.stream_bytes!r}): expected {{'stream': bytes, ...}}")
         given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "stream_bytes"}
+        given["store"] = self.insert if self.store is None else self.store
         given |= {f"stream_bytes[{name!r}]": value for name, value in self.stream_bytes.items()}
         for name, value in given.items():
             if not (is_number(value) and value >= 0):
@@ -65,6 +76,11 @@ class UnitCosts:
     def keep(self) -> float:
         """Milliseconds to put a tuple in and take it out again."""
         return self.insert + self.delete
+
+    @property
+    def keep_match(self) -> float:
+        """The same for a stored match."""
+        return (self.insert if self.store is None else self.store) + self.delete
 
     def window_bytes(self, stream: str) -> float:
         """Bytes of a tuple of a stream in its window."""

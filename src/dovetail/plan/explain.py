@@ -7,8 +7,11 @@ from typing import Any, Protocol, TypeAlias
 
 from dovetail.config import Config
 from dovetail.errors import ConfigError
+from dovetail.plan.explain_global import describe_global, explain_global
+from dovetail.plan.global_plan import GlobalPlan
 from dovetail.plan.nodes import ProbeStage, QueryPlan
-from dovetail.query.model import CountWindow, StoredWindow, Window
+from dovetail.plan.steps import JoinStep, Taker
+from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, Window
 from dovetail.schema import StreamSchema
 
 Explanation: TypeAlias = str | dict[str, Any]
@@ -29,29 +32,57 @@ class Units(Protocol):
     def stage(self, calls: float, probes: float, matches: float) -> float: ...
 
 
+class Declared(Protocol):
+    """What a session was told."""
+
+    @property
+    def streams(self) -> Mapping[str, StreamSchema]: ...
+
+    @property
+    def queries(self) -> Mapping[str, JoinQuery]: ...
+
+
 def explain(
-    streams: Mapping[str, StreamSchema],
-    plans: Sequence[QueryPlan],
+    declared: Declared,
+    steps: Sequence[JoinStep],
     config: Config,
     form: str = "text",
+    *,
     measured: Mapping[str, Any] | None = None,
     units: Units | None = None,
+    plan: GlobalPlan | None = None,
 ) -> Explanation:
-    """Show what will be done with the queries and, given their metrics, what was done: rows and times per new tuple."""
+    """Show what will be done with the queries and, given metrics, what was done: rows and times per new tuple.
+
+    A global plan is shown as well: what is shared by which queries, and what its parts take.
+    """
     if form not in FORMS:
         raise ConfigError.choice("explain(...)", form, FORMS)
-    description = describe(streams, plans, config)
-    for plan in plans:
-        entry = description["queries"][plan.query.name]
-        add_figures(entry, plan, (measured or {}).get(plan.query.name), units)
+    found = measured or {}
+    if form == "mermaid" and plan is not None:
+        return explain_global(plan, form)
+    description = describe(declared, steps, config)
+    for step in steps:
+        alone = step.is_alone
+        entry = description["queries" if alone else "joins"][step.name]
+        known = found.get("queries", {}) if alone else found.get("joins", {})
+        add_figures(entry, step.plan, known.get(step.name), units)
+    if plan is not None:
+        description["plan"] = describe_global(plan, found.get("nodes"))
     if form == "dict":
         return description
-    return _text(description) if form == "text" else _mermaid(description)
+    if form == "mermaid":
+        return _mermaid(description)
+    whole = [str(explain_global(plan, "text", found.get("nodes")))] if plan is not None else []
+    return "\n\n".join([_text(description), *whole])
 
 
-def describe(streams: Mapping[str, StreamSchema], plans: Sequence[QueryPlan], config: Config) -> dict[str, Any]:
+def describe(declared: Declared, steps: Sequence[JoinStep], config: Config) -> dict[str, Any]:
     """The plan as plain data: what the other forms are drawn from."""
-    return {
+    queries = declared.queries
+    plans = {step.name: step.plan for step in steps if step.is_alone}
+    answered = {taker.query.name: (step, taker) for step in steps for taker in step.takers}
+    description = {
         "evaluation": config.evaluation,
         "expiration": config.expiration,
         "streams": {
@@ -59,11 +90,27 @@ def describe(streams: Mapping[str, StreamSchema], plans: Sequence[QueryPlan], co
                 "event_time": schema.event_time,
                 "lateness": duration(schema.lateness),
                 "rate": schema.rate,
-                "used_by": [f"{p.query.name}.{ref.alias}" for p in plans for ref in p.query.refs if ref.stream == name],
+                "used_by": [f"{q.name}.{ref.alias}" for q in queries.values() for ref in q.refs if ref.stream == name],
             }
-            for name, schema in streams.items()
+            for name, schema in declared.streams.items()
         },
-        "queries": {plan.query.name: _query(plan) for plan in plans},
+        "queries": {name: _query(plans[name]) if name in plans else _answered(*answered[name]) for name in queries},
+    }
+    joins = {step.name: _query(step.plan) for step in steps if not step.is_alone}
+    return description | ({"joins": joins} if joins else {})
+
+
+def _answered(step: JoinStep, taker: Taker) -> dict[str, Any]:
+    """A query whose results come from a join that serves others, too, or reads stored sub-joins."""
+    query = taker.query
+    return {
+        "sql": query.sql,
+        "inputs": {
+            ref.alias: {"stream": ref.stream, "window": window_text(ref.window), "source": taker.sources[ref.alias]}
+            for ref in query.refs
+        },
+        "join": step.name,
+        "output": query.schema.names,
     }
 
 
@@ -145,11 +192,23 @@ def _text(description: Mapping[str, Any]) -> str:
         )
     for name, query in description["queries"].items():
         lines += ["", f"query {name}", *(f"  {line}" for line in _query_lines(query))]
+    for name, join in description.get("joins", {}).items():
+        lines += ["", f"join {name.removeprefix('join:')}", *(f"  {line}" for line in _query_lines(join))]
     return "\n".join(lines)
 
 
 def _query_lines(query: Mapping[str, Any]) -> list[str]:
     lines = [f"input {alias}: {entry['stream']}, {entry['window']}" for alias, entry in query["inputs"].items()]
+    if "join" in query:
+        others = [
+            f"{alias} is {entry['source']}" for alias, entry in query["inputs"].items() if alias != entry["source"]
+        ]
+        given = f" ({', '.join(others)})" if others else ""
+        return [
+            *lines,
+            f"takes join {query['join'].removeprefix('join:')}{given}",
+            f"output {', '.join(query['output'])}",
+        ]
     lines += [f"filter {text}" for text in query["filters"]]
     lines += [f"condition {text}" for text in query["conditions"]]
     if query["waits_for_watermark"]:
@@ -159,7 +218,8 @@ def _query_lines(query: Mapping[str, Any]) -> list[str]:
         lines.append(f"new {driver}{_cost_text(query, driver)}")
         lines += [f"  {_stage_text(stage)}" for stage in stages if stages[0] is not stage or stage["access"] != "new"]
     lines += [_change_text(change) for change in query.get("changes", ())]
-    lines.append(f"output {', '.join(query['output'])}")
+    if query["output"]:
+        lines.append(f"output {', '.join(query['output'])}")
     return lines
 
 

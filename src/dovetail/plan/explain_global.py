@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from math import inf, isinf
 from typing import Any, TypeAlias
 
 from dovetail.errors import ConfigError
-from dovetail.plan.global_plan import GlobalPlan, JoinNode, Load, Node, WindowNode
+from dovetail.plan.global_plan import GlobalPlan, JoinNode, Load, Node, ResultNode, WindowNode
 
 Explanation: TypeAlias = str | dict[str, Any]
 FORMS = ("text", "dict", "mermaid")
 
 
-def explain_global(plan: GlobalPlan, form: str = "text") -> Explanation:
-    """Show what is kept and joined for which queries, and what it takes of the budget."""
+def explain_global(plan: GlobalPlan, form: str = "text", measured: Mapping[str, Any] | None = None) -> Explanation:
+    """Show what is kept and joined for which queries, and what it takes of the budget: as expected, and as measured.
+
+    `measured` is `metrics()["nodes"]` of a session that runs the plan.
+    """
     if form not in FORMS:
         raise ConfigError.choice("explain_global(...)", form, FORMS)
     if form == "mermaid":
         return _mermaid(plan)
-    return describe_global(plan) if form == "dict" else _text(plan)
+    return describe_global(plan, measured) if form == "dict" else _text(plan, _Measured(plan, measured))
 
 
 # -- data --------------------------------------------------------------------------------------------------------------------
 
 
-def describe_global(plan: GlobalPlan) -> dict[str, Any]:
+def describe_global(plan: GlobalPlan, measured: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The plan as plain data, which JSON can hold."""
+    found = _Measured(plan, measured)
     return {
         "strategy": plan.strategy,
         "query_order": list(plan.query_order),
@@ -39,7 +44,7 @@ def describe_global(plan: GlobalPlan) -> dict[str, Any]:
                 "seconds": node.span,
                 "rate": node.rate,
                 "tuples": node.tuples,
-                **_common(node),
+                **_common(node, found),
             }
             for node in plan.windows
         },
@@ -52,7 +57,7 @@ def describe_global(plan: GlobalPlan) -> dict[str, Any]:
                 "seconds": dict(node.spans),
                 "output": node.output,
                 "produced": node.produced,
-                **_common(node),
+                **_common(node, found),
             }
             for node in plan.joins
         },
@@ -63,7 +68,7 @@ def describe_global(plan: GlobalPlan) -> dict[str, Any]:
                 "seconds": dict(node.spans),
                 "rate": node.rate,
                 "tuples": node.tuples,
-                **_common(node),
+                **_common(node, found),
             }
             for node in plan.results
         },
@@ -83,12 +88,46 @@ def _resource(used: float, limit: float) -> dict[str, float | None]:
     return {"used": used, "limit": None if isinf(limit) else limit}
 
 
-def _common(node: Node) -> dict[str, Any]:
+def _common(node: Node, found: _Measured) -> dict[str, Any]:
+    load = found.load(node)
+    measured = {"cpu_ms_per_second": load.cpu, "memory_bytes": load.memory} if load is not None else None
     return {
         "queries": list(node.queries),
         "cpu_ms_per_second": node.load.cpu,
         "memory_bytes": node.load.memory,
+        **({"measured": measured} if measured else {}),
     }
+
+
+class _Measured:
+    """What the nodes of a plan have taken, per second of event time."""
+
+    def __init__(self, plan: GlobalPlan, measured: Mapping[str, Any] | None) -> None:
+        self._plan = plan
+        self._figures: Mapping[str, Any] = measured or {}
+        self._seconds = measured["span"]["seconds"] if measured else 0.0
+
+    def load(self, node: Node) -> Load | None:
+        """CPU and memory of a node; None if nothing was measured."""
+        if not self._seconds:
+            return None
+        figures = [self._of("states", node.id)] if isinstance(node, ResultNode) else []
+        if isinstance(node, WindowNode):
+            figures = [self._of("windows", node.stream)]
+        elif isinstance(node, JoinNode):
+            answers = [answer.query for answer in self._plan.answers if answer.result == node.output]
+            # A join for one query alone runs under that query's name.
+            figures = [self._of("joins", name) for name in dict.fromkeys((node.id, *answers))]
+        else:
+            figures += [self._of("results", a.query) for a in self._plan.answers if a.result == node.id]
+        known = [figure for figure in figures if figure is not None]
+        if not known:
+            return None
+        return Load(sum(f["ms"] for f in known) / self._seconds, sum(f.get("bytes", 0) for f in known))
+
+    def _of(self, kind: str, name: str) -> Mapping[str, float] | None:
+        found: Mapping[str, float] | None = self._figures[kind].get(name)
+        return found
 
 
 def _orders(node: JoinNode) -> dict[str, list[str]]:
@@ -103,7 +142,7 @@ def _label(sources: Sequence[str]) -> str:
 # -- text --------------------------------------------------------------------------------------------------------------------
 
 
-def _text(plan: GlobalPlan) -> str:
+def _text(plan: GlobalPlan, found: _Measured) -> str:
     lines = [
         f"plan for {_count(len(plan.answers), 'query', 'queries')}, strategy {plan.strategy}",
         f"cpu {_used(plan.load.cpu, plan.limits.cpu, cpu_text)}",
@@ -111,7 +150,8 @@ def _text(plan: GlobalPlan) -> str:
     ]
     for window in plan.windows:
         lines += ["", f"window {window.id.removeprefix('window:')}: {window.span:g} s, {window.rate:g}/s"]
-        lines += [f"  {line}" for line in (f"for {', '.join(window.queries)}", _share(window.load, plan.limits))]
+        lines.append(f"  for {', '.join(window.queries)}")
+        lines += [f"  {line}" for line in _shares(plan, found, window)]
     results = {result.id: result for result in plan.results}
     for join in plan.joins:
         result = results[join.output]
@@ -119,8 +159,7 @@ def _text(plan: GlobalPlan) -> str:
         lines += ["", f"{join.kind} {join.id.removeprefix('join:')} -> {what} {result.id}"]
         lines += [f"  {line}" for line in _join_lines(plan, join)]
         lines.append(f"  gives {result.rate:.4g}/s" + (f", holds {result.tuples:.4g}" if result.stored else ""))
-        both = join.load.plus(result.load)
-        lines.append(f"  {_share(both, plan.limits)}")
+        lines += [f"  {line}" for line in _shares(plan, found, join, result)]
     for answer in plan.answers:
         lines += ["", f"query {answer.query}: {answer.result}"]
         lines += [f"  {alias} is {source}" for source, alias in sorted(answer.aliases.items()) if alias != source]
@@ -140,6 +179,13 @@ def _as(plan: GlobalPlan, node: str, sources: Sequence[str]) -> str:
     found = plan.nodes[node]
     plain = not isinstance(found, WindowNode) or sources == (found.stream,)
     return "" if plain else f" as {sources[0]}"
+
+
+def _shares(plan: GlobalPlan, found: _Measured, *nodes: Node) -> list[str]:
+    """What some nodes take together: as expected and, if it is known, as measured."""
+    lines = [_share(reduce(Load.plus, (node.load for node in nodes)), plan.limits)]
+    measured = [load for load in map(found.load, nodes) if load is not None]
+    return [*lines, f"measured {_share(reduce(Load.plus, measured), plan.limits)}"] if measured else lines
 
 
 def _share(load: Load, limits: Load) -> str:

@@ -28,10 +28,10 @@ CPU is milliseconds per second, memory is bytes, as in a `Budget`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import inf
-from typing import NamedTuple, TypeAlias
+from math import inf, isinf
+from typing import Any, NamedTuple, TypeAlias
 
 from dovetail.errors import PlanError, listed
 
@@ -51,6 +51,10 @@ class Load(NamedTuple):
 
 
 NO_LIMITS = Load(inf, inf)
+SETTLED = " settled"
+"""Ends the name of a window whose tuples wait until their time is settled: those of queries with count windows."""
+SCOPE = " @"
+"""Begins what follows a stream's name if several groups of shards keep windows of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class ResultNode:
     """Composites that are in their windows; kept if it is stored."""
     queries: tuple[str, ...]
     load: Load
-    """Inserting and deleting, and the bytes; nothing for a result that is only passed on."""
+    """Inserting and deleting, and the bytes, if it is stored; delivering, if it answers queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,27 @@ class GlobalPlan:
         """Whether it fits the budget that it was made for."""
         return self.load.fits(self.limits)
 
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON can hold it; see `from_json`."""
+        return {
+            **{name: [asdict(node) for node in getattr(self, name)] for name in _NODES},
+            "sources": {name: asdict(source) for name, source in self.sources.items()},
+            "strategy": self.strategy,
+            "query_order": self.query_order,
+            "limits": [None if isinf(limit) else limit for limit in self.limits],
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> GlobalPlan:
+        nodes = {name: tuple(_from_json(kind, node) for node in stored[name]) for name, kind in _NODES.items()}
+        return cls(
+            **nodes,
+            sources={name: _from_json(Source, source) for name, source in stored["sources"].items()},
+            strategy=stored["strategy"],
+            query_order=tuple(stored["query_order"]),
+            limits=Load(*(inf if limit is None else limit for limit in stored["limits"])),
+        )
+
     def answer(self, query: str) -> Answer:
         """Say where a query's results come from."""
         for answer in self.answers:
@@ -261,6 +286,20 @@ class GlobalPlan:
         node = self.nodes[self._result(result).join]
         assert isinstance(node, JoinNode)  # noqa: S101 - checked when the plan was made
         return node
+
+
+_NODES: Mapping[str, Any] = {"windows": WindowNode, "joins": JoinNode, "results": ResultNode, "answers": Answer}
+
+
+def _from_json(kind: Any, stored: Mapping[str, Any]) -> Any:
+    """A node, its lists as tuples again."""
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    if kind is JoinNode:
+        found["inputs"] = tuple(JoinInput(each["node"], tuple(each["sources"])) for each in stored["inputs"])
+        found["orders"] = tuple(map(tuple, stored["orders"]))
+    if "load" in found:
+        found["load"] = Load(*found["load"])
+    return kind(**found)
 
 
 # -- what a plan must be ------------------------------------------------------------------------------------------------------------

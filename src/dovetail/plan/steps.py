@@ -7,11 +7,11 @@ names in all queries, and a stored sub-join is one input whose columns are those
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Column
-from dovetail.query.model import JoinQuery, StoredWindow, TimeWindow
+from dovetail.query.model import JoinQuery, StoredWindow, StreamRef, TimeWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,29 @@ class JoinStep:
         return cls(plan, plan.query, (Taker(plan.query, {alias: alias for alias in plan.query.aliases}),))
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it is one query's own plan."""
+        return self.flat is self.takers[0].query if self.takers else False
+
+    @property
     def name(self) -> str:
         return self.plan.query.name
+
+    @property
+    def windows(self) -> dict[str, int]:
+        """Microseconds of its time windows, by source."""
+        return {ref.alias: ref.window.micros for ref in self.flat.refs if isinstance(ref.window, TimeWindow)}
+
+    def narrowed(self, windows: Mapping[str, int]) -> JoinStep:
+        """The same join with smaller time windows."""
+        if windows == self.windows:
+            return self
+        query = replace(self.plan.query, refs=_narrowed(self.plan.query.refs, windows))
+        return replace(
+            self,
+            plan=replace(self.plan, query=query),
+            flat=replace(self.flat, refs=_narrowed(self.flat.refs, windows)),
+        )
 
     @property
     def stored_inputs(self) -> dict[str, tuple[str, ...]]:
@@ -60,3 +81,15 @@ class JoinStep:
             for ref in self.plan.query.refs
             if isinstance(ref.window, StoredWindow)
         }
+
+
+def _narrowed(refs: tuple[StreamRef, ...], windows: Mapping[str, int]) -> tuple[StreamRef, ...]:
+    found = []
+    for ref in refs:
+        window = ref.window
+        if isinstance(window, StoredWindow):
+            window = replace(window, spans=tuple((source, windows[source]) for source, _ in window.spans))
+        elif isinstance(window, TimeWindow):
+            window = TimeWindow(windows[ref.alias])
+        found.append(replace(ref, window=window))
+    return tuple(found)

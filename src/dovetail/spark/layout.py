@@ -1,8 +1,9 @@
 """What every stage of the pipeline must agree on: streams, queries, and which shard a tuple belongs to.
 
 A layout is made by the driver when a session starts, travels to the workers as JSON, and never changes afterwards: its digest is
-stored with every shard's state, and a checkpoint of another layout is refused. Queries with the same dimensions and shares form a
-group and share shards and windows; each group has shards of its own.
+stored with every shard's state, and a checkpoint of another layout is refused. Queries that place the tuples of their common
+streams in the same way form a group and share shards, windows and joins; each group has shards of its own. The plan travels with the
+layout but is not part of its digest: a checkpoint holds tuples, and any plan can go on from those.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any
 
-from dovetail.config import Config
+from dovetail.config import Budget, Config
 from dovetail.engine.runs import Cell
 from dovetail.errors import StateError
-from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.joint import JointPlan, plan_together
+from dovetail.optimizer.multiquery.translate import sources_of
+from dovetail.optimizer.planner import PlanChoices
 from dovetail.optimizer.replan import Replanner
+from dovetail.optimizer.units import UnitCosts
 from dovetail.partition import Grid, dimensions_of, divide
-from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.steps import JoinStep
 from dovetail.query.expressions import Expression, rename_alias
 from dovetail.query.model import JoinQuery, Key
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
 Placement = tuple[Expression | str | None, ...]
+VERSION = 2
+"""Of how tuples are assigned to shards."""
 EVERYWHERE = "everywhere"
 """An axis along which a tuple goes to all parts."""
 
@@ -39,6 +45,23 @@ class ShardGroup:
     grid: Grid
     first: int
     """Number of the group's first shard."""
+
+    def takes(self, other: ShardGroup) -> bool:
+        """Whether another group's queries can use the same shards: they place tuples of all common streams in the same way."""
+        if self.grid.shares != other.grid.shares or self.is_apart or other.is_apart:
+            return False
+        common = self.streams & other.streams
+        return bool(common) and all(_texts(self, stream) == _texts(other, stream) for stream in common)
+
+    @property
+    def streams(self) -> set[str]:
+        return {ref.stream for query in self.queries for ref in query.refs}
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether its tuples must not meet those of other queries: spread by whole rows, or waiting for count windows."""
+        spread = any(expression is None for axis in self.grid.dimensions for _, expression in axis.keys)
+        return spread or any(query.has_count_window for query in self.queries)
 
     def placements(self, stream: str) -> tuple[Placement, ...]:
         """The ways in which a tuple of a stream is placed, one for each different use of it: an expression per axis."""
@@ -53,8 +76,7 @@ class ShardGroup:
 
     def cell(self, query: JoinQuery, shard: int) -> Cell:
         """What a shard checks before it emits a result: nothing where a tuple can be there for one reason only."""
-        streams = {ref.stream for other in self.queries for ref in other.refs}
-        if all(len(self.placements(stream)) == 1 for stream in streams):
+        if all(len(self.placements(stream)) == 1 for stream in self.streams):
             return ()
         parts, number = [], shard - self.first
         for share in reversed(self.grid.shares):
@@ -66,6 +88,10 @@ class ShardGroup:
             if share > 1 and expression is not None:
                 cell.append((Key(alias, expression), share, part))
         return tuple(cell)
+
+
+def _texts(group: ShardGroup, stream: str) -> set[tuple[str, ...]]:
+    return {tuple(map(str, placed)) for placed in group.placements(stream)}
 
 
 def _bare(expression: Expression | None) -> Expression | None:
@@ -85,37 +111,76 @@ class Layout:
     shards: int
     frozen: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """By query, the shares that an earlier start chose; rates may have changed since, the checkpoint has not."""
+    plan: str = ""
+    """The plan of all queries as JSON; without one it is made when it is asked for, with no budget."""
 
     @cached_property
     def catalog(self) -> dict[str, StreamSchema]:
         return {stream.name: stream for stream in self.streams}
 
     @cached_property
-    def replanner(self) -> Replanner:
-        choices = {name: PlanChoices.from_json(json.loads(text)) for name, text in self.choices}
-        return Replanner(self.catalog, self.config, choices)
+    def bound(self) -> dict[str, JoinQuery]:
+        """The queries by name."""
+        return {name: parse_query(name, sql, self.catalog) for name, sql in self.queries}
 
     @cached_property
-    def plans(self) -> dict[str, QueryPlan]:
-        choices = self.replanner.choices
+    def replanner(self) -> Replanner:
+        return Replanner({**self.catalog, **self.joint.run.states}, self.config, self.joint.run.choices)
+
+    @cached_property
+    def joint(self) -> JointPlan:
+        """The plan of all queries."""
+        if self.plan:
+            return JointPlan.from_json(json.loads(self.plan), self.catalog, self.config)
+        return self.planned(None, None).joint
+
+    def planned(self, budget: Budget | None, units: UnitCosts | None) -> Layout:
+        """With a plan that fits a budget."""
+        choices = {name: PlanChoices.from_json(json.loads(text)) for name, text in self.choices}
+        joint = plan_together(self.bound, self.catalog, self.config, choices, budget, units, self.scopes)
+        return replace(self, plan=json.dumps(joint.to_json()))
+
+    @cached_property
+    def scopes(self) -> dict[str, str]:
+        """By query, the name of its group if there are several."""
+        if len(self.groups) == 1:
+            return {}
         return {
-            name: plan_query(parse_query(name, sql, self.catalog), self.catalog, self.config, choices[name])
-            for name, sql in self.queries
+            query.name: f"shards {group.first} to {group.first + group.grid.shards - 1}"
+            for group in self.groups
+            for query in group.queries
         }
+
+    @property
+    def copies(self) -> dict[str, int]:
+        """How often a tuple is kept, by window as a plan names it."""
+        found: dict[str, int] = {}
+        for group in self.groups:
+            for query in group.queries:
+                for alias, source in sources_of(query, self.scopes.get(query.name, "")).items():
+                    found[source.stream] = max(found.get(source.stream, 1), group.grid.copies(alias))
+        return found
+
+    def steps(self, group: ShardGroup) -> dict[str, JoinStep]:
+        """The joins that a group of shards runs, by name."""
+        names = {query.name for query in group.queries}
+        pairs = zip(self.joint.plan.joins, self.joint.run.steps, strict=True)
+        return {step.name: step for join, step in pairs if join.queries[0] in names}
 
     @cached_property
     def groups(self) -> tuple[ShardGroup, ...]:
-        found: dict[tuple[Any, ...], list[JoinQuery]] = {}
-        grids: dict[tuple[Any, ...], Grid] = {}
-        for plan in self.plans.values():
-            grid = self._grid(plan.query)
-            key = _signature(plan.query, grid)
-            found.setdefault(key, []).append(plan.query)
-            grids[key] = grid
+        found: list[ShardGroup] = []
+        for query in self.bound.values():
+            alone = ShardGroup((query,), self._grid(query), 0)
+            number = next((place for place, group in enumerate(found) if group.takes(alone)), len(found))
+            if number == len(found):
+                found.append(alone)
+            else:
+                found[number] = replace(found[number], queries=(*found[number].queries, query))
         groups, first = [], 0
-        for key, queries in found.items():
-            groups.append(ShardGroup(tuple(queries), grids[key], first))
-            first += grids[key].shards
+        for group in found:
+            groups.append(replace(group, first=first))
+            first += group.grid.shards
         return tuple(groups)
 
     def _grid(self, query: JoinQuery) -> Grid:
@@ -139,7 +204,7 @@ class Layout:
     def to_json(self) -> str:
         return json.dumps({
             "streams": [stream.to_json() for stream in self.streams], "queries": self.queries, "choices": self.choices,
-            "config": asdict(self.config), "shards": self.shards, "frozen": self.frozen,
+            "config": asdict(self.config), "shards": self.shards, "frozen": self.frozen, "plan": self.plan,
         })  # fmt: skip
 
     @property
@@ -150,7 +215,13 @@ class Layout:
         """What a checkpoint is bound to: streams, queries and where their tuples lie, not how they are planned."""
         shares = {query.name: group.grid.shares for group in self.groups for query in group.queries}
         streams = [replace(stream, rate=None).to_json() for stream in self.streams]
-        content = {"streams": streams, "queries": self.queries, "shards": self.shards, "shares": shares}
+        content = {
+            "version": VERSION,
+            "streams": streams,
+            "queries": self.queries,
+            "shards": self.shards,
+            "shares": shares,
+        }
         return json.dumps(content, sort_keys=True)
 
     def thawed(self, stored: str) -> Layout:
@@ -162,10 +233,12 @@ class Layout:
                 f"the checkpoint belongs to another session: {'; '.join(differences)}",
                 "start with a new checkpoint directory, or with the streams, queries and shards that wrote this one",
             )
-        return replace(self, frozen=tuple((name, tuple(shares)) for name, shares in content["shares"].items()))
+        return replace(self, frozen=tuple((name, tuple(shares)) for name, shares in content["shares"].items()), plan="")
 
     def _differences(self, content: Mapping[str, Any]) -> list[str]:
         found = []
+        if content.get("version") != VERSION:
+            return [f"its layout has format version {content.get('version', 1)}; this release writes version {VERSION}"]
         if content["shards"] != self.shards:
             found.append(f"it has {content['shards']} shards, this session {self.shards}")
         stored = {schema["name"]: StreamSchema.from_json(schema) for schema in content["streams"]}
@@ -189,7 +262,8 @@ def read_layout(text: str) -> Layout:
     streams = tuple(StreamSchema.from_json(stream) for stream in stored["streams"])
     pairs = {name: tuple(map(tuple, stored[name])) for name in ("queries", "choices")}
     frozen = tuple((name, tuple(shares)) for name, shares in stored["frozen"])
-    return Layout(streams, pairs["queries"], pairs["choices"], Config(**stored["config"]), stored["shards"], frozen)
+    config = Config(**stored["config"])
+    return Layout(streams, pairs["queries"], pairs["choices"], config, stored["shards"], frozen, stored["plan"])
 
 
 def _named_differences(kind: str, stored: set[str], own: set[str]) -> list[str]:
@@ -210,13 +284,3 @@ def _stream_differences(stored: StreamSchema, own: StreamSchema) -> list[str]:
         if before != after:
             faults.append(f"{option} of stream {own.name!r} was {before!r}, is {after!r}")
     return faults
-
-
-def _signature(query: JoinQuery, grid: Grid) -> tuple[Any, ...]:
-    streams: Mapping[str, str] = {ref.alias: ref.stream for ref in query.refs}
-    axes = []
-    for axis in grid.dimensions:
-        if any(expression is None for _, expression in axis.keys):
-            return (query.name,)
-        axes.append(frozenset((streams[alias], str(_bare(expression))) for alias, expression in axis.keys))
-    return (tuple(axes), grid.shares, query.has_count_window and query.name)

@@ -132,7 +132,7 @@ class Worker:
         work = work or self._live.new()
         try:
             engine = engine or self._rebuilt(work)
-            engine.relate(plan.query for plan in self._layout.plans.values())
+            engine.relate(self._layout.bound.values())
             self._join(engine, batch, take)
             (work / "engine.json").write_text(json.dumps(manifest(engine)), encoding="utf-8")
         except BaseException:
@@ -145,9 +145,8 @@ class Worker:
         return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **engine.metrics()}
 
     def _steps(self) -> tuple[dict[str, JoinStep], dict[str, Cell]]:
-        queries = self._group.queries
-        cells = {query.name: self._group.cell(query, self._shard) for query in queries}
-        return {query.name: JoinStep.single(self._layout.plans[query.name]) for query in queries}, cells
+        cells = {query.name: self._group.cell(query, self._shard) for query in self._group.queries}
+        return self._layout.steps(self._group), cells
 
     def _attached(self) -> tuple[Path | None, ShardEngine | None]:
         """The live arrays of the state's token; nothing when they are not here or damaged, for the log has it all."""

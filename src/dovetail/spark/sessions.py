@@ -24,9 +24,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dovetail.calibrate import calibrate
+from dovetail.calibrate import calibrate, units_for
 from dovetail.config import Budget, Config
-from dovetail.errors import ConfigError, StateError, listed
+from dovetail.errors import BudgetError, ConfigError, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.plan.explain import Explanation, explain
@@ -57,7 +57,8 @@ class Session:
     spark
         A session from `dovetail.spark.session()`, or your own; it is checked for settings that would break the pipeline.
     budget
-        Must be None: CPU and memory limits are not enforced by this release.
+        CPU and memory that the queries may use together, over all shards, as the planner expects it of the declared rates and
+        selectivities. A query that does not fit raises `BudgetError`.
     shards
         Into how many parts each join is cut; twice the shuffle partitions by default. Fixed for the life of a checkpoint.
     config
@@ -67,16 +68,17 @@ class Session:
     def __init__(
         self, spark: SparkSession, budget: Budget | None = None, shards: int | None = None, config: Config | None = None
     ) -> None:
-        if budget is not None:
-            raise ConfigError(
-                f"Session(budget={budget!r}): budgets are not enforced by this release", "leave the budget out"
-            )
+        if budget is not None and not isinstance(budget, Budget):
+            raise ConfigError(f"Session(budget=...) is a {type(budget).__name__}; expected a dovetail.Budget")
+        if config is not None and not isinstance(config, Config):
+            raise ConfigError(f"Session(config=...) is a {type(config).__name__}; expected a dovetail.Config")
         if shards is not None and (
             not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MOST_SHARDS
         ):
             raise ConfigError(f"Session(shards={shards!r}): it must be a whole number from 1 to {_MOST_SHARDS:,}")
         check(spark)
         self._spark = spark
+        self._budget = budget
         self._config = config or Config()
         self._shards = shards or 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self._catalog = Catalog()
@@ -133,6 +135,13 @@ class Session:
         plan_query(query, self._catalog.streams, self._config, choices)
         self._catalog.add_query(query)
         self._choices[name] = choices
+        if self._budget is not None:
+            try:
+                self._planned(self._layout())
+            except BudgetError:
+                self._catalog.drop_query(name)
+                del self._choices[name]
+                raise
 
     def selectivity(self, condition: str, value: float) -> None:
         """Tell the planner which share of pairs meets a condition; see `LocalSession.selectivity`."""
@@ -144,22 +153,13 @@ class Session:
 
     def explain_run(self, form: str, measured: Mapping[str, Any] | None) -> Explanation:
         """The plan, and what shards have measured, if they run."""
-        plans = list(self._layout().plans.values())
+        layout = self._planned(self._layout())
+        plan = layout.joint.plan if self._budget is not None or not layout.joint.is_plain else None
         units = calibrate() if measured else None
-        described = explain(self._catalog.streams, plans, self._config, form, measured, units)
-        return described if form != "text" else f"{described}\n\n{self._describe_shards()}"
-
-    def _describe_shards(self) -> str:
-        lines = []
-        for group in self._layout().groups:
-            names = ", ".join(query.name for query in group.queries)
-            lines.append(f"shards {group.first} to {group.first + group.grid.shards - 1}: {names}")
-            for axis, share in zip(group.grid.dimensions, group.grid.shares, strict=True):
-                placed = " = ".join(str(key) if key is not None else f"{alias} by row" for alias, key in axis.keys)
-                lines.append(f"  {placed} in {share} part{'s' if share > 1 else ''}")
-            copies = {alias: group.grid.copies(alias) for query in group.queries for alias in query.aliases}
-            lines += [f"  each tuple of {alias} goes to {count} shards" for alias, count in copies.items() if count > 1]
-        return "\n".join(lines)
+        described = explain(
+            self._catalog, layout.joint.run.steps, self._config, form, measured=measured, units=units, plan=plan
+        )
+        return described if form != "text" else f"{described}\n\n{_describe_shards(layout)}"
 
     # -- the pipeline -------------------------------------------------------------------------------------------------------
 
@@ -168,11 +168,11 @@ class Session:
 
         Each such DataFrame is a pipeline of its own with windows of its own: for several queries `start` shares them.
         """
-        layout = self._layout(only=name)
+        layout = self._planned(self._layout(only=name))
         run = uuid.uuid4().hex
         claim(run)
         encoded = self._encoded(layout, run)
-        return _decoded(encoded, 0, layout.plans[name].query)
+        return _decoded(encoded, 0, layout.bound[name])
 
     def start(
         self,
@@ -198,7 +198,7 @@ class Session:
                 f"start got sinks for {listed(sinks)}; registered queries: {listed(self._catalog.queries)}",
                 "give each query one sink",
             )
-        layout = self._frozen(self._layout(), checkpoint)
+        layout = self._planned(self._frozen(self._layout(), checkpoint))
         run = uuid.uuid4().hex
         claim(run)
         staged = self._stage(layout, sinks, run)
@@ -224,6 +224,13 @@ class Session:
         choices = tuple((name, json.dumps(self._choices[name].to_json())) for name in names)
         return Layout(streams, tuple((q.name, q.sql) for q in queries), choices, self._config, self._shards)
 
+    def _planned(self, layout: Layout) -> Layout:
+        """With a plan for all queries; made last, for what can be shared depends on where tuples lie."""
+        if self._budget is None:
+            return layout.planned(None, None)
+        plans = [plan_query(query, layout.catalog, self._config) for query in layout.bound.values()]
+        return layout.planned(self._budget, units_for(plans, layout.catalog, layout.copies))
+
     def _stage(self, layout: Layout, sinks: Mapping[str, Sink], run: str) -> dict[int, Staging]:
         """Where shards write results themselves, by query."""
         conf = self._spark.conf
@@ -231,7 +238,7 @@ class Session:
         embedded = local and not conf.get("spark.hadoop.fs.defaultFS", None)
         staged = {}
         for number, (name, _) in enumerate(layout.queries):
-            staging = sinks[name].staging(layout.plans[name].query.schema, run, embedded=embedded)
+            staging = sinks[name].staging(layout.bound[name].schema, run, embedded=embedded)
             if staging is not None:
                 staging.prepare()
                 staged[number] = staging
@@ -315,7 +322,7 @@ class RunningSession:
                 if number in self._staged:
                     self._staged[number].commit(batch_id)
                 else:
-                    self._sinks[name].write(_decoded(encoded, number, self._layout.plans[name].query), batch_id)
+                    self._sinks[name].write(_decoded(encoded, number, self._layout.bound[name]), batch_id)
                 self._reports.add_results(name, rows[number])
         finally:
             if read_again:
@@ -379,3 +386,16 @@ def _decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for value in batch.column(0):
             yield from pa.ipc.open_stream(value.as_buffer()).read_all().to_batches()
+
+
+def _describe_shards(layout: Layout) -> str:
+    lines = []
+    for group in layout.groups:
+        names = ", ".join(query.name for query in group.queries)
+        lines.append(f"shards {group.first} to {group.first + group.grid.shards - 1}: {names}")
+        for axis, share in zip(group.grid.dimensions, group.grid.shares, strict=True):
+            placed = " = ".join(str(key) if key is not None else f"{alias} by row" for alias, key in axis.keys)
+            lines.append(f"  {placed} in {share} part{'s' if share > 1 else ''}")
+        copies = {alias: group.grid.copies(alias) for query in group.queries for alias in query.aliases}
+        lines += [f"  each tuple of {alias} goes to {count} shards" for alias, count in copies.items() if count > 1]
+    return "\n".join(lines)

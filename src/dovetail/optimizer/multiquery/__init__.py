@@ -81,14 +81,17 @@ def plan_queries(
     if budget is not None and not isinstance(budget, Budget):
         raise PlanError(f"plan_queries: budget is {budget!r}; expected a dt.Budget, or None for no limits")
     model = CostModel(workload_of(queries), units or UnitCosts())
-    limits = limits_of(budget)
+    limits, delivering = limits_of(budget), sum(map(model.delivering, range(len(model.workload.queries))))
+    if delivering >= limits.cpu:
+        raise does_not_fit(model, limits, Load(delivering), proved=True)
     order = ordered(model.workload, query_order)
+    left = Load(limits.cpu - delivering, limits.memory)
     builder = PlanBuilder(model)
     if strategy == "naive":
-        for query, draft in zip(order, naive(model, order, limits), strict=True):
+        for query, draft in zip(order, naive(model, order, left), strict=True):
             builder.add(draft, f"{model.workload.names[query]}/")
     else:
-        builder.add(tidied(model, _draft(model, strategy, order, limits)))
+        builder.add(tidied(model, _draft(model, strategy, order, left)))
     plan = builder.plan(strategy, order, limits)
     if not plan.qualified:
         raise does_not_fit(model, limits, plan.load, proved=False)

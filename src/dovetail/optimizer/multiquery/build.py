@@ -82,10 +82,11 @@ class PlanBuilder:
                 result,
                 self._named(users),
                 cost.produced,
-                Load(cost.produced * model.units.join),
+                Load(model.cpu(target, parts)),
             )
         )
         load = model.state(target) if stored else Load()
+        load = load.plus(Load(sum(map(model.delivering, answered))))
         numbers = (workload.rate(target), workload.size(target))
         spans = workload.spans_of(target)
         self._results.append(ResultNode(result, join, sources, spans, stored, *numbers, self._named(users), load))

@@ -1,6 +1,7 @@
 """What plans cost: equations 2-1 to 2-6 of Alrahmani, for any mix of n-ary joins, binary joins and stored sub-joins.
 
-    CPU     C_i + C_d for every tuple that enters a window or a stored sub-join, C_j for every tuple that a join produces
+    CPU     C_i + C_d for every tuple that enters a window or a stored sub-join, C_j for every tuple that a join produces;
+            and, beyond the thesis, a price for every probe and for every result delivered (zero in its figures)
     memory  the tuples in all windows and stored sub-joins, in bytes
 
 A join over inputs that are sub-joins themselves produces, from the new tuples of input i along its path, pace_i · Σ_k f(S_k),
@@ -40,6 +41,8 @@ class JoinCost:
     """For each input all inputs by place, itself first."""
     produced: float
     """Per second."""
+    probes: float
+    """Per second."""
 
 
 class CostModel:
@@ -60,14 +63,19 @@ class CostModel:
 
     def cpu(self, target: Target, parts: Parts) -> float:
         """Milliseconds per second that an operator joins; its windows and states are priced apart."""
-        return self.join(target, parts).produced * self.units.join
+        cost = self.join(target, parts)
+        return cost.produced * self.units.join + cost.probes * self.units.probe
+
+    def delivering(self, query: int) -> float:
+        """Milliseconds per second that it takes to gather a query's results: the same in every plan."""
+        return self.workload.rate(self.workload.target(query, self.workload.queries[query].all)) * self.units.result
 
     def state(self, target: Target) -> Load:
         """What it takes to keep a target: inserting, deleting, bytes."""
         if target not in self._states:
             size, rate = self.workload.size(target), self.workload.rate(target)
             bytes_each = self.units.state_bytes(target.mask.bit_count())
-            self._states[target] = Load(rate * self.units.keep, size * bytes_each)
+            self._states[target] = Load(rate * self.units.keep_match, size * bytes_each)
         return self._states[target]
 
     def window(self, stream: str, span: float) -> Load:
@@ -124,15 +132,17 @@ class CostModel:
         wider = [size / query.size(mask) for size, mask in zip(sizes, masks, strict=True)]
         # A sub-join stored with larger windows than ours gives more than goes on.
         surplus = [workload.size(part) / size for part, size in zip(parts, sizes, strict=True)]
-        produced = 0.0
+        produced = probes = 0.0
         for path in found.paths:
-            joined, scale, grown = masks[path[0]], wider[path[0]], 0.0
+            joined, scale, grown, probing = masks[path[0]], wider[path[0]], 0.0, 0.0
             for number in path[1:]:
+                probing += query.size(joined) * scale
                 joined |= masks[number]
                 scale *= wider[number]
                 grown += query.size(joined) * scale * surplus[number]
             produced += grown / graph.windows[path[0]]
-        return JoinCost(tuple(tuple(path) for path in found.paths), produced)
+            probes += probing / graph.windows[path[0]]
+        return JoinCost(tuple(tuple(path) for path in found.paths), produced, probes)
 
 
 def _coarse(query: NumberedQuery, masks: Sequence[int], sizes: Sequence[float], rates: Sequence[float]) -> Indexed:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 
 import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph, Pair
-from dovetail.optimizer.planner import PlanChoices, access_rule, objective
+from dovetail.optimizer.planner import PlanChoices, access_rule, objective, plan_query
 from dovetail.optimizer.query_graph import MICROS_PER_SECOND, join_graph
-from dovetail.plan.global_plan import GlobalPlan, JoinNode, ResultNode
+from dovetail.plan.global_plan import GlobalPlan, JoinInput, JoinNode, ResultNode
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.paths import probe_path
 from dovetail.plan.steps import JoinStep, Taker
@@ -52,42 +52,96 @@ def runnable(
     queries: Mapping[str, JoinQuery],
     streams: Mapping[str, StreamSchema],
     config: Config,
-    hints: Mapping[str, Mapping[Pair, float]],
+    choices: Mapping[str, PlanChoices],
 ) -> RunnablePlan:
-    """Turn a plan of bound queries into steps; `hints` are each query's selectivities, by pair of its aliases."""
+    """Turn a plan of bound queries into steps; `choices` are what was asked of each query's own plan.
+
+    A join over base windows for one query alone is that query's own plan, by its own aliases.
+    """
     states = {state.id: _as_stream(state) for state in plan.states}
-    known = {**streams, **states}
-    steps, choices = [], {}
-    for join in plan.joins:
+    maker = _Maker(plan, queries, {**streams, **states}, config, choices)
+    steps = [maker.step(join) for join in plan.joins]
+    return RunnablePlan(tuple(steps), states, maker.known)
+
+
+class _Maker:
+    """Makes steps, one for each join."""
+
+    def __init__(
+        self,
+        plan: GlobalPlan,
+        queries: Mapping[str, JoinQuery],
+        streams: Mapping[str, StreamSchema],
+        config: Config,
+        choices: Mapping[str, PlanChoices],
+    ) -> None:
+        self._plan, self._queries, self._streams = plan, queries, streams
+        self._config, self._choices = config, choices
+        self._stored = {state.id for state in plan.states}
+        self.known: dict[str, PlanChoices] = {}
+
+    def step(self, join: JoinNode) -> JoinStep:
+        answers = [answer.query for answer in self._plan.answers if answer.result == join.output]
+        takers = tuple(Taker(self._queries[name], _sources(self._plan, name)) for name in answers)
+        inputs = {each.node: each.sources for each in join.inputs if each.node in self._stored}
+        if not inputs and len(answers) == 1 and join.output not in self._stored:
+            choices = self.known[answers[0]] = self._choices.get(answers[0], PlanChoices())
+            return JoinStep.single(plan_query(takers[0].query, self._streams, self._config, choices))
         first = join.queries[0]
-        query, sources = queries[first], _sources(plan, first)
-        flat = _restricted(query, sources, join, _windows(plan, join, queries))
-        inputs = {each.node: each.sources for each in join.inputs if each.node in states}
+        flat = _restricted(
+            self._queries[first], _sources(self._plan, first), join, _windows(self._plan, join, self._queries)
+        )
+        state = join.output if join.output in self._stored else None
+        if not inputs:
+            choices = self.known[join.id] = self._over_sources(join)
+            return JoinStep(plan_query(flat, self._streams, self._config, choices), flat, takers, state)
         collapse = _Collapse(flat, inputs)
-        places = [each.node if each.node in states else each.sources[0] for each in join.inputs]
+        self.known[join.id] = PlanChoices(self._between(join))
+        return JoinStep(self._paths(join, collapse.query), flat, takers, state, collapse.columns)
+
+    def _over_sources(self, join: JoinNode) -> PlanChoices:
+        """What was asked of a join's queries, by source; orders that one of them forces are forced on all."""
+        hints: dict[Pair, float] = {}
+        orders: dict[str, list[str]] = {}
+        for name in reversed(join.queries):
+            sources, choices = _sources(self._plan, name), self._choices.get(name, PlanChoices())
+            inside = {alias for alias, source in sources.items() if source in join.sources}
+            for pair, value in choices.hints.items():
+                if pair <= inside:
+                    hints[frozenset(sources[alias] for alias in pair)] = value
+            if len(inside) == len(sources):
+                forced = (choices.orders or {}).items()
+                orders |= {sources[alias]: [sources[other] for other in order] for alias, order in forced}
+        return PlanChoices(hints, orders or None)
+
+    def _between(self, join: JoinNode) -> dict[Pair, float]:
+        """For each two inputs that have to do with each other, the share of their pairs that match."""
+        first = join.queries[0]
+        hints = self._choices.get(first, PlanChoices()).hints
+        graph = join_graph(self._queries[first], self._streams, hints)
+        aliases = self._plan.answer(first).aliases
+        inputs = [(self._name(each), [aliases[source] for source in each.sources]) for each in join.inputs]
+        related = graph.edges | set(graph.factors)
+        found = {}
+        for (one, left), (other, right) in combinations(inputs, 2):
+            if any(frozenset(pair) in related for pair in product(left, right)):
+                share = _size(graph, [*left, *right]) / (_size(graph, left) * _size(graph, right))
+                found[frozenset((one, other))] = min(1.0, share)
+        return found
+
+    def _name(self, given: JoinInput) -> str:
+        return given.node if given.node in self._stored else given.sources[0]
+
+    def _paths(self, join: JoinNode, query: JoinQuery) -> QueryPlan:
+        names = [self._name(each) for each in join.inputs]
         orders = {
-            places[place]: (places[place], *(places[number] for number in order))
+            names[place]: (names[place], *(names[number] for number in order))
             for place, order in enumerate(join.orders)
         }
-        graph = join_graph(query, streams, hints.get(first, {}))
-        choices[join.id] = PlanChoices(_hints(graph, sources, [(name, inputs.get(name, (name,))) for name in places]))
-        coarse = join_graph(collapse.query, known, choices[join.id].hints)
-        access = access_rule(collapse.query, coarse, config)
-        paths = tuple(probe_path(collapse.query, alias, orders[alias], access) for alias in collapse.query.aliases)
-        steps.append(
-            JoinStep(
-                QueryPlan(collapse.query, paths, plan.strategy, estimate(coarse, orders, objective(config))),
-                flat,
-                tuple(
-                    Taker(queries[answer.query], _sources(plan, answer.query))
-                    for answer in plan.answers
-                    if answer.result == join.output
-                ),
-                join.output if join.output in states else None,
-                collapse.columns,
-            )
-        )
-    return RunnablePlan(tuple(steps), states, choices)
+        graph = join_graph(query, self._streams, self.known[join.id].hints)
+        access = access_rule(query, graph, self._config)
+        paths = tuple(probe_path(query, alias, orders[alias], access) for alias in query.aliases)
+        return QueryPlan(query, paths, self._plan.strategy, estimate(graph, orders, objective(self._config)))
 
 
 def _as_stream(state: ResultNode) -> StreamSchema:
@@ -206,21 +260,6 @@ def _stored_window(windows: Mapping[str, Window]) -> StoredWindow:
     spans = {source: window.micros for source, window in windows.items() if isinstance(window, TimeWindow)}
     pace = sum(MICROS_PER_SECOND / max(micros, 1) for micros in spans.values())
     return StoredWindow(tuple(spans.items()), 1 / pace)
-
-
-def _hints(
-    graph: JoinGraph, sources: Mapping[str, str], inputs: list[tuple[str, tuple[str, ...]]]
-) -> dict[Pair, float]:
-    """For each two inputs that have to do with each other, the share of their pairs that match."""
-    alias = {source: name for name, source in sources.items()}
-    found = {}
-    for (first, some), (second, others) in combinations(inputs, 2):
-        left, right = [alias[source] for source in some], [alias[source] for source in others]
-        related = graph.edges | set(graph.factors)
-        if any(frozenset((one, other)) in related for one in left for other in right):
-            share = _size(graph, [*left, *right]) / (_size(graph, left) * _size(graph, right))
-            found[frozenset((first, second))] = min(1.0, share)
-    return found
 
 
 def _size(graph: JoinGraph, names: list[str]) -> float:

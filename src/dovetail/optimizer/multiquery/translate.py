@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.multiquery.named import NamedGraph, NamedPredicate
-from dovetail.plan.global_plan import Source
+from dovetail.plan.global_plan import SCOPE, SETTLED, Source
 from dovetail.query.expressions import Call, Column, Expression, Literal, aliases
 from dovetail.query.model import CountWindow, JoinQuery, StreamRef
 
@@ -43,9 +43,12 @@ _PLAIN = {"int32", "int64", "double", "string", "bool"}
 """Types of literals that go without saying: the other side of the operation has the same."""
 
 
-def named_query(query: JoinQuery, graph: JoinGraph, scope: str = "") -> NamedGraph:
-    """Name the inputs and predicates of a bound query; `graph` is its join graph over aliases (`query_graph.join_graph`)."""
-    sources = _sources(query, scope)
+def named_query(query: JoinQuery, graph: JoinGraph, scope: str = "", *, storable: bool = True) -> NamedGraph:
+    """Name the inputs and predicates of a bound query; `graph` is its join graph over aliases (`query_graph.join_graph`).
+
+    A query that is not `storable` has no stored sub-joins.
+    """
+    sources = sources_of(query, scope)
     names = {alias: source.name for alias, source in sources.items()}
     expressions = [condition.expression for condition in query.conditions]
     expressions += [edge.expression for edge in query.inexact_equalities]
@@ -56,7 +59,8 @@ def named_query(query: JoinQuery, graph: JoinGraph, scope: str = "") -> NamedGra
     for group in query.classes:
         texts = {alias: sorted(text_of(key, names) for key in group.of(alias)) for alias in query.aliases}
         keys.append({alias: " = ".join(found) for alias, found in texts.items() if found})
-    return NamedGraph(graph, sources, predicates, tuple(keys), _led_to_by_many(query, graph))
+    unstorable = _led_to_by_many(query, graph) if storable else frozenset(query.aliases)
+    return NamedGraph(graph, sources, predicates, tuple(keys), unstorable)
 
 
 def text_of(expression: Expression, names: Mapping[str, str]) -> str:
@@ -95,10 +99,10 @@ def _is_infix(expression: Expression) -> bool:
     return isinstance(expression, Call) and expression.operation in _INFIX
 
 
-def _sources(query: JoinQuery, scope: str) -> dict[str, Source]:
+def sources_of(query: JoinQuery, scope: str) -> dict[str, Source]:
     """What each alias is; those that are the same stream with the same filters are numbered."""
     filters = {ref.alias: _filters(query, ref) for ref in query.refs}
-    where = scope + (" settled" if query.has_count_window else "")
+    where = (SETTLED if query.has_count_window else "") + (SCOPE + scope if scope else "")
     labels = {ref.alias: _label(ref, filters[ref.alias]) + where for ref in query.refs}
     found = {}
     for ref in query.refs:

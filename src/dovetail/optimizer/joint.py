@@ -1,0 +1,85 @@
+"""One plan for the queries of a session: what `plan_queries` says, for bound queries, with what they cost on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from dovetail.config import Budget, Config
+from dovetail.optimizer.multiquery import plan_queries
+from dovetail.optimizer.multiquery.steps import RunnablePlan, runnable
+from dovetail.optimizer.multiquery.translate import named_query
+from dovetail.optimizer.planner import PlanChoices
+from dovetail.optimizer.query_graph import join_graph
+from dovetail.optimizer.units import UnitCosts
+from dovetail.plan.global_plan import GlobalPlan, Load
+from dovetail.query.model import JoinQuery
+from dovetail.query.sql import parse_query
+from dovetail.schema import StreamSchema
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """A plan for some queries, ready to run."""
+
+    plan: GlobalPlan
+    queries: Mapping[str, JoinQuery]
+    choices: Mapping[str, PlanChoices]
+    run: RunnablePlan
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each query is by itself."""
+        return not self.plan.states and all(len(step.takers) == 1 for step in self.run.steps)
+
+    def load(self, queries: Iterable[str]) -> Load:
+        """What the parts of the plan that some of its queries need take."""
+        nodes = {node.id: node for name in queries for node in self.plan.below(name)}
+        return reduce(Load.plus, (node.load for node in nodes.values()), Load())
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan and its queries, with what was asked of them."""
+        return {
+            "plan": self.plan.to_json(),
+            "queries": {name: query.sql for name, query in self.queries.items()},
+            "choices": {name: asked.to_json() for name, asked in self.choices.items()},
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], streams: Mapping[str, StreamSchema], config: Config) -> JointPlan:
+        plan = GlobalPlan.from_json(stored["plan"])
+        queries = {name: parse_query(name, sql, streams) for name, sql in stored["queries"].items()}
+        choices = {name: PlanChoices.from_json(asked) for name, asked in stored["choices"].items()}
+        return cls(plan, queries, choices, runnable(plan, queries, streams, config, choices))
+
+
+def plan_together(
+    queries: Mapping[str, JoinQuery],
+    streams: Mapping[str, StreamSchema],
+    config: Config,
+    choices: Mapping[str, PlanChoices],
+    budget: Budget | None = None,
+    units: UnitCosts | None = None,
+    scopes: Mapping[str, str] | None = None,
+) -> JointPlan:
+    """Plan queries so that they do common work once, within a budget.
+
+    Without a budget nothing is stored but windows: equal joins are computed once, all others are n-ary. With one, sub-joins are
+    stored where that saves CPU and memory allows it. Queries of different `scopes` share nothing.
+    """
+    graphs = {}
+    for name, query in queries.items():
+        asked = choices.get(name, PlanChoices())
+        graph = join_graph(query, streams, asked.hints)
+        graphs[name] = named_query(query, graph, (scopes or {}).get(name, ""), storable=not asked.orders)
+    plan = plan_queries(graphs, budget, strategy_of(config, budget), units=units)
+    return JointPlan(plan, dict(queries), dict(choices), runnable(plan, queries, streams, config, choices))
+
+
+def strategy_of(config: Config, budget: Budget | None) -> str:
+    """What `auto` means: stored sub-joins only under a budget, and only if tuples are not joined one by one."""
+    if config.strategy != "auto":
+        return config.strategy
+    return "exchange" if budget is not None and config.can_store else "mjoin"
