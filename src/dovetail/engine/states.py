@@ -26,7 +26,9 @@ from dovetail.engine.window_store import GROWTH, Arrivals, Position, WindowStore
 from dovetail.query.expressions import Column as ColumnRef
 from dovetail.query.expressions import aliases, map_columns
 
-MATCH_BYTES, MEMBER_BYTES = 52 * GROWTH, 8 * GROWTH
+_UNSORTED = 1.5
+"""Matches held per match that is needed: they do not end in the order in which they come, and are let go when half are over."""
+MATCH_BYTES, MEMBER_BYTES = 52 * GROWTH * _UNSORTED, 8 * GROWTH * _UNSORTED
 """What a stored match is expected to take, and what more for each of its tuples: its times, flags, one code and its index."""
 Spans = tuple[tuple[str, int], ...]
 """For each source the microseconds that its tuples take part."""

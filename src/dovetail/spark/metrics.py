@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from dovetail.plan.global_plan import SCOPE
 from dovetail.spark.layout import Layout
 from dovetail.spark.output import METRICS
 
@@ -24,9 +25,10 @@ _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes"
 class ShardReports:
     """The last report of each shard, and what has been counted beside them since the session was started."""
 
-    def __init__(self, queries: Iterable[str]) -> None:
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
         self._shards: dict[int, dict[str, Any]] = {}
-        self._counts = dict.fromkeys(queries, 0)
+        self._counts = dict.fromkeys(layout.bound, 0)
         self._batches = self._rebuilt = 0
 
     def collect(self, encoded: DataFrame) -> Counter[int]:
@@ -59,26 +61,49 @@ class ShardReports:
             "queries": {name: {"results": count} for name, count in self._counts.items()},
             "batches": self._batches,
             "rebuilt_shards": self._rebuilt,
-            "shards": self._shards,
+            "shards": dict(self._shards),
         }
 
     def measured(self) -> dict[str, Any]:
-        """Counters of all shards together, for paths that all of them still run in the same order; all changes of orders."""
-        found: dict[str, Any] = {}
-        for metrics in list(self._shards.values()):
-            for name, query in metrics["queries"].items():
-                total = found.setdefault(name, {"paths": {}, "changes": []})
-                total["changes"] += query["changes"]
-                for driver, stages in query["paths"].items():
-                    sums = total["paths"].get(driver)
-                    if sums is None:
-                        total["paths"][driver] = [dict(stage) for stage in stages]
-                    elif [summed["alias"] for summed in sums] != [stage["alias"] for stage in stages]:
-                        total["paths"][driver] = []
-                    else:
-                        for summed, stage in zip(sums, stages, strict=True):
-                            summed.update({kind: summed[kind] + stage[kind] for kind in _ADDED if kind in stage})
-        return found
+        """What all shards together have counted, for explanations."""
+        reports = list(self._shards.values())
+        return {
+            **{kind: _paths(report[kind] for report in reports) for kind in ("queries", "joins")},
+            "nodes": self._nodes(reports),
+        }
+
+    def _nodes(self, reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the parts of the plan took of each shard's last batch, by the names that they have in the plan."""
+        found: dict[str, Any] = {kind: {} for kind in ("windows", "joins", "states", "results")}
+        span = 0.0
+        for report in reports:
+            group = self._layout.group_of(report["shard"])
+            scope = self._layout.scopes.get(group.queries[0].name)
+            span = max(span, report["nodes"]["span"]["seconds"])
+            for kind, sums in found.items():
+                for name, figures in report["nodes"][kind].items():
+                    label = f"{name}{SCOPE}{scope}" if kind == "windows" and scope else name
+                    sums.setdefault(label, Counter()).update(figures)
+        return {**found, "span": {"seconds": span}}
+
+
+def _paths(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Counters of paths that all shards still run in the same order, and all changes of orders."""
+    found: dict[str, Any] = {}
+    for report in reports:
+        for name, query in report.items():
+            total = found.setdefault(name, {"paths": {}, "changes": []})
+            total["changes"] += query["changes"]
+            for driver, stages in query["paths"].items():
+                sums = total["paths"].get(driver)
+                if sums is None:
+                    total["paths"][driver] = [dict(stage) for stage in stages]
+                elif [summed["alias"] for summed in sums] != [stage["alias"] for stage in stages]:
+                    total["paths"][driver] = []
+                else:
+                    for summed, stage in zip(sums, stages, strict=True):
+                        summed.update({kind: summed[kind] + stage[kind] for kind in _ADDED if kind in stage})
+    return found
 
 
 def observed(layout: Layout) -> Iterator[Column]:

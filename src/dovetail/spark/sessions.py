@@ -149,11 +149,10 @@ class Session:
 
     def explain(self, form: str = "text") -> Explanation:
         """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
-        return self.explain_run(form, None)
+        return self.explain_run(form, self._planned(self._layout()), None)
 
-    def explain_run(self, form: str, measured: Mapping[str, Any] | None) -> Explanation:
-        """The plan, and what shards have measured, if they run."""
-        layout = self._planned(self._layout())
+    def explain_run(self, form: str, layout: Layout, measured: Mapping[str, Any] | None) -> Explanation:
+        """The plan of a layout, and what its shards have measured, if they run."""
         plan = layout.joint.plan if self._budget is not None or not layout.joint.is_plain else None
         units = calibrate() if measured else None
         described = explain(
@@ -307,7 +306,7 @@ class RunningSession:
         self._sinks = sinks
         self._run = run
         self._staged = dict(staged or {})
-        self._reports = ShardReports(sinks)
+        self._reports = ShardReports(layout)
 
     def write_batch(self, encoded: DataFrame, batch_id: int) -> None:
         """Give each sink its part of a batch. The encoded frame is computed once, whole, before any sink sees it."""
@@ -334,7 +333,7 @@ class RunningSession:
 
     def explain(self, form: str = "text") -> Explanation:
         """The plan, and what the shards have measured; see `Session.explain`."""
-        return self._session.explain_run(form, self._reports.measured())
+        return self._session.explain_run(form, self._layout, self._reports.measured())
 
     def await_termination(self, timeout: int | None = None) -> bool:
         """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
