@@ -26,7 +26,7 @@ from dovetail.engine.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
 from dovetail.errors import BudgetError, ConfigError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
-from dovetail.optimizer.joint import JointPlan, plan_together
+from dovetail.optimizer.joint import JointPlan, plan_together, plan_within
 from dovetail.optimizer.multiquery import limits_of
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner
@@ -98,14 +98,15 @@ class LocalSession:
         for schema in self._catalog.streams.values():
             self._engine.add_stream(schema)
 
-    def _plan(self) -> JointPlan:
-        """One plan for all queries."""
+    def _plan(self, *, sketch: bool = False) -> JointPlan:
+        """One plan for all queries; a `sketch` may be any that fits."""
         queries, streams = self._catalog.queries, self._catalog.streams
         units = None
         if self._budget is not None:
             alone = [plan_query(query, streams, self._config, self._choices[name]) for name, query in queries.items()]
             units = units_for(alone, streams)
-        return plan_together(queries, streams, self._config, self._choices, self._budget, units)
+        plan = plan_within if sketch else plan_together
+        return plan(queries, streams, self._config, self._choices, self._budget, units)
 
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
@@ -205,7 +206,7 @@ class LocalSession:
         """Refuse a query that does not fit with those before it."""
         try:
             if self._budget is not None:
-                self._plan()
+                self._plan(sketch=True)
         except BudgetError:
             self.drop_query(newest)
             raise

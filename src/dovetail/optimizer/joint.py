@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 from dovetail.config import Budget, Config
+from dovetail.errors import BudgetError
 from dovetail.optimizer.multiquery import plan_queries
 from dovetail.optimizer.multiquery.steps import RunnablePlan, runnable
 from dovetail.optimizer.multiquery.translate import named_query
@@ -76,6 +78,23 @@ def plan_together(
         graphs[name] = named_query(query, graph, (scopes or {}).get(name, ""), storable=not asked.orders)
     plan = plan_queries(graphs, budget, strategy_of(config, budget), units=units)
     return JointPlan(plan, dict(queries), dict(choices), runnable(plan, queries, streams, config, choices))
+
+
+def plan_within(
+    queries: Mapping[str, JoinQuery],
+    streams: Mapping[str, StreamSchema],
+    config: Config,
+    choices: Mapping[str, PlanChoices],
+    budget: Budget | None = None,
+    units: UnitCosts | None = None,
+    scopes: Mapping[str, str] | None = None,
+) -> JointPlan:
+    """Give some plan that fits, or say that there is none: n-ary joins are planned fast, and often they fit."""
+    if strategy_of(config, budget) in ("exchange", "exact"):
+        with suppress(BudgetError):
+            simple = replace(config, strategy="mjoin")
+            return plan_together(queries, streams, simple, choices, budget, units, scopes)
+    return plan_together(queries, streams, config, choices, budget, units, scopes)
 
 
 def strategy_of(config: Config, budget: Budget | None) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from dovetail.config import Budget, Config
 from dovetail.engine.runs import Cell
 from dovetail.errors import StateError
-from dovetail.optimizer.joint import JointPlan, plan_together
+from dovetail.optimizer.joint import JointPlan, plan_together, plan_within
 from dovetail.optimizer.multiquery.translate import sources_of
 from dovetail.optimizer.planner import PlanChoices
 from dovetail.optimizer.replan import Replanner
@@ -134,10 +134,11 @@ class Layout:
             return JointPlan.from_json(json.loads(self.plan), self.catalog, self.config)
         return self.planned(None, None).joint
 
-    def planned(self, budget: Budget | None, units: UnitCosts | None) -> Layout:
-        """With a plan that fits a budget."""
+    def planned(self, budget: Budget | None, units: UnitCosts | None, *, sketch: bool = False) -> Layout:
+        """With a plan that fits a budget; a `sketch` may be any such plan."""
         choices = {name: PlanChoices.from_json(json.loads(text)) for name, text in self.choices}
-        joint = plan_together(self.bound, self.catalog, self.config, choices, budget, units, self.scopes)
+        plan = plan_within if sketch else plan_together
+        joint = plan(self.bound, self.catalog, self.config, choices, budget, units, self.scopes)
         return replace(self, plan=json.dumps(joint.to_json()))
 
     @cached_property

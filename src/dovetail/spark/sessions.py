@@ -137,7 +137,7 @@ class Session:
         self._choices[name] = choices
         if self._budget is not None:
             try:
-                self._planned(self._layout())
+                self._planned(self._layout(), sketch=True)
             except BudgetError:
                 self._catalog.drop_query(name)
                 del self._choices[name]
@@ -223,12 +223,12 @@ class Session:
         choices = tuple((name, json.dumps(self._choices[name].to_json())) for name in names)
         return Layout(streams, tuple((q.name, q.sql) for q in queries), choices, self._config, self._shards)
 
-    def _planned(self, layout: Layout) -> Layout:
+    def _planned(self, layout: Layout, *, sketch: bool = False) -> Layout:
         """With a plan for all queries; made last, for what can be shared depends on where tuples lie."""
         if self._budget is None:
-            return layout.planned(None, None)
+            return layout.planned(None, None, sketch=sketch)
         plans = [plan_query(query, layout.catalog, self._config) for query in layout.bound.values()]
-        return layout.planned(self._budget, units_for(plans, layout.catalog, layout.copies))
+        return layout.planned(self._budget, units_for(plans, layout.catalog, layout.copies), sketch=sketch)
 
     def _stage(self, layout: Layout, sinks: Mapping[str, Sink], run: str) -> dict[int, Staging]:
         """Where shards write results themselves, by query."""

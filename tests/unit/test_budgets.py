@@ -1,0 +1,161 @@
+"""Budgets in sessions: what fits runs, what does not is refused with reasons, what was expected is near what is measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from overlaps import COLUMNS, TEN, declare
+
+import dovetail as dt
+from dovetail.errors import BudgetError, ConfigError
+from dovetail.optimizer import explain_global
+from dovetail.workloads import overlap
+
+PAIRS = "SELECT a.v, b.v AS bv FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.x = b.x"
+
+
+def pair_session(budget: dt.Budget, rate: float = 1000.0) -> dt.LocalSession:
+    session = dt.LocalSession(budget)
+    for name in "ab":
+        session.stream(name, COLUMNS, "ts", rate=rate)
+    return session
+
+
+@pytest.mark.parametrize("resource", ["cpu_ms_per_second", "memory_bytes"])
+def test_a_budget_of_nothing_is_refused(resource: str) -> None:
+    for nothing in (0, -1, float("nan"), "much"):
+        with pytest.raises(ConfigError, match=rf"Budget\({resource}=.*above zero"):
+            dt.Budget(**{resource: nothing})  # type: ignore[arg-type]
+
+
+def test_a_budget_must_be_one() -> None:
+    with pytest.raises(ConfigError, match=r"LocalSession\(budget=...\) is a int; expected a dovetail.Budget"):
+        dt.LocalSession(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("budget", "resource", "option"),
+    [
+        (dt.Budget(memory_bytes=1000), "bytes of memory", "memory_bytes"),
+        (dt.Budget(cpu_ms_per_second=1e-3), "ms per second of CPU", "cpu_ms_per_second"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(budget: dt.Budget, resource: str, option: str) -> None:
+    session = pair_session(budget)
+    with pytest.raises(BudgetError) as raised:
+        session.query("pairs", PAIRS)
+    text = str(raised.value)
+    assert "'pairs'" in text
+    assert resource in text
+    assert f"Budget({option}=...)" in text
+    assert "smaller window in 'pairs'" in text
+    assert session.push({}) == {}  # the session goes on without it
+
+
+def test_a_query_that_does_not_fit_leaves_the_others() -> None:
+    session = pair_session(dt.Budget(memory_bytes=10 << 20))
+    session.query("pairs", PAIRS)
+    with pytest.raises(BudgetError, match="'long' takes the most"):
+        session.query("long", PAIRS.replace("10 s", "1 HOUR"))
+    assert set(session.push({})) == {"pairs"}
+    assert "of 10 MiB" in str(session.explain())
+
+
+def test_a_query_added_later_gets_what_is_left() -> None:
+    session = pair_session(dt.Budget(memory_bytes=6 << 20))
+    session.query("pairs", PAIRS)
+    session.push({})
+    session.query("again", PAIRS.replace("10 s", "5 s"))
+    with pytest.raises(BudgetError, match="do not fit the budget"):
+        session.query("third", PAIRS)
+    session.drop_query("pairs")
+    session.query("third", PAIRS.replace("10 s", "5 s"))
+    restored = dt.LocalSession.restore(session.snapshot())
+    assert set(restored.push({})) == {"again", "third"}
+    with pytest.raises(BudgetError):
+        restored.query("pairs", PAIRS.replace("10 s", "20 s"))
+
+
+def test_less_memory_stores_less() -> None:
+    needs: list[float] = []
+    for memory in (None, 1.0):
+        budget = dt.Budget(cpu_ms_per_second=1e6, memory_bytes=None if memory is None else needs[0] * 1.01)
+        session = dt.LocalSession(budget)
+        overlap.declare(session, lambda _: overlap.COLUMNS, 4, 2000.0)
+        found: Any = session.explain("dict")
+        windows = sum(entry["memory_bytes"] for entry in found["plan"]["windows"].values())
+        needs.append(windows)
+        stored = [name for name, entry in found["plan"]["results"].items() if entry["stored"]]
+        assert bool(stored) == (memory is None)
+        assert found["plan"]["qualified"]
+
+
+def test_two_queries_with_the_same_text_are_one_join() -> None:
+    session = pair_session(dt.Budget(cpu_ms_per_second=1e6))
+    session.query("one", PAIRS)
+    session.query("two", PAIRS)
+    session.query("three", PAIRS.replace("10 s", "4 s"))
+    tables = {name: pa.table([[0, 5_000_000], [1, 1], ["p", "q"], [0.5, 1.5]], schema=COLUMNS) for name in "ab"}
+    counted = {name: table.num_rows for name, table in session.push(tables).items()}
+    assert counted == {"one": 4, "two": 4, "three": 2}
+    assert len(session.metrics()["joins"]) == 1
+    shown = str(session.explain())
+    assert "for one, two, three (shared)" in shown
+    assert "keep a within 4 s" in shown
+
+
+def test_queries_with_nothing_in_common_are_planned_together_all_the_same() -> None:
+    session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1e6))
+    for name in "abcd":
+        session.stream(name, COLUMNS, "ts", rate=10.0)
+    session.query("left", PAIRS)
+    session.query("right", "SELECT c.v FROM c [RANGE 1 s], d [RANGE 1 s] WHERE c.x = d.x")
+    found: Any = session.explain("dict")
+    assert all(len(entry["queries"]) == 1 for kind in ("windows", "joins") for entry in found["plan"][kind].values())
+
+
+def test_one_alias_may_mean_different_windows() -> None:
+    session = pair_session(dt.Budget(cpu_ms_per_second=1e6))
+    session.query("one", PAIRS)
+    session.query("two", "SELECT a.v FROM b a [RANGE 1 s], a b [RANGE 3 s] WHERE a.x = b.x")
+    found: Any = session.explain("dict")
+    assert found["plan"]["queries"]["two"]["aliases"] == {"a": "b", "b": "a"}
+    assert found["plan"]["queries"]["two"]["narrowed"] == {"a": 3.0, "b": 1.0}
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    session = pair_session(dt.Budget(cpu_ms_per_second=1e6))
+    session.query("one", PAIRS)
+    with pytest.raises(ConfigError, match="query 'one' is already registered"):
+        session.query("one", PAIRS)
+
+
+def test_strategies_that_store_need_lazy_evaluation() -> None:
+    with pytest.raises(ConfigError, match="may store sub-joins"):
+        dt.Config(strategy="shared", evaluation="eager")
+    session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1e6), dt.Config(evaluation="eager"))
+    declare(session, lambda _: COLUMNS)
+    found: Any = session.explain("dict")
+    assert found["plan"]["strategy"] == "mjoin"
+    assert set(found["queries"]) == set(TEN)
+
+
+def test_what_is_measured_is_near_what_was_expected() -> None:
+    """Bytes within a factor of two, node by node; times are compared in benchmarks/estimates.py."""
+    rate = 4000.0
+    session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1e6))
+    overlap.declare(session, lambda _: overlap.COLUMNS, 8, rate)
+    for second in range(30):
+        session.push({name: overlap.table(name, int(second * rate), int(rate), rate) for name in overlap.STREAMS})
+    found: Any = session.explain("dict")
+    kept = {**found["plan"]["windows"], **{n: e for n, e in found["plan"]["results"].items() if e["stored"]}}
+    assert len(kept) > len(overlap.STREAMS)
+    for name, entry in kept.items():
+        assert 0.5 < entry["measured"]["memory_bytes"] / entry["memory_bytes"] < 2, name
+    for kind in ("windows", "joins"):
+        assert all(entry["measured"]["cpu_ms_per_second"] > 0 for entry in found["plan"][kind].values())
+    joint = session._joint
+    assert joint is not None
+    assert "measured cpu" in str(explain_global(joint.plan, "text", session.metrics()["nodes"]))
