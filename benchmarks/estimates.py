@@ -1,8 +1,11 @@
-"""Compare what plans are expected to cost with what they do cost, stage by stage, on the workloads of the other benchmarks.
+"""Compare what plans are expected to cost with what they do cost, on the workloads of the other benchmarks.
 
 Three and five streams on one key, and a chain of three on two keys, run in one process. `explain` then holds for each stage of each
 input's path the rows and microseconds per new tuple, expected and measured: estimates are those of the last time that orders were
 considered, from measured selectivities and this machine's unit costs. The goal is a factor of two at every stage.
+
+Then eight overlapping queries under a budget: CPU and bytes of each part of their plan, as planned from declared rates and hints, and
+as measured. Again the goal is a factor of two, everywhere.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ from dovetail.calibrate import calibrate
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine
+from dovetail.workloads import overlap
 
 WORKLOADS = {"3-way": ["k", "k"], "5-way": ["k"] * 4, "chain": ["k", "j"]}
 ROWS = 150_000
 PUSH = 10_000
+QUERIES, RATE, SECONDS = 8, 20_000.0, 30
 console = Console(width=120)
 
 
@@ -46,8 +51,7 @@ def run(keys: list[str]) -> dt.LocalSession:
     return session
 
 
-def main() -> None:
-    console.print(str(calibrate(again=True)))
+def stages() -> None:
     table = Table("workload", "stage", "rows expected", "measured", "us expected", "measured", title="Per new tuple")
     worst = {"rows": 1.0, "us": 1.0}
     for workload, keys in WORKLOADS.items():
@@ -63,6 +67,34 @@ def main() -> None:
                 table.add_row(workload, f"new {driver} meets {stage['alias']}", *figures)
     console.print(table)
     console.print(f"worst factor: rows {worst['rows']:.2f}, time {worst['us']:.2f}")
+
+
+def nodes() -> None:
+    session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1000, memory_bytes=1 << 30))
+    overlap.declare(session, lambda _: overlap.COLUMNS, QUERIES, RATE)
+    for second in range(SECONDS):
+        first = int(second * RATE)
+        session.push({name: overlap.table(name, first, int(RATE), RATE) for name in overlap.STREAMS})
+    explained: Any = session.explain("dict")
+    table = Table("part", "ms/s expected", "measured", "MB expected", "measured", title=f"{QUERIES} queries, one plan")
+    worst = {"cpu_ms_per_second": 1.0, "memory_bytes": 1.0}
+    for kind in ("windows", "joins", "results"):
+        for name, entry in explained["plan"][kind].items():
+            figures = []
+            for resource, unit in (("cpu_ms_per_second", 1), ("memory_bytes", 1e6)):
+                expected, measured = entry[resource], entry["measured"][resource]
+                if expected and measured:
+                    worst[resource] = max(worst[resource], expected / measured, measured / expected)
+                figures += [f"{value / unit:.2f}" if value else "" for value in (expected, measured)]
+            table.add_row(name, *figures)
+    console.print(table)
+    console.print(f"worst factor: CPU {worst['cpu_ms_per_second']:.2f}, memory {worst['memory_bytes']:.2f}")
+
+
+def main() -> None:
+    console.print(str(calibrate(again=True)))
+    stages()
+    nodes()
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from math import log
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,14 +32,19 @@ from dovetail.optimizer.units import UnitCosts
 from dovetail.plan.global_plan import SCOPE, SETTLED
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Column
+from dovetail.query.model import TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 
 _COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.string())])
 _SQL = "SELECT a.v, b.v AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.k = b.k"
-_ROWS = 20_000
+_BATCH = 20_000
+_SIZES = (20_000, 1_000_000)
+"""Tuples in the windows that are measured: they fit a processor's cache, and they do not."""
+_LONG = 3_600_000_000
+"""Microseconds: all batches have the same times, and none is late."""
 _ROUNDS = 5
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -78,12 +85,19 @@ class UnitTimes:
         return calls * self.call + probes * self.probe + matches * self.match
 
 
-def calibrate(*, again: bool = False) -> UnitTimes:
-    """Give this machine's unit costs: measured once, in about a second, then read from the cache; `again` measures anew."""
+def calibrate(tuples: float = _SIZES[0], *, again: bool = False) -> UnitTimes:
+    """Give this machine's unit costs for windows of so many tuples: what does not fit a cache costs more.
+
+    They are measured once, in about two seconds, then read from the cache; `again` measures anew.
+    """
     if again:
         _calibrated.cache_clear()
         _cache_file().unlink(missing_ok=True)
-    return _calibrated()
+    small, large = _calibrated()
+    share = min(max(log(max(tuples, 1) / _SIZES[0]) / log(_SIZES[1] / _SIZES[0]), 0.0), 1.0)
+    return UnitTimes(
+        **{name: value ** (1 - share) * getattr(large, name) ** share for name, value in asdict(small).items()}
+    )
 
 
 def units_for(
@@ -105,23 +119,42 @@ def units_for(
     }
     sizes |= {window: sizes[window.split(SCOPE)[0]] * count for window, count in (copies or {}).items()}
     outputs = sum(len(plan.query.outputs) for plan in plans) / max(len(plans), 1)
-    return calibrate().unit_costs(sizes, outputs)
+    return calibrate(_tuples(plans, streams)).unit_costs(sizes, outputs)
+
+
+def units_of(metrics: Mapping[str, Any] | None) -> UnitTimes | None:
+    """Unit costs for windows of the size that metrics tell; None without any."""
+    if not metrics:
+        return None
+    windows = metrics["nodes"]["windows"].values()
+    return calibrate(sum(window["tuples"] for window in windows) / max(len(windows), 1))
+
+
+def _tuples(plans: Sequence[QueryPlan], streams: Mapping[str, StreamSchema]) -> float:
+    """How many tuples the windows of some queries hold on average."""
+    spans: dict[str, float] = {}
+    for plan in plans:
+        for ref in plan.query.refs:
+            micros = ref.window.micros if isinstance(ref.window, TimeWindow) else 0
+            spans[ref.stream] = max(spans.get(ref.stream, 0.0), micros / 1e6)
+    return sum((streams[stream].rate or 1.0) * span for stream, span in spans.items()) / max(len(spans), 1)
 
 
 @cache
-def _calibrated() -> UnitTimes:
+def _calibrated() -> tuple[UnitTimes, UnitTimes]:
     path = _cache_file()
     try:
-        return UnitTimes(**json.loads(path.read_text(encoding="utf-8")))
+        small, large = json.loads(path.read_text(encoding="utf-8"))
+        return UnitTimes(**small), UnitTimes(**large)
     except (OSError, ValueError, TypeError):
         pass
-    units = _measure()
+    small, large = measured = _measure(_SIZES[0]), _measure(_SIZES[1])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(units)), encoding="utf-8")
+        path.write_text(json.dumps([asdict(small), asdict(large)]), encoding="utf-8")
     except OSError:
-        pass  # a home that cannot be written to costs a second per process
-    return units
+        pass  # a home that cannot be written to costs two seconds per process
+    return measured
 
 
 def _cache_file() -> Path:
@@ -130,120 +163,81 @@ def _cache_file() -> Path:
     return home / "dovetail" / f"units-{_VERSION}-{machine}.json"
 
 
-def _measure() -> UnitTimes:
-    keys = _ROWS // 4
-    miss, hit, matches = _typical(_probing(keys=1 << 40)), _typical(_probing(keys=keys)), _matches(keys)
-    call = _typical(_calling())
-    probe = max(miss - call / _ROWS, 1e-4)
-    values, stored = _typical(_gathering(keys)), _typical(_storing(keys))
+def _measure(tuples: int) -> UnitTimes:
+    """Join batches with a window of so many tuples: once so that no key is found, once so that each is found four times."""
+    misses, hits = _Bench(tuples, 1 << 40), _Bench(tuples, tuples // 4)
+    call = median(misses.push(1).probing for _ in range(10 * _ROUNDS))
+    missed, hit = ([bench.push(_BATCH) for _ in range(1 + _ROUNDS)][1:] for bench in (misses, hits))
+    miss = median(round_.probing for round_ in missed)
+    matches = median(round_.matches for round_ in hit)
     return UnitTimes(
-        insert=_typical(_inserting) / _ROWS,
-        expire=_typical(_expiring) / _ROWS,
-        probe=probe,
-        match=max((hit - miss) / matches, 1e-4),
-        call=call,
-        value=values / (2 * matches * _ROWS),
-        store=stored / (matches * _ROWS),
+        insert=1e6 * median(round_.inserting for round_ in missed) / _BATCH,
+        expire=1e6 * misses.expire() / tuples,
+        probe=max(1e6 * (miss - call) / _BATCH, 1e-4),
+        match=max(1e6 * (median(round_.probing for round_ in hit) - miss) / matches, 1e-4),
+        call=1e6 * call,
+        value=1e6 * median(round_.gathering for round_ in hit) / (2 * matches),
+        store=1e6 * median(round_.storing for round_ in hit) / matches,
     )
 
 
-def _typical(measure: Callable[[], float]) -> float:
-    measure()  # compiles, and warms the caches
-    return median(measure() for _ in range(_ROUNDS))
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Seconds that a batch took, and the matches it found."""
+
+    inserting: float
+    probing: float
+    gathering: float
+    storing: float
+    matches: float
 
 
-def _engine() -> ShardEngine:
-    streams = {name: StreamSchema(name, _COLUMNS, "ts") for name in "ab"}
-    engine = ShardEngine(Config(adaptive=False))
-    for stream in streams.values():
-        engine.add_stream(stream)
-    engine.add_query(plan_query(parse_query("q", _SQL, streams), streams, engine.config))
-    return engine
+class _Bench:
+    """An engine whose matches are delivered and stored; the window of one stream is full, the other's tuples probe it."""
 
+    def __init__(self, tuples: int, keys: int) -> None:
+        streams = {name: StreamSchema(name, _COLUMNS, "ts", lateness=_LONG) for name in "ab"}
+        self._engine = ShardEngine(Config(adaptive=False))
+        for stream in streams.values():
+            self._engine.add_stream(stream)
+        self._engine.add_query(plan_query(parse_query("q", _SQL, streams), streams, self._engine.config))
+        (self._run,) = self._engine.joined.runs.values()
+        self._keys, self._seed = keys, 0
+        self._engine.push({"b": self._table(tuples)})
+        self._store_matches()
 
-def _table(rows: int, keys: int, seed: int) -> pa.Table:
-    values = np.random.default_rng(seed).integers(0, keys, rows)
-    times = pa.array(np.arange(rows) * (9_000_000 // max(rows, 1)), TIMESTAMP)
-    return pa.table([times, values, pa.array(np.full(rows, "sixteen letters."))], schema=_COLUMNS)
-
-
-def _filled(keys: int) -> ShardEngine:
-    engine = _engine()
-    engine.push({"b": _table(_ROWS, keys, 1)})
-    return engine
-
-
-def _stage_micros(engine: ShardEngine) -> float:
-    return 1e6 * engine.run_of("q").runners["a"].seconds[1]
-
-
-def _probing(keys: int) -> Callable[[], float]:
-    def measure() -> float:
-        engine = _filled(keys)
-        engine.push({"a": _table(_ROWS, keys, 2)})
-        return _stage_micros(engine) / _ROWS
-
-    return measure
-
-
-def _matches(keys: int) -> float:
-    """Matches per probe of the joins that `_probing` times."""
-    engine = _filled(keys)
-    return len(engine.push({"a": _table(_ROWS, keys, 2)})["q"]) / _ROWS
-
-
-def _calling() -> Callable[[], float]:
-    def measure() -> float:
-        engine = _filled(1 << 40)
-        one = _table(1, 1, 3)
-        for _ in range(50):
-            engine.push({"a": one})
-        return _stage_micros(engine) / 50
-
-    return measure
-
-
-def _gathering(keys: int) -> Callable[[], float]:
-    def measure() -> float:
-        engine = _filled(keys)
-        engine.push({"a": _table(_ROWS, keys, 2)})
-        return 1e6 * engine.collectors["q"].seconds
-
-    return measure
-
-
-def _storing(keys: int) -> Callable[[], float]:
-    """Put the matches of `_probing` into a store with one index, as a join that is stored does."""
-
-    def measure() -> float:
-        engine = _filled(keys)
-        (run,) = engine.joined.runs.values()
+    def _store_matches(self) -> None:
+        """Put the matches into a store with one index, as a join that is stored does."""
+        joined, run, spans = self._engine.joined, self._run, tuple(self._run.windows.items())
         windows = {source: tuples.store for source, tuples in run.tuples.items()}
-        state = run.state = StateStore(HeapArena(), "state", tuple(run.windows.items()), windows)
+        state = run.state = joined.states["state"] = StateStore(HeapArena(), "state", spans, windows)
         needs = AliasNeeds()
         needs.add_part(Column("", "[a].k", pa.int64()))
         needs.indexes |= needs.codes
-        usages = {alias: window.usages["q", alias] for alias, window in engine.joined.windows.items()}
-        state.add_reader("q", tuple(run.windows.items()), needs, {"[a].k": Column("a", "k", pa.int64())}, usages, None)
+        usages = {alias: window.usages["q", alias] for alias, window in joined.windows.items()}
+        state.add_reader("q", spans, needs, {"[a].k": Column("a", "k", pa.int64())}, usages, None)
         run.step = replace(run.step, state="state")
-        engine.joined.states["state"] = state
-        engine.push({"a": _table(_ROWS, keys, 2)})
-        return 1e6 * state.seconds
 
-    return measure
+    def _table(self, rows: int) -> pa.Table:
+        self._seed += 1
+        values = np.random.default_rng(self._seed).integers(0, self._keys, rows)
+        times = pa.array(np.arange(rows) * 9_000_000 // max(rows, 1), TIMESTAMP)
+        return pa.table([times, values, pa.repeat("sixteen letters.", rows)], schema=_COLUMNS)
 
+    def push(self, rows: int) -> _Round:
+        table, before = self._table(rows), self._counted()
+        self._engine.push({"a": table})
+        return _Round(*(after - earlier for after, earlier in zip(self._counted(), before, strict=True)))
 
-def _inserting() -> float:
-    engine = _engine()
-    table = _table(_ROWS, 1 << 40, 1)
-    began = time.perf_counter()
-    engine.push({"b": table})
-    return 1e6 * (time.perf_counter() - began)
+    def _counted(self) -> tuple[float, ...]:
+        runner, collector, state = self._run.runners["a"], self._run.collectors["q"], self._run.state
+        assert state is not None  # noqa: S101 - it was made
+        inserting = self._engine.joined.windows["a"].store.seconds
+        return inserting, runner.seconds[1], collector.seconds, state.seconds, collector.results
 
-
-def _expiring() -> float:
-    engine = _filled(1 << 40)
-    (store,) = engine.joined.stores("b")
-    began = time.perf_counter()
-    store.expire_before(1 << 60)
-    return 1e6 * (time.perf_counter() - began)
+    def expire(self) -> float:
+        """Seconds to forget the whole window."""
+        store = self._engine.joined.windows["b"].store
+        began = time.perf_counter()
+        store.expire_before(1 << 60)
+        return time.perf_counter() - began

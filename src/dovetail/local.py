@@ -18,7 +18,7 @@ from math import isinf
 
 import pyarrow as pa
 
-from dovetail.calibrate import calibrate, units_for
+from dovetail.calibrate import units_for, units_of
 from dovetail.config import Budget, Config
 from dovetail.engine.intake import LATEST
 from dovetail.engine.shard import ShardEngine
@@ -306,7 +306,7 @@ class LocalSession:
         plan = self._joint.plan if self._joint is not None and (self._budget or not self._joint.is_plain) else None
         measured = self._engine.metrics() if self._engine.batches else None
         steps = [run.step for group in self._engine.groups for run in group.runs.values()]
-        units = calibrate() if measured else None
+        units = units_of(measured)
         return explain(self._catalog, steps, self._config, form, measured=measured, units=units, plan=plan)
 
     def metrics(self) -> dict[str, dict[str, dict[str, object]]]:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from overlaps import COLUMNS, TEN, batches, declare, oracle
+from overlaps import COLUMNS, PRICES, TEN, batches, declare, oracle
 from pyspark.sql import SparkSession
 from test_session import Source
 
 import dovetail as dt
+from dovetail import calibrate
 from dovetail.testing import assert_same_rows
+
+
+@pytest.fixture(autouse=True)
+def _same_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "_calibrated", lambda: (PRICES, PRICES))
 
 
 @pytest.mark.parametrize("strategy", ["mjoin", "bjtree", "exchange", "shared"])

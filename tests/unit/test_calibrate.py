@@ -22,26 +22,28 @@ def test_units_are_measured_once_and_kept(tmp_path: Path) -> None:
     units = calibrate()
     assert all(value > 0 for value in asdict(units).values())
     (path,) = (tmp_path / "dovetail").iterdir()
-    assert UnitTimes(**json.loads(path.read_text())) == units
+    small, large = (UnitTimes(**stored) for stored in json.loads(path.read_text()))
+    assert asdict(small) == pytest.approx(asdict(units))
+    assert asdict(calibrate(1e12)) == pytest.approx(asdict(large))
     module._calibrated.cache_clear()
     assert calibrate() == units
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"insert": 1}', "not json"])
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "[1, 2]", '[{"insert": 1}, {}]', "not json"])
 def test_a_damaged_file_is_measured_again(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = UnitTimes(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
-    monkeypatch.setattr(module, "_measure", lambda: measured)
+    monkeypatch.setattr(module, "_measure", lambda _: measured)
     path = module._cache_file()
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    assert calibrate() == measured
-    assert UnitTimes(**json.loads(path.read_text())) == measured
+    assert asdict(calibrate()) == pytest.approx(asdict(measured))
+    assert [UnitTimes(**stored) for stored in json.loads(path.read_text())] == [measured, measured]
     assert path.is_relative_to(tmp_path)
 
 
 def test_a_home_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dovetail").write_text("a file where the directory should be")
-    monkeypatch.setattr(module, "_measure", lambda: UnitTimes(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0))
+    monkeypatch.setattr(module, "_measure", lambda _: UnitTimes(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0))
     assert calibrate().probe == 1.0
 
 

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dovetail.calibrate import calibrate, units_for
+from dovetail.calibrate import units_for, units_of
 from dovetail.config import Budget, Config
 from dovetail.errors import BudgetError, ConfigError, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
@@ -154,7 +154,7 @@ class Session:
     def explain_run(self, form: str, layout: Layout, measured: Mapping[str, Any] | None) -> Explanation:
         """The plan of a layout, and what its shards have measured, if they run."""
         plan = layout.joint.plan if self._budget is not None or not layout.joint.is_plain else None
-        units = calibrate() if measured else None
+        units = units_of(measured)
         described = explain(
             self._catalog, layout.joint.run.steps, self._config, form, measured=measured, units=units, plan=plan
         )
