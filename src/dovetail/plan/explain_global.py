@@ -225,16 +225,21 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _mermaid(plan: GlobalPlan) -> str:
-    """Boxes hold tuples, circles join; what serves several queries has a thick border."""
-    lines = ["flowchart LR"]
+    """Drums are windows, circles join, boxes are stored sub-joins; what serves several queries has a thick border."""
+    used = f"cpu {_used(plan.load.cpu, plan.limits.cpu, cpu_text)}; memory {_used(plan.load.memory, plan.limits.memory, bytes_text)}"
+    lines = ["---", f"title: {used}", "---", "flowchart LR"]
     ids: Mapping[str, str] = {name: f"n{number}" for number, name in enumerate(plan.nodes)}
     results = {result.id: result for result in plan.results}
-    lines += [f'  {ids[window.id]}[("{_quoted(window.id)}<br/>{window.span:g} s")]' for window in plan.windows]
+    for window in plan.windows:
+        label = _label_lines(window.id.replace("window:", ""), f"{window.span:g} s, {window.rate:g}/s", window.load)
+        lines.append(f'  {ids[window.id]}[("{label}")]')
     for join in plan.joins:
         result = results[join.output]
         shape = ('["', '"]') if result.stored else ('(["', '"])')
-        lines.append(f'  {ids[join.id]}(("{join.kind}"))')
-        lines.append(f"  {ids[result.id]}{shape[0]}{_quoted(result.id)}{shape[1]}")
+        what = "stored " if result.stored else ""
+        label = _label_lines(what + result.id.replace("state:", "").replace("answer:", "results of "), "", result.load)
+        lines.append(f'  {ids[join.id]}(("{_label_lines("join", "", join.load)}"))')
+        lines.append(f"  {ids[result.id]}{shape[0]}{label}{shape[1]}")
         lines += [f"  {ids[each.node]} --> {ids[join.id]}" for each in join.inputs]
         lines.append(f"  {ids[join.id]} --> {ids[result.id]}")
     for number, answer in enumerate(plan.answers):
@@ -244,6 +249,16 @@ def _mermaid(plan: GlobalPlan) -> str:
     if shared:
         lines += ["  classDef shared stroke-width:3px", f"  class {','.join(shared)} shared"]
     return "\n".join(lines)
+
+
+def _label_lines(name: str, about: str, load: Load) -> str:
+    parts = [
+        _quoted(name),
+        about,
+        cpu_text(load.cpu) if load.cpu else "",
+        bytes_text(load.memory) if load.memory else "",
+    ]
+    return "<br/>".join(part for part in parts if part)
 
 
 def _quoted(text: str) -> str:
