@@ -11,6 +11,7 @@ from dovetail.plan.explain_global import describe_global, explain_global
 from dovetail.plan.global_plan import GlobalPlan
 from dovetail.plan.nodes import ProbeStage, QueryPlan
 from dovetail.plan.steps import JoinStep, Taker
+from dovetail.query.expressions import Expression, map_columns
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, Window
 from dovetail.schema import StreamSchema
 
@@ -80,7 +81,7 @@ def explain(
 def describe(declared: Declared, steps: Sequence[JoinStep], config: Config) -> dict[str, Any]:
     """The plan as plain data: what the other forms are drawn from."""
     queries = declared.queries
-    plans = {step.name: step.plan for step in steps if step.is_alone}
+    alone = {step.name: step for step in steps if step.is_alone}
     answered = {taker.query.name: (step, taker) for step in steps for taker in step.takers}
     description = {
         "evaluation": config.evaluation,
@@ -94,9 +95,9 @@ def describe(declared: Declared, steps: Sequence[JoinStep], config: Config) -> d
             }
             for name, schema in declared.streams.items()
         },
-        "queries": {name: _query(plans[name]) if name in plans else _answered(*answered[name]) for name in queries},
+        "queries": {name: _query(alone[name]) if name in alone else _answered(*answered[name]) for name in queries},
     }
-    joins = {step.name: _query(step.plan) for step in steps if not step.is_alone}
+    joins = {step.name: _query(step) for step in steps if not step.is_alone}
     return description | ({"joins": joins} if joins else {})
 
 
@@ -114,18 +115,18 @@ def _answered(step: JoinStep, taker: Taker) -> dict[str, Any]:
     }
 
 
-def _query(plan: QueryPlan) -> dict[str, Any]:
-    query = plan.query
+def _query(step: JoinStep) -> dict[str, Any]:
+    plan, query = step.plan, step.plan.query
     return {
         "sql": query.sql,
         "inputs": {ref.alias: {"stream": ref.stream, "window": window_text(ref.window)} for ref in query.refs},
-        "equal": [[f"{key.alias}: {key.expression}" for key in group.keys] for group in query.classes],
+        "equal": [[f"{key.alias}: {_plain(key.expression, step)}" for key in group.keys] for group in query.classes],
         "conditions": [condition.text for condition in query.conditions],
         "filters": [condition.text for condition in query.filters],
         "output": query.schema.names,
         "ordering": plan.ordering,
         "waits_for_watermark": [ref.stream for ref in query.refs if isinstance(ref.window, CountWindow)],
-        "paths": {path.driver: [_stage(stage) for stage in path.stages] for path in plan.paths},
+        "paths": {path.driver: [_stage(stage, step) for stage in path.stages] for path in plan.paths},
     }
 
 
@@ -157,11 +158,16 @@ def add_figures(
                     stage["expected"]["us"] = units.stage(calls, expected.rows[place - 1], expected.rows[place])
 
 
-def _stage(stage: ProbeStage) -> dict[str, Any]:
+def _plain(expression: Expression, step: JoinStep) -> Expression:
+    """An expression over sources, also where they are part of a stored input."""
+    return map_columns(expression, lambda column: step.columns.get(column.name, column))
+
+
+def _stage(stage: ProbeStage, step: JoinStep) -> dict[str, Any]:
     return {
         "alias": stage.alias,
         "access": stage.access,
-        "on": [f"{part.target} = {part.source.expression}" for part in stage.key],
+        "on": [f"{_plain(part.target, step)} = {_plain(part.source.expression, step)}" for part in stage.key],
         "conditions": [condition.text for condition in stage.conditions],
     }
 
