@@ -104,6 +104,10 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:GCTimeRatio=9",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
+        # Workers take large blocks from the system and give them back; Arrow's own allocator, and the C library left alone, keep them.
+        "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+        "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "131072",
+        "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": "131072",
         "spark.log.level": "ERROR",
         "spark.python.daemon.module": "dovetail.spark.daemon",
         "spark.python.worker.reuse": "true",
