@@ -15,15 +15,18 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.config import Config
-from dovetail.engine.shard import ShardEngine
 from dovetail.optimizer.planner import plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
+
+if TYPE_CHECKING:
+    from dovetail.engine.shard import ShardEngine
 
 _COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.string())])
 _SQL = "SELECT a.v, b.v AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.k = b.k"
@@ -97,6 +100,8 @@ def _typical(measure: Callable[[], float]) -> float:
 
 
 def _engine() -> ShardEngine:
+    from dovetail.engine.shard import ShardEngine  # noqa: PLC0415 - Spark's driver seldom needs it
+
     streams = {name: StreamSchema(name, _COLUMNS, "ts") for name in "ab"}
     engine = ShardEngine(Config(adaptive=False))
     for stream in streams.values():

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.config import Config
-from dovetail.engine.group import Cell
 from dovetail.errors import StateError
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner
@@ -25,6 +24,9 @@ from dovetail.query.expressions import Expression, rename_alias
 from dovetail.query.model import JoinQuery, Key
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
+
+if TYPE_CHECKING:
+    from dovetail.engine.group import Cell
 
 Placement = tuple[Expression | str | None, ...]
 EVERYWHERE = "everywhere"

@@ -38,12 +38,10 @@ from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema, stored_schema
 from dovetail.spark.builder import check
-from dovetail.spark.cut import CLOCK, CUT_SCHEMA, cutter
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import claim, live_root
-from dovetail.spark.output import METRICS, RESULT_SCHEMA
-from dovetail.spark.processor import ShardProcessor
 from dovetail.spark.sinks import Sink
+from dovetail.spark.stages import CLOCK, CUT_SCHEMA, METRICS, RESULT_SCHEMA, ShardProcessor, cutter
 from dovetail.spark.staging import Staging
 
 _MOST_TRIED_IDS = 100
