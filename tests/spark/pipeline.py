@@ -15,12 +15,13 @@ import pyarrow as pa
 from dovetail.config import Config
 from dovetail.optimizer.planner import PlanChoices
 from dovetail.schema import StreamSchema
-from dovetail.spark.cut import CLOCK, cutter, from_ipc
+from dovetail.spark.cut import from_ipc
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import LiveShard
 from dovetail.spark.log import Log, Manifest
 from dovetail.spark.output import Output
 from dovetail.spark.processor import Worker, read_rows
+from dovetail.spark.stages import CLOCK, cutter
 
 
 class Segments:

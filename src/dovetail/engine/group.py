@@ -23,13 +23,13 @@ from dovetail.engine.matches import Matches, Member
 from dovetail.engine.needs import AliasNeeds, plan_needs, source_needs
 from dovetail.engine.probe import Bounds
 from dovetail.engine.progress import Progress
-from dovetail.engine.runs import Cell, Driver, JoinRun
+from dovetail.engine.runs import Driver, JoinRun
 from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.states import StateStore
 from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import LONG_AGO, Arrivals, Position, WindowStore
 from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.steps import JoinStep
+from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.model import CountWindow, JoinQuery, Key, StoredWindow, TimeWindow
 from dovetail.schema import StreamSchema
 

@@ -21,12 +21,9 @@ from dovetail.engine.states import StateStore
 from dovetail.engine.watch import Watch
 from dovetail.engine.window_store import WindowStore
 from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.steps import JoinStep, Taker
+from dovetail.plan.steps import Cell, JoinStep, Taker
 from dovetail.query.expressions import Column, Expression
-from dovetail.query.model import Key
 
-Cell: TypeAlias = Sequence[tuple[Key, int, int]]
-"""Which results a shard may emit: for each key, into how many parts its axis is cut, and the shard's part."""
 Fresh: TypeAlias = Mapping[str, tuple[int, int]]
 """What is new in this turn: for each stream or stored sub-join its first new row, and the one after the last."""
 

@@ -20,10 +20,9 @@ from dovetail.engine.arena import Arena
 from dovetail.engine.group import JoinGroup, Place
 from dovetail.engine.intake import Batch, in_content_order
 from dovetail.engine.progress import Progress
-from dovetail.engine.runs import Cell
 from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
-from dovetail.plan.steps import JoinStep
+from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.model import CountWindow, TimeWindow
 from dovetail.schema import StreamSchema
 

@@ -16,14 +16,14 @@ from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, Reader, in_time_order, judge
 from dovetail.engine.progress import Observed, Progress
-from dovetail.engine.runs import Cell, Collector, JoinRun
+from dovetail.engine.runs import Collector, JoinRun
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import LONG_AGO
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.global_plan import SETTLED
 from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.steps import JoinStep
+from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.schema import StreamSchema
 

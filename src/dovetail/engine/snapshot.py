@@ -21,14 +21,14 @@ from dovetail.engine.arena import Arena
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.keys import combine
 from dovetail.engine.progress import StreamProgress
-from dovetail.engine.runs import Cell, JoinRun
+from dovetail.engine.runs import JoinRun
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.watch import Replan, Watch
 from dovetail.engine.window_store import Arrivals, WindowStore
 from dovetail.errors import StateError
 from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.steps import JoinStep
+from dovetail.plan.steps import Cell, JoinStep
 from dovetail.schema import StreamSchema
 
 MAGIC = b"DOVETAIL"

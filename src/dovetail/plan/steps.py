@@ -6,12 +6,16 @@ names in all queries, and a stored sub-join is one input whose columns are those
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Column
-from dovetail.query.model import JoinQuery, StoredWindow, StreamRef, TimeWindow
+from dovetail.query.model import JoinQuery, Key, StoredWindow, StreamRef, TimeWindow
+
+Cell: TypeAlias = Sequence[tuple[Key, int, int]]
+"""Which results a shard may emit: for each key, into how many parts its axis is cut, and the shard's part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ raising would replay it for ever.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -22,14 +22,9 @@ from dovetail.engine.keys import codes_of, combine, coordinates
 from dovetail.engine.progress import Observed, partition_heads, too_far
 from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
-from dovetail.spark.layout import Layout, Placement, ShardGroup, read_layout
+from dovetail.spark.layout import Layout, Placement, ShardGroup
+from dovetail.spark.stages import CLOCK, UNPLACED
 
-CUT_SCHEMA = "shard int, stream int, firsts bigint, segment binary, report string"
-"""A row holds tuples (`segment`), the first so many of which no other shard counts, or what a task observed (`report`), or, with the
-report `UNPLACED`, the event times of tuples that no shard gets."""
-UNPLACED = "unplaced"
-CLOCK = "__dovetail_clock"
-"""The column that carries the batch's own time, in microseconds, to streams that need it."""
 _ARROW = pa.schema(
     [
         ("shard", pa.int32()),
@@ -45,16 +40,9 @@ _LARGEST_PIECE = 4 << 20
 Batches = Iterator[pa.RecordBatch]
 
 
-def cutter(layout: str, stream: int, shard_ids: list[int]) -> Callable[[Batches], Batches]:
-    """The function for `mapInArrow`; `shard_ids` are the values that Spark's partitioner spreads evenly."""
+class Cut:
+    """One task: a part of one stream."""
 
-    def cut(batches: Batches) -> Batches:
-        yield from _Cut(read_layout(layout), stream, shard_ids).run(batches)
-
-    return cut
-
-
-class _Cut:
     def __init__(self, layout: Layout, stream: int, shard_ids: list[int]) -> None:
         self._layout = layout
         self._stream = stream

@@ -7,15 +7,32 @@ libraries start no thread that a fork could stop half-way: allocators' backgroun
 from __future__ import annotations
 
 import gc
+import sys
 
+import pyarrow as pa
+import pyspark.sql.streaming.proto.StateMessage_pb2
+import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import dovetail.spark.cut
 import dovetail.spark.processor  # noqa: F401
 from dovetail.engine.warm_up import warm_up
+from dovetail.query.sql import parse_query
+from dovetail.schema import TIMESTAMP, StreamSchema
 
-if __name__ == "__main__":
+
+def prepare() -> None:
+    """Do what every worker would do first."""
+    # Spark puts a jar on Python's path: looking for a module would read the names of its 6,000 classes.
+    sys.path[:] = [place for place in sys.path if not place.endswith(".jar")]
+    sys.path_importer_cache.clear()
+    stream = StreamSchema("s", pa.schema([("t", TIMESTAMP), ("k", pa.int64())]), "t")
+    parse_query("q", "SELECT a.k FROM s a [RANGE 1 SECOND], s b [RANGE 1 SECOND] WHERE a.k = b.k", {"s": stream})
     warm_up()
     gc.collect()
     gc.freeze()  # or a worker's first collection would copy every page it looks at
+
+
+if __name__ == "__main__":
+    prepare()
     manager()

@@ -16,7 +16,6 @@ from hashlib import blake2b
 from typing import Any
 
 from dovetail.config import Budget, Config
-from dovetail.engine.runs import Cell
 from dovetail.errors import StateError
 from dovetail.optimizer.joint import JointPlan, plan_together, plan_within
 from dovetail.optimizer.multiquery.translate import sources_of
@@ -24,7 +23,7 @@ from dovetail.optimizer.planner import PlanChoices
 from dovetail.optimizer.replan import Replanner
 from dovetail.optimizer.units import UnitCosts
 from dovetail.partition import Grid, dimensions_of, divide
-from dovetail.plan.steps import JoinStep
+from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.expressions import Expression, rename_alias
 from dovetail.query.model import JoinQuery, Key
 from dovetail.query.sql import parse_query

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dovetail.plan.global_plan import SCOPE
 from dovetail.spark.layout import Layout
-from dovetail.spark.output import METRICS
+from dovetail.spark.stages import METRICS
 
 _ADDED = ("probes", "matches", "ms", "timed")
 _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")

@@ -14,9 +14,6 @@ from dovetail.errors import StateError
 from dovetail.spark.cut import to_ipc
 from dovetail.spark.staging import Staging
 
-RESULT_SCHEMA = "query int, rows bigint, segment binary"
-METRICS = -1
-"""The query number of a row that holds a shard's metrics as JSON."""
 LARGEST_RESULT = 32 << 20
 """Bytes of results that go into one row."""
 

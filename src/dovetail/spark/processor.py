@@ -18,62 +18,46 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from dovetail.engine.arena import MappedArena
 from dovetail.engine.intake import LATEST
 from dovetail.engine.progress import Observed
-from dovetail.engine.runs import Cell
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest
 from dovetail.errors import StateError
-from dovetail.plan.steps import JoinStep
+from dovetail.plan.steps import Cell, JoinStep
 from dovetail.schema import StreamSchema
-from dovetail.spark.cut import UNPLACED, from_ipc
+from dovetail.spark.cut import from_ipc
 from dovetail.spark.layout import Layout, ShardGroup, read_layout
 from dovetail.spark.live import LiveShard, live_root
-from dovetail.spark.log import Log, Manifest, micros, since
-from dovetail.spark.output import METRICS, Output
+from dovetail.spark.log import Log, Manifest, SegmentMap, micros, since
+from dovetail.spark.output import Output
+from dovetail.spark.stages import METRICS, UNPLACED
 from dovetail.spark.staging import Staging
 
 SLICE_ROWS = 1 << 15
 """Tuples that are joined at a time: a micro-batch may span many windows, of which only the last are needed in the end."""
 
 
-class ShardProcessor(StatefulProcessor):
-    """Joins the tuples of one shard."""
-
-    def __init__(
-        self, layout: str, shard_ids: list[int], run: str, staged: Mapping[int, Staging] | None = None
-    ) -> None:
-        self._layout_text = layout
-        self._shard_ids = shard_ids
-        self._run = run
-        self._staged = dict(staged or {})
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._manifest = handle.getValueState("manifest", "json string")
-        self._segments = handle.getMapState("segments", "number bigint", "content binary")
-
-    def handleInputRows(  # noqa: N802 - Spark's name
-        self,
-        key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: ARG002, N803
-    ) -> Iterator[pd.DataFrame]:
-        layout = read_layout(self._layout_text)
-        shard = self._shard_ids.index(key[0])
-        stored = self._manifest.get() if self._manifest.exists() else None
-        state = Manifest.from_json(stored[0], layout.digest) if stored else Manifest(layout.digest)
-        worker = Worker(layout, shard, Log(state, self._segments), LiveShard(live_root(self._run), shard))
-        with Output([name for name, _ in layout.queries], self._staged, shard) as output:
-            metrics = worker.run(read_rows(rows), output.add)
-        self._manifest.update((worker.log.manifest.to_json(),))
-        reported = (METRICS, 0, json.dumps(metrics).encode())
-        yield pd.DataFrame([*output.rows, reported], columns=["query", "rows", "segment"])
-
-    def close(self) -> None:
-        pass
+def join_rows(
+    layout_text: str,
+    shard: int,
+    rows: Iterator[pd.DataFrame],
+    kept: Any,
+    segments: SegmentMap,
+    run: str,
+    staged: Mapping[int, Staging],
+) -> pd.DataFrame:
+    """Join a micro-batch of a shard; the manifest is in Spark's value state `kept`."""
+    layout = read_layout(layout_text)
+    stored = kept.get() if kept.exists() else None
+    state = Manifest.from_json(stored[0], layout.digest) if stored else Manifest(layout.digest)
+    worker = Worker(layout, shard, Log(state, segments), LiveShard(live_root(run), shard))
+    with Output([name for name, _ in layout.queries], staged, shard) as output:
+        metrics = worker.run(read_rows(rows), output.add)
+    kept.update((worker.log.manifest.to_json(),))
+    reported = (METRICS, 0, json.dumps(metrics).encode())
+    return pd.DataFrame([*output.rows, reported], columns=["query", "rows", "segment"])
 
 
 @dataclass

@@ -24,7 +24,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dovetail.calibrate import units_for, units_of
 from dovetail.config import Budget, Config
 from dovetail.errors import BudgetError, ConfigError, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
@@ -36,13 +35,11 @@ from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.spark.builder import check
-from dovetail.spark.cut import CLOCK, CUT_SCHEMA, cutter
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import claim, live_root
 from dovetail.spark.metrics import ShardReports, observed
-from dovetail.spark.output import RESULT_SCHEMA
-from dovetail.spark.processor import ShardProcessor
 from dovetail.spark.sinks import Sink
+from dovetail.spark.stages import CLOCK, CUT_SCHEMA, RESULT_SCHEMA, ShardProcessor, cutter
 from dovetail.spark.staging import Staging
 
 _MOST_TRIED_IDS = 100
@@ -154,7 +151,11 @@ class Session:
     def explain_run(self, form: str, layout: Layout, measured: Mapping[str, Any] | None) -> Explanation:
         """The plan of a layout, and what its shards have measured, if they run."""
         plan = layout.joint.plan if self._budget is not None or not layout.joint.is_plain else None
-        units = units_of(measured)
+        units = None
+        if measured:
+            from dovetail.calibrate import units_of  # noqa: PLC0415 - it loads the engine
+
+            units = units_of(measured)
         described = explain(
             self._catalog, layout.joint.run.steps, self._config, form, measured=measured, units=units, plan=plan
         )
@@ -227,6 +228,8 @@ class Session:
         """With a plan for all queries; made last, for what can be shared depends on where tuples lie."""
         if self._budget is None:
             return layout.planned(None, None, sketch=sketch)
+        from dovetail.calibrate import units_for  # noqa: PLC0415 - only who has a budget loads the engine here
+
         plans = [plan_query(query, layout.catalog, self._config) for query in layout.bound.values()]
         return layout.planned(self._budget, units_for(plans, layout.catalog, layout.copies), sketch=sketch)
 
