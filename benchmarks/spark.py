@@ -6,7 +6,8 @@ three streams on two keys, which needs a hypercube. Input lies in Parquet files;
 Runners, each in a process of its own:
 
 - `native`, `native-newest`: joins chained with `DataFrame.join`, watermarks and time bounds, one event time cast after the first join,
-  as one must; with Spark's default and its newest format of join state;
+  as one must; with Spark's default and its newest format of join state; in the Spark session that Dovetail makes;
+- `native-plain`: the same in a session of Spark's own defaults (as many cores, partitions and as large a heap);
 - `dovetail`: `dovetail.Session`;
 - `transport`: the same pipeline with the join replaced by nothing.
 
@@ -214,12 +215,19 @@ def tree_memory(root: int) -> int:
     return total
 
 
+def plain_session() -> Any:
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    options = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
+    return SparkSession.builder.master("local[2]").config(map={**options}).getOrCreate()
+
+
 def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) -> dict[str, Any]:
     """Run in this process; peak memory is watched by a thread."""
     from dovetail.spark import session  # noqa: PLC0415
 
     version = {} if runner != "native-newest" else {"spark.sql.streaming.join.stateFormatVersion": NEWEST_FORMAT}
-    spark = session(2, memory="1g", conf=version)
+    spark = plain_session() if runner == "native-plain" else session(2, memory="1g", conf=version)
     if runner.startswith("native"):
         query, results = start_native(spark, folder, workload, files, work)
     else:
@@ -304,7 +312,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000, help="tuples per stream and micro-batch")
     parser.add_argument("--files", type=int, default=6, help="micro-batches")
     parser.add_argument("--native-files", type=int, default=3, help="micro-batches of the native chain")
-    parser.add_argument("--only", default="native,native-newest,dovetail,transport")
+    parser.add_argument("--only", default="native-plain,native,native-newest,dovetail,transport")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     options = parser.parse_args()
     measured = measure(
