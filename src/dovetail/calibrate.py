@@ -29,7 +29,7 @@ from dovetail.engine.shard import ShardEngine
 from dovetail.engine.states import MATCH_BYTES, MEMBER_BYTES, StateStore
 from dovetail.optimizer.planner import plan_query
 from dovetail.optimizer.units import UnitCosts
-from dovetail.plan.global_plan import SCOPE, SETTLED
+from dovetail.plan.global_plan import window_name
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Column
 from dovetail.query.model import TimeWindow
@@ -101,11 +101,13 @@ def calibrate(tuples: float = _SIZES[0], *, again: bool = False) -> UnitTimes:
 
 
 def units_for(
-    plans: Sequence[QueryPlan], streams: Mapping[str, StreamSchema], copies: Mapping[str, float] | None = None
+    plans: Sequence[QueryPlan],
+    streams: Mapping[str, StreamSchema],
+    copies: Mapping[str, tuple[str, float]] | None = None,
 ) -> UnitCosts:
     """What tuples of some queries cost on this machine: their windows are laid out, and the bytes of a row counted.
 
-    `copies` says how often a tuple of a window is kept, if not once.
+    `copies` says of each window that has a scope what it is called without, and how often a tuple is kept.
     """
     engine = ShardEngine()
     for schema in streams.values():
@@ -113,11 +115,11 @@ def units_for(
     for plan in plans:
         engine.add_query(plan)
     sizes = {
-        stream + ("" if group is engine.joined else SETTLED): window.store.bytes_per_row
+        window_name(stream, settled=group is not engine.joined): window.store.bytes_per_row
         for group in engine.groups
         for stream, window in group.windows.items()
     }
-    sizes |= {window: sizes[window.split(SCOPE)[0]] * count for window, count in (copies or {}).items()}
+    sizes |= {window: sizes[plain] * count for window, (plain, count) in (copies or {}).items()}
     outputs = sum(len(plan.query.outputs) for plan in plans) / max(len(plans), 1)
     return calibrate(_tuples(plans, streams)).unit_costs(sizes, outputs)
 

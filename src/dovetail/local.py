@@ -24,9 +24,9 @@ from dovetail.engine.intake import LATEST
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
-from dovetail.errors import BudgetError, ConfigError, listed
+from dovetail.errors import BudgetError, ConfigError, DovetailError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
-from dovetail.optimizer.joint import JointPlan, plan_together, plan_within
+from dovetail.optimizer.joint import JointPlan, Together
 from dovetail.optimizer.multiquery import limits_of
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner
@@ -82,6 +82,8 @@ class LocalSession:
         self._catalog = Catalog()
         self._hints: dict[frozenset[str], float] = {}
         self._choices: dict[str, PlanChoices] = {}
+        self._plans: dict[str, QueryPlan] = {}
+        """Each query's own plan, as it was registered."""
         self._joint: JointPlan | None = None
         """The plan of the queries that were there when the first batch came; None until then."""
         self._alone: dict[str, Load] = {}
@@ -98,20 +100,16 @@ class LocalSession:
         for schema in self._catalog.streams.values():
             self._engine.add_stream(schema)
 
-    def _plan(self, *, sketch: bool = False) -> JointPlan:
-        """One plan for all queries; a `sketch` may be any that fits."""
+    def _together(self) -> Together:
+        """All queries, to be planned."""
         queries, streams = self._catalog.queries, self._catalog.streams
-        units = None
-        if self._budget is not None:
-            alone = [plan_query(query, streams, self._config, self._choices[name]) for name, query in queries.items()]
-            units = units_for(alone, streams)
-        plan = plan_within if sketch else plan_together
-        return plan(queries, streams, self._config, self._choices, self._budget, units)
+        units = units_for([self._plans[name] for name in queries], streams) if self._budget is not None else None
+        return Together(queries, streams, self._config, self._choices, self._budget, units)
 
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
         if self._joint is None and self._catalog.queries and not self._engine.batches:
-            joint = self._plan()
+            joint = self._together().plan()
             self._know(joint)
             self._engine.add_steps(joint.run.steps)
 
@@ -197,17 +195,17 @@ class LocalSession:
         if self._engine.batches:
             self._add_alone(plan, choices)
         self._catalog.add_query(query)
-        self._choices[name] = choices
+        self._choices[name], self._plans[name] = choices, plan
         if not self._engine.batches:
             self._wait()
             self._check_budget(name)
 
     def _check_budget(self, newest: str) -> None:
-        """Refuse a query that does not fit with those before it."""
+        """Refuse a query that cannot be planned, or does not fit, with those before it."""
         try:
-            if self._budget is not None:
-                self._plan(sketch=True)
-        except BudgetError:
+            if self._budget is not None or self._config.strategy == "exact":
+                self._together().check()
+        except DovetailError:
             self.drop_query(newest)
             raise
 
@@ -218,8 +216,18 @@ class LocalSession:
         load = Load()
         if self._budget is not None:
             streams, config = self._catalog.streams, replace(self._config, strategy="mjoin")
-            left, units = self._left(self._budget), units_for([plan], streams)
-            load = plan_together({name: plan.query}, streams, config, {name: choices}, left, units).plan.load
+            alone = Together(
+                {name: plan.query},
+                streams,
+                config,
+                {name: choices},
+                self._left(self._budget),
+                units_for([plan], streams),
+            )
+            try:
+                load = alone.plan().plan.load
+            except BudgetError as error:
+                raise BudgetError(f"running queries leave too little of the budget: {error}") from None
         self._engine.add_query(plan)
         self._alone[name], self._asked[name] = load, choices
 
@@ -235,7 +243,7 @@ class LocalSession:
     def drop_query(self, name: str) -> None:
         """Stop a query and free what only it needed."""
         self._catalog.drop_query(name)
-        del self._choices[name]
+        del self._choices[name], self._plans[name]
         if self._engine.batches:
             self._engine.drop_query(name)
             self._alone.pop(name, None)
@@ -303,7 +311,9 @@ class LocalSession:
         estimates and this machine's unit costs say.
         """
         self._begin()
-        plan = self._joint.plan if self._joint is not None and (self._budget or not self._joint.is_plain) else None
+        plan = None
+        if self._joint is not None and (self._budget or not self._joint.is_plain):
+            plan = self._joint.plan.only(name for name in self._catalog.queries if name not in self._alone)
         measured = self._engine.metrics() if self._engine.batches else None
         steps = [run.step for group in self._engine.groups for run in group.runs.values()]
         units = units_of(measured)
@@ -341,16 +351,17 @@ class LocalSession:
         session._make_engine()
         streams, steps = session._catalog.streams, {}
         for name, sql in stored.queries:
-            session._catalog.add_query(parse_query(name, sql, streams))
-            session._choices[name] = PlanChoices.from_json(extra["choices"][name])
+            query = parse_query(name, sql, streams)
+            session._catalog.add_query(query)
+            choices = session._choices[name] = PlanChoices.from_json(extra["choices"][name])
+            session._plans[name] = plan_query(query, streams, stored.config, choices)
         if extra["joint"] is not None:
             joint = JointPlan.from_json(extra["joint"], streams, stored.config)
             session._know(joint)
             steps = {step.name: step for step in joint.run.steps}
         for name in session._alone:
-            choices = session._asked[name] = session._choices[name]
-            plan = plan_query(session._catalog.queries[name], streams, stored.config, choices)
-            steps[name] = JoinStep.single(plan)
+            session._asked[name] = session._choices[name]
+            steps[name] = JoinStep.single(session._plans[name])
         stored.fill(session._engine, steps)
         return session
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,14 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.engine.arena import MappedArena
+from dovetail.engine.shard import ShardEngine
+from dovetail.engine.snapshot import attach, manifest
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner, measured_graph
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.statistics import Change, Found, Measured
+from dovetail.plan.steps import JoinStep
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.testing import Oracle, assert_same_rows, random_scenario
@@ -180,3 +186,33 @@ def test_an_estimate_names_the_next_best_order() -> None:
     assert path.cost == pytest.approx(10 * 51)
     assert path.other == ("a", "b", "c")
     assert path.other_cost == pytest.approx(10 * 100)
+
+
+def test_arrays_can_be_taken_over_after_orders_changed_what_is_indexed(tmp_path: Path) -> None:
+    """A hybrid join indexes the large windows; which those are was declared wrongly, and was measured."""
+    columns = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("y", pa.int64())])
+    streams = {
+        name: StreamSchema(name, columns, "ts", rate=rate) for name, rate in (("a", 1.0), ("b", 1.0), ("c", 100.0))
+    }
+    config = dt.Config(join="hybrid")
+    sql = "SELECT a.ts FROM a [RANGE 5 s], b [RANGE 5 s], c [RANGE 5 s] WHERE a.x = b.x AND a.y = c.y AND b.y = c.x"
+    step = JoinStep.single(plan_query(parse_query("q", sql, streams), streams, config))
+    replan = Replanner(streams, config, {})
+    engine = ShardEngine(config, MappedArena(tmp_path), replan)
+    for stream in streams.values():
+        engine.add_stream(stream)
+    engine.add_steps([step])
+    rng = random.Random(1)
+
+    def table(second: int, rows: int, distinct: int) -> pa.Table:
+        times = sorted(rng.randrange(second * 1_000_000, (second + 1) * 1_000_000) for _ in range(rows))
+        keys = [[rng.randrange(count) for _ in times] for count in (distinct, 1000)]
+        return pa.table([pa.array(times, TIMESTAMP), *keys], schema=columns)
+
+    for second in range(60):
+        engine.push({"a": table(second, 60, 20), "b": table(second, 100, 20), "c": table(second, 5, 1000)})
+    assert engine.run_of("q").watch.changes
+    stored = json.loads(json.dumps(manifest(engine)))
+    other = attach(MappedArena(tmp_path), stored, {"q": step}, replan=replan)
+    assert other.run_of("q").plan.paths == engine.run_of("q").plan.paths
+    assert set(other.push({"c": table(60, 50, 1000)})) == {"q"}

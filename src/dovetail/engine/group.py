@@ -181,6 +181,7 @@ class JoinGroup:
         plan, changes = revised
         if changes:
             run.watch.changed(changes, run.runners, self.batches)
+        if plan.paths != run.plan.paths:
             self.change_plan(plan)
         else:
             run.revise(plan)

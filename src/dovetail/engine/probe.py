@@ -93,7 +93,13 @@ class PathRunner:
 
     def to_json(self) -> dict[str, Any]:
         """Counts, not times: equal sessions have equal snapshots."""
-        return {"order": self.path.order, "counts": self.counts, "noted": self._noted}
+        access = [stage.access for stage in self.path.stages]
+        return {"order": self.path.order, "access": access, "counts": self.counts, "noted": self._noted}
+
+    def go_on(self, other: PathRunner) -> None:
+        """Go on counting, and timing, where another runner of the same path is."""
+        self.restore(other.to_json())
+        self.seconds, self._untimed = list(other.seconds), other._untimed
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Go on counting where another runner of the same path was."""

@@ -15,6 +15,8 @@ from dovetail._typing import Array, BoolArray
 from dovetail.engine.arena import Arena
 
 SMALLEST_CAPACITY = 1024
+_ROOMY, _FITTING = 16, 4
+"""Arrays so many times as long as their rows are too long, and how long they are made when they are rewritten."""
 
 
 class Rows:
@@ -88,12 +90,24 @@ class Rows:
         self.base, self.capacity = self.tail, grown
         self.version += 1
 
+    @property
+    def is_roomy(self) -> bool:
+        """Whether the arrays are far longer than they need to be."""
+        return self.capacity > SMALLEST_CAPACITY and self.capacity > _ROOMY * len(self)
+
     def keep(self, alive: BoolArray) -> None:
         """Forget the rows between tail and head that are not `alive`; the others are numbered anew, in the same order."""
         span = slice(self.tail - self.base, self.head - self.base)
         kept = int(np.count_nonzero(alive))
-        for array in self.arrays.values():
-            array[:kept] = array[span][alive]
+        smaller = self.capacity
+        while smaller > SMALLEST_CAPACITY and smaller > _FITTING * kept:
+            smaller //= 2
+        for name, array in self.arrays.items():
+            target = array
+            if smaller < self.capacity:
+                target = self.arrays[name] = self.arena.allocate(f"{self.prefix}.{name}", array.dtype, smaller)
+            target[:kept] = array[span][alive]
+        self.capacity = smaller
         self.base = self.tail = self.head
         self.head += kept
         self.version += 1

@@ -190,8 +190,10 @@ class JoinRun:
         old = self.runners
         self.runners = {path.driver: PathRunner(path, self.members, self._stage_rows) for path in plan.paths}
         for driver, before in old.items():
-            if self.runners[driver].path.order == before.path.order:
+            if self.runners[driver].path == before.path:
                 self.runners[driver] = before
+            elif self.runners[driver].path.order == before.path.order:
+                self.runners[driver].go_on(before)
             else:
                 self.retired = [sum(pair) for pair in zip(self.retired, before.totals, strict=True)]
         targets = [(ref.stream, self.members[ref.alias].store) for ref in plan.query.refs]
@@ -224,7 +226,7 @@ class JoinRun:
         old, self.runners = self.runners, {}
         self._make_runners(self.step.plan)
         for driver, runner in self.runners.items():
-            runner.restore(old[driver].to_json())
+            runner.go_on(old[driver])
         for collector in self.collectors.values():
             collector.compare_windows(self.windows)
 

@@ -21,7 +21,7 @@ from dovetail.engine.settle import SettledGroup
 from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import LONG_AGO
 from dovetail.errors import ConfigError, listed
-from dovetail.plan.global_plan import SETTLED
+from dovetail.plan.global_plan import window_name
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.model import CountWindow, JoinQuery
@@ -223,9 +223,8 @@ class ShardEngine:
         """What the parts of the plan have taken, and the seconds of event time that their milliseconds are about."""
         found: dict[str, dict[str, Any]] = {kind: {} for kind in ("windows", "joins", "states", "results")}
         for group in self.groups:
-            suffix = "" if group is self.joined else SETTLED
             for kind, name, figures in group.nodes():
-                label = name + suffix if kind == "windows" else name
+                label = window_name(name, settled=group is not self.joined) if kind == "windows" else name
                 known = found[kind].get(label, {})
                 found[kind][label] = {key: value + known.get(key, 0) for key, value in figures.items()}
         found["span"] = {"seconds": (self._head - self._begun) / 1e6 if self._begun is not None else 0.0}

@@ -27,7 +27,7 @@ from dovetail.engine.shard import ShardEngine
 from dovetail.engine.watch import Replan, Watch
 from dovetail.engine.window_store import Arrivals, WindowStore
 from dovetail.errors import StateError
-from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.nodes import ProbePath, QueryPlan
 from dovetail.plan.steps import Cell, JoinStep
 from dovetail.schema import StreamSchema
 
@@ -215,9 +215,15 @@ def _restore_run(
 def _as_it_ran(engine: ShardEngine, plan: QueryPlan, runners: Mapping[str, Any]) -> QueryPlan:
     """The plan with the orders that had been reached: the arrays hold what those need."""
     orders = {driver: tuple(runner["order"]) for driver, runner in runners.items()}
-    if engine.replan is None or all(path.order == orders[path.driver] for path in plan.paths):
+    access = {driver: dict(zip(runner["order"], runner["access"], strict=True)) for driver, runner in runners.items()}
+    same = (path.order == orders[path.driver] and _access(path) == access[path.driver] for path in plan.paths)
+    if engine.replan is None or all(same):
         return plan
-    return engine.replan.with_orders(plan, orders)
+    return engine.replan.with_orders(plan, orders, access=access)
+
+
+def _access(path: ProbePath) -> dict[str, str]:
+    return {stage.alias: stage.access for stage in path.stages}
 
 
 def _stores(engine: ShardEngine) -> Iterator[WindowStore]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dovetail.engine.probe import PathRunner
 from dovetail.engine.window_store import LONG_AGO
-from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.nodes import Access, QueryPlan
 from dovetail.plan.statistics import Change, Found, Measured, Step
 
 MEMORY = 1000
@@ -37,7 +37,13 @@ class Replan(Protocol):
     def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
         """A plan with the orders to go on with and its estimates, and what it changes; None if there is nothing to go by."""
 
-    def with_orders(self, plan: QueryPlan, orders: Mapping[str, tuple[str, ...]]) -> QueryPlan: ...
+    def with_orders(
+        self,
+        plan: QueryPlan,
+        orders: Mapping[str, tuple[str, ...]],
+        *,
+        access: Mapping[str, Mapping[str, Access]] | None = None,
+    ) -> QueryPlan: ...
 
 
 class Watch:

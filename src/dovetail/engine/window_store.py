@@ -335,12 +335,13 @@ class WindowStore:
             self.rewrite_if_mostly(lambda: mask)
 
     def rewrite_if_mostly(self, alive: Callable[[], BoolArray]) -> None:
-        """Rewrite the window if less than half of a long one is alive."""
-        if len(self.rows) < self._rewrite_at:
+        """Rewrite the window if less than half of a long one is alive, or if it has become far shorter than its arrays."""
+        roomy = self.rows.is_roomy
+        if len(self.rows) < self._rewrite_at and not roomy:
             return
         mask = alive()
         living = int(np.count_nonzero(mask))
-        if 2 * living < len(self.rows):
+        if roomy or 2 * living < len(self.rows):
             for column in self.columns.values():
                 column.before_keep(mask)
             for other, source in self.linked:

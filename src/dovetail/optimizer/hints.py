@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dovetail.config import is_number
 from dovetail.errors import ConfigError
 
+LEAST = 1e-30
 _QUALIFIED = re.compile(r"([A-Za-z_]\w*)\s*\.\s*[A-Za-z_`]")
 
 
@@ -19,8 +20,10 @@ def hints_for(hints: Mapping[frozenset[str], float], aliases: Iterable[str]) -> 
 
 def parse_hint(condition: str, value: float) -> dict[frozenset[str], float]:
     """A hint by the two aliases that a condition such as `i.ad_id = c.ad_id` joins."""
-    if not (is_number(value) and 0 < value <= 1):
-        raise ConfigError(f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1")
+    if not (is_number(value) and LEAST <= value <= 1):
+        raise ConfigError(
+            f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1, and no less than {LEAST:g}"
+        )
     pair = frozenset(_QUALIFIED.findall(condition)) if isinstance(condition, str) else frozenset()
     if len(pair) != 2:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -57,48 +57,47 @@ class JointPlan:
         return cls(plan, queries, choices, runnable(plan, queries, streams, config, choices))
 
 
-def plan_together(
-    queries: Mapping[str, JoinQuery],
-    streams: Mapping[str, StreamSchema],
-    config: Config,
-    choices: Mapping[str, PlanChoices],
-    budget: Budget | None = None,
-    units: UnitCosts | None = None,
-    scopes: Mapping[str, str] | None = None,
-) -> JointPlan:
-    """Plan queries so that they do common work once, within a budget.
+@dataclass(frozen=True)
+class Together:
+    """Queries to be planned so that they do common work once, within a budget.
 
     Without a budget nothing is stored but windows: equal joins are computed once, all others are n-ary. With one, sub-joins are
     stored where that saves CPU and memory allows it. Queries of different `scopes` share nothing.
     """
-    graphs = {}
-    for name, query in queries.items():
-        asked = choices.get(name, PlanChoices())
-        graph = join_graph(query, streams, asked.hints)
-        graphs[name] = named_query(query, graph, (scopes or {}).get(name, ""), storable=not asked.orders)
-    plan = plan_queries(graphs, budget, strategy_of(config, budget), units=units)
-    return JointPlan(plan, dict(queries), dict(choices), runnable(plan, queries, streams, config, choices))
 
+    queries: Mapping[str, JoinQuery]
+    streams: Mapping[str, StreamSchema]
+    config: Config
+    choices: Mapping[str, PlanChoices]
+    budget: Budget | None = None
+    units: UnitCosts | None = None
+    scopes: Mapping[str, str] = field(default_factory=dict)
 
-def plan_within(
-    queries: Mapping[str, JoinQuery],
-    streams: Mapping[str, StreamSchema],
-    config: Config,
-    choices: Mapping[str, PlanChoices],
-    budget: Budget | None = None,
-    units: UnitCosts | None = None,
-    scopes: Mapping[str, str] | None = None,
-) -> JointPlan:
-    """Give some plan that fits, or say that there is none: n-ary joins are planned fast, and often they fit."""
-    if strategy_of(config, budget) in ("exchange", "exact"):
-        with suppress(BudgetError):
-            simple = replace(config, strategy="mjoin")
-            return plan_together(queries, streams, simple, choices, budget, units, scopes)
-    return plan_together(queries, streams, config, choices, budget, units, scopes)
+    def plan(self) -> JointPlan:
+        """Give the plan, ready to run; raise `BudgetError` if none fits."""
+        plan = self._plan(self._strategy)
+        run = runnable(plan, self.queries, self.streams, self.config, self.choices)
+        return JointPlan(plan, dict(self.queries), dict(self.choices), run)
 
+    def check(self) -> None:
+        """Raise an error if there is no plan. N-ary joins are planned fast, and often they fit."""
+        if self._strategy == "exchange":
+            with suppress(BudgetError):
+                self._plan("mjoin")
+                return
+        self._plan(self._strategy)
 
-def strategy_of(config: Config, budget: Budget | None) -> str:
-    """What `auto` means: stored sub-joins only under a budget, and only if tuples are not joined one by one."""
-    if config.strategy != "auto":
-        return config.strategy
-    return "exchange" if budget is not None and config.can_store else "mjoin"
+    def _plan(self, strategy: str) -> GlobalPlan:
+        graphs = {}
+        for name, query in self.queries.items():
+            asked = self.choices.get(name, PlanChoices())
+            graph = join_graph(query, self.streams, asked.hints)
+            graphs[name] = named_query(query, graph, self.scopes.get(name, ""), storable=not asked.orders)
+        return plan_queries(graphs, self.budget, strategy, units=self.units)
+
+    @property
+    def _strategy(self) -> str:
+        """What `auto` means: stored sub-joins only under a budget, and only if tuples are not joined one by one."""
+        if self.config.strategy != "auto":
+            return self.config.strategy
+        return "exchange" if self.budget is not None and self.config.can_store else "mjoin"

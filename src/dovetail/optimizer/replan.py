@@ -22,8 +22,8 @@ from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.planner import PlanChoices, access_rule, objective
 from dovetail.optimizer.query_graph import join_graph
-from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.paths import probe_path
+from dovetail.plan.nodes import Access, QueryPlan
+from dovetail.plan.paths import AccessRule, probe_path
 from dovetail.plan.statistics import Change, Found, Measured, Step
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
@@ -68,13 +68,22 @@ class Replanner:
         return self.with_orders(plan, orders, graph), changes
 
     def with_orders(
-        self, plan: QueryPlan, orders: Mapping[str, tuple[str, ...]], graph: JoinGraph | None = None
+        self,
+        plan: QueryPlan,
+        orders: Mapping[str, tuple[str, ...]],
+        graph: JoinGraph | None = None,
+        *,
+        access: Mapping[str, Mapping[str, Access]] | None = None,
     ) -> QueryPlan:
-        """A plan with other orders, each of which starts with its driver."""
+        """A plan with other orders, each of which starts with its driver; and with `access` by driver and alias, if it is given."""
         choices = self.choices.get(plan.query.name, PlanChoices())
         known = graph or join_graph(plan.query, self.streams, choices.hints)
-        access = access_rule(plan.query, known, self.config)
-        paths = tuple(probe_path(plan.query, driver, orders[driver], access) for driver in plan.query.aliases)
+        rule = access_rule(plan.query, known, self.config)
+
+        def rule_of(driver: str) -> AccessRule:
+            return rule if access is None else lambda alias, _: access[driver][alias]
+
+        paths = tuple(probe_path(plan.query, driver, orders[driver], rule_of(driver)) for driver in plan.query.aliases)
         return QueryPlan(plan.query, paths, plan.ordering, estimate(known, orders, objective(self.config)))
 
 

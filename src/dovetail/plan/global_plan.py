@@ -27,8 +27,8 @@ CPU is milliseconds per second, memory is bytes, as in a `Budget`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf, isinf
 from typing import Any, NamedTuple, TypeAlias
@@ -51,10 +51,28 @@ class Load(NamedTuple):
 
 
 NO_LIMITS = Load(inf, inf)
-SETTLED = " settled"
-"""Ends the name of a window whose tuples wait until their time is settled: those of queries with count windows."""
-SCOPE = " @"
-"""Begins what follows a stream's name if several groups of shards keep windows of it."""
+
+
+def quoted(name: str) -> str:
+    """A stream's or column's name as it stands in texts: in backticks unless it is a plain identifier, so that no two look alike."""
+    return name if name.isidentifier() else f"`{name.replace('`', '``')}`"
+
+
+def window_name(stream: str, *, settled: bool = False, scope: str = "") -> str:
+    """What a plan calls a stream's window.
+
+    `settled`: its tuples wait until their time is settled, as those of queries with count windows do. `scope`: the group of shards
+    that keeps it, if there are several.
+
+    >>> window_name("clicks"), window_name("clicks", settled=True, scope="shards 0 to 3")
+    ('clicks', 'clicks settled @shards 0 to 3')
+    """
+    return in_scope(quoted(stream) + " settled" * settled, scope)
+
+
+def in_scope(window: str, scope: str) -> str:
+    """What a plan calls the window of one group of shards."""
+    return f"{window} @{scope}" if scope else window
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +279,57 @@ class GlobalPlan:
     def shared(self) -> tuple[Node, ...]:
         """Give the nodes that serve more than one query."""
         return tuple(node for node in self.nodes.values() if len(node.queries) > 1)
+
+    def only(self, queries: Iterable[str]) -> GlobalPlan | None:
+        """Give the part that some of the queries need, with windows as large as they need them; loads are as planned.
+
+        None if there are no such queries.
+        """
+        wanted = set(queries)
+        answers = tuple(answer for answer in self.answers if answer.query in wanted)
+        if not answers:
+            return None
+        if len(answers) == len(self.answers):
+            return self
+        names = {answer.query for answer in answers}
+        needed = {node.id for name in names for node in self.below(name)}
+        joining: list[JoinNode | ResultNode] = [*self.joins, *self.results]
+        spans = {
+            node.id: {
+                source: max(answer.spans[source] for answer in answers if answer.query in node.queries)
+                for source in node.sources
+            }
+            for node in joining
+            if node.id in needed
+        }
+        read = {each.node for join in self.joins if join.id in needed for each in join.inputs}
+
+        def left(node: Any) -> Any:
+            return replace(node, queries=in_order(node.queries, names))
+
+        return replace(
+            self,
+            windows=tuple(
+                replace(
+                    left(node),
+                    span=max(s for join in self.joins if join.id in needed for s in self._spans(join, node, spans)),
+                )
+                for node in self.windows
+                if node.id in needed
+            ),
+            joins=tuple(replace(left(join), spans=spans[join.id]) for join in self.joins if join.id in needed),
+            results=tuple(
+                replace(left(result), spans=spans[result.id], stored=result.stored and result.id in read)
+                for result in self.results
+                if result.id in needed
+            ),
+            answers=answers,
+            query_order=in_order(self.query_order, names),
+        )
+
+    def _spans(self, join: JoinNode, window: WindowNode, spans: Mapping[str, Mapping[str, float]]) -> Iterator[float]:
+        """The windows that a join has on a stream."""
+        return (spans[join.id][source] for each in join.inputs if each.node == window.id for source in each.sources)
 
     def narrowed(self, query: str) -> Mapping[str, float]:
         """Give the sources whose window in a query is smaller than in the result that answers it: what is left to check."""

@@ -35,8 +35,6 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
 _FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
 _LOOPBACK = "127.0.0.1"
-# For the C library of the JVM and of its workers: one heap for all threads; large blocks that are freed go back to the system.
-_ALLOCATION = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 # What a worker imports, and how to install it. PySpark speaks to the state store in Protocol Buffers without asking for the package:
 # lacking it, the query ends with "driver worker exited unexpectedly (crashed)".
 _WORKER_NEEDS = {
@@ -84,8 +82,6 @@ def session(
         # Spark starts workers with the `python3` of the PATH, which is another one whenever a virtual environment is not activated.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # or Spark warns of a host name that resolves to loopback
-        for option, value in _ALLOCATION.items():
-            os.environ.setdefault(option, value)
         spark = SparkSession.builder.appName(name).config(map={**options}).getOrCreate()
     check(spark)
     return spark
@@ -105,10 +101,9 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
     return {
         "spark.master": f"local[{cores},{_FAILURES}]",
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": "-Xms64m -XX:+UseParallelGC -XX:GCTimeRatio=9",
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:GCTimeRatio=9",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
-        "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",  # Arrow's own allocator keeps what is freed
         "spark.log.level": "ERROR",
         "spark.python.daemon.module": "dovetail.spark.daemon",
         "spark.python.worker.reuse": "true",

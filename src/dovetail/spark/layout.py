@@ -17,12 +17,12 @@ from typing import Any
 
 from dovetail.config import Budget, Config
 from dovetail.errors import StateError
-from dovetail.optimizer.joint import JointPlan, plan_together, plan_within
-from dovetail.optimizer.multiquery.translate import sources_of
+from dovetail.optimizer.joint import JointPlan, Together
 from dovetail.optimizer.planner import PlanChoices
 from dovetail.optimizer.replan import Replanner
 from dovetail.optimizer.units import UnitCosts
 from dovetail.partition import Grid, dimensions_of, divide
+from dovetail.plan.global_plan import window_name
 from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.expressions import Expression, rename_alias
 from dovetail.query.model import JoinQuery, Key
@@ -131,14 +131,12 @@ class Layout:
         """The plan of all queries."""
         if self.plan:
             return JointPlan.from_json(json.loads(self.plan), self.catalog, self.config)
-        return self.planned(None, None).joint
+        return self.together().plan()
 
-    def planned(self, budget: Budget | None, units: UnitCosts | None, *, sketch: bool = False) -> Layout:
-        """With a plan that fits a budget; a `sketch` may be any such plan."""
+    def together(self, budget: Budget | None = None, units: UnitCosts | None = None) -> Together:
+        """Its queries, to be planned within a budget."""
         choices = {name: PlanChoices.from_json(json.loads(text)) for name, text in self.choices}
-        plan = plan_within if sketch else plan_together
-        joint = plan(self.bound, self.catalog, self.config, choices, budget, units, self.scopes)
-        return replace(self, plan=json.dumps(joint.to_json()))
+        return Together(self.bound, self.catalog, self.config, choices, budget, units, self.scopes)
 
     @cached_property
     def scopes(self) -> dict[str, str]:
@@ -152,13 +150,18 @@ class Layout:
         }
 
     @property
-    def copies(self) -> dict[str, int]:
-        """How often a tuple is kept, by window as a plan names it."""
-        found: dict[str, int] = {}
+    def copies(self) -> dict[str, tuple[str, float]]:
+        """By window as a plan names it: its name without a scope, and how often a tuple is kept."""
+        found: dict[str, tuple[str, float]] = {}
         for group in self.groups:
             for query in group.queries:
-                for alias, source in sources_of(query, self.scopes.get(query.name, "")).items():
-                    found[source.stream] = max(found.get(source.stream, 1), group.grid.copies(alias))
+                for ref in query.refs:
+                    plain = window_name(ref.stream, settled=query.has_count_window)
+                    name = window_name(
+                        ref.stream, settled=query.has_count_window, scope=self.scopes.get(query.name, "")
+                    )
+                    _, known = found.get(name, (plain, 1.0))
+                    found[name] = (plain, max(known, group.grid.copies(ref.alias)))
         return found
 
     def steps(self, group: ShardGroup) -> dict[str, JoinStep]:

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from dovetail.plan.global_plan import SCOPE
+from dovetail.plan.global_plan import in_scope
 from dovetail.spark.layout import Layout
 from dovetail.spark.stages import METRICS
 
@@ -82,7 +82,7 @@ class ShardReports:
             span = max(span, report["nodes"]["span"]["seconds"])
             for kind, sums in found.items():
                 for name, figures in report["nodes"][kind].items():
-                    label = f"{name}{SCOPE}{scope}" if kind == "windows" and scope else name
+                    label = in_scope(name, scope) if kind == "windows" and scope else name
                     sums.setdefault(label, Counter()).update(figures)
         return {**found, "span": {"seconds": span}}
 

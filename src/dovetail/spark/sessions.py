@@ -25,8 +25,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dovetail.config import Budget, Config
-from dovetail.errors import BudgetError, ConfigError, StateError, listed
+from dovetail.errors import ConfigError, DovetailError, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
+from dovetail.optimizer.joint import Together
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.plan.explain import Explanation, explain
 from dovetail.query.catalog import Catalog
@@ -132,10 +133,10 @@ class Session:
         plan_query(query, self._catalog.streams, self._config, choices)
         self._catalog.add_query(query)
         self._choices[name] = choices
-        if self._budget is not None:
+        if self._budget is not None or self._config.strategy == "exact":
             try:
-                self._planned(self._layout(), sketch=True)
-            except BudgetError:
+                self._together(self._layout()).check()
+            except DovetailError:
                 self._catalog.drop_query(name)
                 del self._choices[name]
                 raise
@@ -224,14 +225,17 @@ class Session:
         choices = tuple((name, json.dumps(self._choices[name].to_json())) for name in names)
         return Layout(streams, tuple((q.name, q.sql) for q in queries), choices, self._config, self._shards)
 
-    def _planned(self, layout: Layout, *, sketch: bool = False) -> Layout:
+    def _planned(self, layout: Layout) -> Layout:
         """With a plan for all queries; made last, for what can be shared depends on where tuples lie."""
+        return replace(layout, plan=json.dumps(self._together(layout).plan().to_json()))
+
+    def _together(self, layout: Layout) -> Together:
         if self._budget is None:
-            return layout.planned(None, None, sketch=sketch)
+            return layout.together()
         from dovetail.calibrate import units_for  # noqa: PLC0415 - only who has a budget loads the engine here
 
         plans = [plan_query(query, layout.catalog, self._config) for query in layout.bound.values()]
-        return layout.planned(self._budget, units_for(plans, layout.catalog, layout.copies), sketch=sketch)
+        return layout.together(self._budget, units_for(plans, layout.catalog, layout.copies))
 
     def _stage(self, layout: Layout, sinks: Mapping[str, Sink], run: str) -> dict[int, Staging]:
         """Where shards write results themselves, by query."""

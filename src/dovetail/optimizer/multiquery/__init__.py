@@ -81,11 +81,11 @@ def plan_queries(
     if budget is not None and not isinstance(budget, Budget):
         raise PlanError(f"plan_queries: budget is {budget!r}; expected a dt.Budget, or None for no limits")
     model = CostModel(workload_of(queries), units or UnitCosts())
-    limits, delivering = limits_of(budget), sum(map(model.delivering, range(len(model.workload.queries))))
-    if delivering >= limits.cpu:
-        raise does_not_fit(model, limits, Load(delivering), proved=True)
+    limits = limits_of(budget)
+    left = Load(limits.cpu - model.delivering_all, limits.memory)
+    if left.cpu <= 0:
+        raise does_not_fit(model, left, Load(), proved=True)
     order = ordered(model.workload, query_order)
-    left = Load(limits.cpu - delivering, limits.memory)
     builder = PlanBuilder(model)
     if strategy == "naive":
         for query, draft in zip(order, naive(model, order, left), strict=True):
@@ -94,7 +94,7 @@ def plan_queries(
         builder.add(tidied(model, _draft(model, strategy, order, left)))
     plan = builder.plan(strategy, order, limits)
     if not plan.qualified:
-        raise does_not_fit(model, limits, plan.load, proved=False)
+        raise does_not_fit(model, left, Load(plan.load.cpu - model.delivering_all, plan.load.memory), proved=False)
     return plan
 
 

@@ -29,7 +29,9 @@ class PlanBuilder:
         self._joins: list[JoinNode] = []
         self._results: list[ResultNode] = []
         self._answers: list[Answer] = []
-        self._taken: set[str] = set()
+        # No node has the name of a query or of a source: they may be asked for by name in one place.
+        self._taken = {*model.workload.names, *model.workload.sources}
+        self._taken |= {source.stream for source in model.workload.sources.values()}
 
     def add(self, draft: Draft, scope: str = "") -> None:
         """Add all operators of a draft; `scope` stands before their names."""

@@ -66,6 +66,11 @@ class CostModel:
         cost = self.join(target, parts)
         return cost.produced * self.units.join + cost.probes * self.units.probe
 
+    @property
+    def delivering_all(self) -> float:
+        """The same for all queries."""
+        return sum(map(self.delivering, range(len(self.workload.queries))))
+
     def delivering(self, query: int) -> float:
         """Milliseconds per second that it takes to gather a query's results: the same in every plan."""
         return self.workload.rate(self.workload.target(query, self.workload.queries[query].all)) * self.units.result

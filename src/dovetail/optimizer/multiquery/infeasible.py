@@ -15,7 +15,8 @@ def nothing_fits(turn: Turn, resource: str, need: float) -> BudgetError:
     """No plan for the query whose turn it is fits into what the queries before it have left."""
     workload = turn.model.workload
     query = workload.queries[turn.query]
-    limit, left = _of(resource, turn.limits), max(_of(resource, turn.available), 0.0)
+    delivering = turn.model.delivering_all if resource == "CPU" else 0.0
+    limit, left = _of(resource, turn.limits) + delivering, max(_of(resource, turn.available), 0.0)
     planned = [name for number, name in enumerate(workload.names) if number not in turn.left]
     others = f", after {listed(planned)}" if planned else ""
     message = (
@@ -26,7 +27,9 @@ def nothing_fits(turn: Turn, resource: str, need: float) -> BudgetError:
 
 
 def does_not_fit(model: CostModel, limits: Load, need: Load, *, proved: bool) -> BudgetError:
-    """All queries together need more than there is; the one that takes most of it is named."""
+    """All queries together need more than there is; the one that takes most of it is named. Delivering results is part of both."""
+    delivering = Load(model.delivering_all)
+    limits, need = limits.plus(delivering), need.plus(delivering)
     resource = "CPU" if need.cpu / limits.cpu >= need.memory / limits.memory else "memory"
     limit, wanted = _of(resource, limits), _of(resource, need)
     workload = model.workload

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.multiquery.named import NamedGraph, NamedPredicate
-from dovetail.plan.global_plan import SCOPE, SETTLED, Source
+from dovetail.plan.global_plan import Source, quoted, window_name
 from dovetail.query.expressions import Call, Column, Expression, Literal, aliases
 from dovetail.query.model import CountWindow, JoinQuery, StreamRef
 
@@ -46,21 +46,23 @@ _PLAIN = {"int32", "int64", "double", "string", "bool"}
 def named_query(query: JoinQuery, graph: JoinGraph, scope: str = "", *, storable: bool = True) -> NamedGraph:
     """Name the inputs and predicates of a bound query; `graph` is its join graph over aliases (`query_graph.join_graph`).
 
-    A query that is not `storable` has no stored sub-joins.
+    A query that is not `storable`, because its orders are given, has no stored sub-joins, and its join is nobody else's.
     """
     sources = sources_of(query, scope)
     names = {alias: source.name for alias, source in sources.items()}
     expressions = [condition.expression for condition in query.conditions]
     expressions += [edge.expression for edge in query.inexact_equalities]
-    predicates = tuple(
+    predicates = [
         NamedPredicate(frozenset(aliases(expression)), text_of(expression, names)) for expression in expressions
-    )
+    ]
+    if not storable:
+        predicates.append(NamedPredicate(frozenset(query.aliases), f"by the orders of {quoted(query.name)}"))
     keys = []
     for group in query.classes:
         texts = {alias: sorted(text_of(key, names) for key in group.of(alias)) for alias in query.aliases}
         keys.append({alias: " = ".join(found) for alias, found in texts.items() if found})
     unstorable = _led_to_by_many(query, graph) if storable else frozenset(query.aliases)
-    return NamedGraph(graph, sources, predicates, tuple(keys), unstorable)
+    return NamedGraph(graph, sources, tuple(predicates), tuple(keys), unstorable)
 
 
 def text_of(expression: Expression, names: Mapping[str, str]) -> str:
@@ -72,8 +74,8 @@ def text_of(expression: Expression, names: Mapping[str, str]) -> str:
     's.x < t.x'
     """
     if isinstance(expression, Column):
-        name = names[expression.alias]
-        return f"{f'[{name}]' if ' ' in name else name}.{expression.name}" if name else expression.name
+        name, column = names[expression.alias], quoted(expression.name)
+        return f"{f'[{name}]' if ' ' in name else name}.{column}" if name else column
     if not isinstance(expression, Call):
         plain = str(expression.type) in _PLAIN
         return repr(expression.value) if plain else f"{expression.type} {expression.value!r}"
@@ -102,15 +104,15 @@ def _is_infix(expression: Expression) -> bool:
 def sources_of(query: JoinQuery, scope: str) -> dict[str, Source]:
     """What each alias is; those that are the same stream with the same filters are numbered."""
     filters = {ref.alias: _filters(query, ref) for ref in query.refs}
-    where = (SETTLED if query.has_count_window else "") + (SCOPE + scope if scope else "")
-    labels = {ref.alias: _label(ref, filters[ref.alias]) + where for ref in query.refs}
+    windows = {ref.alias: window_name(ref.stream, settled=query.has_count_window, scope=scope) for ref in query.refs}
+    labels = {ref.alias: _label(ref, windows[ref.alias], filters[ref.alias]) for ref in query.refs}
     found = {}
     for ref in query.refs:
         twins = [alias for alias in query.aliases if labels[alias] == labels[ref.alias]]
         number = sorted(twins, key=lambda alias: _look(query, alias, labels)).index(ref.alias) + 1
         name = labels[ref.alias] if number == 1 else f"{labels[ref.alias]} #{number}"
         storable = not query.has_count_window
-        found[ref.alias] = Source(name, ref.stream + where, filters[ref.alias], number, storable)
+        found[ref.alias] = Source(name, windows[ref.alias], filters[ref.alias], number, storable)
     return found
 
 
@@ -119,10 +121,10 @@ def _filters(query: JoinQuery, ref: StreamRef) -> tuple[str, ...]:
     return tuple(sorted(text_of(each.expression, names) for each in query.filters if each.aliases == (ref.alias,)))
 
 
-def _label(ref: StreamRef, filters: tuple[str, ...]) -> str:
-    label = ref.stream
+def _label(ref: StreamRef, window: str, filters: tuple[str, ...]) -> str:
+    label = window
     if isinstance(ref.window, CountWindow):
-        per = f" per {ref.window.partition_by}" if ref.window.partition_by else ""
+        per = f" per {quoted(ref.window.partition_by)}" if ref.window.partition_by else ""
         label += f" [last {ref.window.rows}{per}]"
     return f"{label} where {' and '.join(filters)}" if filters else label
 
