@@ -44,7 +44,7 @@ _SIZES = (20_000, 1_000_000)
 _LONG = 3_600_000_000
 """Microseconds: all batches have the same times, and none is late."""
 _ROUNDS = 5
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,10 @@ class UnitTimes:
     """Per column of a result."""
     store: float
     """Per match that is stored."""
+    deliver: float
+    """Per batch with results of a query, however few."""
+    keep: float
+    """Per batch with matches of a stored sub-join, however few."""
 
     def unit_costs(self, stream_bytes: Mapping[str, float], outputs: float) -> UnitCosts:
         """The same for the planner of many queries, given the bytes of a tuple by window and the columns of a result."""
@@ -75,6 +79,8 @@ class UnitTimes:
             join=self.match / 1000,
             probe=self.probe / 1000,
             result=outputs * self.value / 1000,
+            batch_result=self.deliver / 1000,
+            batch_store=self.keep / 1000,
             stream_bytes=stream_bytes,
             match_bytes=MATCH_BYTES,
             member_bytes=MEMBER_BYTES,
@@ -169,6 +175,7 @@ def _measure(tuples: int) -> UnitTimes:
     """Join batches with a window of so many tuples: once so that no key is found, once so that each is found four times."""
     misses, hits = _Bench(tuples, 1 << 40), _Bench(tuples, tuples // 4)
     call = median(misses.push(1).probing for _ in range(10 * _ROUNDS))
+    few = [hits.push(1) for _ in range(10 * _ROUNDS)]
     missed, hit = ([bench.push(_BATCH) for _ in range(1 + _ROUNDS)][1:] for bench in (misses, hits))
     miss = median(round_.probing for round_ in missed)
     matches = median(round_.matches for round_ in hit)
@@ -180,6 +187,8 @@ def _measure(tuples: int) -> UnitTimes:
         call=1e6 * call,
         value=1e6 * median(round_.gathering for round_ in hit) / (2 * matches),
         store=1e6 * median(round_.storing for round_ in hit) / matches,
+        deliver=1e6 * median(round_.gathering for round_ in few),
+        keep=1e6 * median(round_.storing for round_ in few),
     )
 
 

@@ -100,11 +100,12 @@ class LocalSession:
         for schema in self._catalog.streams.values():
             self._engine.add_stream(schema)
 
-    def _together(self) -> Together:
-        """All queries, to be planned."""
+    def _together(self, *names: str) -> Together:
+        """All queries, or some of them, to be planned."""
         queries, streams = self._catalog.queries, self._catalog.streams
-        units = units_for([self._plans[name] for name in queries], streams) if self._budget is not None else None
-        return Together(queries, streams, self._config, self._choices, self._budget, units)
+        chosen = {name: queries[name] for name in names or queries}
+        units = units_for([self._plans[name] for name in chosen], streams) if self._budget is not None else None
+        return Together(chosen, streams, self._config, self._choices, self._budget, units)
 
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
@@ -198,13 +199,15 @@ class LocalSession:
         self._choices[name], self._plans[name] = choices, plan
         if not self._engine.batches:
             self._wait()
-            self._check_budget(name)
+            self._check_plan(name)
 
-    def _check_budget(self, newest: str) -> None:
+    def _check_plan(self, newest: str) -> None:
         """Refuse a query that cannot be planned, or does not fit, with those before it."""
         try:
             if self._budget is not None or self._config.strategy == "exact":
                 self._together().check()
+            else:
+                self._together(newest).check()
         except DovetailError:
             self.drop_query(newest)
             raise

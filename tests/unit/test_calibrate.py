@@ -31,7 +31,7 @@ def test_units_are_measured_once_and_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "[1, 2]", '[{"insert": 1}, {}]', "not json"])
 def test_a_damaged_file_is_measured_again(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = UnitTimes(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
+    measured = UnitTimes(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
     monkeypatch.setattr(module, "_measure", lambda _: measured)
     path = module._cache_file()
     path.parent.mkdir(parents=True)
@@ -43,10 +43,12 @@ def test_a_damaged_file_is_measured_again(content: str, tmp_path: Path, monkeypa
 
 def test_a_home_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dovetail").write_text("a file where the directory should be")
-    monkeypatch.setattr(module, "_measure", lambda _: UnitTimes(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0))
+    monkeypatch.setattr(module, "_measure", lambda _: UnitTimes(*[1.0] * 9))
     assert calibrate().probe == 1.0
 
 
 def test_a_stage_costs_its_calls_probes_and_matches() -> None:
-    units = UnitTimes(insert=0.0, expire=0.0, probe=2.0, match=3.0, call=10.0, value=0.0, store=0.0)
+    units = UnitTimes(
+        insert=0.0, expire=0.0, probe=2.0, match=3.0, call=10.0, value=0.0, store=0.0, deliver=0.0, keep=0.0
+    )
     assert units.stage(calls=1, probes=5, matches=2) == 10 + 10 + 6

@@ -33,6 +33,8 @@ class UnitCosts:
         Milliseconds per probe, whatever it finds.
     result
         Milliseconds to gather the columns of one result for one query.
+    batch_result, batch_store
+        Milliseconds that a batch costs each query, and each stored sub-join, however little there is; a batch a second is assumed.
     tuple_bytes
         Bytes of one tuple in a window, its share of the indexes included, for streams that `stream_bytes` does not name.
     stream_bytes
@@ -56,6 +58,8 @@ class UnitCosts:
     probe: float = 0.0
     result: float = 0.0
     store: float | None = None
+    batch_result: float = 0.0
+    batch_store: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream_bytes, Mapping):

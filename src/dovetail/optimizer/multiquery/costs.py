@@ -73,14 +73,15 @@ class CostModel:
 
     def delivering(self, query: int) -> float:
         """Milliseconds per second that it takes to gather a query's results: the same in every plan."""
-        return self.workload.rate(self.workload.target(query, self.workload.queries[query].all)) * self.units.result
+        results = self.workload.rate(self.workload.target(query, self.workload.queries[query].all))
+        return results * self.units.result + self.units.batch_result
 
     def state(self, target: Target) -> Load:
         """What it takes to keep a target: inserting, deleting, bytes."""
         if target not in self._states:
             size, rate = self.workload.size(target), self.workload.rate(target)
             bytes_each = self.units.state_bytes(target.mask.bit_count())
-            self._states[target] = Load(rate * self.units.keep_match, size * bytes_each)
+            self._states[target] = Load(rate * self.units.keep_match + self.units.batch_store, size * bytes_each)
         return self._states[target]
 
     def window(self, stream: str, span: float) -> Load:
