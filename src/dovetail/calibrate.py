@@ -66,7 +66,7 @@ class UnitTimes:
     store: float
     """Per match that is stored."""
     deliver: float
-    """Per batch with results of a query, however few."""
+    """Per batch with results of a query of two columns, however few."""
     keep: float
     """Per batch with matches of a stored sub-join, however few."""
 
@@ -79,7 +79,7 @@ class UnitTimes:
             join=self.match / 1000,
             probe=self.probe / 1000,
             result=outputs * self.value / 1000,
-            batch_result=self.deliver / 1000,
+            batch_result=outputs / 2 * self.deliver / 1000,
             batch_store=self.keep / 1000,
             stream_bytes=stream_bytes,
             match_bytes=MATCH_BYTES,
