@@ -240,7 +240,8 @@ class StateStore(WindowStore):
         """
         rows = self.windows[source].rows
         numbers = self.living(self.link(source))
-        numbers[:] = rows.head - 1 + np.cumsum(alive)[np.maximum(numbers - rows.tail, 0)]
+        if len(alive):
+            numbers[:] = rows.head - 1 + np.cumsum(alive)[np.maximum(numbers - rows.tail, 0)]
 
     def expire_before(self, bound: int) -> None:
         """Forget matches that end before `bound`, in the windows of the reader with the largest."""
