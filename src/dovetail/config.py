@@ -11,7 +11,8 @@ JOINS = ("auto", "hash", "nested-loop", "hybrid")
 LOOPS = ("multi-way", "naive", "general")
 ORDERINGS = ("f-greedy", "dmjoin", "treeopt", "fab", "q-aware", "golab", "weave")
 MODES = ("lazy", "eager")
-STRATEGIES = ("auto", "exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree")
+PLANNERS = ("exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree")
+STRATEGIES = ("auto", *PLANNERS)
 
 
 def is_number(value: object) -> bool:

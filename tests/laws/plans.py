@@ -6,12 +6,10 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
-import dovetail as dt
 from dovetail.optimizer import UnitCosts
 from dovetail.optimizer.multiquery.build import PlanBuilder
 from dovetail.optimizer.multiquery.costs import CostModel
 from dovetail.optimizer.multiquery.draft import Draft, Subplan, coalesced, mjoin, tidied
-from dovetail.optimizer.multiquery.steps import RunnablePlan, runnable
 from dovetail.optimizer.multiquery.translate import named_query
 from dovetail.optimizer.multiquery.workload import workload_of
 from dovetail.optimizer.query_graph import join_graph
@@ -100,9 +98,3 @@ def _random_tree(rng: random.Random, model: CostModel, query: int, draft: Draft)
         if wide == merged:
             subplan = coalesced(model, subplan, merged, state, draft)
     return subplan
-
-
-def steps_of(
-    plan: GlobalPlan, queries: Mapping[str, JoinQuery], streams: Mapping[str, StreamSchema], config: dt.Config
-) -> RunnablePlan:
-    return runnable(plan, queries, streams, config, {})

@@ -21,12 +21,12 @@ from dovetail.engine import columns, rows, window_store
 from dovetail.engine.arena import Arena, MappedArena
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest, read_snapshot, write_snapshot
-from dovetail.optimizer.multiquery.steps import RunnablePlan
+from dovetail.optimizer.multiquery.steps import RunnablePlan, runnable
 from dovetail.optimizer.replan import Replanner
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
-from plans import overlapping, random_plan, steps_of
+from plans import overlapping, random_plan
 
 SEEDS = st.integers(0, 2**32 - 1)
 TINY = ((rows, "SMALLEST_CAPACITY", 8), (columns, "_MOST_CHUNKS", 2), (columns, "_SMALLEST_HEAP", 8))
@@ -49,7 +49,7 @@ class Case:
         )
         self.pushed: list[dict[str, pa.Table]] = []
         self.plan = random_plan(self.rng, self.queries, catalog)
-        self.runnable: RunnablePlan = steps_of(self.plan, self.queries, catalog, self.config)
+        self.runnable: RunnablePlan = runnable(self.plan, self.queries, catalog, self.config, {})
 
     def empty(self, arena: Arena | None = None) -> ShardEngine:
         known = {**self.scenario.catalog, **self.runnable.states}

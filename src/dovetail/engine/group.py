@@ -144,7 +144,7 @@ class JoinGroup:
                 self.states[ref.stream].narrow_reader(run.name, ref.window.spans)
         if run.state is not None:
             run.state.narrow(tuple(step.windows.items()))
-        run.narrow(members)
+        run.narrow(step, members)
 
     def _drop_run(self, run: JoinRun) -> None:
         del self.runs[run.name]
@@ -323,10 +323,7 @@ class JoinGroup:
         for stream, window in self.windows.items():
             yield "windows", stream, _kept(window.store)
         for name, run in self.runs.items():
-            probes, _, matches = (
-                sum(column)
-                for column in zip(run.retired, *(runner.totals for runner in run.runners.values()), strict=True)
-            )
+            probes, _, matches = run.totals
             seconds = sum(sum(runner.seconds) for runner in run.runners.values())
             yield "joins", name, {"ms": 1000 * seconds, "probes": probes, "matches": matches}
         for name, state in self.states.items():

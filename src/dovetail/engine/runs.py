@@ -219,10 +219,14 @@ class JoinRun:
         asked += [dict(reader.spans) for reader in self.state.readers.values()] if self.state is not None else []
         return {source: max(spans[source] for spans in asked) for source in self.windows}
 
-    def narrow(self, members: Mapping[str, Member]) -> None:
-        """Go on with the smaller windows of its queries; `members` are the inputs with those."""
-        self.step = self.step.narrowed(self.needed)
-        self.members = members
+    @property
+    def totals(self) -> list[int]:
+        """Probes, rows looked at and matches so far."""
+        return [sum(c) for c in zip(self.retired, *(runner.totals for runner in self.runners.values()), strict=True)]
+
+    def narrow(self, step: JoinStep, members: Mapping[str, Member]) -> None:
+        """Go on as a step with smaller windows; `members` are its inputs with those."""
+        self.step, self.members = step, members
         old, self.runners = self.runners, {}
         self._make_runners(self.step.plan)
         for driver, runner in self.runners.items():

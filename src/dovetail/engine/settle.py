@@ -17,12 +17,11 @@ import pyarrow as pa
 from dovetail._typing import BoolArray
 from dovetail.config import Config
 from dovetail.engine.arena import Arena
-from dovetail.engine.group import JoinGroup, Place
+from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, in_content_order
 from dovetail.engine.progress import Progress
 from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
-from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.model import CountWindow, TimeWindow
 from dovetail.schema import StreamSchema
 
@@ -37,20 +36,14 @@ class SettledGroup(JoinGroup):
         self.frontier = frontier
         self.pending: dict[str, WindowStore] = {}
 
-    def add_step(
-        self,
-        step: JoinStep,
-        cells: Mapping[str, Cell] | None = None,
-        places: Mapping[str, Mapping[str, Place]] | None = None,
-    ) -> None:
-        super().add_step(step, cells, places)
-        for stream in self.windows:
-            if stream not in self.pending:
-                name = f"{self.name}.{stream}.pending"
-                store = WindowStore(self._arena, name, self._streams[stream], self.positions.get(name))
-                for field in self._streams[stream].columns:
-                    store.add_column(f".{field.name}", field.type)
-                self.pending[stream] = store
+    def _window(self, stream: str) -> SharedWindow:
+        if stream not in self.pending:
+            name = f"{self.name}.{stream}.pending"
+            store = WindowStore(self._arena, name, self._streams[stream], self.positions.get(name))
+            for field in self._streams[stream].columns:
+                store.add_column(f".{field.name}", field.type)
+            self.pending[stream] = store
+        return super()._window(stream)
 
     def drop_query(self, name: str) -> None:
         super().drop_query(name)

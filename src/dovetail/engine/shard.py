@@ -245,9 +245,11 @@ def _run_metrics(run: JoinRun) -> dict[str, object]:
             for stage, counts, seconds in zip(runner.path.stages, runner.counts, runner.seconds, strict=True)
         ]
         paths[driver][0]["timed"] = runner.timed
-    counted = [run.retired, *(runner.totals for runner in run.runners.values())]
-    totals = dict(zip(kinds, map(sum, zip(*counted, strict=True)), strict=True))
-    return {**totals, "paths": paths, "changes": [change.to_json() for change in run.watch.changes]}
+    return {
+        **dict(zip(kinds, run.totals, strict=True)),
+        "paths": paths,
+        "changes": [change.to_json() for change in run.watch.changes],
+    }
 
 
 def _whole(collector: Collector, tables: list[pa.Table]) -> pa.Table:

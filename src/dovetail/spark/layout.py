@@ -204,6 +204,19 @@ class Layout:
     def group_of(self, shard: int) -> ShardGroup:
         return next(group for group in reversed(self.groups) if shard >= group.first)
 
+    def describe_shards(self) -> str:
+        """Who uses which shards, for people."""
+        lines = []
+        for group in self.groups:
+            names = ", ".join(query.name for query in group.queries)
+            lines.append(f"shards {group.first} to {group.first + group.grid.shards - 1}: {names}")
+            for axis, share in zip(group.grid.dimensions, group.grid.shares, strict=True):
+                placed = " = ".join(str(key) if key is not None else f"{alias} by row" for alias, key in axis.keys)
+                lines.append(f"  {placed} in {share} part{'s' if share > 1 else ''}")
+            copies = {alias: group.grid.copies(alias) for query in group.queries for alias in query.aliases}
+            lines += [f"  each tuple of {alias} goes to {count} shards" for alias, count in copies.items() if count > 1]
+        return "\n".join(lines)
+
     def to_json(self) -> str:
         return json.dumps({
             "streams": [stream.to_json() for stream in self.streams], "queries": self.queries, "choices": self.choices,

@@ -133,13 +133,13 @@ class Session:
         plan_query(query, self._catalog.streams, self._config, choices)
         self._catalog.add_query(query)
         self._choices[name] = choices
-        if self._budget is not None or self._config.strategy == "exact":
-            try:
-                self._together(self._layout()).check()
-            except DovetailError:
-                self._catalog.drop_query(name)
-                del self._choices[name]
-                raise
+        whole = self._budget is not None or self._config.strategy == "exact"
+        try:
+            self._together(self._layout(None if whole else name)).check()
+        except DovetailError:
+            self._catalog.drop_query(name)
+            del self._choices[name]
+            raise
 
     def selectivity(self, condition: str, value: float) -> None:
         """Tell the planner which share of pairs meets a condition; see `LocalSession.selectivity`."""
@@ -160,7 +160,7 @@ class Session:
         described = explain(
             self._catalog, layout.joint.run.steps, self._config, form, measured=measured, units=units, plan=plan
         )
-        return described if form != "text" else f"{described}\n\n{_describe_shards(layout)}"
+        return described if form != "text" else f"{described}\n\n{layout.describe_shards()}"
 
     # -- the pipeline -------------------------------------------------------------------------------------------------------
 
@@ -392,16 +392,3 @@ def _decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for value in batch.column(0):
             yield from pa.ipc.open_stream(value.as_buffer()).read_all().to_batches()
-
-
-def _describe_shards(layout: Layout) -> str:
-    lines = []
-    for group in layout.groups:
-        names = ", ".join(query.name for query in group.queries)
-        lines.append(f"shards {group.first} to {group.first + group.grid.shards - 1}: {names}")
-        for axis, share in zip(group.grid.dimensions, group.grid.shares, strict=True):
-            placed = " = ".join(str(key) if key is not None else f"{alias} by row" for alias, key in axis.keys)
-            lines.append(f"  {placed} in {share} part{'s' if share > 1 else ''}")
-        copies = {alias: group.grid.copies(alias) for query in group.queries for alias in query.aliases}
-        lines += [f"  each tuple of {alias} goes to {count} shards" for alias, count in copies.items() if count > 1]
-    return "\n".join(lines)

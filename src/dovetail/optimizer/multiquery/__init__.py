@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf
 
-from dovetail.config import Budget
+from dovetail.config import PLANNERS, Budget
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.multiquery.bjtree import bjtree
@@ -29,7 +29,7 @@ from dovetail.optimizer.multiquery.workload import workload_of
 from dovetail.optimizer.units import UnitCosts
 from dovetail.plan.global_plan import NO_LIMITS, GlobalPlan, Load
 
-STRATEGIES = ("exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree")
+STRATEGIES = PLANNERS
 
 
 def plan_queries(
