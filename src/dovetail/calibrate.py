@@ -29,7 +29,7 @@ from dovetail.engine.shard import ShardEngine
 from dovetail.engine.states import MATCH_BYTES, MEMBER_BYTES, StateStore
 from dovetail.optimizer.planner import plan_query
 from dovetail.optimizer.units import UnitCosts
-from dovetail.plan.global_plan import window_name
+from dovetail.plan.names import window_name
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.expressions import Column
 from dovetail.query.model import TimeWindow

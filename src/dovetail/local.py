@@ -31,6 +31,7 @@ from dovetail.optimizer.multiquery import limits_of
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner
 from dovetail.plan.explain import Explanation, explain
+from dovetail.plan.global_part import part_of
 from dovetail.plan.global_plan import Load
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import JoinStep
@@ -316,7 +317,7 @@ class LocalSession:
         self._begin()
         plan = None
         if self._joint is not None and (self._budget or not self._joint.is_plain):
-            plan = self._joint.plan.only(name for name in self._catalog.queries if name not in self._alone)
+            plan = part_of(self._joint.plan, (name for name in self._catalog.queries if name not in self._alone))
         measured = self._engine.metrics() if self._engine.batches else None
         steps = [run.step for group in self._engine.groups for run in group.runs.values()]
         units = units_of(measured)

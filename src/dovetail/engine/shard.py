@@ -21,7 +21,7 @@ from dovetail.engine.settle import SettledGroup
 from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import LONG_AGO
 from dovetail.errors import ConfigError, listed
-from dovetail.plan.global_plan import window_name
+from dovetail.plan.names import window_name
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.model import CountWindow, JoinQuery

@@ -16,6 +16,7 @@ from dovetail.optimizer.multiquery.translate import named_query
 from dovetail.optimizer.planner import PlanChoices
 from dovetail.optimizer.query_graph import join_graph
 from dovetail.optimizer.units import UnitCosts
+from dovetail.plan.global_json import plan_from_json, plan_to_json
 from dovetail.plan.global_plan import GlobalPlan, Load
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
@@ -44,14 +45,14 @@ class JointPlan:
     def to_json(self) -> dict[str, Any]:
         """The plan and its queries, with what was asked of them."""
         return {
-            "plan": self.plan.to_json(),
+            "plan": plan_to_json(self.plan),
             "queries": {name: query.sql for name, query in self.queries.items()},
             "choices": {name: asked.to_json() for name, asked in self.choices.items()},
         }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], streams: Mapping[str, StreamSchema], config: Config) -> JointPlan:
-        plan = GlobalPlan.from_json(stored["plan"])
+        plan = plan_from_json(stored["plan"])
         queries = {name: parse_query(name, sql, streams) for name, sql in stored["queries"].items()}
         choices = {name: PlanChoices.from_json(asked) for name, asked in stored["choices"].items()}
         return cls(plan, queries, choices, runnable(plan, queries, streams, config, choices))

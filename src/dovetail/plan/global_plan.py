@@ -27,11 +27,11 @@ CPU is milliseconds per second, memory is bytes, as in a `Budget`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isinf
-from typing import Any, NamedTuple, TypeAlias
+from math import inf
+from typing import NamedTuple, TypeAlias
 
 from dovetail.errors import PlanError, listed
 
@@ -51,28 +51,6 @@ class Load(NamedTuple):
 
 
 NO_LIMITS = Load(inf, inf)
-
-
-def quoted(name: str) -> str:
-    """A stream's or column's name as it stands in texts: in backticks unless it is a plain identifier, so that no two look alike."""
-    return name if name.isidentifier() else f"`{name.replace('`', '``')}`"
-
-
-def window_name(stream: str, *, settled: bool = False, scope: str = "") -> str:
-    """What a plan calls a stream's window.
-
-    `settled`: its tuples wait until their time is settled, as those of queries with count windows do. `scope`: the group of shards
-    that keeps it, if there are several.
-
-    >>> window_name("clicks"), window_name("clicks", settled=True, scope="shards 0 to 3")
-    ('clicks', 'clicks settled @shards 0 to 3')
-    """
-    return in_scope(quoted(stream) + " settled" * settled, scope)
-
-
-def in_scope(window: str, scope: str) -> str:
-    """What a plan calls the window of one group of shards."""
-    return f"{window} @{scope}" if scope else window
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,27 +210,6 @@ class GlobalPlan:
         """Whether it fits the budget that it was made for."""
         return self.load.fits(self.limits)
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON can hold it; see `from_json`."""
-        return {
-            **{name: [asdict(node) for node in getattr(self, name)] for name in _NODES},
-            "sources": {name: asdict(source) for name, source in self.sources.items()},
-            "strategy": self.strategy,
-            "query_order": self.query_order,
-            "limits": [None if isinf(limit) else limit for limit in self.limits],
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> GlobalPlan:
-        nodes = {name: tuple(_from_json(kind, node) for node in stored[name]) for name, kind in _NODES.items()}
-        return cls(
-            **nodes,
-            sources={name: _from_json(Source, source) for name, source in stored["sources"].items()},
-            strategy=stored["strategy"],
-            query_order=tuple(stored["query_order"]),
-            limits=Load(*(inf if limit is None else limit for limit in stored["limits"])),
-        )
-
     def answer(self, query: str) -> Answer:
         """Say where a query's results come from."""
         for answer in self.answers:
@@ -280,57 +237,6 @@ class GlobalPlan:
         """Give the nodes that serve more than one query."""
         return tuple(node for node in self.nodes.values() if len(node.queries) > 1)
 
-    def only(self, queries: Iterable[str]) -> GlobalPlan | None:
-        """Give the part that some of the queries need, with windows as large as they need them; loads are as planned.
-
-        None if there are no such queries.
-        """
-        wanted = set(queries)
-        answers = tuple(answer for answer in self.answers if answer.query in wanted)
-        if not answers:
-            return None
-        if len(answers) == len(self.answers):
-            return self
-        names = {answer.query for answer in answers}
-        needed = {node.id for name in names for node in self.below(name)}
-        joining: list[JoinNode | ResultNode] = [*self.joins, *self.results]
-        spans = {
-            node.id: {
-                source: max(answer.spans[source] for answer in answers if answer.query in node.queries)
-                for source in node.sources
-            }
-            for node in joining
-            if node.id in needed
-        }
-        read = {each.node for join in self.joins if join.id in needed for each in join.inputs}
-
-        def left(node: Any) -> Any:
-            return replace(node, queries=in_order(node.queries, names))
-
-        return replace(
-            self,
-            windows=tuple(
-                replace(
-                    left(node),
-                    span=max(s for join in self.joins if join.id in needed for s in self._spans(join, node, spans)),
-                )
-                for node in self.windows
-                if node.id in needed
-            ),
-            joins=tuple(replace(left(join), spans=spans[join.id]) for join in self.joins if join.id in needed),
-            results=tuple(
-                replace(left(result), spans=spans[result.id], stored=result.stored and result.id in read)
-                for result in self.results
-                if result.id in needed
-            ),
-            answers=answers,
-            query_order=in_order(self.query_order, names),
-        )
-
-    def _spans(self, join: JoinNode, window: WindowNode, spans: Mapping[str, Mapping[str, float]]) -> Iterator[float]:
-        """The windows that a join has on a stream."""
-        return (spans[join.id][source] for each in join.inputs if each.node == window.id for source in each.sources)
-
     def narrowed(self, query: str) -> Mapping[str, float]:
         """Give the sources whose window in a query is smaller than in the result that answers it: what is left to check."""
         answer = self.answer(query)
@@ -355,20 +261,6 @@ class GlobalPlan:
         node = self.nodes[self._result(result).join]
         assert isinstance(node, JoinNode)  # noqa: S101 - checked when the plan was made
         return node
-
-
-_NODES: Mapping[str, Any] = {"windows": WindowNode, "joins": JoinNode, "results": ResultNode, "answers": Answer}
-
-
-def _from_json(kind: Any, stored: Mapping[str, Any]) -> Any:
-    """A node, its lists as tuples again."""
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
-    if kind is JoinNode:
-        found["inputs"] = tuple(JoinInput(each["node"], tuple(each["sources"])) for each in stored["inputs"])
-        found["orders"] = tuple(map(tuple, stored["orders"]))
-    if "load" in found:
-        found["load"] = Load(*found["load"])
-    return kind(**found)
 
 
 # -- what a plan must be ------------------------------------------------------------------------------------------------------------

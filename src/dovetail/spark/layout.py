@@ -22,7 +22,7 @@ from dovetail.optimizer.planner import PlanChoices
 from dovetail.optimizer.replan import Replanner
 from dovetail.optimizer.units import UnitCosts
 from dovetail.partition import Grid, dimensions_of, divide
-from dovetail.plan.global_plan import window_name
+from dovetail.plan.names import window_name
 from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.expressions import Expression, rename_alias
 from dovetail.query.model import JoinQuery, Key

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from dovetail.plan.global_plan import in_scope
+from dovetail.plan.names import in_scope
 from dovetail.spark.layout import Layout
 from dovetail.spark.stages import METRICS
 

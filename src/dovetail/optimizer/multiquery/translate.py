@@ -21,7 +21,8 @@ from collections.abc import Mapping
 
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.multiquery.named import NamedGraph, NamedPredicate
-from dovetail.plan.global_plan import Source, quoted, window_name
+from dovetail.plan.global_plan import Source
+from dovetail.plan.names import quoted, window_name
 from dovetail.query.expressions import Call, Column, Expression, Literal, aliases
 from dovetail.query.model import CountWindow, JoinQuery, StreamRef
 
