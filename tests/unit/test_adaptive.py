@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import dovetail as dt
 from dovetail.engine.arena import MappedArena
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest
+from dovetail.engine.watch import Watch
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner, measured_graph
 from dovetail.plan.nodes import QueryPlan
@@ -125,6 +127,21 @@ def test_orders_do_not_flap() -> None:
         })  # fmt: skip
     metrics: Any = session.metrics()["queries"]["q"]
     assert all(change["batch"] < 10 for change in metrics["changes"])
+
+
+def test_a_probe_that_two_paths_make_is_one_probe() -> None:
+    """Of one batch, the first stream meets windows without the others' new tuples and the last one meets all of them, so what two
+    paths find with the same probe may differ by more than a drift does."""
+
+    def path(order: str, matches: int) -> Any:
+        counted = [[100, 0, 1000, 0], [1000, 0, 1000, 50_000], [1000, 0, matches, 50_000]]
+        return SimpleNamespace(path=SimpleNamespace(order=tuple(order)), since_last=lambda: counted)
+
+    watch = Watch()
+    runners = {"a": path("acb", 500), "c": path("cab", 1500)}
+    considered = [look for look in range(32) if watch.look(runners, 1_000_000 * look)]
+    assert considered == [0, 1, 3, 7, 15, 31]
+    assert watch.found[frozenset("ac"), "b"].selectivity == pytest.approx(2000 / 100_000)
 
 
 # -- fitting ----------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ probe's selectivity leaves the range it had at the last look.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -86,7 +86,7 @@ class Watch:
         self.found = {
             step: replace(found, age=found.age + 1) for step, found in self.found.items() if found.age < OLDEST
         }
-        drifted = False
+        newer: dict[Step, Found] = {}
         for driver, runner in runners.items():
             new = runner.since_last()
             if not new[0][2]:
@@ -94,7 +94,9 @@ class Watch:
             rate = new[0][2] / (seconds or 1.0)
             self.rates[driver] = (self.rates[driver] + rate) / 2 if driver in self.rates else rate
             self._note_change(driver, sum(counted[2] for counted in new[1:]) / new[0][2])
-            drifted |= self._note_steps(runner.path.order, new)
+            for step, found in _steps(runner.path.order, new):
+                newer[step] = newer.get(step, Found()) + found
+        drifted = [step for step, found in newer.items() if self._drifts(step, found)]
         self._measure_sizes()
         self._skipped += 1
         if drifted or self._skipped >= self._patience:
@@ -104,19 +106,11 @@ class Watch:
             return True
         return False
 
-    def _note_steps(self, order: tuple[str, ...], new: list[list[int]]) -> bool:
-        drifted = False
-        for place in range(1, len(order)):
-            probes, _, matches, offered = new[place]
-            if not probes:
-                break
-            step = (frozenset(order[:place]), order[place])
-            newer = Found(probes, offered, matches)
-            self.found[step] = self.found.get(step, Found()).followed_by(newer, MEMORY)
-            before, after = self._settled.get(step), self.found[step].selectivity
-            if after and (not before or not before / DRIFT < after < before * DRIFT):
-                drifted = True
-        return drifted
+    def _drifts(self, step: Step, newer: Found) -> bool:
+        """Take note of what a probe has found, whatever the driver; say whether its selectivity left its range."""
+        self.found[step] = self.found.get(step, Found()).followed_by(newer, MEMORY)
+        before, after = self._settled.get(step), self.found[step].selectivity
+        return bool(after and (not before or not before / DRIFT < after < before * DRIFT))
 
     def _measure_sizes(self) -> None:
         """The rows that probes met in each window, on average over the recent ones."""
@@ -168,3 +162,12 @@ class Watch:
         watch.changes = [Change.from_json(change) for change in stored["changes"]]
         watch._unmeasured = dict(stored["unmeasured"])
         return watch
+
+
+def _steps(order: tuple[str, ...], counted: list[list[int]]) -> Iterator[tuple[Step, Found]]:
+    """What was found along a path, as far as anything came."""
+    for place in range(1, len(order)):
+        probes, _, matches, offered = counted[place]
+        if not probes:
+            return
+        yield (frozenset(order[:place]), order[place]), Found(probes, offered, matches)

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from dovetail.optimizer.graph import JoinGraph, Pair, components, counts_from_edges
+from dovetail.plan.statistics import Measured
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, StreamRef
 from dovetail.schema import StreamSchema
 
@@ -30,11 +31,21 @@ MICROS_PER_SECOND = 1_000_000
 
 
 def join_graph(
-    query: JoinQuery, streams: Mapping[str, StreamSchema], hints: Mapping[frozenset[str], float]
+    query: JoinQuery,
+    streams: Mapping[str, StreamSchema],
+    hints: Mapping[frozenset[str], float],
+    measured: Measured | None = None,
 ) -> JoinGraph:
-    """The graph of a query, from declared rates and the user's selectivity hints (by pair of aliases)."""
+    """The graph of a query, from declared rates and the user's selectivity hints (by pair of aliases).
+
+    With `measured` rates and the sizes of windows are as measured; it has the sizes of all aliases.
+    """
     rates = {ref.alias: streams[ref.stream].rate or DEFAULT_RATE for ref in query.refs}
-    windows = {ref.alias: _seconds(ref, rates[ref.alias]) for ref in query.refs}
+    if measured is None:
+        windows = {ref.alias: _seconds(ref, rates[ref.alias]) for ref in query.refs}
+    else:
+        rates = {alias: measured.rates.get(alias) or rate for alias, rate in rates.items()}
+        windows = {alias: max(measured.sizes[alias], 1.0) / rate for alias, rate in rates.items()}
     classes = [tuple(dict.fromkeys(key.alias for key in group.keys)) for group in query.classes]
     classes = [group for group in classes if len(group) > 1]
     equal = {frozenset(pair) for group in classes for pair in combinations(group, 2)}

@@ -97,24 +97,8 @@ def measured_graph(
     for steps, rounds in ((old, 1), (new, _ROUNDS)):
         for _ in range(rounds):
             for step in sorted(steps, key=lambda step: (len(step[0]), sorted(step[0]), step[1])):
-                fitted.update(_scaled(_graph(query, streams, fitted, measured), step, trusted[step]))
-    return _graph(query, streams, fitted, measured)
-
-
-def _graph(
-    query: JoinQuery, streams: Mapping[str, StreamSchema], hints: Mapping[frozenset[str], float], measured: Measured
-) -> JoinGraph:
-    declared = join_graph(query, streams, hints)
-    rates = {alias: measured.rates.get(alias) or rate for alias, rate in declared.rates.items()}
-    windows = {alias: max(measured.sizes[alias], 1.0) / rates[alias] for alias in rates}
-    return JoinGraph(
-        rates,
-        declared.selectivities,
-        windows,
-        declared.distinct,
-        declared.classes or None,
-        conditions=declared.conditions,
-    )
+                fitted.update(_scaled(join_graph(query, streams, fitted, measured), step, trusted[step]))
+    return join_graph(query, streams, fitted, measured)
 
 
 def _scaled(graph: JoinGraph, step: Step, found: Found) -> dict[frozenset[str], float]:

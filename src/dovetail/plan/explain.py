@@ -9,6 +9,7 @@ from dovetail.config import Config
 from dovetail.errors import ConfigError
 from dovetail.plan.explain_global import describe_global, explain_global
 from dovetail.plan.global_plan import GlobalPlan
+from dovetail.plan.names import mermaid_text
 from dovetail.plan.nodes import ProbeStage, QueryPlan
 from dovetail.plan.steps import JoinStep, Taker
 from dovetail.query.expressions import Expression, map_columns
@@ -272,23 +273,19 @@ def _stage_text(stage: Mapping[str, Any]) -> str:
 def _mermaid(description: Mapping[str, Any]) -> str:
     lines = ["flowchart LR"]
     streams = {name: f"s{number}" for number, name in enumerate(description["streams"])}
-    lines += [f'  {node}[("{_quoted(name)}")]' for name, node in streams.items()]
+    lines += [f'  {node}[("{mermaid_text(name)}")]' for name, node in streams.items()]
     for number, (name, query) in enumerate(description["queries"].items()):
         node = f"q{number}"
-        lines += [f'  subgraph {node}["{_quoted(name)}"]', "    direction LR"]
+        lines += [f'  subgraph {node}["{mermaid_text(name)}"]', "    direction LR"]
         aliases = {alias: f"{node}a{place}" for place, alias in enumerate(query["inputs"])}
         lines += [
-            f'    {aliases[alias]}["{_quoted(alias)}<br/>{entry["window"]}"]'
+            f'    {aliases[alias]}["{mermaid_text(alias)}<br/>{entry["window"]}"]'
             for alias, entry in query["inputs"].items()
         ]
         lines += [f'    {node}out(["{len(query["output"])} columns"])']
         for driver, stages in query["paths"].items():
             order = " → ".join(stage["alias"] for stage in stages)
-            lines.append(f'    {aliases[driver]} -- "{_quoted(order)}" --> {node}out')
+            lines.append(f'    {aliases[driver]} -- "{mermaid_text(order)}" --> {node}out')
         lines.append("  end")
         lines += [f"  {streams[entry['stream']]} --> {aliases[alias]}" for alias, entry in query["inputs"].items()]
     return "\n".join(lines)
-
-
-def _quoted(text: str) -> str:
-    return text.replace('"', "#quot;")

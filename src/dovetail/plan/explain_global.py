@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from dovetail.errors import ConfigError
 from dovetail.plan.global_plan import GlobalPlan, JoinNode, Load, Node, ResultNode, WindowNode
+from dovetail.plan.names import mermaid_text
 
 Explanation: TypeAlias = str | dict[str, Any]
 FORMS = ("text", "dict", "mermaid")
@@ -243,7 +244,7 @@ def _mermaid(plan: GlobalPlan) -> str:
         lines += [f"  {ids[each.node]} --> {ids[join.id]}" for each in join.inputs]
         lines.append(f"  {ids[join.id]} --> {ids[result.id]}")
     for number, answer in enumerate(plan.answers):
-        lines.append(f'  q{number}{{{{"{_quoted(answer.query)}"}}}}')
+        lines.append(f'  q{number}{{{{"{mermaid_text(answer.query)}"}}}}')
         lines.append(f"  {ids[answer.result]} --> q{number}")
     shared = [ids[node.id] for node in plan.shared()]
     if shared:
@@ -253,13 +254,9 @@ def _mermaid(plan: GlobalPlan) -> str:
 
 def _label_lines(name: str, about: str, load: Load) -> str:
     parts = [
-        _quoted(name),
+        mermaid_text(name),
         about,
         cpu_text(load.cpu) if load.cpu else "",
         bytes_text(load.memory) if load.memory else "",
     ]
     return "<br/>".join(part for part in parts if part)
-
-
-def _quoted(text: str) -> str:
-    return text.replace('"', "#quot;")

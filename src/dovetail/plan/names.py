@@ -23,3 +23,8 @@ def window_name(stream: str, *, settled: bool = False, scope: str = "") -> str:
 def in_scope(window: str, scope: str) -> str:
     """What a plan calls the window of one group of shards."""
     return f"{window} @{scope}" if scope else window
+
+
+def mermaid_text(text: str) -> str:
+    """A text as it stands between quotes in a mermaid graph."""
+    return text.replace('"', "#quot;")

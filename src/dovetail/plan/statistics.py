@@ -26,12 +26,13 @@ class Found:
         """The share of pairs that matched; where none did, less than one match."""
         return max(self.matches, 0.5) / self.pairs if self.pairs else None
 
+    def __add__(self, other: Found) -> Found:
+        return Found(self.probes + other.probes, self.pairs + other.pairs, self.matches + other.matches)
+
     def followed_by(self, newer: Found, memory: float) -> Found:
         """The sum, with as much of the older part forgotten as the newer one fills of `memory` probes."""
         kept = max(0.0, 1.0 - newer.probes / memory)
-        return Found(
-            self.probes * kept + newer.probes, self.pairs * kept + newer.pairs, self.matches * kept + newer.matches
-        )
+        return Found(self.probes * kept, self.pairs * kept, self.matches * kept) + newer
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,8 @@ def session(
         # Spark starts workers with the `python3` of the PATH, which is another one whenever a virtual environment is not activated.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # or Spark warns of a host name that resolves to loopback
+        # The JVM and its workers: one heap for all threads, or each keeps what it once needed (0.1 GB in a JVM with two cores).
+        os.environ.setdefault("MALLOC_ARENA_MAX", "1")
         spark = SparkSession.builder.appName(name).config(map={**options}).getOrCreate()
     check(spark)
     return spark

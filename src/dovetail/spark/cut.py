@@ -23,6 +23,7 @@ from dovetail.engine.progress import Observed, partition_heads, too_far
 from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
 from dovetail.spark.layout import Layout, Placement, ShardGroup
+from dovetail.spark.memory import give_back
 from dovetail.spark.stages import CLOCK, UNPLACED
 
 _ARROW = pa.schema(
@@ -60,10 +61,13 @@ class Cut:
             if size > _LARGEST_PIECE:
                 yield self._pieces(pa.concat_tables(held))
                 held, size = [], 0
+                give_back()
         if size:
             yield self._pieces(pa.concat_tables(held))
+            held.clear()
         if self._seen.arrived:
             yield self._reports()
+        give_back()
 
     def _admit(self, batch: pa.RecordBatch) -> pa.Table:
         """The tuples whose time is usable, after a look at it."""

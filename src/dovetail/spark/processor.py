@@ -31,6 +31,7 @@ from dovetail.spark.cut import from_ipc
 from dovetail.spark.layout import Layout, ShardGroup, read_layout
 from dovetail.spark.live import LiveShard, live_root
 from dovetail.spark.log import Log, Manifest, SegmentMap, micros, since
+from dovetail.spark.memory import give_back
 from dovetail.spark.output import Output
 from dovetail.spark.stages import METRICS, UNPLACED
 from dovetail.spark.staging import Staging
@@ -56,6 +57,7 @@ def join_rows(
     with Output([name for name, _ in layout.queries], staged, shard) as output:
         metrics = worker.run(read_rows(rows), output.add)
     kept.update((worker.log.manifest.to_json(),))
+    give_back()
     reported = (METRICS, 0, json.dumps(metrics).encode())
     return pd.DataFrame([*output.rows, reported], columns=["query", "rows", "segment"])
 

@@ -7,7 +7,8 @@ largest of the queries served.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations, product
 
 import pyarrow as pa
@@ -64,37 +65,36 @@ def runnable(
     return RunnablePlan(tuple(steps), states, maker.known)
 
 
+@dataclass
 class _Maker:
     """Makes steps, one for each join."""
 
-    def __init__(
-        self,
-        plan: GlobalPlan,
-        queries: Mapping[str, JoinQuery],
-        streams: Mapping[str, StreamSchema],
-        config: Config,
-        choices: Mapping[str, PlanChoices],
-    ) -> None:
-        self._plan, self._queries, self._streams = plan, queries, streams
-        self._config, self._choices = config, choices
-        self._stored = {state.id for state in plan.states}
-        self.known: dict[str, PlanChoices] = {}
+    plan: GlobalPlan
+    queries: Mapping[str, JoinQuery]
+    streams: Mapping[str, StreamSchema]
+    config: Config
+    choices: Mapping[str, PlanChoices]
+    known: dict[str, PlanChoices] = field(default_factory=dict)
+
+    @cached_property
+    def stored(self) -> set[str]:
+        return {state.id for state in self.plan.states}
 
     def step(self, join: JoinNode) -> JoinStep:
-        answers = [answer.query for answer in self._plan.answers if answer.result == join.output]
-        takers = tuple(Taker(self._queries[name], _sources(self._plan, name)) for name in answers)
-        inputs = {each.node: each.sources for each in join.inputs if each.node in self._stored}
-        if not inputs and len(answers) == 1 and join.output not in self._stored:
-            choices = self.known[answers[0]] = self._choices.get(answers[0], PlanChoices())
-            return JoinStep.single(plan_query(takers[0].query, self._streams, self._config, choices))
+        answers = [answer.query for answer in self.plan.answers if answer.result == join.output]
+        takers = tuple(Taker(self.queries[name], _sources(self.plan, name)) for name in answers)
+        inputs = {each.node: each.sources for each in join.inputs if each.node in self.stored}
+        if not inputs and len(answers) == 1 and join.output not in self.stored:
+            choices = self.known[answers[0]] = self.choices.get(answers[0], PlanChoices())
+            return JoinStep.single(plan_query(takers[0].query, self.streams, self.config, choices))
         first = join.queries[0]
         flat = _restricted(
-            self._queries[first], _sources(self._plan, first), join, _windows(self._plan, join, self._queries)
+            self.queries[first], _sources(self.plan, first), join, _windows(self.plan, join, self.queries)
         )
-        state = join.output if join.output in self._stored else None
+        state = join.output if join.output in self.stored else None
         if not inputs:
             choices = self.known[join.id] = self._over_sources(join)
-            return JoinStep(plan_query(flat, self._streams, self._config, choices), flat, takers, state)
+            return JoinStep(plan_query(flat, self.streams, self.config, choices), flat, takers, state)
         collapse = _Collapse(flat, inputs)
         self.known[join.id] = PlanChoices(self._between(join))
         return JoinStep(self._paths(join, collapse.query), flat, takers, state, collapse.columns)
@@ -104,7 +104,7 @@ class _Maker:
         hints: dict[Pair, float] = {}
         orders: dict[str, list[str]] = {}
         for name in reversed(join.queries):
-            sources, choices = _sources(self._plan, name), self._choices.get(name, PlanChoices())
+            sources, choices = _sources(self.plan, name), self.choices.get(name, PlanChoices())
             inside = {alias for alias, source in sources.items() if source in join.sources}
             for pair, value in choices.hints.items():
                 if pair <= inside:
@@ -117,9 +117,9 @@ class _Maker:
     def _between(self, join: JoinNode) -> dict[Pair, float]:
         """For each two inputs that have to do with each other, the share of their pairs that match."""
         first = join.queries[0]
-        hints = self._choices.get(first, PlanChoices()).hints
-        graph = join_graph(self._queries[first], self._streams, hints)
-        aliases = self._plan.answer(first).aliases
+        hints = self.choices.get(first, PlanChoices()).hints
+        graph = join_graph(self.queries[first], self.streams, hints)
+        aliases = self.plan.answer(first).aliases
         inputs = [(self._name(each), [aliases[source] for source in each.sources]) for each in join.inputs]
         related = graph.edges | set(graph.factors)
         found = {}
@@ -130,7 +130,7 @@ class _Maker:
         return found
 
     def _name(self, given: JoinInput) -> str:
-        return given.node if given.node in self._stored else given.sources[0]
+        return given.node if given.node in self.stored else given.sources[0]
 
     def _paths(self, join: JoinNode, query: JoinQuery) -> QueryPlan:
         names = [self._name(each) for each in join.inputs]
@@ -138,10 +138,10 @@ class _Maker:
             names[place]: (names[place], *(names[number] for number in order))
             for place, order in enumerate(join.orders)
         }
-        graph = join_graph(query, self._streams, self.known[join.id].hints)
-        access = access_rule(query, graph, self._config)
+        graph = join_graph(query, self.streams, self.known[join.id].hints)
+        access = access_rule(query, graph, self.config)
         paths = tuple(probe_path(query, alias, orders[alias], access) for alias in query.aliases)
-        return QueryPlan(query, paths, self._plan.strategy, estimate(graph, orders, objective(self._config)))
+        return QueryPlan(query, paths, self.plan.strategy, estimate(graph, orders, objective(self.config)))
 
 
 def _as_stream(state: ResultNode) -> StreamSchema:
