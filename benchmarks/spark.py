@@ -11,10 +11,10 @@ Runners, each in a process of its own:
 - `dovetail`: `dovetail.Session`;
 - `transport`: the same pipeline with the join replaced by nothing.
 
-Results of the first two go to Parquet files, all columns of all streams.
+Results go to Parquet files, all columns of all streams.
 
 Reported: tuples per second over all micro-batches but the first (start-up and compilation), the peak memory of the process tree, the
-state's rows and bytes. The slow runner reads fewer files; result counts are compared with DuckDB over the files it read.
+state's rows and bytes. The chains read fewer files; result counts are compared with DuckDB over the files it read.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -256,49 +257,51 @@ def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) ->
     }  # fmt: skip
 
 
-def measure(rows: int, files: int, native_files: int, only: list[str], workloads: list[str]) -> list[dict[str, Any]]:
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run everything; what is fast runs several times, in turns, because the machine's speed changes."""
     measured = []
-    for workload in workloads:
+    for workload in options.workloads.split(","):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "in"
-            write_input(folder, WORKLOADS[workload][0], files, rows)
-            for runner in only:
-                used = native_files if runner.startswith("native") else files
-                work = Path(name) / runner
-                command = [sys.executable, __file__, "--child", runner, workload, str(folder), str(used), str(work)]
-                console.print(f"  {workload}: {runner} ...", style="dim")
-                start = time.time()
-                output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                row = json.loads(output.strip().splitlines()[-1]) | {"total_seconds": time.time() - start}
-                if runner != "transport":
-                    expected = expected_results(folder, workload, used)
-                    assert row["results"] == expected, f"{runner} gave {row['results']} results, DuckDB {expected}"
-                measured.append(row)
-                shutil.rmtree(work, ignore_errors=True)
+            write_input(folder, WORKLOADS[workload][0], options.files, options.rows)
+            runners = options.only.split(",")
+            fast = [runner for runner in runners if not runner.startswith("native")]
+            for runner in runners + fast * (options.rounds - 1):
+                used = options.files if runner in fast else options.native_files
+                measured.append(measure_one(runner, workload, folder, used, Path(name) / "work"))
     return measured
 
 
+def measure_one(runner: str, workload: str, folder: Path, files: int, work: Path) -> dict[str, Any]:
+    """Run in a process of its own, and compare the number of results with DuckDB's."""
+    command = [sys.executable, __file__, "--child", runner, workload, str(folder), str(files), str(work)]
+    console.print(f"  {workload}: {runner} ...", style="dim")
+    start = time.time()
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    row: dict[str, Any] = json.loads(output.strip().splitlines()[-1]) | {"total_seconds": time.time() - start}
+    if runner != "transport":
+        expected = expected_results(folder, workload, files)
+        assert row["results"] == expected, f"{runner} gave {row['results']} results, DuckDB {expected}"
+    shutil.rmtree(work, ignore_errors=True)
+    return row
+
+
 def show(measured: list[dict[str, Any]]) -> None:
-    table = Table(
-        "workload",
-        "runner",
-        "tuples/s",
-        "to native",
-        "to transport",
-        "peak MB",
-        "state rows",
-        "state MB",
-        "results",
-        title="On Spark, local[2]",
-    )
-    rate = {(m["workload"], m["runner"]): m["tuples"] / m["seconds"] for m in measured if m["seconds"]}
+    headings = ("tuples/s", "to native", "to newest", "to transport", "peak MB", "state rows", "state MB", "results")
+    table = Table("workload", "runner", *headings, title="On Spark, local[2]; medians where there are several rounds")
+    rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for m in measured:
-        own = rate.get((m["workload"], m["runner"]), 0.0)
-        against = [rate.get((m["workload"], other)) for other in ("native", "transport")]
-        ratios = [f"{own / other:.2f}" if other else "" for other in against]
+        rounds.setdefault((m["workload"], m["runner"]), []).append(m)
+    rate = {key: median(m["tuples"] / m["seconds"] for m in own) for key, own in rounds.items() if own[0]["seconds"]}
+    for (workload, runner), own in rounds.items():
+        speed = rate.get((workload, runner), 0.0)
+        against = [rate.get((workload, other)) for other in ("native", "native-newest", "transport")]
+        ratios = [f"{speed / other:.2f}" if other else "" for other in against]
+        peak = median(m["peak_bytes"] for m in own)
+        last = own[-1]
         table.add_row(
-            m["workload"], m["runner"], f"{own:,.0f}", *ratios,
-            f"{m['peak_bytes'] / 1e6:,.0f}", f"{m['state_rows']:,}", f"{m['state_bytes'] / 1e6:,.0f}", f"{m['results']:,}",
+            workload, runner, f"{speed:,.0f}", *ratios, f"{peak / 1e6:,.0f}",
+            f"{last['state_rows']:,}", f"{last['state_bytes'] / 1e6:,.0f}", f"{last['results']:,}",
         )  # fmt: skip
     console.print(table)
 
@@ -312,12 +315,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000, help="tuples per stream and micro-batch")
     parser.add_argument("--files", type=int, default=6, help="micro-batches")
     parser.add_argument("--native-files", type=int, default=3, help="micro-batches of the native chain")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of what is not a native chain")
     parser.add_argument("--only", default="native-plain,native,native-newest,dovetail,transport")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     options = parser.parse_args()
-    measured = measure(
-        options.rows, options.files, options.native_files, options.only.split(","), options.workloads.split(",")
-    )
+    measured = measure(options)
     show(measured)
     engine.save("spark", measured)
 

@@ -35,6 +35,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
 _FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
 _LOOPBACK = "127.0.0.1"
+_YOUNG_PER_CORE = 32 * 1024  # kilobytes
 # What a worker imports, and how to install it. PySpark speaks to the state store in Protocol Buffers without asking for the package:
 # lacking it, the query ends with "driver worker exited unexpectedly (crashed)".
 _WORKER_NEEDS = {
@@ -100,10 +101,11 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         raise ConfigError(f"cores is {cores!r}; allowed: a number of at least 1, or '*' for all")
     if not re.fullmatch(r"[1-9]\d*[kmgt]b?", memory, re.IGNORECASE):
         raise ConfigError(f"memory is {memory!r}; allowed: a number with a unit, such as '512m' or '2g'")
+    used = _usable_cores() if cores == "*" else int(cores)
     return {
         "spark.master": f"local[{cores},{_FAILURES}]",
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:GCTimeRatio=9",
+        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:GCTimeRatio=9 -Xmn{_young(memory, used)}k",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.log.level": "ERROR",
@@ -118,7 +120,7 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         # Its variable would tell workers of the two stages apart: one pool serves both without it.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(_usable_cores() if cores == "*" else cores),
+        "spark.sql.shuffle.partitions": str(used),
         # State is what windows hold; checkpoints of 100 batches, looked through once a minute, would be many times that.
         "spark.sql.streaming.minBatchesToRetain": "5",
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
@@ -126,6 +128,12 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         PROVIDER: ROCKSDB,
         f"{_ROCKSDB}.changelogCheckpointing.enabled": "true",
     }
+
+
+def _young(memory: str, cores: int) -> int:
+    """Kilobytes of a heap for what has just been made: batches on their way, which die young. Java would take a third of the heap."""
+    amount, unit = re.findall(r"\d+|[kmgt]", memory.lower())
+    return min(_YOUNG_PER_CORE * cores, (int(amount) << 10 * "kmgt".index(unit)) // 3)
 
 
 def check(spark: SparkSession) -> None:

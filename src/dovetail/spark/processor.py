@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,10 @@ def join_rows(
     stored = kept.get() if kept.exists() else None
     state = Manifest.from_json(stored[0], layout.digest) if stored else Manifest(layout.digest)
     worker = Worker(layout, shard, Log(state, segments), LiveShard(live_root(run), shard))
+    batch = read_rows(rows)
+    give_back()
     with Output([name for name, _ in layout.queries], staged, shard) as output:
-        metrics = worker.run(read_rows(rows), output.add)
+        metrics = worker.run(batch, output.add)
     kept.update((worker.log.manifest.to_json(),))
     give_back()
     reported = (METRICS, 0, json.dumps(metrics).encode())
@@ -196,17 +199,22 @@ class Worker:
 
 
 def _on_time(schema: StreamSchema, segments: list[tuple[bytes, int]], watermark: int) -> tuple[pa.Table, int]:
-    """The tuples that are not late, and how many of the others are counted in this shard."""
+    """The tuples that are not late, and how many of the others are counted in this shard.
+
+    Segments follow each other in event time, so that those of a stream in order need no sorting.
+    """
     kept, late = [], 0
     for content, firsts in segments:
         table = from_ipc(content)
         times = micros(table, schema.event_time).to_numpy()
-        if len(times) and times.min() < watermark:
+        first = int(times.min(initial=LATEST))
+        if first < watermark:
             behind = times < watermark
             late += int(np.count_nonzero(behind[:firsts]))
             table = table.filter(pa.array(~behind))
-        kept.append(table)
-    return pa.concat_tables(kept), late
+        kept.append((first, table))
+    kept.sort(key=itemgetter(0))
+    return pa.concat_tables([table for _, table in kept]), late
 
 
 def slices(tables: dict[str, pa.Table], streams: Mapping[str, StreamSchema]) -> list[tuple[int, dict[str, pa.Table]]]:
