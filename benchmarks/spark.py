@@ -239,7 +239,7 @@ def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) ->
         while not done.wait(0.3):
             peak[0] = max(peak[0], tree_memory(os.getpid()))
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     query.awaitTermination()
     done.set()
@@ -259,7 +259,7 @@ def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) ->
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Run everything; what is fast runs several times, in turns, because the machine's speed changes."""
-    measured = []
+    measured: list[dict[str, Any]] = []
     for workload in options.workloads.split(","):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "in"
@@ -269,6 +269,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             for runner in runners + fast * (options.rounds - 1):
                 used = options.files if runner in fast else options.native_files
                 measured.append(measure_one(runner, workload, folder, used, Path(name) / "work"))
+            engine.save("spark", measured)
     return measured
 
 
@@ -277,12 +278,17 @@ def measure_one(runner: str, workload: str, folder: Path, files: int, work: Path
     command = [sys.executable, __file__, "--child", runner, workload, str(folder), str(files), str(work)]
     console.print(f"  {workload}: {runner} ...", style="dim")
     start = time.time()
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    row: dict[str, Any] = json.loads(output.strip().splitlines()[-1]) | {"total_seconds": time.time() - start}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    shutil.rmtree(work, ignore_errors=True)
+    known = {"runner": runner, "workload": workload, "files": files, "total_seconds": time.time() - start}
+    if ended.returncode:
+        errors = [line for line in ended.stderr.splitlines() if "Error" in line] or ["no error was printed"]
+        console.print(f"  {workload}: {runner} failed: {errors[0][:200]}", style="red", markup=False)
+        return known | {"failed": errors[0]}
+    row: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1]) | known
     if runner != "transport":
         expected = expected_results(folder, workload, files)
         assert row["results"] == expected, f"{runner} gave {row['results']} results, DuckDB {expected}"
-    shutil.rmtree(work, ignore_errors=True)
     return row
 
 
@@ -291,6 +297,9 @@ def show(measured: list[dict[str, Any]]) -> None:
     table = Table("workload", "runner", *headings, title="On Spark, local[2]; medians where there are several rounds")
     rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for m in measured:
+        if "failed" in m:
+            table.add_row(m["workload"], m["runner"], "failed")
+            continue
         rounds.setdefault((m["workload"], m["runner"]), []).append(m)
     rate = {key: median(m["tuples"] / m["seconds"] for m in own) for key, own in rounds.items() if own[0]["seconds"]}
     for (workload, runner), own in rounds.items():
@@ -321,7 +330,6 @@ def main() -> None:
     options = parser.parse_args()
     measured = measure(options)
     show(measured)
-    engine.save("spark", measured)
 
 
 if __name__ == "__main__":
