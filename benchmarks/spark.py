@@ -14,7 +14,7 @@ Runners, each in a process of its own:
 Results go to Parquet files, all columns of all streams.
 
 Reported: tuples per second over all micro-batches but the first (start-up and compilation), the peak memory of the process tree, the
-state's rows and bytes. The chains read fewer files; result counts are compared with DuckDB over the files it read.
+state's rows and bytes. The chains read fewer files; result counts are compared with DuckDB over the files they read.
 """
 
 from __future__ import annotations

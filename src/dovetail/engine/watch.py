@@ -96,7 +96,9 @@ class Watch:
             self._note_change(driver, sum(counted[2] for counted in new[1:]) / new[0][2])
             for step, found in _steps(runner.path.order, new):
                 newer[step] = newer.get(step, Found()) + found
-        drifted = [step for step, found in newer.items() if self._drifts(step, found)]
+        drifted = False
+        for step, found in newer.items():
+            drifted |= self._note_step(step, found)
         self._measure_sizes()
         self._skipped += 1
         if drifted or self._skipped >= self._patience:
@@ -106,7 +108,7 @@ class Watch:
             return True
         return False
 
-    def _drifts(self, step: Step, newer: Found) -> bool:
+    def _note_step(self, step: Step, newer: Found) -> bool:
         """Take note of what a probe has found, whatever the driver; say whether its selectivity left its range."""
         self.found[step] = self.found.get(step, Found()).followed_by(newer, MEMORY)
         before, after = self._settled.get(step), self.found[step].selectivity
