@@ -18,7 +18,7 @@ from dovetail.schema import StreamSchema
 from dovetail.spark.cut import from_ipc
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import LiveShard
-from dovetail.spark.log import Log, Manifest
+from dovetail.spark.log import MANIFEST, Log
 from dovetail.spark.output import Output
 from dovetail.spark.processor import Worker, read_rows
 from dovetail.spark.stages import CLOCK, cutter
@@ -39,6 +39,11 @@ class Segments:
     def removeKey(self, key: tuple[int]) -> None:  # noqa: N802
         del self.content[key[0]]
 
+    @property
+    def manifest(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.content[MANIFEST])
+        return found
+
 
 def layout_of(
     streams: tuple[StreamSchema, ...], sql: Mapping[str, str], shards: int, config: Config | None = None
@@ -55,7 +60,7 @@ class Pipeline:
         self.text = layout.to_json()
         self.live = live
         self.rng = rng
-        self.states: dict[int, tuple[str | None, Segments]] = {n: (None, Segments()) for n in range(layout.total)}
+        self.states = {shard: Segments() for shard in range(layout.total)}
         self.rebuilt = self.calls = 0
         self.metrics: dict[int, Any] = {}
 
@@ -97,12 +102,11 @@ class Pipeline:
         return pd.concat(parts) if parts else pd.DataFrame(columns=columns)
 
     def _attempt(self, shard: int, frames: list[pd.DataFrame], *, commit: bool) -> tuple[list[Any], dict[str, Any]]:
-        text, segments = self.states[shard]
-        trial = copy.deepcopy(segments)
-        manifest = Manifest.from_json(text, self.layout.digest) if text else Manifest(self.layout.digest)
-        worker = Worker(self.layout, shard, Log(manifest, trial), LiveShard(self.live, shard))
+        trial = copy.deepcopy(self.states[shard])
+        worker = Worker(self.layout, shard, Log(trial, self.layout.digest), LiveShard(self.live, shard))
         with Output([name for name, _ in self.layout.queries], {}, shard) as output:
             metrics = worker.run(read_rows(iter(frames)), output.add)
         if commit:
-            self.states[shard] = (worker.log.manifest.to_json(), trial)
+            worker.log.save()
+            self.states[shard] = trial
         return output.rows, metrics

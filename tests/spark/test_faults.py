@@ -35,6 +35,7 @@ from dovetail.errors import StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
 from dovetail.spark.live import LiveShard, live_root
+from dovetail.spark.log import MANIFEST
 from dovetail.spark.sessions import RunningSession
 from dovetail.testing import Oracle, assert_same_rows
 
@@ -399,9 +400,8 @@ class Damaged:
         self.pipeline.live = self.folder / "another host"
 
     def state(self, shard: int) -> tuple[dict[str, Any], dict[int, bytes]]:
-        text, segments = self.pipeline.states[shard]
-        assert text is not None
-        return json.loads(text), segments.content
+        segments = self.pipeline.states[shard]
+        return segments.manifest, segments.content
 
     def live(self, shard: int) -> Path:
         return self.pipeline.live / str(shard) / str(self.state(shard)[0]["token"])
@@ -463,8 +463,8 @@ def test_a_damaged_segment_is_not_compacted_into_a_sound_one(tmp_path: Path, mon
 @pytest.mark.parametrize("version", [0, 2, None])
 def test_an_unknown_state_version_is_refused(tmp_path: Path, version: int | None) -> None:
     damaged = Damaged(tmp_path)
-    manifest, _ = damaged.state(1)
-    damaged.pipeline.states[1] = (json.dumps(manifest | {"version": version}), damaged.pipeline.states[1][1])
+    manifest, content = damaged.state(1)
+    content[MANIFEST] = json.dumps(manifest | {"version": version}).encode()
     with pytest.raises(StateError, match=f"state version {version}; this release reads version 1"):
         damaged.go_on(1)
 
@@ -534,8 +534,5 @@ def test_progress_is_exact_in_the_far_future(tmp_path: Path) -> None:
     time_ = 2**53 + 3
     row = pa.table([pa.array([time_], TIMESTAMP), [1], ["p"], [0.5]], schema=COLUMNS)
     pipeline.run(dict.fromkeys(STREAMS, row))
-    state = pipeline.states[0][0]
-    assert state is not None
-    assert {name: entry["head"] for name, entry in json.loads(state)["progress"].items()} == dict.fromkeys(
-        STREAMS, time_
-    )
+    progress = pipeline.states[0].manifest["progress"]
+    assert {name: entry["head"] for name, entry in progress.items()} == dict.fromkeys(STREAMS, time_)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -10,13 +9,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pipeline import Pipeline, layout_of
 
 import dovetail as dt
 from dovetail.query.sql import parse_query
-from dovetail.schema import StreamSchema, sql_type
+from dovetail.schema import TIMESTAMP, StreamSchema, sql_type
+from dovetail.spark import cut
+from dovetail.spark.stages import FRAME_BYTES, FRAME_ROWS, cutter
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 
 
@@ -134,9 +137,27 @@ def test_shards_are_rebuilt_from_their_log(seed: int, tmp_path: Path) -> None:
 def test_large_results_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.spark.output.LARGEST_RESULT", 500)
     monkeypatch.setattr("dovetail.spark.cut._LARGEST_PIECE", 500)
+    monkeypatch.setattr("dovetail.spark.cut._SENT_WITHOUT_FILLERS", 2000)
+    monkeypatch.setattr("dovetail.spark.cut.FRAME_BYTES", 1 << 20)
     for seed in range(8):
         rng = random.Random(3000 + seed)
         compare(spark_scenario(rng), 3, tmp_path / str(seed), rng)
+
+
+def test_frames_that_end_by_rows_are_not_too_large() -> None:
+    """Spark closes a frame after so many rows of a shard, however large they are."""
+    columns = pa.schema([("t", TIMESTAMP), ("k", pa.int64()), ("v", pa.string())])
+    streams = tuple(StreamSchema(name, columns, "t") for name in ("a", "b"))
+    layout = layout_of(streams, {"q": "SELECT a.v FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE a.k = b.k"}, 2)
+    few, text = 1000, "x" * 1000
+    piece = pa.record_batch([pa.array(range(few), TIMESTAMP), pa.array(range(few)), [text] * few], schema=columns)
+    rows = pa.Table.from_batches(cutter(layout.to_json(), 0, [0, 1])(iter([piece] * 300)))
+    for shard in (0, 1):
+        sizes = pc.fill_null(pc.binary_length(rows.filter(pc.field("shard") == shard)["segment"]), 0).to_numpy()
+        frames = np.add.reduceat(sizes, range(0, len(sizes), FRAME_ROWS))
+        assert len(frames) > 2
+        assert max(frames) < FRAME_BYTES + 2 * cut._SENT_WITHOUT_FILLERS
+    assert np.count_nonzero(rows["segment"].is_valid()) < len(rows) < 300 * few / 4
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -151,9 +172,9 @@ def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.Monk
     for seed in range(8):
         rng = random.Random(4000 + seed)
         pipeline = compare(spark_scenario(rng, pushes=6), 2, tmp_path / str(seed), rng, lose=0.5)
-        for text, segments in pipeline.states.values():
-            held = [segment["stream"] for segment in json.loads(text or "{}").get("segments", [])]
-            assert len(held) == len(segments.content)
+        for segments in pipeline.states.values():
+            held = [segment["stream"] for segment in segments.manifest["segments"]]
+            assert len(held) == len(segments.content) - 1
             assert all(held.count(stream) <= 3 for stream in held)
 
 

@@ -28,11 +28,13 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError, listed
+from dovetail.spark.stages import FRAME_ROWS
 
 OLDEST = (4, 3)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
 _LOOPBACK = "127.0.0.1"
 _YOUNG_PER_CORE = 32 * 1024  # kilobytes
@@ -115,12 +117,20 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # Streaming turns it off for stateful queries, with a warning each; results of a batch are few and large.
         "spark.sql.adaptive.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        # Each broadcast, of which a micro-batch has several, begins with a buffer of this size; 4 MB if it is not set.
+        "spark.broadcast.blockSize": "256k",
+        # See `Cut._fillers`.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(FRAME_ROWS),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Its variable would tell workers of the two stages apart: one pool serves both without it.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+        # A file up to this size is read by one task: a part without a row group of its own would be a task that reads nothing.
+        "spark.sql.files.openCostInBytes": "16m",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(used),
+        # The default starts ten processes (`chmod`, `readlink`) for each new file of a checkpoint on a local disk.
+        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
         # State is what windows hold; checkpoints of 100 batches, looked through once a minute, would be many times that.
         "spark.sql.streaming.minBatchesToRetain": "5",
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",

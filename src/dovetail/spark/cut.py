@@ -9,6 +9,7 @@ raising would replay it for ever.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -24,7 +25,7 @@ from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
 from dovetail.spark.layout import Layout, Placement, ShardGroup
 from dovetail.spark.memory import give_back
-from dovetail.spark.stages import CLOCK, UNPLACED
+from dovetail.spark.stages import CLOCK, FRAME_BYTES, FRAME_ROWS, UNPLACED
 
 _ARROW = pa.schema(
     [
@@ -35,8 +36,9 @@ _ARROW = pa.schema(
         ("report", pa.string()),
     ]
 )
-_LARGEST_PIECE = 4 << 20
-"""Bytes of tuples that a task holds before it cuts them."""
+_LARGEST_PIECE = 1 << 20
+"""Bytes of tuples that a task holds before it cuts them. Spark copies a row several times, into buffers that fit the largest."""
+_SENT_WITHOUT_FILLERS = 8 << 20
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -51,6 +53,7 @@ class Cut:
         self._ids = shard_ids
         self._seen = Observed()
         self._now: int | None = None
+        self._sent: Counter[int] = Counter()
 
     def run(self, batches: Batches) -> Batches:
         held: list[pa.Table] = []
@@ -59,11 +62,10 @@ class Cut:
             held.append(self._admit(batch))
             size += held[-1].nbytes
             if size > _LARGEST_PIECE:
-                yield self._pieces(pa.concat_tables(held))
+                yield from self._pieces(pa.concat_tables(held))
                 held, size = [], 0
-                give_back()
         if size:
-            yield self._pieces(pa.concat_tables(held))
+            yield from self._pieces(pa.concat_tables(held))
             held.clear()
         if self._seen.arrived:
             yield self._reports()
@@ -105,7 +107,7 @@ class Cut:
         numbers: Int64Array = table.column(self._schema.event_time).cast(pa.int64()).to_numpy()
         return numbers
 
-    def _pieces(self, table: pa.Table) -> pa.RecordBatch:
+    def _pieces(self, table: pa.Table) -> Batches:
         table = table.combine_chunks()
         sent = np.zeros(table.num_rows, np.bool_)
         shards: list[int] = []
@@ -131,7 +133,20 @@ class Cut:
         content = pa.BinaryArray.from_buffers(
             pa.binary(), len(shards), [None, pa.py_buffer(np.array(offsets, np.int32)), sink.getvalue()]
         )
-        return self._rows(shards, firsts, content, reports)
+        yield self._rows(shards, firsts, content, reports)
+        for shard, (start, stop) in zip(shards, pairwise(offsets), strict=True):
+            self._sent[shard] += stop - start
+            if self._sent[shard] > _SENT_WITHOUT_FILLERS:
+                yield self._fillers(shard, self._sent.pop(shard))
+
+    def _fillers(self, shard: int, sent: int) -> pa.RecordBatch:
+        """Rows that end a shard's frame in time.
+
+        Spark's limit of a frame's bytes makes it add up what it has written after every tuple that the cut reads, which takes as long
+        as writing them; so `session` lifts it and leaves the limit of rows, which knows nothing of their size.
+        """
+        rows = FRAME_ROWS * sent // FRAME_BYTES
+        return self._rows([shard] * rows, [0] * rows, pa.nulls(rows, pa.binary()), [None] * rows)
 
     def _reports(self) -> pa.RecordBatch:
         """What this task observed, to every shard; only the first is given what must be counted once."""

@@ -30,8 +30,8 @@ from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
 Placement = tuple[Expression | str | None, ...]
-VERSION = 2
-"""Of how tuples are assigned to shards."""
+VERSION = 3
+"""Of how tuples are assigned to shards, and of where a shard keeps its state."""
 EVERYWHERE = "everywhere"
 """An axis along which a tuple goes to all parts."""
 

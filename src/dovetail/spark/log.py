@@ -1,6 +1,7 @@
 """A shard's state: the log of the tuples that its windows still need, and the manifest that says what is in it.
 
-Segments are Arrow IPC bytes under a number, the manifest is JSON. All else (indexes, flags, count windows) is derived,
+Both are in one map of Spark's, since each state that a shard declares costs every batch milliseconds: segments are Arrow IPC bytes
+under numbers from 0, the manifest is JSON under `MANIFEST`. All else (indexes, flags, count windows) is derived,
 so no change of plan invalidates a checkpoint. Segments are only ever read by the numbers that the manifest names, never by
 iterating over the map, whose iterator has been seen to end early without an error; a segment that is missing or whose digest
 differs is an error, never an empty window.
@@ -22,6 +23,7 @@ from dovetail.schema import StreamSchema
 from dovetail.spark.cut import from_ipc, to_ipc
 
 VERSION = 1
+MANIFEST = -1
 MOST_SEGMENTS = 8
 """Segments of a stream beyond which small ones are put together."""
 SMALL_BYTES = 1 << 20
@@ -83,9 +85,14 @@ class Manifest:
 class Log:
     """The segments of one shard, behind its manifest."""
 
-    def __init__(self, manifest: Manifest, segments: SegmentMap) -> None:
-        self.manifest = manifest
+    def __init__(self, segments: SegmentMap, layout: str) -> None:
         self._segments = segments
+        stored = segments.getValue((MANIFEST,))
+        self.manifest = Manifest.from_json(bytes(stored[0]).decode(), layout) if stored else Manifest(layout)
+
+    def save(self) -> None:
+        """Keep the manifest as it is now."""
+        self._segments.updateValue((MANIFEST,), (self.manifest.to_json().encode(),))
 
     def append(self, stream: StreamSchema, table: pa.Table) -> None:
         """Add tuples."""

@@ -31,7 +31,7 @@ from dovetail.schema import StreamSchema
 from dovetail.spark.cut import from_ipc
 from dovetail.spark.layout import Layout, ShardGroup, read_layout
 from dovetail.spark.live import LiveShard, live_root
-from dovetail.spark.log import Log, Manifest, SegmentMap, micros, since
+from dovetail.spark.log import Log, SegmentMap, micros, since
 from dovetail.spark.memory import give_back
 from dovetail.spark.output import Output
 from dovetail.spark.stages import METRICS, UNPLACED
@@ -45,21 +45,18 @@ def join_rows(
     layout_text: str,
     shard: int,
     rows: Iterator[pd.DataFrame],
-    kept: Any,
     segments: SegmentMap,
     run: str,
     staged: Mapping[int, Staging],
 ) -> pd.DataFrame:
-    """Join a micro-batch of a shard; the manifest is in Spark's value state `kept`."""
+    """Join a micro-batch of a shard."""
     layout = read_layout(layout_text)
-    stored = kept.get() if kept.exists() else None
-    state = Manifest.from_json(stored[0], layout.digest) if stored else Manifest(layout.digest)
-    worker = Worker(layout, shard, Log(state, segments), LiveShard(live_root(run), shard))
+    worker = Worker(layout, shard, Log(segments, layout.digest), LiveShard(live_root(run), shard))
     batch = read_rows(rows)
     give_back()
     with Output([name for name, _ in layout.queries], staged, shard) as output:
         metrics = worker.run(batch, output.add)
-    kept.update((worker.log.manifest.to_json(),))
+    worker.log.save()
     give_back()
     reported = (METRICS, 0, json.dumps(metrics).encode())
     return pd.DataFrame([*output.rows, reported], columns=["query", "rows", "segment"])
@@ -92,6 +89,8 @@ def read_rows(frames: Iterator[pd.DataFrame]) -> Batch:
         for stream, firsts, segment, report in zip(
             frame["stream"], frame["firsts"], frame["segment"], frame["report"], strict=True
         ):
+            if segment is None and report is None:
+                continue  # fills a frame
             if segment is None:
                 batch.observe(int(stream), json.loads(report))
             elif report == UNPLACED:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from dovetail.spark.staging import Staging
 
@@ -18,10 +19,15 @@ if TYPE_CHECKING:
 
 CUT_SCHEMA = "shard int, stream int, firsts bigint, segment binary, report string"
 """A row holds tuples (`segment`), the first so many of which no other shard counts, or what a task observed (`report`), or, with the
-report `UNPLACED`, the event times of tuples that no shard gets."""
+report `UNPLACED`, the event times of tuples that no shard gets. One that holds neither is there to be counted by Spark."""
 UNPLACED = "unplaced"
 CLOCK = "__dovetail_clock"
 """The column that carries the batch's own time, in microseconds, to streams that need it."""
+FRAME_ROWS, FRAME_BYTES = 10_000, 64 << 20
+"""How much Spark hands to Python at a time; see `Cut._fillers`."""
+_NUMBER = StructType([StructField("number", LongType())])
+_CONTENT = StructType([StructField("content", BinaryType())])
+"""As types, not as text, which each task would ask Spark to parse."""
 RESULT_SCHEMA = "query int, rows bigint, segment binary"
 METRICS = -1
 """The query number of a row that holds a shard's metrics as JSON."""
@@ -53,8 +59,7 @@ class ShardProcessor(StatefulProcessor):
         self._staged = dict(staged or {})
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._manifest = handle.getValueState("manifest", "json string")
-        self._segments = handle.getMapState("segments", "number bigint", "content binary")
+        self._segments = handle.getMapState("segments", _NUMBER, _CONTENT)
 
     def handleInputRows(  # noqa: N802 - Spark's name
         self,
@@ -65,7 +70,7 @@ class ShardProcessor(StatefulProcessor):
         from dovetail.spark.processor import join_rows  # noqa: PLC0415
 
         shard = self._shard_ids.index(key[0])
-        yield join_rows(self._layout, shard, rows, self._manifest, self._segments, self._run, self._staged)
+        yield join_rows(self._layout, shard, rows, self._segments, self._run, self._staged)
 
     def close(self) -> None:
         pass
