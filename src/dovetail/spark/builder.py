@@ -113,6 +113,8 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.log.level": "ERROR",
         "spark.python.daemon.module": "dovetail.spark.daemon",
         "spark.python.worker.reuse": "true",
+        # Nothing leaves this machine, and tuples do not shrink much.
+        "spark.shuffle.compress": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Streaming turns it off for stateful queries, with a warning each; results of a batch are few and large.
