@@ -38,6 +38,16 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 _FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
 _LOOPBACK = "127.0.0.1"
 _YOUNG_PER_CORE = 32 * 1024  # kilobytes
+# Four times Java's own thresholds: Spark's planner is large, and compiling it well took a fifth of two cores for the first minute.
+_COMPILE_LATER = " ".join(
+    f"-XX:Tier4{name}={4 * usual}"
+    for name, usual in {
+        "InvocationThreshold": 5000,
+        "MinInvocationThreshold": 600,
+        "CompileThreshold": 15000,
+        "BackEdgeThreshold": 40000,
+    }.items()
+)
 # What a worker imports, and how to install it. PySpark speaks to the state store in Protocol Buffers without asking for the package:
 # lacking it, the query ends with "driver worker exited unexpectedly (crashed)".
 _WORKER_NEEDS = {
@@ -107,7 +117,7 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
     return {
         "spark.master": f"local[{cores},{_FAILURES}]",
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:GCTimeRatio=9 -Xmn{_young(memory, used)}k",
+        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:GCTimeRatio=9 {_COMPILE_LATER} -Xmn{_young(memory, used)}k",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.log.level": "ERROR",
