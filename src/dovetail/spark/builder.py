@@ -38,7 +38,7 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 _FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
 _LOOPBACK = "127.0.0.1"
 _YOUNG_PER_CORE = 32 * 1024  # kilobytes
-# Four times Java's own thresholds: Spark's planner is large, and compiling it well took a fifth of two cores for the first minute.
+# Four times Java's own thresholds: optimizing took a sixth of the CPU of micro-batches 10 to 23.
 _COMPILE_LATER = " ".join(
     f"-XX:Tier4{name}={4 * usual}"
     for name, usual in {

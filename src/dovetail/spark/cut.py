@@ -143,7 +143,7 @@ class Cut:
         """Rows that end a shard's frame in time.
 
         Spark's limit of a frame's bytes makes it add up what it has written after every tuple that the cut reads, which takes as long
-        as writing them; so `session` lifts it and leaves the limit of rows, which knows nothing of their size.
+        as all else; so `session` lifts it and leaves the limit of rows, which knows nothing of their size.
         """
         rows = FRAME_ROWS * sent // FRAME_BYTES
         return self._rows([shard] * rows, [0] * rows, pa.nulls(rows, pa.binary()), [None] * rows)
