@@ -7,7 +7,8 @@ Runners, each in a process of its own:
 
 - `native`, `native-newest`: joins chained with `DataFrame.join`, watermarks and time bounds, one event time cast after the first join,
   as one must; with Spark's default and its newest format of join state; in the Spark session that Dovetail makes;
-- `native-plain`: the same in a session of Spark's own defaults (as many cores, partitions and as large a heap);
+- `native-plain`, `native-plain-newest`: the same in a session of Spark's own defaults (as many cores, partitions and as large a
+  heap), and with no more set than the newest format asks for;
 - `dovetail`: `dovetail.Session`;
 - `transport`: the same pipeline with the join replaced by nothing.
 
@@ -47,7 +48,7 @@ import engine
 SECONDS = engine.WINDOW_SECONDS
 DDL = "ts timestamp, k bigint, j bigint, v string"
 NEWEST_FORMAT = "4"
-console = Console(width=120)
+console = Console(width=140)
 WORKLOADS: dict[str, tuple[int, list[tuple[str, str]]]] = {
     "3-way": (3, [("k", "k"), ("k", "k")]),
     "5-way": (5, [("k", "k")] * 4),
@@ -216,19 +217,21 @@ def tree_memory(root: int) -> int:
     return total
 
 
-def plain_session() -> Any:
+def plain_session(conf: dict[str, str]) -> Any:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     options = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
-    return SparkSession.builder.master("local[2]").config(map={**options}).getOrCreate()
+    return SparkSession.builder.master("local[2]").config(map=options | conf).getOrCreate()
 
 
 def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) -> dict[str, Any]:
     """Run in this process; peak memory is watched by a thread."""
     from dovetail.spark import session  # noqa: PLC0415
+    from dovetail.spark.builder import PROVIDER, ROCKSDB  # noqa: PLC0415
 
-    version = {} if runner != "native-newest" else {"spark.sql.streaming.join.stateFormatVersion": NEWEST_FORMAT}
-    spark = plain_session() if runner == "native-plain" else session(2, memory="1g", conf=version)
+    newest = {"spark.sql.streaming.join.stateFormatVersion": NEWEST_FORMAT, PROVIDER: ROCKSDB}
+    conf = newest if runner.endswith("-newest") else {}
+    spark = plain_session(conf) if "-plain" in runner else session(2, memory="1g", conf=conf)
     if runner.startswith("native"):
         query, results = start_native(spark, folder, workload, files, work)
     else:
@@ -293,7 +296,9 @@ def measure_one(runner: str, workload: str, folder: Path, files: int, work: Path
 
 
 def show(measured: list[dict[str, Any]]) -> None:
-    headings = ("tuples/s", "to native", "to newest", "to transport", "peak MB", "state rows", "state MB", "results")
+    others = ("native", "native-newest", "native-plain-newest", "transport")
+    ratios_to = [f"to {other.removeprefix('native-').replace('-', ' ')}" for other in others]
+    headings = ("tuples/s", *ratios_to, "peak MB", "state rows", "state MB", "results")
     table = Table("workload", "runner", *headings, title="On Spark, local[2]; medians where there are several rounds")
     rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for m in measured:
@@ -304,7 +309,7 @@ def show(measured: list[dict[str, Any]]) -> None:
     rate = {key: median(m["tuples"] / m["seconds"] for m in own) for key, own in rounds.items() if own[0]["seconds"]}
     for (workload, runner), own in rounds.items():
         speed = rate.get((workload, runner), 0.0)
-        against = [rate.get((workload, other)) for other in ("native", "native-newest", "transport")]
+        against = [rate.get((workload, other)) for other in others]
         ratios = [f"{speed / other:.2f}" if other else "" for other in against]
         peak = median(m["peak_bytes"] for m in own)
         last = own[-1]
@@ -325,7 +330,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=12, help="micro-batches")
     parser.add_argument("--native-files", type=int, default=3, help="micro-batches of the native chain")
     parser.add_argument("--rounds", type=int, default=3, help="runs of what is not a native chain")
-    parser.add_argument("--only", default="native-plain,native,native-newest,dovetail,transport")
+    parser.add_argument("--only", default="native-plain,native-plain-newest,native,native-newest,dovetail,transport")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     options = parser.parse_args()
     measured = measure(options)

@@ -37,7 +37,7 @@ _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
 _LOOPBACK = "127.0.0.1"
-_YOUNG_PER_CORE = 32 * 1024  # kilobytes
+_YOUNG = 192 << 10  # kilobytes
 # Four times Java's own thresholds: optimizing took a sixth of the CPU of micro-batches 10 to 23.
 _COMPILE_LATER = " ".join(
     f"-XX:Tier4{name}={4 * usual}"
@@ -117,7 +117,7 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
     return {
         "spark.master": f"local[{cores},{_FAILURES}]",
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:GCTimeRatio=9 {_COMPILE_LATER} -Xmn{_young(memory, used)}k",
+        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:GCTimeRatio=9 {_COMPILE_LATER} -Xmn{_young(memory)}k",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.log.level": "ERROR",
@@ -127,6 +127,8 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.shuffle.compress": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Or a union of cut streams copies each of their large rows once more.
+        "spark.sql.codegen.wholeStage.union.enabled": "false",
         # Streaming turns it off for stateful queries, with a warning each; results of a batch are few and large.
         "spark.sql.adaptive.enabled": "false",
         # Each broadcast, of which a micro-batch has several, begins with a buffer of this size; 4 MB if it is not set.
@@ -152,10 +154,10 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
     }
 
 
-def _young(memory: str, cores: int) -> int:
+def _young(memory: str) -> int:
     """Kilobytes of a heap for what has just been made: batches on their way, which die young. Java would take a third of the heap."""
     amount, unit = re.findall(r"\d+|[kmgt]", memory.lower())
-    return min(_YOUNG_PER_CORE * cores, (int(amount) << 10 * "kmgt".index(unit)) // 3)
+    return min(_YOUNG, (int(amount) << 10 * "kmgt".index(unit)) // 3)
 
 
 def check(spark: SparkSession) -> None:
