@@ -221,7 +221,7 @@ def plain_session(conf: dict[str, str]) -> Any:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     options = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
-    return SparkSession.builder.master("local[2]").config(map=options | conf).getOrCreate()
+    return SparkSession.builder.master("local[2]").config(map={**options, **conf}).getOrCreate()
 
 
 def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) -> dict[str, Any]:
