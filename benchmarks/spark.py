@@ -327,7 +327,7 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description="Measure the pipeline on Spark beside Spark's own joins.")
     parser.add_argument("--rows", type=int, default=200_000, help="tuples per stream and micro-batch")
-    parser.add_argument("--files", type=int, default=12, help="micro-batches")
+    parser.add_argument("--files", type=int, default=30, help="micro-batches")
     parser.add_argument("--native-files", type=int, default=3, help="micro-batches of the native chain")
     parser.add_argument("--rounds", type=int, default=3, help="runs of what is not a native chain")
     parser.add_argument("--only", default="native-plain,native-plain-newest,native,native-newest,dovetail,transport")
