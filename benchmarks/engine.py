@@ -55,6 +55,7 @@ PEER_PUSHES = 1_000
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("v", pa.string())])
 
 Push = dict[str, pa.Table]
+STARTED = datetime.now(UTC)
 console = Console()
 
 
@@ -344,9 +345,10 @@ def surroundings() -> dict[str, Any]:
 
 
 def save(kind: str, content: list[Any]) -> None:
+    """Write what was measured so far; a process has one file of each kind."""
     folder = Path(__file__).resolve().parent / "results"
     folder.mkdir(exist_ok=True)
-    path = folder / f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
+    path = folder / f"{kind}-{STARTED:%Y%m%dT%H%M%SZ}.json"
     path.write_text(json.dumps({**surroundings(), "runs": content}, indent=1) + "\n", encoding="utf-8")
     console.print(f"written to benchmarks/results/{path.name}")
 

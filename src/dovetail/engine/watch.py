@@ -4,6 +4,9 @@ Probes are counted where they happen (`PathRunner`); this reads the counters now
 findings are forgotten as newer ones fill the memory, which is counted in probes and not in time: a busy query notices a drift within a
 batch, a quiet one is not led astray by three tuples. Looks become rarer while nothing changes, and at once frequent again when a
 probe's selectivity leaves the range it had at the last look.
+
+What an order really cost is remembered too. An estimate can promise the same gain again and again, from each of two orders to the
+other; an order that was tried and was no better is not tried again until the costs drift.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any, Protocol
 from dovetail.engine.probe import PathRunner
 from dovetail.engine.window_store import LONG_AGO
 from dovetail.plan.nodes import Access, QueryPlan
-from dovetail.plan.statistics import Change, Found, Measured, Step
+from dovetail.plan.statistics import Change, Cost, Found, Measured, Step
 
 MEMORY = 1000
 """Probes of one kind that are remembered."""
@@ -53,6 +56,7 @@ class Watch:
         self.found: dict[Step, Found] = {}
         self.rates: dict[str, float] = {}
         self.sizes: dict[str, float] = {}
+        self.tried: dict[str, dict[tuple[str, ...], Cost]] = {}
         self.changes: list[Change] = []
         self.fresh = 0
         """New tuples since the last look."""
@@ -83,9 +87,9 @@ class Watch:
         self.fresh = 0
         seconds = (time - self._time) / 1e6 if self._time is not None and time > self._time else None
         self._time = time
-        self.found = {
-            step: replace(found, age=found.age + 1) for step, found in self.found.items() if found.age < OLDEST
-        }
+        self.found = {step: found for step, found in self.found.items() if found.age < OLDEST}
+        for found in self.found.values():
+            found.age += 1
         newer: dict[Step, Found] = {}
         for driver, runner in runners.items():
             new = runner.since_last()
@@ -93,7 +97,9 @@ class Watch:
                 continue
             rate = new[0][2] / (seconds or 1.0)
             self.rates[driver] = (self.rates[driver] + rate) / 2 if driver in self.rates else rate
-            self._note_change(driver, sum(counted[2] for counted in new[1:]) / new[0][2])
+            cost = Cost(*(sum(counted[kind] for counted in new[1:]) / new[0][2] for kind in (2, 1)))
+            self._note_change(driver, cost.produced)
+            self._note_cost(driver, runner.path.order[1:], cost)
             for step, found in _steps(runner.path.order, new):
                 newer[step] = newer.get(step, Found()) + found
         drifted = False
@@ -113,6 +119,14 @@ class Watch:
         self.found[step] = self.found.get(step, Found()).followed_by(newer, MEMORY)
         before, after = self._settled.get(step), self.found[step].selectivity
         return bool(after and (not before or not before / DRIFT < after < before * DRIFT))
+
+    def _note_cost(self, driver: str, order: tuple[str, ...], cost: Cost) -> None:
+        """Take note of what an order costs; when that has drifted, what others cost once says nothing any more."""
+        before = self.tried.get(driver, {}).get(order, cost)
+        if not 1 / DRIFT < (1 + before.produced) / (1 + cost.produced) < DRIFT:
+            self.tried[driver] = {}
+            before = cost
+        self.tried.setdefault(driver, {})[order] = before.mean(cost)
 
     def _measure_sizes(self) -> None:
         """The rows that probes met in each window, on average over the recent ones."""
@@ -140,15 +154,16 @@ class Watch:
 
     @property
     def measured(self) -> Measured:
-        return Measured(self.rates, self.sizes, self.found)
+        return Measured(self.rates, self.sizes, self.found, self.tried)
 
     def to_json(self) -> dict[str, Any]:
         found = [
             [sorted(joined), alias, f.probes, f.pairs, f.matches, f.age] for (joined, alias), f in self.found.items()
         ]
         settled = [[sorted(joined), alias, value] for (joined, alias), value in self._settled.items()]
+        tried = [[driver, order, *cost] for driver, orders in self.tried.items() for order, cost in orders.items()]
         return {
-            "found": found, "settled": settled, "rates": self.rates, "sizes": self.sizes, "fresh": self.fresh,
+            "found": found, "settled": settled, "tried": tried, "rates": self.rates, "sizes": self.sizes, "fresh": self.fresh,
             "time": self._time, "ready_at": self._ready_at, "patience": self._patience, "skipped": self._skipped,
             "changes": [change.to_json() for change in self.changes], "unmeasured": self._unmeasured,
         }  # fmt: skip
@@ -158,6 +173,8 @@ class Watch:
         watch = cls()
         watch.found = {(frozenset(joined), alias): Found(*sums) for joined, alias, *sums in stored["found"]}
         watch._settled = {(frozenset(joined), alias): value for joined, alias, value in stored["settled"]}
+        for driver, order, *cost in stored["tried"]:
+            watch.tried.setdefault(driver, {})[tuple(order)] = Cost(*cost)
         watch.rates, watch.sizes, watch.fresh = dict(stored["rates"]), dict(stored["sizes"]), stored["fresh"]
         watch._time, watch._patience, watch._skipped = stored["time"], stored["patience"], stored["skipped"]
         watch._ready_at = stored["ready_at"]

@@ -7,7 +7,7 @@ first, because they leave nothing to share out; probes that are no longer made a
 
 An input's order is replaced only if the model expects the new one to be `GAIN` times cheaper, the first probe of each new tuple
 included, and if the saving counts in the whole query: estimates carry noise, and an order that changes to and fro costs indexes
-that are built for nothing.
+that are built for nothing. Where both orders were tried lately, what they cost then is asked as well.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ class Replanner:
         for driver, order in current.items():
             rate, saved = graph.rates[driver], now[driver] - then[driver]
             if driver in (choices.orders or {}) or saved <= least or now[driver] + rate <= GAIN * (then[driver] + rate):
+                continue
+            seen = measured.gain(driver, order, wanted[driver], aim)
+            if seen is not None and seen <= GAIN:
                 continue
             changes.append(Change(driver, order, wanted[driver], now[driver] / rate, then[driver] / rate))
         orders = {driver: (driver, *order) for driver, order in current.items()}

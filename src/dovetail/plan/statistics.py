@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 Step: TypeAlias = tuple[frozenset[str], str]
 """A probe: the aliases joined so far, and the alias whose window they meet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Found:
     """What probes of one kind have found."""
 
@@ -35,6 +35,21 @@ class Found:
         return Found(self.probes * kept, self.pairs * kept, self.matches * kept) + newer
 
 
+CostUnit: TypeAlias = Literal["produced", "comparisons"]
+
+
+class Cost(NamedTuple):
+    """What a path costs for each new tuple."""
+
+    produced: float
+    """Partial and final results."""
+    comparisons: float
+    """Tuples looked at."""
+
+    def mean(self, other: Cost) -> Cost:
+        return Cost((self.produced + other.produced) / 2, (self.comparisons + other.comparisons) / 2)
+
+
 @dataclass(frozen=True)
 class Measured:
     """A query's recent past."""
@@ -44,6 +59,16 @@ class Measured:
     sizes: Mapping[str, float]
     """Tuples in each alias's window."""
     found: Mapping[Step, Found]
+    tried: Mapping[str, Mapping[tuple[str, ...], Cost]] = field(default_factory=dict)
+    """By driver and order, the driver left out: the costs of paths, of those no longer taken as they were then."""
+
+    def gain(self, driver: str, before: tuple[str, ...], after: tuple[str, ...], unit: CostUnit) -> float | None:
+        """How many times cheaper the second order was, the new tuple itself counted in; None unless both were tried."""
+        tried = self.tried.get(driver, {})
+        if before not in tried or after not in tried:
+            return None
+        first, second = (getattr(tried[order], unit) for order in (before, after))
+        return float((1 + first) / (1 + second))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,14 +52,18 @@ def probe_hash(
     flags: UInt64Array,
     out: Int64Array,
 ) -> tuple[int, int, int, int]:
-    """Extend partial results by the rows of a hash chain whose code is the wanted one."""
+    """Extend partial results by the rows of a hash chain whose code is the wanted one.
+
+    Places are unsigned, which spares the test for a negative index, and a row is judged by one branch: few can be predicted.
+    """
     width = partial.shape[1]
     capacity = out.shape[0]
     shared_bounds = limits.shape[1] == 1
+    timed = window >= 0
     written = 0
     looked = 0
     for k in range(at, count):
-        code_k = wanted[k] if source < 0 else wanted[partial[k, source] - source_base]
+        code_k = wanted[k] if source < 0 else wanted[np.uint64(partial[k, source] - source_base)]
         low = partial[k, width - 2]
         high = partial[k, width - 1]
         d = 0 if shared_bounds else partial[k, driver] - first
@@ -68,26 +72,25 @@ def probe_hash(
         row = cursor
         cursor = -1
         if row < 0:
-            row = head[np.int64((code_k * GOLDEN) >> shift)]
+            row = head[(code_k * GOLDEN) >> shift]
         while row >= bottom:
-            place = row - base
+            place = np.uint64(row - base)
             if row < top:
                 looked += 1
-                if code[place] == code_k and (flags[place] & bit) != np.uint64(0):
-                    t = ts[place]
-                    end = t + window if window >= 0 else last[place]
-                    if end >= low:
-                        if t <= end and t <= high:
-                            if written == capacity:
-                                return written, k, row, looked - 1
-                            for column in range(width - 2):
-                                out[written, column] = partial[k, column]
-                            out[written, target] = row
-                            out[written, width - 2] = max(low, t)
-                            out[written, width - 1] = min(high, end)
-                            written += 1
-                    elif window >= 0 and prefix_max[place] + window < low:
-                        break
+                t = ts[place]
+                end = t + window if timed else last[place]
+                inside = (end >= low) & (t <= end) & (t <= high)
+                if inside & (code[place] == code_k) & ((flags[place] & bit) != np.uint64(0)):
+                    if written == capacity:
+                        return written, k, row, looked - 1
+                    for column in range(width - 2):
+                        out[written, column] = partial[k, column]
+                    out[written, target] = row
+                    out[written, width - 2] = max(low, t)
+                    out[written, width - 1] = min(high, end)
+                    written += 1
+                elif timed and prefix_max[place] + window < low:
+                    break
             row = following[place]
     return written, count, -1, looked
 
