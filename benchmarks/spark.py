@@ -24,6 +24,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,8 @@ import engine
 SECONDS = engine.WINDOW_SECONDS
 DDL = "ts timestamp, k bigint, j bigint, v string"
 NEWEST_FORMAT = "4"
+MOST_SECONDS = 900
+"""After which a run is given up: five streams of join state do not fit a heap of 1 GB, and Java collects garbage for ever."""
 console = Console(width=140)
 WORKLOADS: dict[str, tuple[int, list[tuple[str, str]]]] = {
     "3-way": (3, [("k", "k"), ("k", "k")]),
@@ -288,14 +291,19 @@ def measure_one(runner: str, workload: str, folder: Path, files: int, work: Path
     command = [sys.executable, __file__, "--child", runner, workload, str(folder), str(files), str(work)]
     console.print(f"  {workload}: {runner} ...", style="dim")
     start = time.time()
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0) as child:
+        try:
+            output, printed = child.communicate(timeout=MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            output, printed = "", f"TimeoutError: not done after {MOST_SECONDS // 60} minutes"
     shutil.rmtree(work, ignore_errors=True)
     known = {"runner": runner, "workload": workload, "files": files, "total_seconds": time.time() - start}
-    if ended.returncode:
-        errors = [line for line in ended.stderr.splitlines() if "Error" in line] or ["no error was printed"]
+    if child.returncode:
+        errors = [line for line in printed.splitlines() if "Error" in line] or ["no error was printed"]
         console.print(f"  {workload}: {runner} failed: {errors[0][:200]}", style="red", markup=False)
         return known | {"failed": errors[0]}
-    row: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1]) | known
+    row: dict[str, Any] = json.loads(output.strip().splitlines()[-1]) | known
     if runner != "transport":
         expected = expected_results(folder, workload, files)
         assert row["results"] == expected, f"{runner} gave {row['results']} results, DuckDB {expected}"

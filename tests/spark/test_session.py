@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ from dovetail.errors import ConfigError, StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.sinks import MemorySink
+from dovetail.spark.stages import FRAME_BYTES, ShardProcessor
 from dovetail.testing import Oracle, assert_same_rows
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("y", pa.string()), ("v", pa.float64()), ("d", pa.date32())])
@@ -263,6 +265,44 @@ def test_a_dataframe_of_one_query(spark: SparkSession, tmp_path: Path) -> None:
     query.awaitTermination()
     wanted = expected(pushes, {"chain": QUERIES["chain"]}).results_table("chain")
     assert_same_rows(spark.table("chain_results").toArrow().cast(wanted.schema), wanted)
+
+
+def test_a_large_micro_batch_comes_in_frames(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 160 MB for one shard in one micro-batch, no frame is much larger than 64."""
+    rows, size = 40_000, 4096
+    seen = tmp_path / "frames"
+
+    class Watched(ShardProcessor):
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+            def frames() -> Iterator[Any]:
+                for frame in rows:
+                    with seen.open("a") as file:
+                        file.write(f"{sum(len(segment) for segment in frame['segment'] if segment is not None)}\n")
+                    yield frame
+
+            yield from super().handleInputRows(key, frames(), timerValues)
+
+    monkeypatch.setattr("dovetail.spark.sessions.ShardProcessor", Watched)
+    columns = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("payload", pa.binary())])
+    content = np.random.default_rng(1).bytes(rows * size)
+    payloads = pa.array([content[place : place + size] for place in range(0, len(content), size)], pa.binary())
+    whole = pa.table([pa.array(np.arange(rows) * 1000, TIMESTAMP), np.arange(rows), payloads], schema=columns)
+    few = whole.take(pa.array(np.arange(0, rows, 1000)))
+    source = Source(spark, tmp_path / "in")
+    source.add([{"large": whole, "few": few}])
+    made = dt.Session(spark, shards=1)
+    for name in ("large", "few"):
+        made.stream(name, source.frame(name, columns), "ts")
+    made.query("q", "SELECT few.x, large.payload FROM few [RANGE 1 s], large [RANGE 1 s] WHERE few.x = large.x")
+    sink = dt.sinks.parquet(str(tmp_path / "out"))
+    made.start({"q": sink}, str(tmp_path / "checkpoint"), {"availableNow": True}).await_termination()
+    found = pq.read_table(tmp_path / "out", columns=["x", "payload"]).sort_by("x")
+    assert found.equals(few.select(["x", "payload"]))
+    frames = [int(line) for line in seen.read_text().split()]
+    assert sum(frames) > rows * size
+    assert max(frames) < 1.25 * FRAME_BYTES
 
 
 def test_refusals(spark: SparkSession, tmp_path: Path) -> None:

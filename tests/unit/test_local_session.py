@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from math import copysign
 from pathlib import Path
 from typing import Any
 
@@ -928,3 +929,22 @@ def test_explain_without_queries() -> None:
         "stream b: event time ts, lateness 1 s; used by no query",
     ]
     assert dt.LocalSession().explain() == "evaluation lazy, expiration lazy"
+
+
+def test_keys_that_are_equal_are_shown_as_each_stream_had_them() -> None:
+    columns = pa.schema([("ts", TS), ("k", pa.int64()), ("f", pa.float64()), ("n", pa.int32())])
+    session = dt.LocalSession()
+    for name in "ab":
+        session.stream(name, columns, "ts")
+    session.query(
+        "q",
+        "SELECT b.k, a.k AS ak, a.f, b.f AS bf, a.n, b.n + 1 AS bn, a.k + 1 AS more FROM a [RANGE 1 s], b [RANGE 1 s] "
+        "WHERE a.k = b.k AND a.f = b.f AND a.n = b.n + 1",
+    )
+    rows = {"a": [(0, 7, -0.0, 3)], "b": [(0, 7, 0.0, 2)]}
+    found = session.push(
+        {name: pa.table([list(c) for c in zip(*r, strict=True)], schema=columns) for name, r in rows.items()}
+    )
+    (row,) = found["q"].to_pylist()
+    assert row == {"k": 7, "ak": 7, "f": -0.0, "bf": 0.0, "n": 3, "bn": 3, "more": 8}
+    assert [copysign(1, row[name]) for name in ("f", "bf")] == [-1.0, 1.0]

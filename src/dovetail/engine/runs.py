@@ -23,6 +23,7 @@ from dovetail.engine.window_store import WindowStore
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import Cell, JoinStep, Taker
 from dovetail.query.expressions import Column, Expression
+from dovetail.query.model import JoinQuery
 
 Fresh: TypeAlias = Mapping[str, tuple[int, int]]
 """What is new in this turn: for each stream or stored sub-join its first new row, and the one after the last."""
@@ -91,6 +92,7 @@ class Collector:
         """Windows that are smaller than the step's."""
         self.compare_windows(windows)
         self._outputs = [self._output(output.expression) for output in taker.query.outputs]
+        self._same = _same_outputs(taker.query)
 
     def compare_windows(self, windows: Mapping[str, int]) -> None:
         """See which of the step's windows are too large for the query."""
@@ -130,17 +132,39 @@ class Collector:
             return self._stored(column).take(found.places(self._sources[column.alias])[span])
 
         try:
-            arrays = [
-                stored.take(found.places(source)[span])
-                if stored is not None
-                else evaluate(expression, resolve, span.stop - span.start)
-                for source, stored, expression in self._outputs
-            ]
+            arrays: list[pa.Array] = []
+            for number, (source, stored, expression) in enumerate(self._outputs):
+                if self._same[number] < number:
+                    arrays.append(arrays[self._same[number]])
+                elif stored is not None:
+                    arrays.append(stored.take(found.places(source)[span]))
+                else:
+                    arrays.append(evaluate(expression, resolve, span.stop - span.start))
         except OverflowError:
             middle = (span.start + span.stop) // 2
             halves = (slice(span.start, middle), slice(middle, span.stop))
             return [table for half in halves for table in self._tables(found, half)]
         return [pa.Table.from_arrays(arrays, schema=self.schema)]
+
+
+def _same_outputs(query: JoinQuery) -> list[int]:
+    """For each output the number of the first that holds the same in every result: keys, in the type that they are compared in.
+
+    Floats are left out: 0.0 equals -0.0.
+    """
+    first: dict[Expression | int, int] = {}
+    same = []
+    for number, output in enumerate(query.outputs):
+        expression = output.expression
+        classes = [
+            place
+            for place, group in enumerate(query.classes)
+            if group.type == expression.type
+            and not pa.types.is_floating(group.type)
+            and any(key.expression == expression for key in group.keys)
+        ]
+        same.append(first.setdefault(classes[0] if classes else expression, number))
+    return same
 
 
 class Driver:

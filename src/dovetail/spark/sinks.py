@@ -111,7 +111,7 @@ def memory() -> MemorySink:
 
 
 def call(function: Callable[[DataFrame, int], Any]) -> Sink:
-    """Call `function(results, batch_id)` for every batch."""
+    """Call `function(results, batch_id)` for every batch that has results."""
     return CallableSink(function)
 
 
