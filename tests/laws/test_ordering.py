@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail as dt
-from dovetail.optimizer.cost import OBJECTIVES, Objective
+from dovetail.optimizer.cost import OBJECTIVES
 from dovetail.optimizer.indexed import Prefix, members
 from dovetail.optimizer.ordering import METHODS, search
 from dovetail.optimizer.ordering.dmjoin import set_sizes
+from dovetail.plan.statistics import Objective
 
 SLACK = 1 + 1e-9
 objectives = st.sampled_from(OBJECTIVES)

@@ -17,13 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from typing import Literal, TypeAlias
 
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.indexed import Indexed
+from dovetail.plan.statistics import Objective
 
-Objective: TypeAlias = Literal["produced", "comparisons"]
 OBJECTIVES: tuple[Objective, ...] = ("produced", "comparisons")
 
 

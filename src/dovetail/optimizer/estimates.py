@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dovetail.optimizer.cost import Objective, path_cost
+from dovetail.optimizer.cost import path_cost
 from dovetail.optimizer.graph import JoinGraph
-from dovetail.plan.statistics import PathEstimate, PlanEstimate
+from dovetail.plan.statistics import Objective, PathEstimate, PlanEstimate
 
 
 def estimate(graph: JoinGraph, orders: Mapping[str, Sequence[str]], objective: Objective) -> PlanEstimate:

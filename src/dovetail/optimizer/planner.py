@@ -8,13 +8,13 @@ from typing import Any
 
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
-from dovetail.optimizer.cost import Objective
 from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.query_graph import join_graph
 from dovetail.plan.nodes import Access, QueryPlan
 from dovetail.plan.paths import AccessRule, probe_path
+from dovetail.plan.statistics import Objective
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 

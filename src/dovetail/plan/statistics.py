@@ -35,7 +35,8 @@ class Found:
         return Found(self.probes * kept, self.pairs * kept, self.matches * kept) + newer
 
 
-CostUnit: TypeAlias = Literal["produced", "comparisons"]
+Objective: TypeAlias = Literal["produced", "comparisons"]
+"""What a cost counts."""
 
 
 class Cost(NamedTuple):
@@ -62,12 +63,12 @@ class Measured:
     tried: Mapping[str, Mapping[tuple[str, ...], Cost]] = field(default_factory=dict)
     """By driver and order, the driver left out: the costs of paths, of those no longer taken as they were then."""
 
-    def gain(self, driver: str, before: tuple[str, ...], after: tuple[str, ...], unit: CostUnit) -> float | None:
+    def gain(self, driver: str, before: tuple[str, ...], after: tuple[str, ...], objective: Objective) -> float | None:
         """How many times cheaper the second order was, the new tuple itself counted in; None unless both were tried."""
         tried = self.tried.get(driver, {})
         if before not in tried or after not in tried:
             return None
-        first, second = (getattr(tried[order], unit) for order in (before, after))
+        first, second = (getattr(tried[order], objective) for order in (before, after))
         return float((1 + first) / (1 + second))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dovetail.errors import PlanError, listed
-from dovetail.optimizer.cost import OBJECTIVES, Objective
+from dovetail.optimizer.cost import OBJECTIVES
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.ordering.dmjoin import MOST, dmjoin
 from dovetail.optimizer.ordering.f_greedy import f_greedy
@@ -15,6 +15,7 @@ from dovetail.optimizer.ordering.q_aware import q_aware
 from dovetail.optimizer.ordering.task import Found, Loops, Task
 from dovetail.optimizer.ordering.treeopt import treeopt
 from dovetail.optimizer.ordering.weave import weave
+from dovetail.plan.statistics import Objective
 
 METHODS: Mapping[str, Callable[[Task], Found]] = {
     "f-greedy": f_greedy,
