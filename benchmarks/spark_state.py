@@ -82,7 +82,7 @@ def run_windows(source: Path, work: Path, windows: int) -> dict[str, Any]:
         del sizes[batch_id:]
         sizes.append(folder_bytes(work / "checkpoint" / "state"))
 
-    for upto in (1, FEW, windows):
+    for upto in (FEW, windows):
         release(source, work / "in", done, upto - done)
         running = declare(spark, work / "in", 2).start(
             {"q": dt.sinks.call(look)}, str(work / "checkpoint"), {"availableNow": True}

@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pipeline import Pipeline, layout_of
+from pipeline import Pipeline, Segments, layout_of
 
 import dovetail as dt
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema, sql_type
 from dovetail.spark import cut
+from dovetail.spark.log import MOST_SEGMENTS, Log
 from dovetail.spark.stages import FRAME_BYTES, FRAME_ROWS, cutter
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 
@@ -176,6 +177,27 @@ def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.Monk
             held = [segment["stream"] for segment in segments.manifest["segments"]]
             assert len(held) == len(segments.content) - 1
             assert all(held.count(stream) <= 3 for stream in held)
+
+
+def test_a_long_window_is_not_written_again_with_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.spark.log.SMALL_BYTES", 20_000)
+    stream = StreamSchema("s", pa.schema([("ts", TIMESTAMP)]), "ts")
+    segments = Segments()
+    log = Log(segments, "layout")
+    appended = 0
+    written = []
+    for batch in range(600):
+        table = pa.table({"ts": pa.array([batch] * 50, TIMESTAMP)})
+        before = {segment.number for segment in log.manifest.segments}
+        log.append(stream, table)
+        log.compact(stream, 0)
+        written.append(sum(s.size for s in log.manifest.segments if s.number not in before))
+        appended += table.num_rows
+    assert sum(len(table) for table in log.tables("s")) == appended
+    large = [segment for segment in log.manifest.segments if segment.size >= 20_000]
+    assert len(large) > MOST_SEGMENTS
+    assert len(log.manifest.segments) <= len(large) + MOST_SEGMENTS
+    assert sum(size > 2 * min(written) for size in written) <= len(written) / MOST_SEGMENTS
 
 
 def test_live_shards_are_found_again(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from dovetail.spark.cut import from_ipc, to_ipc
 VERSION = 1
 MANIFEST = -1
 MOST_SEGMENTS = 8
-"""Segments of a stream beyond which small ones are put together."""
+"""Small segments of a stream, beyond which they are put together."""
 SMALL_BYTES = 1 << 20
 
 
@@ -122,10 +122,10 @@ class Log:
         self.manifest.segments = kept
 
     def compact(self, stream: StreamSchema, oldest: int) -> None:
-        """Put small segments of a stream together when there are many, without what is older than `oldest`."""
+        """Put small segments of a stream together when there are too many, without what is older than `oldest`."""
         own = [segment for segment in self.manifest.segments if segment.stream == stream.name]
         small = [segment for segment in own if segment.size < SMALL_BYTES]
-        if len(own) <= MOST_SEGMENTS or len(small) < 2:
+        if len(small) <= MOST_SEGMENTS:
             return
         table = pa.concat_tables([self._read(segment) for segment in small])
         for segment in small:
