@@ -81,7 +81,7 @@ class Collector:
 
     def __init__(self, taker: Taker, windows: Mapping[str, int], tuples: Mapping[str, Tuples], cell: Cell) -> None:
         self.query = taker.query
-        self.schema = taker.query.schema
+        self.nothing = taker.query.schema.empty_table()
         self.results = 0
         self.seconds = 0.0
         self._tuples = tuples
@@ -144,7 +144,7 @@ class Collector:
             middle = (span.start + span.stop) // 2
             halves = (slice(span.start, middle), slice(middle, span.stop))
             return [table for half in halves for table in self._tables(found, half)]
-        return [pa.Table.from_arrays(arrays, schema=self.schema)]
+        return [pa.Table.from_arrays(arrays, schema=self.nothing.schema)]
 
 
 def _same_outputs(query: JoinQuery) -> list[int]:

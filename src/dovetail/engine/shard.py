@@ -255,4 +255,4 @@ def _run_metrics(run: JoinRun) -> dict[str, object]:
 def _whole(collector: Collector, tables: list[pa.Table]) -> pa.Table:
     if len(tables) == 1:
         return tables[0]
-    return pa.concat_tables(tables) if tables else collector.schema.empty_table()
+    return pa.concat_tables(tables) if tables else collector.nothing
