@@ -14,8 +14,9 @@ Runners, each in a process of its own:
 
 Results go to Parquet files, all columns of all streams.
 
-Reported: tuples per second over all micro-batches but the first (start-up and compilation), the peak memory of the process tree, looked
-at every second, the state's rows and bytes. The chains read fewer files; result counts are compared with DuckDB over the files they read.
+Reported: tuples per second over all micro-batches but the first (start-up and compilation), the peak memory of the process tree, of
+which a sample is taken every second, the state's rows and bytes. The chains read fewer files; result counts are compared with DuckDB
+over the files they read.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ NEWEST_FORMAT = "4"
 MOST_SECONDS = 900
 """After which a run is given up: five streams of join state do not fit a heap of 1 GB, and Java collects garbage for ever."""
 WATCH_SECONDS = 1.0
-"""Between two looks at memory. A look takes 30 ms: three of them in a second took 5 % of two cores, and more from who leaves none idle."""
+"""Between two samples of memory. Three in a second took 5 % of two cores, most of it from runners that leave no core idle."""
 console = Console(width=140)
 WORKLOADS: dict[str, tuple[int, list[tuple[str, str]]]] = {
     "3-way": (3, [("k", "k"), ("k", "k")]),
