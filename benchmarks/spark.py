@@ -54,7 +54,7 @@ NEWEST_FORMAT = "4"
 MOST_SECONDS = 900
 """After which a run is given up: five streams of join state do not fit a heap of 1 GB, and Java collects garbage for ever."""
 WATCH_SECONDS = 1.0
-"""Between two samples of memory. Three in a second took 5 % of two cores, most of it from runners that leave no core idle."""
+"""Between two samples of memory. Three in a second took 5 % of two cores."""
 console = Console(width=140)
 WORKLOADS: dict[str, tuple[int, list[tuple[str, str]]]] = {
     "3-way": (3, [("k", "k"), ("k", "k")]),
