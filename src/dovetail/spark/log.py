@@ -123,8 +123,7 @@ class Log:
 
     def compact(self, stream: StreamSchema, oldest: int) -> None:
         """Put small segments of a stream together when there are too many, without what is older than `oldest`."""
-        own = [segment for segment in self.manifest.segments if segment.stream == stream.name]
-        small = [segment for segment in own if segment.size < SMALL_BYTES]
+        small = [s for s in self.manifest.segments if s.stream == stream.name and s.size < SMALL_BYTES]
         if len(small) <= MOST_SEGMENTS:
             return
         table = pa.concat_tables([self._read(segment) for segment in small])
