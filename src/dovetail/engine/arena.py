@@ -18,6 +18,10 @@ from numpy.typing import DTypeLike
 from dovetail._typing import Array
 from dovetail.errors import StateError
 
+_AT_ONCE = 1 << 20
+"""Bytes up to which an array is mapped with all its pages at once: most will be touched, and a fault for each costs more."""
+_POPULATE = getattr(mmap, "MAP_POPULATE", 0)
+
 
 class Arena(Protocol):
     """What a window store needs of its memory."""
@@ -65,12 +69,12 @@ class MappedArena:
         with path.open("w+b") as file:
             # Reserved, not only promised: writing to a mapped page that a full device cannot give would end the process.
             os.posix_fallocate(file.fileno(), 0, max(1, length) * np.dtype(dtype).itemsize)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype)[:length]
+            return np.frombuffer(_mapped(file.fileno()), dtype)[:length]
 
     def open(self, name: str, dtype: DTypeLike, length: int) -> Array:
         try:
             with self._path(name).open("r+b") as file:
-                array = np.frombuffer(mmap.mmap(file.fileno(), 0), dtype)
+                array = np.frombuffer(_mapped(file.fileno()), dtype)
         except FileNotFoundError:
             raise StateError(f"array {name!r} is missing from {self.directory}") from None
         except ValueError as error:
@@ -100,3 +104,8 @@ class MappedArena:
     def _path(self, name: str) -> Path:
         # Names hold users' column names, of any length and with any character; digests are good file names.
         return self.directory / blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def _mapped(file: int) -> mmap.mmap:
+    small = os.fstat(file).st_size <= _AT_ONCE
+    return mmap.mmap(file, 0, flags=mmap.MAP_SHARED | (_POPULATE if small else 0))

@@ -219,7 +219,9 @@ class JoinGroup:
         Streams go one after another, each seeing those before it; `together` inserts all of them first, which eager evaluation
         and count windows need. Joins that are run together have no stored inputs.
         """
-        found = {name: Matches(len(run.members)) for name, run in self.runs.items()}
+        found = {name: run.matches for name, run in self.runs.items()}
+        for matches in found.values():
+            matches.clear(self._config.stage_rows)
         if together:
             self._join_together(incoming, progress, found)
         else:

@@ -58,6 +58,12 @@ class Matches:
     def __len__(self) -> int:
         return self.count
 
+    def clear(self, most: int) -> None:
+        """Forget all, and give room back that is for more than `most`."""
+        self.count = 0
+        if self.rows.shape[1] > most:
+            self.rows = np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64)
+
     def reserve(self, count: int) -> None:
         """Make room for so many more."""
         needed = self.count + count

@@ -202,6 +202,8 @@ class JoinRun:
         self.collectors: dict[str, Collector] = {}
         self.state: StateStore | None = None
         """Where its matches are stored, if they are."""
+        self.matches = Matches(len(members))
+        """Those of the last batch: their room is used again."""
         self.watch = Watch()
         self.retired = [0, 0, 0]
         """What runners of replaced paths had counted: probes, rows looked at, matches."""

@@ -51,9 +51,10 @@ def plain_types(schema: pa.Schema) -> bool:
 def _format(schema: pa.Schema) -> dict[str, Any]:
     """How files are written: what costs a shard least, of what Spark and others read.
 
-    Results come as they are found: the least and the greatest text of a row group tell a reader nothing.
+    Results come as they are found, from keys of all values: the least and the greatest of a row group tell a reader something of
+    times only.
     """
-    compared = [field.name for field in schema if pa.types.is_primitive(field.type)]
+    compared = [field.name for field in schema if pa.types.is_timestamp(field.type)]
     return {
         "compression": "snappy", "use_dictionary": False, "store_schema": False, "write_statistics": compared,
         "data_page_version": "2.0", "write_batch_size": 1 << 16,
