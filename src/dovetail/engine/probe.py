@@ -45,10 +45,24 @@ class Bounds:
     floors: Int64Array
 
 
+class Scratch:
+    """Partial results between stages: a matrix for each depth, which the paths of a join use one after another."""
+
+    def __init__(self, aliases: int, most_rows: int) -> None:
+        self._most_rows = most_rows
+        self.stages = [np.empty((min(_FIRST_CAPACITY, most_rows), aliases + 2), np.int64) for _ in range(aliases)]
+
+    def grow(self, depth: int) -> None:
+        """Make a matrix longer; what it holds is lost."""
+        rows, width = self.stages[depth].shape
+        if rows < self._most_rows:
+            self.stages[depth] = np.empty((min(4 * rows, self._most_rows), width), np.int64)
+
+
 class PathRunner:
     """Carries out one `ProbePath`."""
 
-    def __init__(self, path: ProbePath, members: Mapping[str, Member], stage_rows: int) -> None:
+    def __init__(self, path: ProbePath, members: Mapping[str, Member], scratch: Scratch) -> None:
         self.path = path
         self.counts = [[0, 0, 0, 0] for _ in path.stages]
         """Per stage so far: partial results that came in, rows looked at, matches, rows that the window held for each."""
@@ -59,7 +73,8 @@ class PathRunner:
         """Partial and final results per new tuple, between the last two looks."""
         self._noted = [[0, 0, 0, 0] for _ in path.stages]
         self._members = members
-        self._searches = [_Search(path, depth, members, stage_rows) for depth in range(len(path.stages))]
+        self._scratch = scratch
+        self._searches = [_Search(path, depth, members) for depth in range(len(path.stages))]
         self._verify = Verifier(path, members)
         self._nothing = np.zeros((1, len(members) + 2), np.int64)
         self._nothing[0, -2:] = LONG_AGO, FOREVER
@@ -118,16 +133,17 @@ class PathRunner:
         at, cursor = 0, -1
         while at < count:
             began = perf_counter()
-            written, at, cursor, looked = search(partial, count, at, cursor, bounds)
+            out = self._scratch.stages[depth]
+            written, at, cursor, looked = search(partial, count, at, cursor, bounds, out)
             if search.stage.conditions:
-                written = self._satisfying(search.stage, search.out, written)
+                written = self._satisfying(search.stage, out, written)
             self.seconds[depth] += perf_counter() - began
             counts[1] += looked
             counts[2] += written
             if written:
-                self._stage(depth + 1, search.out, written, bounds, matches)
+                self._stage(depth + 1, out, written, bounds, matches)
             if at < count:
-                search.grow()
+                self._scratch.grow(depth)
 
     def _satisfying(self, stage: ProbeStage, partial: Int64Array, count: int) -> int:
         for condition in stage.conditions:
@@ -145,9 +161,9 @@ class PathRunner:
 
 
 class _Search:
-    """One stage at run time: its window, where the codes to look for come from, and scratch for its output."""
+    """One stage at run time: its window, and where the codes to look for come from."""
 
-    def __init__(self, path: ProbePath, depth: int, members: Mapping[str, Member], stage_rows: int) -> None:
+    def __init__(self, path: ProbePath, depth: int, members: Mapping[str, Member]) -> None:
         self.stage = stage = path.stages[depth]
         member = members[stage.alias]
         self._rows, self._place, self._span, self._bit = member.store.rows, member.place, member.span, member.bit
@@ -162,17 +178,10 @@ class _Search:
         self._wanted: tuple[UInt64Array, int, int] = (_NO_CODES, -1, 0)
         self._window: tuple[Any, ...] = ()
         self._versions = (-1, -1)
-        self._most_rows = stage_rows
-        self.out = np.empty((min(_FIRST_CAPACITY, stage_rows), len(members) + 2), np.int64)
 
     @property
     def rows_held(self) -> int:
         return len(self._rows)
-
-    def grow(self) -> None:
-        """Make the output longer for the next call."""
-        if len(self.out) < self._most_rows:
-            self.out = np.empty((min(4 * len(self.out), self._most_rows), self.out.shape[1]), np.int64)
 
     def _before_driver(self) -> tuple[Int64Array, Int64Array]:
         """Bounds while the driving tuple is not known yet: all rows there are."""
@@ -208,9 +217,9 @@ class _Search:
         return wanted
 
     def __call__(
-        self, partial: Int64Array, count: int, at: int, cursor: int, bounds: Bounds
+        self, partial: Int64Array, count: int, at: int, cursor: int, bounds: Bounds, out: Int64Array
     ) -> tuple[int, int, int, int]:
-        """Fill `out` from partial result `at`, row `cursor`, on; return as the kernels do."""
+        """Fill `out`, from partial result `at`, row `cursor`, on; return as the kernels do."""
         versions = self._versions
         if versions[0] != self._rows.version or (self._source is not None and versions[1] != self._source.version):
             self._refresh()
@@ -219,7 +228,7 @@ class _Search:
         if self.stage.access == "new":
             return _scan_new(
                 partial, count, at, cursor, *wanted, self._joined, bounds.limits, bounds.floors, bounds.first, bounds.stop,
-                *member, *self._window, self.out,
+                *member, *self._window, out,
             )  # fmt: skip
         limits, floors = (bounds.limits, bounds.floors) if self._started else self._before_driver()
         search = _probe_hash if self.stage.access == "hash" else _probe_scan
@@ -235,5 +244,5 @@ class _Search:
             bounds.first,
             *member,
             *self._window,
-            self.out,
+            out,
         )

@@ -16,7 +16,7 @@ from dovetail.engine.evaluate import evaluate
 from dovetail.engine.keys import coordinates
 from dovetail.engine.matches import Matches, Member
 from dovetail.engine.needs import stored_name
-from dovetail.engine.probe import Bounds, PathRunner
+from dovetail.engine.probe import Bounds, PathRunner, Scratch
 from dovetail.engine.states import StateStore
 from dovetail.engine.watch import Watch
 from dovetail.engine.window_store import WindowStore
@@ -207,14 +207,14 @@ class JoinRun:
         self.watch = Watch()
         self.retired = [0, 0, 0]
         """What runners of replaced paths had counted: probes, rows looked at, matches."""
-        self._stage_rows = stage_rows
+        self._scratch = Scratch(len(members), stage_rows)
         self.runners: dict[str, PathRunner] = {}
         self.drivers: list[Driver] = []
         self._make_runners(step.plan)
 
     def _make_runners(self, plan: QueryPlan) -> None:
         old = self.runners
-        self.runners = {path.driver: PathRunner(path, self.members, self._stage_rows) for path in plan.paths}
+        self.runners = {path.driver: PathRunner(path, self.members, self._scratch) for path in plan.paths}
         for driver, before in old.items():
             if self.runners[driver].path == before.path:
                 self.runners[driver] = before
