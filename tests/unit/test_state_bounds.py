@@ -282,3 +282,15 @@ def test_small_rewrites_against_the_oracle(monkeypatch: pytest.MonkeyPatch) -> N
         wanted = expected(parse_query(name, sql, catalog), schemas, pushes)
         assert_same_rows(pa.concat_tables(found[name]), wanted, name)
         assert wanted.num_rows > 5
+
+
+def test_the_room_that_one_large_batch_took_is_given_back() -> None:
+    session = started(PAIRS, dt.Config(stage_rows=2000))
+    same_key = tuples(np.random.default_rng(1), 150, keys=1)
+    assert len(session.push({"a": same_key, "b": same_key})["q"]) > 2000
+    room = session._engine.run_of("q").matches.rows
+    one = same_key.slice(149)
+    assert len(session.push({"a": one})["q"])
+    assert session._engine.run_of("q").matches.rows.nbytes < room.nbytes / 2
+    assert numbers([session.push({"a": one, "b": one})["q"]])
+    assert session._engine.run_of("q").matches.rows.shape[1] <= 2000
