@@ -60,6 +60,10 @@ class StateError(DovetailError, RuntimeError):
     """Stored state is missing, damaged, or of another layout or version."""
 
 
+class DovetailWarning(UserWarning):
+    """Something runs, but perhaps not as meant: results may be missing, and the message says which and why."""
+
+
 def underline(sql: str, start: int, end: int) -> str:
     """Give the line of `sql` that holds `start`, numbered, with carets under `start` to `end`."""
     line_start = sql.rfind("\n", 0, start) + 1
