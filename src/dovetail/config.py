@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import wraps
 from math import isfinite
+from typing import Any, TypeVar
 
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, listed
+
+_T = TypeVar("_T")
 
 JOINS = ("auto", "hash", "nested-loop", "hybrid")
 LOOPS = ("multi-way", "naive", "general")
@@ -20,6 +26,27 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
+def names_checked(kind: type[_T]) -> type[_T]:
+    """Let a dataclass of options refuse unknown names with a suggestion, where Python would only say that they are unexpected."""
+    make: Callable[..., None] = kind.__init__
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+
+    @wraps(make)
+    def checked(self: _T, *args: Any, **options: Any) -> None:
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            close = get_close_matches(unknown[0], known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else None
+            raise ConfigError(
+                f"{kind.__name__}({unknown[0]}=...): there is no such option; allowed: {listed(known)}", hint
+            )
+        make(self, *args, **options)
+
+    kind.__init__ = checked  # type: ignore[method-assign, assignment]
+    return kind
+
+
+@names_checked
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What the queries of a session may use together.
@@ -42,6 +69,7 @@ class Budget:
                 raise ConfigError(f"Budget({name}={value!r}): it must be a number above zero, or None for no limit")
 
 
+@names_checked
 @dataclass(frozen=True, slots=True)
 class Config:
     """How queries are run. Results never depend on it.
@@ -110,8 +138,10 @@ class Config:
                 f"evaluation is {self.evaluation!r}, nested_loop {self.nested_loop!r}",
                 "use strategy='mjoin' or 'auto'",
             )
-        if not isinstance(self.stage_rows, int) or self.stage_rows < 1:
+        if not isinstance(self.stage_rows, int) or isinstance(self.stage_rows, bool) or self.stage_rows < 1:
             raise ConfigError(f"Config(stage_rows={self.stage_rows!r}): it must be at least 1, and whole")
+        if not isinstance(self.adaptive, bool):
+            raise ConfigError.choice("Config(adaptive=...)", self.adaptive, (True, False))
 
     @property
     def can_store(self) -> bool:

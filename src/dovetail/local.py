@@ -10,21 +10,24 @@ results = session.push({"clicks": table})["pairs"]
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import reduce, wraps
 from math import isinf
+from threading import get_ident
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
 from dovetail.calibrate import units_for, units_of
 from dovetail.config import Budget, Config
-from dovetail.engine.intake import LATEST
-from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import read_snapshot, write_snapshot
+from dovetail.engine.progress import LATEST, Observed
+from dovetail.engine.shard import NO_WAY_BACK, ShardEngine
+from dovetail.engine.snapshot import StoredShard, read_snapshot, take_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
-from dovetail.errors import BudgetError, ConfigError, DovetailError, listed
+from dovetail.errors import BudgetError, ConfigError, DovetailWarning, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.joint import JointPlan, Together
 from dovetail.optimizer.multiquery import limits_of
@@ -36,6 +39,7 @@ from dovetail.plan.global_plan import Load
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import JoinStep
 from dovetail.query.catalog import Catalog
+from dovetail.query.durations import in_words
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
@@ -43,10 +47,47 @@ Orders = Mapping[str, Sequence[str]]
 SMALLEST = 1e-9
 """What is left of a budget that is used up."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOMENT = 0.001
+"""Seconds between two looks at whether the session is free."""
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Method = Callable[Concatenate["LocalSession", _P], _R]
+
+
+def _in_turn(method: _Method[_P, _R]) -> _Method[_P, _R]:
+    """Let calls from several threads take turns, each on a session that is whole.
+
+    Python lets an interrupt or another thread in where a function is called or returns and where a loop begins again, and nowhere
+    else. So a turn is taken and given back by assignment: a lock's `release` would let an interrupt in after the work was
+    declared finished, and results that nobody got would be taken for delivered.
+    """
+
+    @wraps(method)
+    def taking_turns(self: LocalSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        caller = get_ident()
+        while self._user is not None:
+            if self._user == caller:
+                raise StateError(
+                    f"{method.__name__}() was called while the session was at work for the same thread",
+                    "call it when the other call has returned, not from a signal handler or a filter for warnings",
+                )
+            clock.sleep(_MOMENT)
+        self._user = caller
+        try:
+            self._make_whole()
+            result = method(self, *args, **kwargs)
+        except BaseException:
+            self._user = None
+            raise
+        self._engine.unfinished = None
+        self._user = None
+        return result
+
+    return taking_turns
 
 
 class LocalSession:
-    """Declare streams, register queries, push batches, get results.
+    """Declare streams, register queries, push batches, get results. Calls from several threads take turns.
 
     Parameters
     ----------
@@ -78,6 +119,10 @@ class LocalSession:
         if config is not None and not isinstance(config, Config):
             raise ConfigError(f"LocalSession(config=...) is a {type(config).__name__}; expected a dovetail.Config")
         warm_up()
+        self._user: int | None = None
+        """The thread whose turn it is."""
+        self._warned: set[tuple[str, str]] = set()
+        """Of which stream what was said already."""
         self._budget = budget
         self._config = config or Config()
         self._catalog = Catalog()
@@ -98,6 +143,7 @@ class LocalSession:
         """What is known of each join."""
         self._replan = Replanner(self._inputs, self._config, self._asked)
         self._engine = ShardEngine(self._config, replan=self._replan)
+        self._engine.notice = self._notice
         for schema in self._catalog.streams.values():
             self._engine.add_stream(schema)
 
@@ -112,16 +158,46 @@ class LocalSession:
         """Start the queries that wait for the first batch."""
         if self._joint is None and self._catalog.queries and not self._engine.batches:
             joint = self._together().plan()
+            self._engine.unfinished = NO_WAY_BACK
             self._know(joint)
             self._engine.add_steps(joint.run.steps)
+            self._engine.unfinished = None
 
     def _know(self, joint: JointPlan) -> None:
         self._joint = joint
         self._inputs.update(joint.run.states)
         self._asked.update(joint.run.choices)
 
+    def _make_whole(self) -> None:
+        """After a call that was interrupted or ran out of memory: go back to before it, or refuse to go on."""
+        mark = self._engine.unfinished
+        if mark is None:
+            return
+        if not self._engine.batches:  # no batch has been joined: all that there is has been declared
+            self._wait()
+            return
+        if not self._engine.go_back(mark):
+            raise StateError(
+                "an earlier call was interrupted, or ran out of memory, while this session's windows were being changed",
+                "go on from a snapshot: dt.LocalSession.restore(blob), then push again what came after it",
+            )
+        whole = self._resumed(take_snapshot(self._engine, self._extra()))
+        kept = {"_user": self._user, "_warned": self._warned}
+        vars(self).update({**vars(whole), **kept})
+        self._engine.notice = self._notice
+
+    def _notice(self, schema: StreamSchema, seen: Observed) -> None:
+        """Say once of a stream that tuples are lost. Nothing has changed yet: where warnings are errors, the batch can come again."""
+        if seen.late and (schema.name, "late") not in self._warned:
+            self._warned.add((schema.name, "late"))
+            warnings.warn(late_text(schema, seen.late, seen.late_by), DovetailWarning, stacklevel=5)
+        if seen.refused and (schema.name, "refused") not in self._warned:
+            self._warned.add((schema.name, "refused"))
+            warnings.warn(refused_text(schema, seen.refused), DovetailWarning, stacklevel=5)
+
     # -- declarations -------------------------------------------------------------------------------------------------------
 
+    @_in_turn
     def stream(
         self,
         name: str,
@@ -158,7 +234,7 @@ class LocalSession:
         if not isinstance(schema, pa.Schema):
             raise ConfigError(
                 f"stream {name!r}: got a {type(schema).__name__} as schema; expected a pyarrow.Schema",
-                "for a table use table.schema",
+                _schema_hint(schema),
             )
         _check_name("stream", name)
         declared = self._catalog.declare_stream(
@@ -175,6 +251,7 @@ class LocalSession:
         self._joint = None
         self._make_engine()
 
+    @_in_turn
     def query(self, name: str, sql: str, probe_orders: Orders | None = None) -> None:
         """Register a query. It sees the tuples pushed from now on.
 
@@ -209,8 +286,8 @@ class LocalSession:
                 self._together().check()
             else:
                 self._together(newest).check()
-        except DovetailError:
-            self.drop_query(newest)
+        except BaseException:
+            self._drop(newest)
             raise
 
     def _add_alone(self, plan: QueryPlan, choices: PlanChoices) -> None:
@@ -232,6 +309,7 @@ class LocalSession:
                 load = alone.plan().plan.load
             except BudgetError as error:
                 raise BudgetError(f"running queries leave too little of the budget: {error}") from None
+        self._engine.unfinished = self._engine.mark()
         self._engine.add_query(plan)
         self._alone[name], self._asked[name] = load, choices
 
@@ -244,16 +322,22 @@ class LocalSession:
         cpu, memory = max(limits.cpu - used.cpu, SMALLEST), max(limits.memory - used.memory, SMALLEST)
         return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)
 
+    @_in_turn
     def drop_query(self, name: str) -> None:
         """Stop a query and free what only it needed."""
+        self._drop(name)
+
+    def _drop(self, name: str) -> None:
         self._catalog.drop_query(name)
         del self._choices[name], self._plans[name]
         if self._engine.batches:
+            self._engine.unfinished = NO_WAY_BACK
             self._engine.drop_query(name)
             self._alone.pop(name, None)
         else:
             self._wait()
 
+    @_in_turn
     def selectivity(self, condition: str, value: float) -> None:
         """Tell the planner which share of pairs meets a condition, e.g. `selectivity("i.ad_id = c.ad_id", 0.001)`.
 
@@ -263,10 +347,13 @@ class LocalSession:
 
     # -- data ---------------------------------------------------------------------------------------------------------------
 
+    @_in_turn
     def push(self, batch: Mapping[str, pa.Table], now: datetime | None = None) -> dict[str, pa.Table]:
         """Join one batch of tuples and return the results it completes, one table per query.
 
-        If anything is wrong with the batch an error says so and nothing has changed.
+        If anything is wrong with the batch an error says so and nothing has changed. After an interrupt, or when memory runs out,
+        the next call goes back to before the batch, which can then be pushed again; in the rare case that it cannot go back
+        it raises `StateError`, and so do all calls after it.
 
         Parameters
         ----------
@@ -277,6 +364,10 @@ class LocalSession:
         """
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
+        if batch and not self._catalog.queries and not self._engine.batches:
+            raise ConfigError(
+                "push got tuples before any query was registered; nobody would ever see them", "call query() first"
+            )
         self._begin()
         if now is not None:
             if not isinstance(now, datetime):
@@ -284,6 +375,7 @@ class LocalSession:
             return self._engine.push(batch, _micros(now))
         return self._engine.push(batch, clock.time_ns() // 1000 if self._engine.needs_clock else None)
 
+    @_in_turn
     def advance(self, times: Mapping[str, datetime | int]) -> dict[str, pa.Table]:
         """Tell streams that their event time has come to `times` (datetimes, or microseconds since 1970) without tuples.
 
@@ -308,6 +400,7 @@ class LocalSession:
 
     # -- what it does -------------------------------------------------------------------------------------------------------
 
+    @_in_turn
     def explain(self, form: str = "text") -> Explanation:
         """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture.
 
@@ -323,29 +416,40 @@ class LocalSession:
         units = units_of(measured)
         return explain(self._catalog, steps, self._config, form, measured=measured, units=units, plan=plan)
 
+    @_in_turn
     def metrics(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Counters so far, by stream, by query and by part of the plan."""
+        """Counters so far, by stream, by query and by part of the plan.
+
+        Of a stream, `lateness_needed` is the lateness, in seconds, that would have kept every tuple.
+        """
         self._begin()
         return self._engine.metrics()
 
     # -- state --------------------------------------------------------------------------------------------------------------
 
+    @_in_turn
     def snapshot(self) -> bytes:
         """Everything needed to go on elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
         self._begin()
-        extra = {
+        return write_snapshot(self._engine, self._extra())
+
+    def _extra(self) -> dict[str, object]:
+        """What a snapshot holds beside the engine's state."""
+        return {
             "hints": [[sorted(pair), value] for pair, value in self._hints.items()],
             "choices": {name: choice.to_json() for name, choice in self._choices.items()},
             "budget": None if self._budget is None else asdict(self._budget),
             "joint": None if self._joint is None else self._joint.to_json(),
             "alone": self._alone,
         }
-        return write_snapshot(self._engine, extra)
 
     @classmethod
     def restore(cls, blob: bytes) -> LocalSession:
         """A session that goes on where `snapshot` was taken."""
-        stored = read_snapshot(blob)
+        return cls._resumed(read_snapshot(blob))
+
+    @classmethod
+    def _resumed(cls, stored: StoredShard) -> LocalSession:
         extra = stored.extra
         session = cls(None if extra["budget"] is None else Budget(**extra["budget"]), stored.config)
         session._hints = {frozenset(pair): value for pair, value in extra["hints"]}
@@ -373,6 +477,38 @@ class LocalSession:
 def _micros(moment: datetime) -> int:
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def late_text(schema: StreamSchema, late: int, late_by: int) -> str:
+    """What is said when the first tuples of a stream come too late."""
+    return (
+        f"stream {schema.name!r}: {late:,} tuples came too late and were dropped, up to {in_words(late_by)} behind its largest event "
+        f"time; its lateness is {in_words(schema.lateness)}\nHint: lateness={in_words(late_by)!r} would have kept them. "
+        f"metrics() counts them and says which lateness would do; this is said once."
+    )
+
+
+def refused_text(schema: StreamSchema, refused: int) -> str:
+    """What is said when the first tuples of a stream have no usable time."""
+    return (
+        f"stream {schema.name!r}: {refused:,} tuples were dropped, because column {schema.event_time!r} is NULL or out of range; "
+        f"a tuple without an event time belongs to no window\nHint: repair or drop them first; event times must lie within 70,000 "
+        f"years of 1970, so mind the unit of epoch numbers. metrics() counts them; this is said once."
+    )
+
+
+def _schema_hint(given: object) -> str:
+    """How to make a schema of what was given instead of one."""
+    kind = f"{type(given).__module__}.{type(given).__name__}"
+    if kind.startswith("pandas."):
+        return "write pa.Schema.from_pandas(df, preserve_index=False)"
+    if kind.startswith("polars."):
+        return "write df.to_arrow().schema"
+    if kind.startswith("pyspark."):
+        return "write dt.Session(spark).stream(name, frame, ...) for streams on Spark"
+    if isinstance(given, pa.Table | pa.RecordBatch):
+        return "write table.schema"
+    return "write pa.schema({'ts': pa.timestamp('us', tz='UTC'), 'k': pa.int64()}), a type for each column"
 
 
 def _check_name(kind: str, name: object) -> None:

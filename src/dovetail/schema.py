@@ -79,6 +79,12 @@ class StreamSchema:
         if len(set(names)) != len(names):
             repeated = sorted({name for name in names if names.count(name) > 1})
             raise SchemaError(f"stream {self.name!r} declares a column twice: {listed(repeated)}")
+        for field in self.columns:
+            if _holds_union(field.type):
+                raise SchemaError(
+                    f"stream {self.name!r}: column {field.name!r} has type {field.type}; unions cannot be kept in a window",
+                    "leave the column out, or store it as one type",
+                )
         for option, column in (("event_time", self.event_time), ("progress_by", self.progress_by)):
             if column not in names and (column is not None or option == "event_time"):
                 raise SchemaError(
@@ -101,6 +107,11 @@ class StreamSchema:
     def time_zone_aware(self) -> bool:
         """Whether the event time is an instant (`timestamp`) rather than a wall-clock reading (`timestamp_ntz`)."""
         return self.columns.field(self.event_time).type.tz is not None
+
+
+def _holds_union(dtype: pa.DataType) -> bool:
+    inside = [dtype.field(number) for number in range(dtype.num_fields)] if pa.types.is_nested(dtype) else []
+    return bool(pa.types.is_union(dtype)) or any(_holds_union(field.type) for field in inside)
 
 
 def stored_type(declared: pa.DataType) -> pa.DataType:

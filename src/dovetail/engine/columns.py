@@ -139,8 +139,8 @@ class _NullableColumn(Column):
 
     def _append_validity(self, values: pa.Array, first: int, stop: int) -> None:
         if not self._nulls:
-            self._nulls = True
             self._rows.add(self._validity, np.uint8, 1)
+            self._nulls = True
         valid = valid_mask(values)
         self._rows.arrays[self._validity][first:stop] = 1 if valid is None else valid
 
@@ -262,9 +262,11 @@ class BytesColumn(_NullableColumn):
         while len(alive) + count > size // 2:
             size *= 2
         target = self.heap if size == len(self.heap) else self._rows.arena.allocate(self._heap_name, np.uint8, size)
+        self._rows.moving = True
         target[: len(alive)] = alive
         self.heap = target
         self.heap_base = oldest
+        self._rows.moving = False
 
     def take(self, places: Int64Array) -> pa.Array:
         lengths = self._rows.arrays[self._lengths]
@@ -333,9 +335,9 @@ class NestedColumn(Column):
         self._add_chunk(values, self._end)
 
     def _add_chunk(self, values: pa.Array, start: int) -> None:
-        self._chunks.append(self._rows.arena.put(self._chunk_name(start), values))
-        self._chunk_starts.append(start)
-        self._end = start + len(values)
+        chunk, end = self._rows.arena.put(self._chunk_name(start), values), start + len(values)
+        # Without a call in between: an interrupt finds all of it done, or nothing.
+        self._chunks, self._chunk_starts, self._end = [*self._chunks, chunk], [*self._chunk_starts, start], end
 
     def _merge(self, appended: int) -> None:
         rows = self._rows
@@ -345,9 +347,11 @@ class NestedColumn(Column):
         self._replace(pa.concat_arrays(alive.chunks) if alive.num_chunks else pa.array([], self.type), oldest)
 
     def _replace(self, values: pa.Array, start: int) -> None:
+        self._rows.moving = True
         self._free_chunks()
         self._chunks, self._chunk_starts = [], []
         self._add_chunk(values, start)
+        self._rows.moving = False
 
     def _free_chunks(self) -> None:
         for start in self._chunk_starts:

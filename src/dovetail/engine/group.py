@@ -156,6 +156,15 @@ class JoinGroup:
         for state in run.step.stored_inputs:
             self.states[state].drop_reader(run.name)
 
+    def forget_others(self, runs: frozenset[str]) -> None:
+        """Forget joins, and uses of windows, that are not `runs`: those of a query whose adding came to nothing."""
+        self.runs = {name: run for name, run in self.runs.items() if name in runs}
+        for stream, window in list(self.windows.items()):
+            for owner in [owner for owner in window.usages if owner[0] not in runs]:
+                del window.usages[owner]
+            if not window.usages:
+                del self.windows[stream]
+
     def change_plan(self, plan: QueryPlan) -> None:
         """Go on with other probe orders. Results do not depend on them, so this is safe between any two batches."""
         run = self.runs[plan.query.name]

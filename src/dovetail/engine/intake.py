@@ -1,4 +1,8 @@
-"""From a user's table to tuples ready for a window: checked, judged by time, sorted, with filters, keys and codes computed."""
+"""From a user's table to tuples ready for a window: checked, judged by time, sorted, with filters, keys and codes computed.
+
+A table that does not fit its stream's declaration is an error. A tuple without a usable event time (NULL, or out of range) belongs
+to no window: it is refused, counted and left out, here as on Spark, where raising would replay it for ever.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail._typing import Int64Array, UInt64Array
+from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.engine.columns import fixed_values, valid_mask
 from dovetail.engine.evaluate import evaluate, is_true
 from dovetail.engine.kernels.rows import survey
 from dovetail.engine.keys import codes_of, combine
-from dovetail.engine.progress import Observed, StreamProgress, partition_heads, too_far
+from dovetail.engine.progress import LATEST, Observed, StreamProgress, partition_heads, too_far
 from dovetail.engine.window_store import Arrivals, KeyId
 from dovetail.errors import SchemaError, listed
 from dovetail.query.expressions import Column, Expression
 from dovetail.schema import StreamSchema, stored_type, type_name
 
-LATEST = 1 << 61
-"""The largest event time, in microseconds; sums of times and windows then stay in range."""
 _MICROS = {"ms": 1_000, "s": 1_000_000}
 _WORD_BITS = 64
 _SAME_TEXT = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})
@@ -37,6 +39,8 @@ class Batch:
     ts: Int64Array
     in_order: bool = True
     """Whether they are sorted by event time."""
+    refused: int = 0
+    """Tuples that were left out because their event time was NULL."""
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -73,33 +77,21 @@ class Reader:
         else:
             _check_names(self._schema, table.column_names)
             columns = {f.name: _conform(self._schema.name, f, table.column(f.name)) for f in self._columns}
-        times = columns[self._event_time]
-        if times.null_count:
-            raise SchemaError(
-                f"stream {self._schema.name!r}: {times.null_count} of {len(times)} event times in column "
-                f"{self._event_time!r} are NULL",
-                "drop or repair those tuples first; a tuple without a time belongs to no window",
-            )
-        return Batch(columns, self._micros(fixed_values(times, _INT64)))
+        refused = columns[self._event_time].null_count
+        if refused:
+            timed = columns[self._event_time].is_valid()
+            columns = {name: values.filter(timed) for name, values in columns.items()}
+        return Batch(columns, self._micros(fixed_values(columns[self._event_time], _INT64)), refused=refused)
 
     def _micros(self, numbers: Int64Array) -> Int64Array:
-        """Event times as int64 UTC microseconds; finer units are cut off downwards."""
+        """Event times as int64 UTC microseconds; finer units are cut off downwards, and what is out of range stays so."""
         if self._unit == "us":
             return numbers
         if self._unit == "ns":
             return numbers // 1000
         factor = _MICROS[self._unit]
-        if len(numbers):
-            _check_range(self._schema, int(numbers.min()) * factor, int(numbers.max()) * factor)
-        return numbers * factor
-
-
-def _check_range(schema: StreamSchema, smallest: int, largest: int) -> None:
-    if smallest < -LATEST or largest > LATEST:
-        raise SchemaError(
-            f"stream {schema.name!r}: an event time in column {schema.event_time!r} is out of range",
-            "event times must lie within 70,000 years of 1970; mind the unit of epoch numbers",
-        )
+        beyond = LATEST // factor + 1
+        return np.clip(numbers, -beyond, beyond) * factor
 
 
 @dataclass(slots=True)
@@ -111,24 +103,32 @@ class Judged:
 
 
 def judge(batch: Batch, progress: StreamProgress, now: int | None) -> Judged:
-    """Set aside tuples too far ahead, drop late ones, sort the rest. Changes nothing."""
-    seen = Observed(len(batch))
-    limit = too_far(progress.schema, now)
-    if limit is not None:
-        near = batch.ts <= limit
-        seen.ahead = len(batch) - int(np.count_nonzero(near))
-        if seen.ahead:
-            batch = batch.take(np.flatnonzero(near))
+    """Refuse tuples out of range, set aside those too far ahead, drop late ones, sort the rest. Changes nothing."""
+    seen = Observed(len(batch) + batch.refused, refused=batch.refused)
+    watermark, limit = progress.watermark, too_far(progress.schema, now)
     if len(batch):
-        watermark = progress.watermark
-        late, in_order, smallest, largest = survey(batch.ts, watermark)
+        surveyed = survey(batch.ts, watermark)
+        if not -LATEST <= surveyed[2] <= surveyed[3] <= limit:
+            batch = batch.take(np.flatnonzero(usable(batch.ts, limit, seen)))
+            surveyed = survey(batch.ts, watermark) if len(batch) else surveyed
+    if len(batch):
+        late, in_order, smallest, largest = surveyed
         seen.late, batch.in_order, seen.largest = int(late), bool(in_order), int(largest)
-        _check_range(progress.schema, smallest, largest)
         if progress.schema.progress_by is not None:
             seen.heads = partition_heads(batch.ts, batch.columns[progress.schema.progress_by])
         if seen.late:
+            seen.late_by = progress.head - int(smallest)
             batch = batch.take(np.flatnonzero(batch.ts >= watermark))
     return Judged(in_time_order(batch), seen)
+
+
+def usable(ts: Int64Array, limit: int, seen: Observed) -> BoolArray:
+    """Which times are in range and not after `limit`; the others are counted in `seen`."""
+    within = (ts >= -LATEST) & (ts <= LATEST)
+    near: BoolArray = within & (ts <= limit)
+    seen.ahead += int(np.count_nonzero(within & ~near))
+    seen.refused += int(np.count_nonzero(~within))
+    return near
 
 
 def _check_names(schema: StreamSchema, found: list[str]) -> None:

@@ -21,6 +21,8 @@ from dovetail.query.expressions import Column, cast
 from dovetail.schema import StreamSchema, sql_type
 
 PartitionValue = str | int | None
+LATEST = 1 << 61
+"""The largest event time, in microseconds; sums of times and windows then stay in range."""
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class Observed:
     ahead: int = 0
     refused: int = 0
     """Tuples without a usable event time."""
+    late_by: int = 0
+    """How far the last of the late tuples was behind H, in microseconds: a lateness of that would have kept all of them."""
     largest: int = LONG_AGO
     heads: dict[PartitionValue, int] = field(default_factory=dict)
     """The largest event time of each partition, where progress is kept by partition."""
@@ -42,12 +46,13 @@ class Observed:
         self.late += other.late
         self.ahead += other.ahead
         self.refused += other.refused
+        self.late_by = max(self.late_by, other.late_by)
         self.largest = max(self.largest, other.largest)
         for value, time in other.heads.items():
             self.heads[value] = max(time, self.heads.get(value, LONG_AGO))
 
 
-_STORED = ("head", "moved_at", "arrived", "late", "ahead", "refused")
+_STORED = ("head", "moved_at", "arrived", "late", "ahead", "refused", "late_by")
 
 
 @dataclass(slots=True)
@@ -63,6 +68,8 @@ class StreamProgress:
     late: int = 0
     ahead: int = 0
     refused: int = 0
+    late_by: int = 0
+    """The lateness, in microseconds, that would have kept every tuple."""
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the declaration."""
@@ -71,8 +78,9 @@ class StreamProgress:
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Go on from what `to_json` gave."""
+        known = {"late_by": 0, **stored}  # checkpoints of earlier releases do not know it
         for name in _STORED:
-            setattr(self, name, stored[name])
+            setattr(self, name, known[name])
         self.partition_heads = dict(stored["partition_heads"])
 
     @property
@@ -86,6 +94,7 @@ class StreamProgress:
         self.late += seen.late
         self.ahead += seen.ahead
         self.refused += seen.refused
+        self.late_by = max(self.late_by, seen.late_by)
         self.move(self.head_after(seen), now)
         self.partition_heads = self._partition_heads_after(seen)
 
@@ -114,9 +123,9 @@ class StreamProgress:
         return now - self.moved_at > self.schema.idle_after
 
 
-def too_far(schema: StreamSchema, now: int | None) -> int | None:
+def too_far(schema: StreamSchema, now: int | None) -> int:
     """The time after which tuples are set aside."""
-    return None if now is None or schema.max_ahead is None else now + schema.max_ahead
+    return LATEST if now is None or schema.max_ahead is None else min(LATEST, now + schema.max_ahead)
 
 
 class Progress:
@@ -150,13 +159,14 @@ class Progress:
                 if active and min(active) > LONG_AGO:
                     progress.head = max(progress.head, min(active) + progress.schema.lateness)
 
-    def metrics(self, stream: str) -> dict[str, int | None]:
+    def metrics(self, stream: str) -> dict[str, float | None]:
         progress = self.streams[stream]
         return {
             "arrivals": progress.arrived,
             "late": progress.late,
             "ahead": progress.ahead,
             "refused": progress.refused,
+            "lateness_needed": progress.late_by / 1e6,
             "event_time": progress.head if progress.head > LONG_AGO else None,
         }
 

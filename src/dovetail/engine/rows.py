@@ -31,6 +31,8 @@ class Rows:
         self.arrays: dict[str, Array] = {}
         self.version = 0
         """Changes whenever an array or `base` does."""
+        self.moving = False
+        """Set while living rows, or what belongs to them, lie partly at their old places and partly at new ones."""
 
     @property
     def position(self) -> list[int]:
@@ -81,6 +83,7 @@ class Rows:
         grown = self.capacity
         while kept + count > grown // 2:
             grown *= 2
+        self.moving = True
         for name, array in self.arrays.items():
             target = (
                 array if grown == self.capacity else self.arena.allocate(f"{self.prefix}.{name}", array.dtype, grown)
@@ -89,6 +92,7 @@ class Rows:
             self.arrays[name] = target
         self.base, self.capacity = self.tail, grown
         self.version += 1
+        self.moving = False
 
     @property
     def is_roomy(self) -> bool:

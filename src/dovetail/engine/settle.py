@@ -60,7 +60,7 @@ class SettledGroup(JoinGroup):
                 self.pending[stream].append(Arrivals(batch.ts, batch.columns, {}, {}, []))
 
     def settle(self, progress: Progress) -> dict[str, list[pa.Table]]:
-        """Let the tuples below the frontier join."""
+        """Let the tuples below the frontier join. They wait no longer, but are there until they expire."""
         ready = self._ready(progress)
         return self.join(ready, progress, together=True) if ready else {}
 
@@ -70,11 +70,13 @@ class SettledGroup(JoinGroup):
 
     def _ready(self, progress: Progress) -> dict[str, Arrivals]:
         frontier = progress.watermark(self.frontier)
-        ready = {stream: batch for stream, store in self.pending.items() if (batch := _take_before(store, frontier))}
+        ready = {stream: batch for stream, store in self.pending.items() if (batch := _before(store, frontier))}
         return self.prepare(ready, all_rows=True)
 
     def expire(self, progress: Progress) -> None:
         frontier = progress.watermark(self.frontier)
+        for store in self.pending.values():
+            _forget_before(store, frontier)
         for window in self.windows.values():
             if frontier > LONG_AGO:
                 window.store.expire_where(partial(self._alive, window, frontier, progress))
@@ -91,16 +93,20 @@ class SettledGroup(JoinGroup):
         return alive
 
 
-def _take_before(store: WindowStore, frontier: int) -> Batch | None:
-    """Remove the tuples before `frontier` and give them in (event time, content) order."""
+def _before(store: WindowStore, frontier: int) -> Batch | None:
+    """The tuples before `frontier`, in (event time, content) order."""
     ready = store.living("ts") < frontier
     if not ready.any():
         return None
     rows = store.rows
     numbers = np.flatnonzero(ready) + rows.tail
     columns = {name[1:]: store.take(name, numbers) for name in store.columns}
-    batch = Batch(columns, rows["ts"][numbers - rows.base], in_order=False)
-    for column in store.columns.values():
-        column.before_keep(~ready)
-    rows.keep(~ready)
-    return in_content_order(batch)
+    return in_content_order(Batch(columns, rows["ts"][numbers - rows.base], in_order=False))
+
+
+def _forget_before(store: WindowStore, frontier: int) -> None:
+    waiting = store.living("ts") >= frontier
+    if not waiting.all():
+        for column in store.columns.values():
+            column.before_keep(waiting)
+        store.rows.keep(waiting)

@@ -2,11 +2,17 @@
 
 A push does everything that can fail before it changes anything: tables are checked, judged by time, and every stored expression is
 computed. Then time moves, tuples join, results are gathered, and last of all tuples expire, so that nothing a result needs is gone.
+
+An interrupt or a lack of memory can come at any moment, so a change is announced in `unfinished` before it begins; whoever has the
+results takes the announcement back. Until tuples expire a push only adds rows, and the announcement says where they began: the way
+back is to forget them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,17 +21,34 @@ from dovetail.config import Config
 from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, Reader, in_time_order, judge
-from dovetail.engine.progress import Observed, Progress
+from dovetail.engine.progress import Observed, Progress, StreamProgress
 from dovetail.engine.runs import Collector, JoinRun
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.watch import Replan
-from dovetail.engine.window_store import LONG_AGO
+from dovetail.engine.window_store import LONG_AGO, WindowStore
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.names import window_name
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.schema import StreamSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where an engine stood before a change, if there is a way back to it."""
+
+    batches: int
+    begun: int | None
+    progress: Mapping[str, StreamProgress]
+    heads: Mapping[str, int]
+    """By window: the row number that came next."""
+    runs: frozenset[str]
+    results: Mapping[str, int]
+    """By query: results so far."""
+
+
+NO_WAY_BACK = Mark(-1, None, {}, {}, frozenset(), {})
 
 
 class ShardEngine:
@@ -43,6 +66,10 @@ class ShardEngine:
         self._begun: int | None = None
         """Event time when this engine was made, or of its first tuple."""
         self.needs_clock = False
+        self.notice: Callable[[StreamSchema, Observed], None] | None = None
+        """Told what was seen of each stream's part of a batch, before anything changes."""
+        self.unfinished: Mark | None = None
+        """Set when the engine begins to change: if it still is when the next call begins, the last one was not completed."""
         self.joined = JoinGroup("joined", self.streams, self.config, self.arena)
         self.joined.replan = self.replan
         self.settled: dict[str, SettledGroup] = {}
@@ -132,11 +159,15 @@ class ShardEngine:
         }
         accepted = {stream: judged.accepted for stream, judged in batches.items()}
         prepared = self.joined.prepare(accepted)
+        if self.notice is not None:
+            for stream, judged in batches.items():
+                self.notice(self.streams[stream], judged.seen)
         if self._begun is None:
             self._begin(accepted.values())
 
         if observed is None:
             observed = {stream: judged.seen for stream, judged in batches.items()}
+        self.unfinished = self.mark()
         for stream, seen in observed.items():
             self.progress[stream].observe(seen, now)
         self.progress.lift_idle(now, self._related)
@@ -144,6 +175,38 @@ class ShardEngine:
         for group in self.settled.values():
             group.wait(accepted)
         return self._finish(results)
+
+    def mark(self) -> Mark:
+        """Where the engine stands."""
+        return Mark(
+            self.batches,
+            self._begun,
+            {name: copy(progress) for name, progress in self.progress.streams.items()},
+            {store.name: store.rows.head for store in self._stores()},
+            frozenset(name for group in self.groups for name in group.runs),
+            {name: collector.results for name, collector in self.collectors.items()},
+        )
+
+    def go_back(self, mark: Mark) -> bool:
+        """Forget what came after a mark; False if that is not possible. Then only a snapshot of the engine is sound: indexes are not.
+
+        Counters of work done (probes, matches) keep what the unfinished change has added.
+        """
+        if mark is NO_WAY_BACK or any(store.rows.moving for store in self._stores()):
+            return False
+        for group in self.groups:
+            group.forget_others(mark.runs)
+        self.settled = {name: group for name, group in self.settled.items() if group.runs}
+        for store in self._stores():
+            store.rows.head = mark.heads[store.name]
+        for name, collector in self.collectors.items():
+            collector.results = mark.results[name]
+        self.progress.streams.update({name: copy(progress) for name, progress in mark.progress.items()})
+        self.batches, self._begun = mark.batches, mark.begun
+        return True
+
+    def _stores(self) -> Iterable[WindowStore]:
+        return (store for group in self.groups for stream in group.windows for store in group.stores(stream))
 
     def _begin(self, batches: Iterable[Batch]) -> None:
         reached = self._head
@@ -180,17 +243,21 @@ class ShardEngine:
 
     def advance(self, times: Mapping[str, int], now: int | None = None) -> dict[str, pa.Table]:
         """Move streams' progress without tuples; return the results that this settles."""
+        self.unfinished = self.mark()
         for stream, time in times.items():
             self.progress[stream].move(time, now)
         return self._finish({})
 
-    def _finish(self, results: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
+    def _finish(self, found: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
+        """Settle, put the results together, and only then forget what no later batch needs."""
         for settled in self.settled.values():
-            results.update(settled.settle(self.progress))
+            found.update(settled.settle(self.progress))
+        results = {name: _whole(collector, found.get(name, [])) for name, collector in self.collectors.items()}
+        self.unfinished = NO_WAY_BACK
         for group in self.groups:
             group.expire(self.progress)
         self.batches += 1
-        return {name: _whole(collector, results.get(name, [])) for name, collector in self.collectors.items()}
+        return results
 
     # -- numbers ------------------------------------------------------------------------------------------------------------
 

@@ -28,14 +28,15 @@ UNITS = {spelling: micros for spellings, micros in _SPELLINGS.items() for spelli
 """Microseconds per unit, by every spelling in lower case."""
 UNIT_NAMES = tuple(spellings[-1] for spellings in _SPELLINGS)
 
-_TEXT = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([^\W\d_]*)\s*")
+_PART = r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([^\W\d_]*)"
+_TEXT = re.compile(rf"\s*{_PART}(?:\s+{_PART})*\s*")
 
 
 def parse_duration(value: str | float | timedelta) -> int:
     """Give the microseconds of a duration: text with a unit, a `timedelta`, or a number of seconds.
 
-    >>> parse_duration("1.5 min"), parse_duration(2), parse_duration("250 ms")
-    (90000000, 2000000, 250000)
+    >>> parse_duration("1.5 min"), parse_duration(2), parse_duration("250 ms"), parse_duration("1 minute 30 seconds")
+    (90000000, 2000000, 250000, 90000000)
     """
     if isinstance(value, timedelta):
         return _checked(Decimal(value // timedelta(microseconds=1)), value)
@@ -43,10 +44,23 @@ def parse_duration(value: str | float | timedelta) -> int:
         return _checked(Decimal(str(value)) * UNITS["s"], value)
     if not isinstance(value, str):
         raise ConfigError(f"a duration is text, a number of seconds or a timedelta, not {type(value).__name__}")
-    match = _TEXT.fullmatch(value)
-    if match is None:
+    if _TEXT.fullmatch(value) is None:
         raise ConfigError(f"{value!r} is not a duration", "write a number and a unit, e.g. '5 seconds'")
-    return measure(match[1], match[2])
+    return _checked(Decimal(sum(measure(number, unit) for number, unit in re.findall(_PART, value))), value)
+
+
+def in_words(micros: int) -> str:
+    """A length of time for people, exact, in the largest units that fit.
+
+    >>> in_words(5_400_000_000), in_words(1_500_000), in_words(0)
+    ('1 hour 30 minutes', '1 second 500 milliseconds', '0 seconds')
+    """
+    parts = []
+    for name, size in reversed([(spellings[-1], size) for spellings, size in _SPELLINGS.items()]):
+        count, micros = divmod(micros, size)
+        if count:
+            parts.append(f"{count} {name if count > 1 else name[:-1]}")
+    return " ".join(parts) or "0 seconds"
 
 
 def measure(number: str, unit: str) -> int:

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from dovetail._typing import BoolArray, Int64Array
 from dovetail.engine.evaluate import evaluate
-from dovetail.engine.intake import LATEST
+from dovetail.engine.intake import usable
 from dovetail.engine.keys import codes_of, combine, coordinates
-from dovetail.engine.progress import Observed, partition_heads, too_far
+from dovetail.engine.progress import LATEST, Observed, partition_heads, too_far
 from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
 from dovetail.spark.layout import Layout, Placement, ShardGroup
@@ -92,15 +92,11 @@ class Cut:
         times = table.column(self._schema.event_time)
         if times.null_count:
             table = table.filter(times.is_valid())
+            seen.refused = seen.arrived - table.num_rows
         limit = too_far(self._schema, self._now)
-        limit = LATEST if limit is None else min(limit, LATEST)
         ts = self._times(table)
         if len(ts) and (int(ts.min()) < -LATEST or int(ts.max()) > limit):
-            within = (ts >= -LATEST) & (ts <= LATEST)
-            near = within & (ts <= limit)
-            seen.ahead = int(np.count_nonzero(within & ~near))
-            table = table.filter(pa.array(near))
-        seen.refused = seen.arrived - seen.ahead - table.num_rows
+            table = table.filter(pa.array(usable(ts, limit, seen)))
         return table
 
     def _times(self, table: pa.Table) -> Int64Array:

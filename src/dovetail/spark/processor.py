@@ -21,8 +21,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dovetail.engine.arena import MappedArena
-from dovetail.engine.intake import LATEST
-from dovetail.engine.progress import Observed
+from dovetail.engine.progress import LATEST, Observed
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest
 from dovetail.errors import StateError
