@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +54,8 @@ class Observed:
 
 
 _STORED = ("head", "moved_at", "arrived", "late", "ahead", "refused", "late_by")
+_ALL = (*_STORED, "partition_heads")
+_figures = attrgetter(*_ALL)
 
 
 @dataclass(slots=True)
@@ -70,6 +73,15 @@ class StreamProgress:
     refused: int = 0
     late_by: int = 0
     """The lateness, in microseconds, that would have kept every tuple."""
+
+    def figures(self) -> tuple[Any, ...]:
+        """Everything but the declaration, for `go_back`."""
+        found: tuple[Any, ...] = _figures(self)
+        return found
+
+    def go_back(self, figures: tuple[Any, ...]) -> None:
+        for name, value in zip(_ALL, figures, strict=True):
+            setattr(self, name, value)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the declaration."""

@@ -11,7 +11,6 @@ back is to forget them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from dovetail.config import Config
 from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, Reader, in_time_order, judge
-from dovetail.engine.progress import Observed, Progress, StreamProgress
+from dovetail.engine.progress import Observed, Progress
 from dovetail.engine.runs import Collector, JoinRun
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.watch import Replan
@@ -40,7 +39,7 @@ class Mark:
 
     batches: int
     begun: int | None
-    progress: Mapping[str, StreamProgress]
+    progress: Mapping[str, tuple[Any, ...]]
     heads: Mapping[str, int]
     """By window: the row number that came next."""
     runs: frozenset[str]
@@ -181,7 +180,7 @@ class ShardEngine:
         return Mark(
             self.batches,
             self._begun,
-            {name: copy(progress) for name, progress in self.progress.streams.items()},
+            {name: progress.figures() for name, progress in self.progress.streams.items()},
             {store.name: store.rows.head for store in self._stores()},
             frozenset(name for group in self.groups for name in group.runs),
             {name: collector.results for name, collector in self.collectors.items()},
@@ -201,7 +200,8 @@ class ShardEngine:
             store.rows.head = mark.heads[store.name]
         for name, collector in self.collectors.items():
             collector.results = mark.results[name]
-        self.progress.streams.update({name: copy(progress) for name, progress in mark.progress.items()})
+        for name, figures in mark.progress.items():
+            self.progress[name].go_back(figures)
         self.batches, self._begun = mark.batches, mark.begun
         return True
 
