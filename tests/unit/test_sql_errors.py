@@ -389,4 +389,4 @@ def test_a_query_that_is_not_text() -> None:
 
 def test_deep_nesting_is_refused_rather_than_crashing() -> None:
     error = refusal(f"SELECT * {JOIN} AND {'(' * 5000}c.ok{')' * 5000}")
-    assert error.message == "the query is nested too deeply"
+    assert error.message == "the query is nested too deeply; at most 100 operations may be inside each other"

@@ -6,7 +6,7 @@ would raise (overflow, division by zero, a value that a cast cannot hold) is NUL
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import TypeAlias
 
@@ -28,6 +28,8 @@ def evaluate(expression: Expression, resolve: Resolve, length: int) -> pa.Array:
         return resolve(expression)
     if isinstance(expression, Literal):
         return _repeat(expression, length)
+    if expression.operation == "in":
+        return _is_in(evaluate(expression.arguments[0], resolve, length), expression.arguments[1:])
     arguments = [evaluate(argument, resolve, length) for argument in expression.arguments]
     return _flat(_OPERATIONS[expression.operation](expression, arguments))
 
@@ -83,6 +85,19 @@ def _null_safe_equal(call: Call, arguments: list[pa.Array]) -> pa.Array:
     left, right = arguments
     both = pc.and_(left.is_null(), right.is_null())
     return pc.or_(pc.fill_null(_equal(call, arguments), False), both)
+
+
+def _is_in(values: pa.Array, constants: Sequence[Expression]) -> pa.Array:
+    listed = [constant.value for constant in constants if isinstance(constant, Literal) and constant.value is not None]
+    if pa.types.is_floating(values.type) and 0.0 in listed:
+        listed += [0.0, -0.0]  # Arrow's table of values tells them apart
+    temporal = pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type)
+    chosen = pa.array(listed, pa.int64()).cast(values.type) if temporal else pa.array(listed, values.type)
+    found = pc.is_in(values, value_set=chosen, skip_nulls=True)
+    unknown = pa.scalar(None, pa.bool_())
+    if any(isinstance(constant, Literal) and constant.value is None for constant in constants):
+        found = pc.if_else(found, found, unknown)
+    return pc.if_else(values.is_valid(), found, unknown) if values.null_count else found
 
 
 def _extreme(call: Call, arguments: list[pa.Array], better: Callable[[pa.Array, pa.Array], pa.Array]) -> pa.Array:

@@ -27,6 +27,8 @@ from dovetail.schema import StreamSchema
 DEFAULT_RATE = 1.0
 DEFAULT_EQUALITY = 0.01
 DEFAULT_CONDITION = 0.3
+SMALLEST_CONDITION = 1e-12
+"""Of all conditions between two inputs together: hundreds of guesses multiplied would come to nothing, which is no share."""
 MICROS_PER_SECOND = 1_000_000
 
 
@@ -83,7 +85,8 @@ def _conditions(query: JoinQuery) -> dict[Pair, float]:
     for condition in query.conditions:
         pairs = [frozenset(pair) for pair in combinations(condition.aliases, 2)]
         for pair in pairs:
-            found[pair] = found.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs))
+            share = found.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs))
+            found[pair] = max(share, SMALLEST_CONDITION)
     return found
 
 

@@ -29,6 +29,7 @@ OPERATIONS = {
     "gt": "a > b",
     "ge": "a >= b",
     "null_safe_eq": "a <=> b: true when both are NULL, false when one is",
+    "in": "in(a, constants...): a = one of them; the constants have a's type",
     "and": "three-valued",
     "or": "three-valued",
     "not": "three-valued",
@@ -94,11 +95,24 @@ def cast(expression: Expression, dtype: pa.DataType) -> Expression:
 
 def columns(expression: Expression) -> Iterator[Column]:
     """Every column reference, in order of appearance, repetitions included."""
-    if isinstance(expression, Column):
-        yield expression
-    elif isinstance(expression, Call):
-        for argument in expression.arguments:
-            yield from columns(argument)
+    waiting: list[Expression] = [expression]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Column):
+            yield part
+        elif isinstance(part, Call):
+            waiting.extend(reversed(part.arguments))
+
+
+def depth(expression: Expression) -> int:
+    """How many calls are inside each other at most."""
+    deepest, waiting = 0, [(expression, 0)]
+    while waiting:
+        part, level = waiting.pop()
+        deepest = max(deepest, level)
+        if isinstance(part, Call):
+            waiting.extend((argument, level + 1) for argument in part.arguments)
+    return deepest
 
 
 def aliases(expression: Expression) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from decimal import Decimal, localcontext
 import pyarrow as pa
 
 from dovetail.errors import QueryError
-from dovetail.query.expressions import Call, Column, Expression, Literal, cast
+from dovetail.query.expressions import Call, Column, Expression, Literal, cast, depth
 from dovetail.schema import (
     LARGEST_DECIMAL,
     MICROSECOND,
@@ -46,6 +46,9 @@ FUNCTION_NAMES = (
     "TRIM",
     "UPPER",
 )
+DEEPEST = 100
+"""Operations inside each other. AND, OR, IN and || may have any number of operands; they count little."""
+DEEP_HINT = "compute a part of it in a column before the stream enters the join"
 _BOOLEAN = pa.bool_()
 _STRING = pa.string()
 _INT = pa.int32()
@@ -62,6 +65,14 @@ _VERBS = {
 
 def micros_since_epoch(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def refuse_deep(expression: Expression) -> Expression:
+    """An expression that can be walked through without running out of stack, in every process that runs the query."""
+    found = depth(expression)
+    if found > DEEPEST:
+        raise QueryError(f"this is {found} operations inside each other; at most {DEEPEST} are allowed", DEEP_HINT)
+    return expression
 
 
 def usable(expression: Expression) -> Expression:
@@ -134,6 +145,21 @@ def _folded_decimal(value: Decimal, dtype: pa.DataType) -> Literal | None:
 def compare(operation: str, left: Expression, right: Expression) -> Call:
     dtype = comparison_type(left, right)
     return Call(operation, (coerce(left, dtype), coerce(right, dtype)), _BOOLEAN)
+
+
+def membership(subject: Expression, choices: Sequence[Expression]) -> Expression:
+    """IN: all values are compared in one type, as in Spark; the constants among them are looked up together."""
+    for choice in choices:
+        comparison_type(subject, choice)
+    dtype = shared_type((subject, *choices), "IN")
+    tested = coerce(subject, dtype)
+    coerced = [coerce(choice, dtype) for choice in choices]
+    constants = [choice for choice in coerced if isinstance(choice, Literal)]
+    if len(constants) == 1:
+        constants = []
+    tests: list[Expression] = [Call("in", (tested, *constants), _BOOLEAN)] if constants else []
+    rest = [choice for choice in coerced if not constants or not isinstance(choice, Literal)]
+    return logical("or", [*tests, *(Call("eq", (tested, choice), _BOOLEAN) for choice in rest)])
 
 
 def comparison_type(left: Expression, right: Expression) -> pa.DataType:

@@ -148,7 +148,8 @@ class JoinQuery:
     @property
     def inexact_equalities(self) -> tuple[Equality, ...]:
         """Equalities that hashing in the class's type does not settle."""
-        return tuple(edge for edge in self.equalities if edge.type != self.class_of(edge.left).type)
+        types = {key: group.type for group in self.classes for key in group.keys}
+        return tuple(edge for edge in self.equalities if edge.type != types[edge.left])
 
 
 def equality_classes(equalities: Sequence[Equality]) -> tuple[EqualityClass, ...]:
@@ -161,10 +162,11 @@ def equality_classes(equalities: Sequence[Equality]) -> tuple[EqualityClass, ...
             left.extend(right)
             for key in right:
                 group_of[key] = left
-    groups = {id(group): group for group in group_of.values()}.values()
-    return tuple(
-        EqualityClass(tuple(group), _widest(edge.type for edge in equalities if edge.left in group)) for group in groups
-    )
+    groups = {id(group): group for group in group_of.values()}
+    types: dict[int, list[pa.DataType]] = {number: [] for number in groups}
+    for edge in equalities:
+        types[id(group_of[edge.left])].append(edge.type)
+    return tuple(EqualityClass(tuple(group), _widest(types[number])) for number, group in groups.items())
 
 
 def _widest(types: Iterable[pa.DataType]) -> pa.DataType:

@@ -7,6 +7,7 @@ becomes a filter (one alias), an equality (`=` between two aliases) or a conditi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import exp
@@ -42,6 +43,8 @@ _CLAUSES: dict[str, tuple[str, str]] = {
     "hint": ("HINT", "Dovetail's planner takes session.selectivity(...) instead"),
     "into": ("INTO", "results are what push returns"),
 }
+_ROOM = 10_000
+"""Calls inside each other, beyond what is usual: sqlglot takes 20 for each parenthesis, and so 48 of them would be too many."""
 _READ = {"expressions", "from_", "joins", "where"}
 
 
@@ -55,10 +58,15 @@ def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> Joi
     """
     if not isinstance(sql, str):
         raise QueryError(f"a query is text, not {type(sql).__name__}", SHAPE)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + _ROOM)
     try:
         return _read(name, sql, streams)
     except RecursionError:
-        raise QueryError("the query is nested too deeply", "use fewer parentheses", sql=sql, end=len(sql)) from None
+        message = f"the query is nested too deeply; at most {functions.DEEPEST} operations may be inside each other"
+        raise QueryError(message, functions.DEEP_HINT, sql=sql, end=len(sql)) from None
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def _read(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuery:
@@ -134,7 +142,7 @@ class _Conjuncts:
             raise self._source.refusal(error.message, error.hint, extent or whole) from None
 
     def _sort(self, node: exp.Expr, text: str) -> None:
-        expression = self._binder.truth(node, "a condition")
+        expression = functions.refuse_deep(self._binder.truth(node, "a condition"))
         involved = aliases(expression)
         if not involved:
             if not functions.always_true(expression):

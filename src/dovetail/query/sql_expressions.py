@@ -1,7 +1,7 @@
 """Parsed SQL expressions to typed ones.
 
 Each sqlglot node that Dovetail understands has one entry in a table; a node that has none is refused by name, so a
-construct is never half understood. Everything is lowered to the operations of `expressions`: BETWEEN, IN, CASE and
+construct is never half understood. Everything is lowered to the operations of `expressions`: BETWEEN, CASE and
 NULLIF do not exist behind this module. An error raised while a node is bound points at the innermost node that has a
 place in the text.
 """
@@ -199,9 +199,7 @@ class ExpressionBinder:
     def membership(self, node: exp.In) -> Expression:
         if not node.expressions:
             raise QueryError("IN needs a list of values", "write x IN (1, 2, 3)")
-        subject = self.value(node.this)
-        choices = self.values(node.expressions)
-        return functions.logical("or", [functions.compare("eq", subject, choice) for choice in choices])
+        return functions.membership(self.value(node.this), self.values(node.expressions))
 
     def identity(self, node: exp.Is) -> Expression:
         subject = self.value(node.this)

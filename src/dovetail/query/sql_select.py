@@ -16,6 +16,7 @@ from sqlglot import exp
 from dovetail.errors import QueryError
 from dovetail.query.binder import Scope
 from dovetail.query.expressions import Column, Expression
+from dovetail.query.functions import refuse_deep
 from dovetail.query.model import Output
 from dovetail.query.sql_expressions import ExpressionBinder
 from dovetail.query.sql_text import Extent, SourceText
@@ -56,7 +57,7 @@ def _bound(source: SourceText, node: exp.Expr, scope: Scope, binder: ExpressionB
         columns = [column for item in sources for column in scope.columns_of(item)]
         return [_Item(_qualified(column), column, place) for column in columns]
     given = isinstance(node, exp.Alias)
-    expression = binder.bind(node.this if given else node)
+    expression = refuse_deep(binder.bind(node.this if given else node))
     if pa.types.is_null(expression.type) and not isinstance(expression, Column):
         raise QueryError("this column has no type", "write CAST(NULL AS type)")
     if given:

@@ -3,7 +3,8 @@
 sqlglot marks names and literals with their offsets, but not operators, keywords, casts or NULL. The extent of any
 other node is that of its parts, grown over the tokens that belong to it. A slice given as a condition's text is
 parsed again and compared with the node, so a text is exact or it is sqlglot's own rendering; it is never another
-condition's.
+condition's. All of it takes time in proportion to the text, however long a list or a chain of conditions is, and
+nothing here recurs into the tree.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _BOUNDARIES = {
     TokenType.NATURAL,
     TokenType.SEMICOLON,
 }
+_BEFORE = _BOUNDARIES | {TokenType.L_PAREN}
+_BEHIND = _BOUNDARIES | {TokenType.R_PAREN}
 
 
 class SourceText:
@@ -49,6 +52,9 @@ class SourceText:
         self.tokens = tokens
         self._at_start = {token.start: position for position, token in reversed(list(enumerate(tokens)))}
         self._at_end = {token.end: position for position, token in enumerate(tokens)}
+        self._partner = _partners(tokens)
+        self._runs: dict[int, tuple[int, int] | None] = {}
+        """By the identity of a node that was asked for."""
 
     def refusal(self, message: str, hint: str | None, extent: Extent) -> QueryError:
         return QueryError(message, hint, sql=self.sql, start=extent[0], end=extent[1])
@@ -107,13 +113,35 @@ class SourceText:
         return self.tokens[run[0]].start, self.tokens[run[1]].end + 1
 
     def _run(self, node: exp.Expr) -> tuple[int, int] | None:
-        runs = [run for child in node.iter_expressions() if (run := self._run(child)) is not None]
+        """The first and the last token of a node; parts come before the whole."""
+        waiting = [node]
+        while waiting:
+            whole = waiting[-1]
+            parts = list(whole.iter_expressions())
+            missing = [part for part in parts if id(part) not in self._runs]
+            if missing:
+                waiting.extend(missing)
+                continue
+            waiting.pop()
+            if id(whole) not in self._runs:
+                self._runs[id(whole)] = self._around(whole, parts)
+        return self._runs[id(node)]
+
+    def _around(self, node: exp.Expr, parts: Sequence[exp.Expr]) -> tuple[int, int] | None:
+        runs = [run for part in parts if (run := self._runs[id(part)]) is not None]
         first, last = self._at_start.get(node.meta.get("start", -1)), self._at_end.get(node.meta.get("end", -1))
         if first is not None and last is not None:
             runs.append((first, last))
-        if not runs:
-            return None
-        return self._grown(node, self._balanced(min(run[0] for run in runs), max(run[1] for run in runs)))
+        return self._grown(node, self._spanning(runs)) if runs else None
+
+    def _spanning(self, runs: list[tuple[int, int]]) -> tuple[int, int]:
+        """The shortest run over all of these in which every parenthesis has its partner; in each of them it has."""
+        runs.sort()
+        first, last = runs[0]
+        for begin, end in runs:
+            between = self._partner[last + 1 : begin]
+            first, last = min([first, *between]), max([last, *between, end])
+        return first, last
 
     def _grown(self, node: exp.Expr, run: tuple[int, int]) -> tuple[int, int]:
         """Take in the tokens of a node that carry no marks of their own."""
@@ -128,11 +156,11 @@ class SourceText:
         if isinstance(node, exp.Cast) and first and self.tokens[first - 1].text.upper() in _TYPED_LITERALS:
             return first - 1, last
         if function and "start" not in node.meta and before == TokenType.L_PAREN and first > 1:
-            return self._balanced(first - 2, last)
+            return first - 2, max(last, self._partner[first - 1])
         if (function or isinstance(node, exp.In)) and self._kind(last + 1) == TokenType.L_PAREN:
-            return self._balanced(first, last + 1)
+            return first, self._partner[last + 1]
         if isinstance(node, exp.Paren) and before == TokenType.L_PAREN:
-            return self._balanced(first - 1, last)
+            return first - 1, max(last, self._partner[first - 1])
         if isinstance(node, exp.Is):
             while self._kind(last + 1) in _CONSTANTS:
                 last += 1
@@ -148,30 +176,27 @@ class SourceText:
     def _kind(self, position: int) -> TokenType | None:
         return self.tokens[position].token_type if 0 <= position < len(self.tokens) else None
 
-    def _balanced(self, first: int, last: int) -> tuple[int, int]:
-        """Grow a run of tokens until every parenthesis in it has its partner."""
-        unopened, unclosed = 0, 0
-        for position in range(first, last + 1):
-            if self._kind(position) == TokenType.L_PAREN:
-                unclosed += 1
-            elif self._kind(position) == TokenType.R_PAREN:
-                unopened, unclosed = (unopened, unclosed - 1) if unclosed else (unopened + 1, 0)
-        while unopened and first > 0:
-            first -= 1
-            unopened += {TokenType.R_PAREN: 1, TokenType.L_PAREN: -1}.get(self.tokens[first].token_type, 0)
-        while unclosed and last + 1 < len(self.tokens):
-            last += 1
-            unclosed += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(self.tokens[last].token_type, 0)
-        return first, last
-
     def _to_boundaries(self, run: tuple[int, int]) -> tuple[int, int]:
         """Grow a run of tokens to the keywords or parentheses that enclose a whole condition."""
         first, last = run
-        while first > 0 and self._kind(first - 1) not in _BOUNDARIES | {TokenType.L_PAREN}:
-            first, last = self._balanced(first - 1, last)
-        while last + 1 < len(self.tokens) and self._kind(last + 1) not in _BOUNDARIES | {TokenType.R_PAREN}:
-            first, last = self._balanced(first, last + 1)
+        while first > 0 and self._kind(first - 1) not in _BEFORE:
+            first = self._partner[first - 1]
+        while last + 1 < len(self.tokens) and self._kind(last + 1) not in _BEHIND:
+            last = self._partner[last + 1]
         return first, last
+
+
+def _partners(tokens: Sequence[Token]) -> list[int]:
+    """For each parenthesis the position of the one that closes or opens it; for every other token its own."""
+    partner = list(range(len(tokens)))
+    opened: list[int] = []
+    for position, token in enumerate(tokens):
+        if token.token_type == TokenType.L_PAREN:
+            opened.append(position)
+        elif token.token_type == TokenType.R_PAREN and opened:
+            opening = opened.pop()
+            partner[opening], partner[position] = position, opening
+    return partner
 
 
 def _means(text: str, node: exp.Expr) -> bool:

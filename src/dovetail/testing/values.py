@@ -176,6 +176,12 @@ def _or(*values: bool | None) -> bool | None:
     return True if True in values else None if None in values else False
 
 
+def _in(value: Any, *constants: Any) -> bool | None:
+    if value is None:
+        return None
+    return _or(*(None if constant is None else sort_key(constant) == sort_key(value) for constant in constants))
+
+
 def _coalesce(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
@@ -225,6 +231,7 @@ def _concat(*texts: Any) -> Any:
 
 _SEES_NULL: dict[str, Callable[..., Any]] = {
     "null_safe_eq": lambda left, right: sort_key(left) == sort_key(right),
+    "in": _in,
     "and": _and,
     "or": _or,
     "is_null": lambda value: value is None,

@@ -81,10 +81,12 @@ def text_of(expression: Expression, names: Mapping[str, str]) -> str:
         plain = str(expression.type) in _PLAIN
         return repr(expression.value) if plain else f"{expression.type} {expression.value!r}"
     arguments, operation = expression.arguments, expression.operation
-    if operation in _TURNED or operation in _SYMMETRIC:
-        arguments = tuple(sorted(arguments, key=lambda each: (isinstance(each, Literal), text_of(each, names))))
-        operation = operation if arguments[0] is expression.arguments[0] else _TURNED.get(operation, operation)
     inner = [text_of(each, names) for each in arguments]
+    if operation in _TURNED or operation in _SYMMETRIC:
+        # Each text is written once: sorting by a key that writes it again would double the work at every level.
+        pairs = sorted(zip(inner, arguments, strict=True), key=lambda pair: (isinstance(pair[1], Literal), pair[0]))
+        inner, arguments = [text for text, _ in pairs], tuple(each for _, each in pairs)
+        operation = operation if arguments[0] is expression.arguments[0] else _TURNED.get(operation, operation)
     if operation in _INFIX and len(inner) == 2:
         nested = [f"({text})" if _is_infix(each) else text for text, each in zip(inner, arguments, strict=True)]
         return f" {_INFIX[operation]} ".join(nested)
