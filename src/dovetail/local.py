@@ -152,7 +152,7 @@ class LocalSession:
         queries, streams = self._catalog.queries, self._catalog.streams
         chosen = {name: queries[name] for name in names or queries}
         units = units_for([self._plans[name] for name in chosen], streams) if self._budget is not None else None
-        return Together(chosen, streams, self._config, self._choices, self._budget, units)
+        return Together(chosen, streams, self._config, self._choices, self._budget, units, plans=self._plans)
 
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
@@ -248,8 +248,13 @@ class LocalSession:
 
     def _wait(self) -> None:
         """Back to where queries wait for the first batch."""
-        self._joint = None
-        self._make_engine()
+        if self._joint is not None:
+            self._joint = None
+            self._make_engine()
+        for name, schema in self._catalog.streams.items():
+            if name not in self._inputs:
+                self._inputs[name] = schema
+                self._engine.add_stream(schema)
 
     @_in_turn
     def query(self, name: str, sql: str, probe_orders: Orders | None = None) -> None:

@@ -19,13 +19,15 @@ class Group:
     counts: Mapping[int, float]
     members: int = field(init=False)
     """Its inputs, as a set."""
+    _ascending: Sequence[tuple[int, float]] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", sum(1 << number for number in self.counts))
+        object.__setattr__(self, "_ascending", sorted(self.counts.items(), key=lambda pair: pair[1]))
 
     def least(self, joined: int) -> float:
         """The smallest count among the joined inputs; infinite when there are none."""
-        return min((self.counts[number] for number in members(joined & self.members)), default=inf)
+        return next((count for number, count in self._ascending if joined >> number & 1), inf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -13,11 +13,12 @@ from dovetail.errors import BudgetError
 from dovetail.optimizer.multiquery import plan_queries
 from dovetail.optimizer.multiquery.steps import RunnablePlan, runnable
 from dovetail.optimizer.multiquery.translate import named_query
-from dovetail.optimizer.planner import PlanChoices
+from dovetail.optimizer.planner import PlanChoices, cheapest_orders
 from dovetail.optimizer.query_graph import join_graph
 from dovetail.optimizer.units import UnitCosts
 from dovetail.plan.global_json import plan_from_json, plan_to_json
 from dovetail.plan.global_plan import GlobalPlan, Load
+from dovetail.plan.nodes import QueryPlan
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
@@ -73,6 +74,8 @@ class Together:
     budget: Budget | None = None
     units: UnitCosts | None = None
     scopes: Mapping[str, str] = field(default_factory=dict)
+    plans: Mapping[str, QueryPlan] = field(default_factory=dict)
+    """Plans that queries have by themselves: their orders are not looked for again."""
 
     def plan(self) -> JointPlan:
         """Give the plan, ready to run; raise `BudgetError` if none fits."""
@@ -93,7 +96,9 @@ class Together:
         for name, query in self.queries.items():
             asked = self.choices.get(name, PlanChoices())
             graph = join_graph(query, self.streams, asked.hints)
-            graphs[name] = named_query(query, graph, self.scopes.get(name, ""), storable=not asked.orders)
+            whole = named_query(query, graph, self.scopes.get(name, ""), storable=not asked.orders)
+            orders = cheapest_orders(self.plans[name], self.config) if name in self.plans else None
+            graphs[name] = replace(whole, orders=orders)
         return plan_queries(graphs, self.budget, strategy, units=self.units)
 
     @property

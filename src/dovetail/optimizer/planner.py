@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
@@ -13,10 +13,13 @@ from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.query_graph import join_graph
 from dovetail.plan.nodes import Access, QueryPlan
-from dovetail.plan.paths import AccessRule, probe_path
+from dovetail.plan.paths import AccessRule, PathMaker
 from dovetail.plan.statistics import Objective
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
+
+Orders: TypeAlias = Mapping[str, Sequence[str]]
+"""For each input the others in the order in which its new tuples meet them."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,13 @@ class PlanChoices:
 
 
 def plan_query(
-    query: JoinQuery, streams: Mapping[str, StreamSchema], config: Config, choices: PlanChoices | None = None
+    query: JoinQuery,
+    streams: Mapping[str, StreamSchema],
+    config: Config,
+    choices: PlanChoices | None = None,
+    known: Orders | None = None,
 ) -> QueryPlan:
-    """Choose an order and an access path for every input."""
+    """Choose an order and an access path for every input; `known` are the cheapest orders, if they were found before."""
     choices = choices or PlanChoices()
     graph = join_graph(query, streams, choices.hints)
     access = access_rule(query, graph, config)
@@ -55,13 +62,27 @@ def plan_query(
         raise PlanError(
             f"query {query.name!r}: probe orders name {listed(unknown)}; its aliases are {listed(query.aliases)}"
         )
-    chosen = {} if forced.keys() >= set(query.aliases) else _orders(graph, config)
-    paths = []
+    if known is not None and not forced and _by_weave(config):
+        chosen = {driver: (driver, *others) for driver, others in known.items()}
+    else:
+        chosen = {} if forced.keys() >= set(query.aliases) else _orders(graph, config)
+    paths, maker = [], PathMaker(query)
     for driver in query.aliases:
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
-        paths.append(probe_path(query, driver, order, access))
+        paths.append(maker.path(driver, order, access))
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
     return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, expected)
+
+
+def _by_weave(config: Config) -> bool:
+    """Whether orders are what the planner of many queries would choose, too."""
+    return config.ordering == "weave" and config.join != "nested-loop"
+
+
+def cheapest_orders(plan: QueryPlan, config: Config) -> Orders | None:
+    """The orders of a plan, the drivers left out, if nothing but their cost has led to them."""
+    found = plan.ordering == "weave" and _by_weave(config)
+    return {path.driver: path.order[1:] for path in plan.paths} if found else None
 
 
 def objective(config: Config) -> Objective:

@@ -30,6 +30,7 @@ from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.joint import Together
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.plan.explain import Explanation, explain
+from dovetail.plan.nodes import QueryPlan
 from dovetail.query.catalog import Catalog
 from dovetail.query.expressions import columns
 from dovetail.query.model import CountWindow, JoinQuery
@@ -83,6 +84,7 @@ class Session:
         self._frames: dict[str, DataFrame] = {}
         self._hints: dict[frozenset[str], float] = {}
         self._choices: dict[str, PlanChoices] = {}
+        self._plans: dict[str, QueryPlan] = {}
 
     def stream(
         self,
@@ -130,7 +132,7 @@ class Session:
         query = parse_query(name, sql, self._catalog.streams)
         self._catalog.check_new_query(name)
         choices = PlanChoices(hints_for(self._hints, query.aliases), probe_orders)
-        plan_query(query, self._catalog.streams, self._config, choices)
+        self._plans[name] = plan_query(query, self._catalog.streams, self._config, choices)
         self._catalog.add_query(query)
         self._choices[name] = choices
         whole = self._budget is not None or self._config.strategy == "exact"
@@ -231,7 +233,7 @@ class Session:
 
     def _together(self, layout: Layout) -> Together:
         if self._budget is None:
-            return layout.together()
+            return replace(layout.together(), plans=self._plans)
         from dovetail.calibrate import units_for  # noqa: PLC0415 - only who has a budget loads the engine here
 
         plans = [plan_query(query, layout.catalog, self._config) for query in layout.bound.values()]

@@ -133,13 +133,19 @@ class CostModel:
         inside = [workload.target(target.query, mask, spans) for mask in masks]
         sizes = [workload.size(part) for part in inside]
         graph = _coarse(query, masks, sizes, [workload.rate(part) for part in inside])
-        found = weave(Task(graph, "produced", cross_products=False, shape=_shape(graph)))
+        paths = (
+            query.paths
+            if target == workload.target(target.query, query.all) and len(parts) == query.graph.count
+            else None
+        )
+        if paths is None:
+            paths = weave(Task(graph, "produced", cross_products=False, shape=_shape(graph))).paths
         # Sizes are known for the query's own windows; the target's may be larger.
         wider = [size / query.size(mask) for size, mask in zip(sizes, masks, strict=True)]
         # A sub-join stored with larger windows than ours gives more than goes on.
         surplus = [workload.size(part) / size for part, size in zip(parts, sizes, strict=True)]
         produced = probes = 0.0
-        for path in found.paths:
+        for path in paths:
             joined, scale, grown, probing = masks[path[0]], wider[path[0]], 0.0, 0.0
             for number in path[1:]:
                 probing += query.size(joined) * scale
@@ -148,7 +154,7 @@ class CostModel:
                 grown += query.size(joined) * scale * surplus[number]
             produced += grown / graph.windows[path[0]]
             probes += probing / graph.windows[path[0]]
-        return JoinCost(tuple(tuple(path) for path in found.paths), produced, probes)
+        return JoinCost(tuple(tuple(path) for path in paths), produced, probes)
 
 
 def _coarse(query: NumberedQuery, masks: Sequence[int], sizes: Sequence[float], rates: Sequence[float]) -> Indexed:

@@ -12,7 +12,7 @@ section 3.3; filters below a join belong to its sources). So everything rests on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -42,6 +42,8 @@ class NamedGraph:
     """For each class of the graph the text of each input's key; a part of a class is known by the keys of its inputs."""
     unstorable: frozenset[str] = frozenset()
     """Inputs of no stored sub-join: only a condition over three or more leads to them, which a sub-join of fewer does not have."""
+    orders: Mapping[str, Sequence[str]] | None = None
+    """The cheapest orders of the n-ary join over its own windows, if they were found before."""
 
     def __post_init__(self) -> None:
         if set(self.sources) != set(self.graph.rates):

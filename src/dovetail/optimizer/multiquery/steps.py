@@ -20,7 +20,7 @@ from dovetail.optimizer.planner import PlanChoices, access_rule, objective, plan
 from dovetail.optimizer.query_graph import MICROS_PER_SECOND, join_graph
 from dovetail.plan.global_plan import GlobalPlan, JoinInput, JoinNode, ResultNode
 from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.paths import probe_path
+from dovetail.plan.paths import PathMaker
 from dovetail.plan.steps import JoinStep, Taker
 from dovetail.query.expressions import Column, Expression, map_columns, rename_alias
 from dovetail.query.model import (
@@ -86,7 +86,8 @@ class _Maker:
         inputs = {each.node: each.sources for each in join.inputs if each.node in self.stored}
         if not inputs and len(answers) == 1 and join.output not in self.stored:
             choices = self.known[answers[0]] = self.choices.get(answers[0], PlanChoices())
-            return JoinStep.single(plan_query(takers[0].query, self.streams, self.config, choices))
+            known = self._cheapest(join, answers[0])
+            return JoinStep.single(plan_query(takers[0].query, self.streams, self.config, choices, known))
         first = join.queries[0]
         flat = _restricted(
             self.queries[first], _sources(self.plan, first), join, _windows(self.plan, join, self.queries)
@@ -98,6 +99,12 @@ class _Maker:
         collapse = _Collapse(flat, inputs)
         self.known[join.id] = PlanChoices(self._between(join))
         return JoinStep(self._paths(join, collapse.query), flat, takers, state, collapse.columns)
+
+    def _cheapest(self, join: JoinNode, query: str) -> dict[str, list[str]]:
+        """The orders that the plan has found for a join over base windows, by alias."""
+        aliases = self.plan.answer(query).aliases
+        names = [aliases[each.sources[0]] for each in join.inputs]
+        return {names[place]: [names[number] for number in order] for place, order in enumerate(join.orders)}
 
     def _over_sources(self, join: JoinNode) -> PlanChoices:
         """What was asked of a join's queries, by source; orders that one of them forces are forced on all."""
@@ -140,7 +147,8 @@ class _Maker:
         }
         graph = join_graph(query, self.streams, self.known[join.id].hints)
         access = access_rule(query, graph, self.config)
-        paths = tuple(probe_path(query, alias, orders[alias], access) for alias in query.aliases)
+        maker = PathMaker(query)
+        paths = tuple(maker.path(alias, orders[alias], access) for alias in query.aliases)
         return QueryPlan(query, paths, self.plan.strategy, estimate(graph, orders, objective(self.config)))
 
 

@@ -61,6 +61,10 @@ class NumberedQuery:
         place = {alias: number for number, alias in enumerate(names)}
         self._predicates = [(_mask(place, each.inputs), each.text) for each in given.predicates]
         self._keys = [{place[alias]: text for alias, text in keys.items()} for keys in given.keys]
+        self.paths: list[list[int]] | None = None
+        """The cheapest paths of its n-ary join, by number, if they were found before."""
+        if given.orders is not None:
+            self.paths = [[place[alias], *(place[other] for other in given.orders[alias])] for alias in names]
         self._sizes: dict[int, float] = {0: 1.0}
         self._near: dict[int, int] = {}
         self._linked: dict[int, int] = {}

@@ -1,0 +1,132 @@
+"""Joins of many streams, many conditions and many queries: planned once, in bounded work, and exact."""
+
+from __future__ import annotations
+
+import cProfile
+import random
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail.optimizer.ordering import search
+from dovetail.optimizer.ordering.weave import weave
+from dovetail.query.sql import parse_query
+from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.testing import Oracle, assert_same_rows
+
+COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.int64())])
+
+
+def wide_sql(names: list[str], shape: str = "key") -> str:
+    windows = ", ".join(f"{name} [RANGE 10 SECONDS]" for name in names)
+    if shape == "star":
+        conditions = [f"{names[0]}.k + {place} = {name}.k" for place, name in enumerate(names[1:])]
+    elif shape == "chain":
+        conditions = [f"{left}.k + {place} = {right}.v" for place, (left, right) in enumerate(pairwise(names))]
+    else:
+        conditions = [f"{left}.k = {right}.k" for left, right in pairwise(names)]
+    return f"SELECT {names[0]}.k AS k, {names[-1]}.v AS v FROM {windows} WHERE {' AND '.join(conditions)}"
+
+
+def session_of(names: list[str], config: dt.Config | None = None) -> dt.LocalSession:
+    session = dt.LocalSession(config=config)
+    for number, name in enumerate(names):
+        session.stream(name, COLUMNS, "ts", rate=100.0 + number)
+    return session
+
+
+# -- planned once ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", ["key", "chain", "star"])
+def test_orders_are_looked_for_once(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[Any] = []
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **options: Any) -> Any:
+            searches.append(given)
+            return method(*given, **options)
+
+        return call
+
+    for place, method in (("ordering.search", search), ("multiquery.costs.weave", weave)):
+        monkeypatch.setattr(f"dovetail.optimizer.{place}", counted(method))
+    names = [f"s{number}" for number in range(12)]
+    session = session_of(names)
+    session.query("q", wide_sql(names, shape))
+    session.push({names[0]: pa.table([pa.array([0], TIMESTAMP), [1], [1]], schema=COLUMNS)})
+    assert len(searches) == 1
+
+
+def test_a_query_more_costs_no_more_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a budget nothing of the queries before is done again."""
+    made: list[dt.LocalSession] = []
+    make_engine = dt.LocalSession._make_engine
+
+    def counted(session: dt.LocalSession) -> None:
+        made.append(session)
+        make_engine(session)
+
+    monkeypatch.setattr(dt.LocalSession, "_make_engine", counted)
+    names = ["a", "b", "c"]
+    session = session_of(names)
+    for number in range(20):
+        session.query(f"q{number}", wide_sql(names).replace("10 SECONDS", f"{number + 1} SECONDS"))
+    assert len(made) == 1
+    session.explain()
+    session.query("last", wide_sql(names))
+    assert len(made) == 2  # what had been set up for the explanation
+
+
+@pytest.mark.parametrize("shape", ["key", "chain", "star"])
+def test_the_work_of_planning_thirty_streams_is_bounded(shape: str) -> None:
+    """Counted, not timed: registering and explaining a common key once made 20 million calls."""
+    names = [f"s{number}" for number in range(30)]
+    session = session_of(names)
+    sql = wide_sql(names, shape)
+    profile = cProfile.Profile()
+    profile.enable()
+    session.query("q", sql)
+    session.explain()
+    profile.disable()
+    assert sum(each.callcount for each in profile.getstats()) < 5_000_000
+
+
+# -- exact -----------------------------------------------------------------------------------------------------------------------
+
+
+def batches(names: list[str], seed: int, count: int) -> Iterator[dict[str, pa.Table]]:
+    """Every stream has each key once, a few twice, so that an oracle of nested loops stays fast."""
+    rng = random.Random(seed)
+    for number in range(count):
+        batch = {}
+        for name in names:
+            keys = [key for key in range(number * 3, number * 3 + 3) if rng.random() < 0.98]
+            keys += keys[:1] if name in names[::20] else []
+            times = sorted(rng.randrange(number * 4_000_000, (number + 1) * 4_000_000) for _ in keys)
+            values = [rng.randrange(3) for _ in keys]
+            batch[name] = pa.table([pa.array(times, TIMESTAMP), keys, values], schema=COLUMNS)
+        yield batch
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_fifty_streams_are_joined_exactly(adaptive: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    monkeypatch.setattr("dovetail.engine.watch.LOOK_AFTER", 1)
+    names = [f"s{number}" for number in range(50)]
+    sql = wide_sql(names)
+    session = session_of(names, dt.Config(adaptive=adaptive))
+    streams = [StreamSchema(name, COLUMNS, "ts") for name in names]
+    oracle = Oracle(streams)
+    session.query("q", sql)
+    oracle.add_query(parse_query("q", sql, {stream.name: stream for stream in streams}))
+    found = []
+    for batch in batches(names, 1, 6):
+        found.append(session.push(batch)["q"])
+        oracle.push(batch)
+    wanted = oracle.results_table("q")
+    assert wanted.num_rows > 3
+    assert_same_rows(pa.concat_tables(found), wanted)
