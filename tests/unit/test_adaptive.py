@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import dovetail as dt
 from dovetail.engine.arena import MappedArena
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest
-from dovetail.engine.watch import Watch
+from dovetail.engine.watch import MOST_CREDIT, SHARE, Watch, consider_cost, look_cost
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner, measured_graph
 from dovetail.plan.nodes import QueryPlan
@@ -183,6 +184,94 @@ def test_a_probe_that_two_paths_make_is_one_probe() -> None:
     considered = [look for look in range(32) if watch.look(runners, 1_000_000 * look)]
     assert considered == [0, 1, 3, 7, 15, 31]
     assert watch.found[frozenset("ac"), "b"].selectivity == pytest.approx(2000 / 100_000)
+
+
+# -- watching has a price ------------------------------------------------------------------------------------------------------
+
+
+def test_a_steady_join_of_ten_streams_is_seldom_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: 60 graphs for each time that orders were considered, and that after each batch, made it 16 times slower."""
+    made: list[object] = []
+    make = dt.JoinGraph.__init__
+
+    def counted(graph: dt.JoinGraph, *given: Any, **options: Any) -> None:
+        made.append(graph)
+        make(graph, *given, **options)
+
+    columns = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
+    names = [f"s{number}" for number in range(10)]
+    session = dt.LocalSession()
+    for name in names:
+        session.stream(name, columns, "ts", rate=1000.0)
+    windows = ", ".join(f"{name} [RANGE 1 SECOND]" for name in names)
+    equal = " AND ".join(f"s{number}.k = s{number + 1}.k" for number in range(9))
+    session.query("q", f"SELECT s0.k FROM {windows} WHERE {equal}")
+    session.explain()
+    monkeypatch.setattr(dt.JoinGraph, "__init__", counted)
+    rng = np.random.default_rng(1)
+    for batch in range(30):
+        ts = pa.array(np.arange(1000) * 1000 + batch * 1_000_000, TIMESTAMP)
+        session.push({name: pa.table([ts, rng.integers(0, 1000, 1000)], schema=columns) for name in names})
+    assert session._engine.run_of("q").watch.found  # it has looked
+    assert 1 <= len(made) <= 5
+
+
+class Path10:
+    """Stands for the runner of one of ten inputs."""
+
+    def __init__(self, number: int) -> None:
+        self.path = SimpleNamespace(order=tuple(f"s{(number + place) % 10}" for place in range(10)))
+        self.counts = [[0, 0, 0, 0] for _ in range(10)]
+        self.noted = [[0, 0, 0, 0] for _ in range(10)]
+
+    def push(self, tuples: int, matches: int) -> None:
+        for place, counted in enumerate(self.counts):
+            added = (tuples, 0, matches if place else tuples, tuples * 1000)
+            counted[:] = [n + more for n, more in zip(counted, added, strict=True)]
+
+    def since_last(self) -> list[list[int]]:
+        new = [[n - o for n, o in zip(now, old, strict=True)] for now, old in zip(self.counts, self.noted, strict=True)]
+        self.noted = [list(counted) for counted in self.counts]
+        return new
+
+
+def watched(matches: Callable[[int], int], batches: int, watch: Watch) -> tuple[list[int], list[int], float]:
+    """In which batches counters were looked at and orders considered, and how many tuples were produced."""
+    runners: Any = {f"s{number}": Path10(number) for number in range(10)}
+    looked, considered = [], []
+    for batch in range(batches):
+        for runner in runners.values():
+            runner.push(1000, matches(batch))
+        watch.fresh += 10_000
+        if watch.is_ready(runners, batch * 1_000_000, 1_000_000):
+            looked.append(batch)
+            if watch.look(runners, batch * 1_000_000):
+                considered.append(batch)
+    return looked, considered, sum(counted[2] for runner in runners.values() for counted in runner.counts)
+
+
+def test_noise_costs_no_more_than_its_share() -> None:
+    """Every other batch matches ten times as often: each look finds a drift, and watching goes on within its credit."""
+    looked, considered, produced = watched(lambda batch: 100 + 900 * (batch % 2), 2000, Watch())
+    spent = len(looked) * look_cost(10) + len(considered) * consider_cost(10)
+    assert spent <= SHARE * produced + MOST_CREDIT + 2 * consider_cost(10)
+    assert len(considered) >= 0.3 * SHARE * produced / consider_cost(10)  # looks do not eat up what orders need
+
+
+@pytest.mark.parametrize("at", [300, 301, 1000])
+def test_a_drift_is_noticed_at_once_after_a_long_peace(at: int) -> None:
+    _, considered, _ = watched(lambda batch: 100 if batch < at else 1000, at + 10, Watch())
+    assert any(at <= batch <= at + 2 for batch in considered)
+
+
+def test_what_watching_may_cost_survives_a_restart() -> None:
+    watch = Watch()
+    watched(lambda batch: 100 if batch < 50 else 1000, 51, watch)
+    watch._alarmed = True
+    stored = json.loads(json.dumps(watch.to_json()))
+    assert json.loads(json.dumps(Watch.from_json(stored).to_json())) == stored
+    assert stored["alarmed"]
+    assert 0 < stored["credit"] < MOST_CREDIT + 2 * consider_cost(10)
 
 
 # -- fitting ----------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import pytest
 import dovetail as dt
 from dovetail.optimizer.hints import parse_hint
 from dovetail.optimizer.planner import PlanChoices, plan_query
-from dovetail.optimizer.query_graph import DEFAULT_CONDITION, join_graph
+from dovetail.optimizer.query_graph import join_graph
+from dovetail.optimizer.shares import DEFAULT_CONDITION
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 

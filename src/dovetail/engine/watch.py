@@ -1,9 +1,15 @@
 """What a query's probes have found lately, and which changes of its plan came of it.
 
-Probes are counted where they happen (`PathRunner`); this reads the counters now and then, so that a small batch pays nothing. Older
-findings are forgotten as newer ones fill the memory, which is counted in probes and not in time: a busy query notices a drift within a
-batch, a quiet one is not led astray by three tuples. Looks become rarer while nothing changes, and at once frequent again when a
-probe's selectivity leaves the range it had at the last look.
+Probes are counted where they happen (`PathRunner`), and there are three ways to use the counters, each far dearer than the one before:
+
+- a *glance*, after a thousand new tuples, asks what each path has produced per new tuple: a few microseconds;
+- a *look* reads what every probe has found. Older findings are forgotten as newer ones fill the memory, which is counted in probes and
+  not in time: a busy query notices a drift within a batch, a quiet one is not led astray by three tuples;
+- orders are *considered* when a probe's selectivity has left the range it had when they last were, and else ever more rarely.
+
+Watching pays with credit, which is `SHARE` of the tuples that the joins produce, so it costs the same part of the time whatever the
+width of a join. Half of the credit is kept for drifts: if a glance finds one, old counts are dropped and the next glance is a look.
+Credit is counted in tuples, never in seconds: the same batches are followed by the same orders on any machine.
 
 What an order really cost is remembered too. An estimate can promise the same gain again and again, from each of two orders to the
 other; an order that was tried and was no better is not tried again until the costs drift.
@@ -13,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import inf, isfinite
 from typing import Any, Protocol
 
 from dovetail.engine.probe import PathRunner
@@ -23,7 +30,13 @@ from dovetail.plan.statistics import Change, Cost, Found, Measured, Step
 MEMORY = 1000
 """Probes of one kind that are remembered."""
 LOOK_AFTER = 1000
-"""New tuples between two looks at the counters."""
+"""New tuples between two glances at the counters."""
+LEAST_NEW = 100
+"""New tuples of one driver that a glance judges its path by."""
+SHARE = 0.02
+"""What watching may cost, in tuples, for each tuple that a stage produces: some 30 nanoseconds."""
+MOST_CREDIT = 200_000
+"""Tuples that watching may cost at once, besides considering orders twice."""
 MOST_PATIENCE = 64
 """How many looks may pass before orders are considered again though nothing drifts."""
 DRIFT = 1.5
@@ -59,7 +72,15 @@ class Watch:
         self.tried: dict[str, dict[tuple[str, ...], Cost]] = {}
         self.changes: list[Change] = []
         self.fresh = 0
-        """New tuples since the last look."""
+        """New tuples since the last glance."""
+        self.credit = inf
+        """Tuples that watching may still cost; what the first glance finds is too much."""
+        self._alarmed = False
+        """Whether a glance has found a drift."""
+        self._seen: dict[str, tuple[int, int]] = {}
+        """By driver, at the last glance: its new tuples so far, and all that its path had produced, these included."""
+        self._costs: dict[str, float] = {}
+        """By driver, at the last look: what its path produced per new tuple."""
         self._time: int | None = None
         self._ready_at: int | None = None
         self._patience = 1
@@ -70,21 +91,52 @@ class Watch:
         """Drivers whose last change waits for its measured cost."""
 
     def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int) -> bool:
-        """Whether enough has come since the last look; not before windows of `span` microseconds have filled for the first time."""
+        """Whether to look now; not before windows of `span` microseconds have filled for the first time."""
         if self.fresh < LOOK_AFTER or time <= LONG_AGO:
             return False
+        self.fresh = 0
         if self._ready_at is None:
             self._ready_at = time + span
         if time < self._ready_at:
-            self.fresh = 0
-            for runner in runners.values():
-                runner.since_last()
             return False
-        return True
+        drifted, look, price = self._glance(runners), look_cost(len(runners)), consider_cost(len(runners))
+        most = MOST_CREDIT + 2 * price
+        self.credit = min(self.credit, most)
+        if self._time is None:
+            self._forget(runners, time)
+        elif self._alarmed or self.credit >= most / 2:
+            return self.credit >= look
+        elif drifted and self.credit >= 2 * look + price:
+            self._forget(runners, time)
+            self._alarmed = True
+        return False
+
+    def _glance(self, runners: Mapping[str, PathRunner]) -> bool:
+        """Take credit for what was joined since the last glance; say whether a path's cost has drifted since the last look."""
+        drifted = False
+        for driver, runner in runners.items():
+            counts, before = runner.counts, self._seen.get(driver, (0, 0))
+            new = counts[0][2] - before[0]
+            if new < LEAST_NEW:
+                continue
+            whole = sum([counted[2] for counted in counts])
+            made = whole - before[1]
+            self._seen[driver] = (counts[0][2], whole)
+            self.credit += SHARE * made
+            drifted |= not 1 / DRIFT < made / new / (1 + self._costs.get(driver, 0.0)) < DRIFT
+        return drifted
+
+    def _forget(self, runners: Mapping[str, PathRunner], time: int) -> None:
+        """Leave out what was counted up to now."""
+        self._time = time
+        self.credit -= look_cost(len(runners))
+        for runner in runners.values():
+            runner.since_last()
 
     def look(self, runners: Mapping[str, PathRunner], time: int) -> bool:
         """Read the counters; say whether orders should be considered."""
-        self.fresh = 0
+        self.credit -= look_cost(len(runners))
+        self._alarmed = False
         seconds = (time - self._time) / 1e6 if self._time is not None and time > self._time else None
         self._time = time
         self.found = {step: found for step, found in self.found.items() if found.age < OLDEST}
@@ -107,12 +159,14 @@ class Watch:
             drifted |= self._note_step(step, found)
         self._measure_sizes()
         self._skipped += 1
-        if drifted or self._skipped >= self._patience:
-            self._patience = 1 if drifted else min(2 * self._patience, MOST_PATIENCE)
-            self._skipped = 0
-            self._settled = {step: found.selectivity or 0.0 for step, found in self.found.items()}
-            return True
-        return False
+        price = consider_cost(len(runners))
+        if self.credit < price or not (drifted or self._skipped >= self._patience):
+            return False
+        self.credit -= price
+        self._patience = 1 if drifted else min(2 * self._patience, MOST_PATIENCE)
+        self._skipped = 0
+        self._settled = {step: found.selectivity or 0.0 for step, found in self.found.items()}
+        return True
 
     def _note_step(self, step: Step, newer: Found) -> bool:
         """Take note of what a probe has found, whatever the driver; say whether its selectivity left its range."""
@@ -127,6 +181,7 @@ class Watch:
             self.tried[driver] = {}
             before = cost
         self.tried.setdefault(driver, {})[order] = before.mean(cost)
+        self._costs[driver] = cost.produced
 
     def _measure_sizes(self) -> None:
         """The rows that probes met in each window, on average over the recent ones."""
@@ -150,6 +205,7 @@ class Watch:
         for change in changes:
             measured = runners[change.driver].produced_lately
             self._unmeasured[change.driver] = len(self.changes)
+            self._seen.pop(change.driver, None)
             self.changes.append(replace(change, measured_before=measured, batch=batch))
 
     @property
@@ -166,6 +222,8 @@ class Watch:
             "found": found, "settled": settled, "tried": tried, "rates": self.rates, "sizes": self.sizes, "fresh": self.fresh,
             "time": self._time, "ready_at": self._ready_at, "patience": self._patience, "skipped": self._skipped,
             "changes": [change.to_json() for change in self.changes], "unmeasured": self._unmeasured,
+            "credit": self.credit if isfinite(self.credit) else None, "alarmed": self._alarmed,
+            "seen": self._seen, "costs": self._costs,
         }  # fmt: skip
 
     @classmethod
@@ -180,7 +238,21 @@ class Watch:
         watch._ready_at = stored["ready_at"]
         watch.changes = [Change.from_json(change) for change in stored["changes"]]
         watch._unmeasured = dict(stored["unmeasured"])
+        watch.credit = inf if stored["credit"] is None else float(stored["credit"])
+        watch._alarmed = bool(stored["alarmed"])
+        watch._costs = {driver: max(float(cost), 0.0) for driver, cost in stored["costs"].items()}
+        watch._seen = {driver: (int(new), int(whole)) for driver, (new, whole) in stored["seen"].items()}
         return watch
+
+
+def look_cost(width: int) -> float:
+    """Tuples that a join of so many inputs produces while its counters are read."""
+    return 1000 + 110 * width**2
+
+
+def consider_cost(width: int) -> float:
+    """The same while its orders are considered."""
+    return 12_000 + 18 * width**4
 
 
 def _steps(order: tuple[str, ...], counted: list[list[int]]) -> Iterator[tuple[Step, Found]]:

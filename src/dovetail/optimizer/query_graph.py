@@ -1,7 +1,7 @@
 """The join graph of a query, from declared rates, windows and the user's selectivity hints.
 
-What is not known is assumed: `DEFAULT_RATE` for a stream without a rate, 1 / `DEFAULT_EQUALITY` distinct values for a key,
-`DEFAULT_CONDITION` for any other condition.
+What is not known is assumed: `DEFAULT_RATE` for a stream without a rate, and what `shares` assumes of keys and conditions: 1 /
+`DEFAULT_EQUALITY` distinct values for a key, `DEFAULT_CONDITION` for any other condition.
 
 A hint is about a pair of aliases and says which share of their pairs match, all conditions between them included. The pair's classes
 of equal columns take their distinct counts from it: a hint of 0.001 for one edge of a common key means 1,000 values on both sides of
@@ -17,28 +17,28 @@ it takes to follow one is a scan. So a query that equalities connect is never pr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
 
-from dovetail.optimizer.graph import JoinGraph, Pair, components, counts_from_edges
+from dovetail.optimizer.graph import JoinGraph
+from dovetail.optimizer.shares import Shape, Shares
 from dovetail.plan.statistics import Measured
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, StreamRef
 from dovetail.schema import StreamSchema
 
 DEFAULT_RATE = 1.0
-DEFAULT_EQUALITY = 0.01
-DEFAULT_CONDITION = 0.3
-SMALLEST_CONDITION = 1e-12
-"""Of all conditions between two inputs together: hundreds of guesses multiplied would come to nothing, which is no share."""
 MICROS_PER_SECOND = 1_000_000
 
 
 def join_graph(
-    query: JoinQuery,
-    streams: Mapping[str, StreamSchema],
-    hints: Mapping[frozenset[str], float],
-    measured: Measured | None = None,
+    query: JoinQuery, streams: Mapping[str, StreamSchema], hints: Mapping[frozenset[str], float]
 ) -> JoinGraph:
-    """The graph of a query, from declared rates and the user's selectivity hints (by pair of aliases).
+    """The graph of a query, from declared rates and the user's selectivity hints (by pair of aliases)."""
+    return graph_of(query, streams, Shares(Shape.of(query), hints))
+
+
+def graph_of(
+    query: JoinQuery, streams: Mapping[str, StreamSchema], shares: Shares, measured: Measured | None = None
+) -> JoinGraph:
+    """The graph of a query whose pairs match by `shares`.
 
     With `measured` rates and the sizes of windows are as measured; it has the sizes of all aliases.
     """
@@ -48,18 +48,10 @@ def join_graph(
     else:
         rates = {alias: measured.rates.get(alias) or rate for alias, rate in rates.items()}
         windows = {alias: max(measured.sizes[alias], 1.0) / rate for alias, rate in rates.items()}
-    classes = [tuple(dict.fromkeys(key.alias for key in group.keys)) for group in query.classes]
-    classes = [group for group in classes if len(group) > 1]
-    equal = {frozenset(pair) for group in classes for pair in combinations(group, 2)}
-    counts = _distinct(classes, {pair: value for pair, value in hints.items() if pair in equal})
-    conditions = _conditions(query)
-    conditions.update({pair: value for pair, value in hints.items() if pair in conditions})
-    for pair in equal & hints.keys():
-        conditions[pair] = min(1.0, hints[pair] / _explained(classes, counts, pair))
-    apart = {name: number for number, part in enumerate(components(rates, equal)) for name in part}
-    edges = {pair: value for pair, value in conditions.items() if len({apart[name] for name in pair}) > 1}
-    inside = {pair: value for pair, value in conditions.items() if pair not in edges and value < 1}
-    return JoinGraph(rates, edges, windows, counts, classes, conditions=inside)
+    factors = shares.factors
+    edges = {pair: value for pair, value in factors.items() if pair in shares.shape.edges}
+    inside = {pair: value for pair, value in factors.items() if pair not in edges and value < 1}
+    return JoinGraph(rates, edges, windows, shares.counts, shares.shape.classes, conditions=inside)
 
 
 def _seconds(ref: StreamRef, rate: float) -> float:
@@ -69,30 +61,3 @@ def _seconds(ref: StreamRef, rate: float) -> float:
         return ref.window.seconds
     # A window of no length holds the tuples of one instant.
     return max(ref.window.micros, 1) / MICROS_PER_SECOND
-
-
-def _distinct(classes: list[tuple[str, ...]], hints: Mapping[Pair, float]) -> dict[tuple[str, int], float]:
-    counts = counts_from_edges(classes, hints)
-    for number, group in enumerate(classes):
-        hinted = [counts[name, number] for name in group if (name, number) in counts]
-        for name in group:
-            counts.setdefault((name, number), max(hinted, default=1 / DEFAULT_EQUALITY))
-    return counts
-
-
-def _conditions(query: JoinQuery) -> dict[Pair, float]:
-    found: dict[Pair, float] = {}
-    for condition in query.conditions:
-        pairs = [frozenset(pair) for pair in combinations(condition.aliases, 2)]
-        for pair in pairs:
-            share = found.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs))
-            found[pair] = max(share, SMALLEST_CONDITION)
-    return found
-
-
-def _explained(classes: list[tuple[str, ...]], counts: Mapping[tuple[str, int], float], pair: Pair) -> float:
-    share = 1.0
-    for number, group in enumerate(classes):
-        if pair.issubset(group):
-            share /= max(counts[name, number] for name in pair)
-    return share

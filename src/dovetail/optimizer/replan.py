@@ -13,7 +13,7 @@ that are built for nothing. Where both orders were tried lately, what they cost 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from dovetail.config import Config
 from dovetail.optimizer.cost import probe_cost
@@ -21,10 +21,11 @@ from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.planner import PlanChoices, access_rule, objective
-from dovetail.optimizer.query_graph import join_graph
+from dovetail.optimizer.query_graph import graph_of, join_graph
+from dovetail.optimizer.shares import Shape, Shares
 from dovetail.plan.nodes import Access, QueryPlan
-from dovetail.plan.paths import AccessRule, probe_path
-from dovetail.plan.statistics import Change, Found, Measured, Step
+from dovetail.plan.paths import AccessRule, PathMaker
+from dovetail.plan.statistics import Change, Measured
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 
@@ -35,7 +36,8 @@ LEAST_SHARE = 0.02
 LEAST_PROBES = 200
 """Probes below which what they found is not trusted."""
 _ROUNDS = 3
-_SMALLEST = 1e-12
+_EXACT = 16
+"""Inputs whose sets are all looked at: in milliseconds, for a batch waits meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,20 @@ class Replanner:
     streams: Mapping[str, StreamSchema]
     config: Config
     choices: Mapping[str, PlanChoices]
+    _shapes: dict[str, tuple[JoinQuery, Shape]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What does not change of a query that is planned again."""
 
     def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
         """The plan to go on with, its estimates as of now, and what it changes; None if too little was measured."""
         choices = self.choices.get(plan.query.name, PlanChoices())
         if self.config.nested_loop != "multi-way" or measured.sizes.keys() < set(plan.query.aliases):
             return None
-        graph = measured_graph(plan.query, self.streams, choices.hints, measured)
+        graph = _fitted(plan.query, self.streams, Shares(self._shape(plan.query), choices.hints), measured)
         aim = objective(self.config)
         current = {path.driver: path.order[1:] for path in plan.paths}
-        wanted = order_probes(graph, self.config.ordering, aim)
+        wanted = order_probes(
+            graph, self.config.ordering, aim, exact=_EXACT if self.config.ordering == "weave" else None
+        )
         now, then = (probe_cost(graph, orders, aim).per_input for orders in (current, wanted))
         least = LEAST_SHARE * sum(now.values())
         changes = []
@@ -68,7 +74,15 @@ class Replanner:
             changes.append(Change(driver, order, wanted[driver], now[driver] / rate, then[driver] / rate))
         orders = {driver: (driver, *order) for driver, order in current.items()}
         orders.update({change.driver: (change.driver, *change.after) for change in changes})
+        if not changes and self.config.join != "hybrid":  # which scans what has become small
+            return replace(plan, estimate=estimate(graph, orders, aim)), changes
         return self.with_orders(plan, orders, graph), changes
+
+    def _shape(self, query: JoinQuery) -> Shape:
+        known = self._shapes.get(query.name)
+        if known is None or known[0] is not query:
+            known = self._shapes[query.name] = (query, Shape.of(query))
+        return known[1]
 
     def with_orders(
         self,
@@ -86,7 +100,8 @@ class Replanner:
         def rule_of(driver: str) -> AccessRule:
             return rule if access is None else lambda alias, _: access[driver][alias]
 
-        paths = tuple(probe_path(plan.query, driver, orders[driver], rule_of(driver)) for driver in plan.query.aliases)
+        maker = PathMaker(plan.query)
+        paths = tuple(maker.path(driver, orders[driver], rule_of(driver)) for driver in plan.query.aliases)
         return QueryPlan(plan.query, paths, plan.ordering, estimate(known, orders, objective(self.config)))
 
 
@@ -94,35 +109,19 @@ def measured_graph(
     query: JoinQuery, streams: Mapping[str, StreamSchema], hints: Mapping[frozenset[str], float], measured: Measured
 ) -> JoinGraph:
     """The query's graph with rates, window sizes and selectivities as measured, where enough was."""
-    trusted = {step: found for step, found in measured.found.items() if found.probes >= LEAST_PROBES and found.pairs}
-    fitted = dict(hints)
-    old, new = ([step for step, found in trusted.items() if (found.age == 0) is recent] for recent in (False, True))
-    for steps, rounds in ((old, 1), (new, _ROUNDS)):
+    return _fitted(query, streams, Shares(Shape.of(query), hints), measured)
+
+
+def _fitted(query: JoinQuery, streams: Mapping[str, StreamSchema], shares: Shares, measured: Measured) -> JoinGraph:
+    trusted = [
+        (found.age == 0, len(joined), sorted(joined), alias, found.selectivity)
+        for (joined, alias), found in measured.found.items()
+        if found.probes >= LEAST_PROBES and found.selectivity
+    ]
+    trusted.sort()
+    for recent, rounds in ((False, 1), (True, _ROUNDS)):
         for _ in range(rounds):
-            for step in sorted(steps, key=lambda step: (len(step[0]), sorted(step[0]), step[1])):
-                fitted.update(_scaled(join_graph(query, streams, fitted, measured), step, trusted[step]))
-    return join_graph(query, streams, fitted, measured)
-
-
-def _scaled(graph: JoinGraph, step: Step, found: Found) -> dict[frozenset[str], float]:
-    """The shares of the pairs that lead to a step, so that together they are what was found."""
-    joined, alias = step
-    expected = graph.extension(sorted(joined), alias) / (graph.rates[alias] * graph.windows[alias])
-    share = found.selectivity
-    if share is None:
-        return {}
-    pairs = _binding(graph, joined, alias)
-    factor = (share / expected) ** (1 / len(pairs)) if pairs else 1.0
-    return {
-        frozenset((other, alias)): min(1.0, max(_SMALLEST, graph.selectivity(other, alias) * factor)) for other in pairs
-    }
-
-
-def _binding(graph: JoinGraph, joined: frozenset[str], alias: str) -> list[str]:
-    """Those of the joined aliases that the matches of the next one depend on: of a common key, the one with fewest values."""
-    found = {other for other in joined if frozenset((other, alias)) in graph.factors}
-    for number, group in enumerate(graph.classes):
-        inside = [other for other in sorted(joined) if other in group]
-        if alias in group and inside:
-            found.add(min(inside, key=lambda other: graph.distinct[other, number]))
-    return sorted(found)
+            for new, _, joined, alias, share in trusted:
+                if new is recent:
+                    shares.fit((frozenset(joined), alias), share)
+    return graph_of(query, streams, shares, measured)
