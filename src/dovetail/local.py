@@ -274,6 +274,8 @@ class LocalSession:
         _check_name("query", name)
         query = parse_query(name, sql, self._catalog.streams)
         self._catalog.check_new_query(name)
+        for text in query.warnings:
+            warnings.warn(text, DovetailWarning, stacklevel=3)
         choices = PlanChoices(hints_for(self._hints, query.aliases), probe_orders)
         plan = plan_query(query, self._catalog.streams, self._config, choices)
         if self._engine.batches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from sqlglot.dialects.dialect import Dialect
 
@@ -9,6 +10,8 @@ from dovetail.errors import QueryError
 from dovetail.query.brackets import FromItem, WindowBracket, take_brackets, window_for
 from dovetail.query.durations import UNITS
 from dovetail.query.model import CountWindow, TimeWindow, Window
+from dovetail.query.sql import parse_query
+from dovetail.schema import StreamSchema
 
 SELECT = "SELECT 1 FROM"
 MINUTE = TimeWindow(60_000_000)
@@ -148,3 +151,63 @@ def test_refused(marked: str, message: str) -> None:
     error = caught.value
     assert (error.message, error.start, error.end) == (message, start, end)
     assert error.hint
+
+
+NEAR_MISSES = {
+    "a (RANGE 1 HOUR), b [ROWS 1]": ("(RANGE 1 HOUR)", "[RANGE 1 HOUR]"),
+    "a {RANGE 1 HOUR}, b [ROWS 1]": ("{RANGE 1 HOUR}", "[RANGE 1 HOUR]"),
+    "a (ROWS 5) x, b [ROWS 1]": ("(ROWS 5)", "[ROWS 5]"),
+    "a (PARTITION BY k ROWS 5), b [ROWS 1]": ("(PARTITION BY k ROWS 5)", "[PARTITION BY k ROWS 5]"),
+    "a RANGE 1 HOUR, b [ROWS 1]": ("RANGE 1 HOUR", "[RANGE 1 HOUR]"),
+    "a#time(1 hour), b [ROWS 1]": ("#time(1 hour)", "[RANGE 1 hour]"),
+    "a#length(5), b [ROWS 1]": ("#length(5)", "[ROWS 5]"),
+    "a JOIN b WITHIN 1 HOUR ON TRUE": ("WITHIN 1 HOUR", "[RANGE 1 HOUR]"),
+    "a [1 HOUR], b [ROWS 1]": ("1 HOUR", "RANGE 1 HOUR"),
+}
+
+
+@pytest.mark.parametrize("entries", NEAR_MISSES)
+def test_windows_of_other_systems_are_told_in_ours(entries: str) -> None:
+    found, instead = NEAR_MISSES[entries]
+    streams = {name: StreamSchema(name, pa.schema({"ts": pa.timestamp("us"), "k": pa.int64()}), "ts") for name in "ab"}
+    sql = f"SELECT 1 AS one FROM {entries} WHERE 1 = 1"
+    with pytest.raises(QueryError) as refused:
+        parse_query("q", sql, streams)
+    assert refused.value.hint == f"write [{instead.strip('[]')}]"
+    with pytest.raises(QueryError, match="not joined"):  # what is written is followed: the windows are accepted
+        parse_query("q", sql.replace(found, instead, 1), streams)
+
+
+@pytest.mark.parametrize(
+    ("window", "micros"),
+    [
+        ("[RANGE INTERVAL 1 HOUR]", 3_600_000_000),
+        ("[RANGE INTERVAL '1' HOUR]", 3_600_000_000),
+        ("[RANGE INTERVAL '1 hour']", 3_600_000_000),
+        ("[range '90' minutes]", 5_400_000_000),
+        ("[RANGE 1 HOUR 30 MINUTES]", 5_400_000_000),
+        ("[RANGE '1 hour 30 minutes']", 5_400_000_000),
+        ("[RANGE INTERVAL 1 HOUR 30 MINUTES]", 5_400_000_000),
+    ],
+)
+def test_lengths_as_spark_and_flink_write_them(window: str, micros: int) -> None:
+    streams = {name: StreamSchema(name, pa.schema({"ts": pa.timestamp("us"), "k": pa.int64()}), "ts") for name in "ab"}
+    query = parse_query("q", f"SELECT a.k FROM a {window}, b [ROWS 1] WHERE a.k = b.k", streams)
+    assert query.refs[0].window == TimeWindow(micros)
+
+
+@pytest.mark.parametrize(
+    ("interval", "message"),
+    [
+        ("'1 hour 2'", "'1 hour 2' is not an interval"),
+        ("'1 hour and a half'", "is not an interval"),
+        ("'01:70' HOUR TO MINUTE", "'01:70' is not an interval HOUR TO MINUTE"),
+        ("'2' YEAR TO MONTH", "an interval YEAR TO MONTH is not supported"),
+        ("1 MONTH", "unknown unit 'MONTH'"),
+        ("'1'", "not understood"),
+    ],
+)
+def test_intervals_are_read_whole_or_refused(interval: str, message: str) -> None:
+    streams = {name: StreamSchema(name, pa.schema({"ts": pa.timestamp("us"), "k": pa.int64()}), "ts") for name in "ab"}
+    with pytest.raises(QueryError, match=message):
+        parse_query("q", f"SELECT 1 AS one FROM a, b WHERE a.ts BETWEEN b.ts AND b.ts + INTERVAL {interval}", streams)

@@ -73,7 +73,7 @@ Hint: did you mean 'user'?""",
 alias 'o' has no window
   line 3:      orders o
                ^^^^^^^^
-Hint: write orders o [RANGE 10 MINUTES]; an alias without a window takes the next one to its right""",
+Hint: write orders o [RANGE 10 MINUTES], or add c.ts BETWEEN o.ts AND o.ts + INTERVAL 10 MINUTES""",
     "SELECT *\nFROM clicks c [RANGE 10 PARSECS], orders o [ROWS 9]": """\
 duration '10 PARSECS' has the unknown unit 'PARSECS'; allowed: microseconds, milliseconds, seconds, minutes, hours, days, weeks
   line 2: FROM clicks c [RANGE 10 PARSECS], orders o [ROWS 9]

@@ -107,10 +107,7 @@ def _answered(step: JoinStep, taker: Taker) -> dict[str, Any]:
     query = taker.query
     return {
         "sql": query.sql,
-        "inputs": {
-            ref.alias: {"stream": ref.stream, "window": window_text(ref.window), "source": taker.sources[ref.alias]}
-            for ref in query.refs
-        },
+        "inputs": {alias: {**entry, "source": taker.sources[alias]} for alias, entry in _inputs(query).items()},
         "join": step.name,
         "output": query.schema.names,
     }
@@ -120,7 +117,7 @@ def _query(step: JoinStep) -> dict[str, Any]:
     plan, query = step.plan, step.plan.query
     return {
         "sql": query.sql,
-        "inputs": {ref.alias: {"stream": ref.stream, "window": window_text(ref.window)} for ref in query.refs},
+        "inputs": _inputs(query),
         "equal": [[f"{key.alias}: {_plain(key.expression, step)}" for key in group.keys] for group in query.classes],
         "conditions": [condition.text for condition in query.conditions],
         "filters": [condition.text for condition in query.filters],
@@ -128,6 +125,16 @@ def _query(step: JoinStep) -> dict[str, Any]:
         "ordering": plan.ordering,
         "waits_for_watermark": [ref.stream for ref in query.refs if isinstance(ref.window, CountWindow)],
         "paths": {path.driver: [_stage(stage, step) for stage in path.stages] for path in plan.paths},
+    }
+
+
+def _inputs(query: JoinQuery) -> dict[str, dict[str, Any]]:
+    """Each alias's stream and window; for a window that is not written, the conditions it follows from."""
+    inferred = dict(query.inferred)
+    return {
+        ref.alias: {"stream": ref.stream, "window": window_text(ref.window)}
+        | ({"follows_from": list(inferred[ref.alias])} if ref.alias in inferred else {})
+        for ref in query.refs
     }
 
 
@@ -186,6 +193,8 @@ def window_text(window: Window) -> str:
         return f"last {window.rows} rows" + (f" per {window.partition_by}" if window.partition_by else "")
     if isinstance(window, StoredWindow):
         return "stored, " + ", ".join(f"{source} range {duration(micros)}" for source, micros in window.spans)
+    if window.micros % 1000 == 999:  # it follows from a strict condition
+        return f"range under {duration(window.micros + 1)}"
     return f"range {duration(window.micros)}"
 
 
@@ -205,7 +214,11 @@ def _text(description: Mapping[str, Any]) -> str:
 
 
 def _query_lines(query: Mapping[str, Any]) -> list[str]:
-    lines = [f"input {alias}: {entry['stream']}, {entry['window']}" for alias, entry in query["inputs"].items()]
+    lines = [
+        f"input {alias}: {entry['stream']}, {entry['window']}"
+        + (f", from {' and '.join(entry['follows_from'])}" if "follows_from" in entry else "")
+        for alias, entry in query["inputs"].items()
+    ]
     if "join" in query:
         others = [
             f"{alias} is {entry['source']}" for alias, entry in query["inputs"].items() if alias != entry["source"]

@@ -105,6 +105,11 @@ def take_brackets(sql: str, tokens: Sequence[Token]) -> tuple[list[Token], tuple
     return kept, tuple(items)
 
 
+def own_window(items: Sequence[FromItem], position: int) -> WindowBracket | None:
+    """The window written on the FROM entry at `position`."""
+    return next((item.bracket for item in items if item.end > position), None)
+
+
 def window_for(items: Sequence[FromItem], position: int) -> WindowBracket | None:
     """The window of the FROM entry at `position`: its own, else the next one to its right."""
     return next((item.bracket for item in items if item.end > position and item.bracket is not None), None)
@@ -154,19 +159,35 @@ def read_bracket(sql: str, tokens: Sequence[Token]) -> WindowBracket:
         return WindowBracket(CountWindow(_count(sql, words)), start, end)
     if keyword == "PARTITION BY":
         return _partitioned(sql, words, start, end)
-    raise _refusal(sql, words[:1], f"{words[0].text!r} is not a kind of window", _EXAMPLES)
+    number = words[0].text[:1].isdigit() or words[0].text.upper() == "INTERVAL"
+    hint = f"write [RANGE {_text(sql, words)}]" if number else _EXAMPLES
+    raise _refusal(sql, words[:1], f"{words[0].text!r} is not a kind of window", hint)
 
 
 def _time_window(sql: str, words: list[Word]) -> TimeWindow:
-    number, unit, rest = _number_and_unit(sql, words)
+    micros, rest = 0, _plain(words)[1:]
+    while not micros or (rest and rest[0].text[:1].isdigit()):  # 1 HOUR 30 MINUTES
+        number, unit, rest = _number_and_unit(sql, [words[0], *rest])
+        try:
+            micros += measure(number.text, unit.text)
+        except ConfigError as error:
+            wrong = [unit] if "unit" in error.message else [number, unit]
+            raise _refusal(sql, wrong, error.message, error.hint or _EXAMPLES) from None
+        if not micros:
+            break
     if rest:
         hint = "a window moves with every tuple: write [RANGE n UNIT] only"
         raise _refusal(sql, rest, f"{_text(sql, rest)!r} is not understood in a window", hint)
-    try:
-        return TimeWindow(measure(number.text, unit.text))
-    except ConfigError as error:
-        wrong = [unit] if "unit" in error.message else [number, unit]
-        raise _refusal(sql, wrong, error.message, error.hint or _EXAMPLES) from None
+    return TimeWindow(micros)
+
+
+def _plain(words: list[Word]) -> list[Word]:
+    """Without what Spark and Flink write around a length: RANGE INTERVAL '1' HOUR, RANGE '1 hour'."""
+    rest = words[2:] if len(words) > 1 and words[1].text.upper() == "INTERVAL" else words[1:]
+    if rest and rest[0].text[:1] in ("'", '"'):
+        inner = re.finditer(r"[^\s'\"]+", rest[0].text)
+        rest = [Word(m[0], rest[0].start + m.start(), rest[0].start + m.end()) for m in inner] + rest[1:]
+    return [words[0], *rest]
 
 
 def _number_and_unit(sql: str, words: list[Word]) -> tuple[Word, Word, list[Word]]:
@@ -175,6 +196,9 @@ def _number_and_unit(sql: str, words: list[Word]) -> tuple[Word, Word, list[Word
     match = _NUMBER_AND_UNIT.fullmatch(rest[0].text) if rest else None
     if match is None:
         found = f", not {rest[0].text!r}" if rest else ""
+        if rest and rest[0].text.upper() in ("UNBOUNDED", "BETWEEN"):
+            hint = "a window reaches back from the newest tuple of a result, and it ends: write [RANGE 10 MINUTES]"
+            raise _refusal(sql, rest, f"RANGE needs a number and a unit{found}", hint)
         raise _refusal(sql, rest[:1] or words, f"RANGE needs a number and a unit{found}", _EXAMPLES)
     split = rest[0].start + len(match[1])
     number = Word(match[1], rest[0].start, split)
@@ -206,6 +230,9 @@ def _count(sql: str, words: list[Word]) -> int:
 
 
 def _partitioned(sql: str, words: list[Word], start: int, end: int) -> WindowBracket:
+    if len(words) > 2 and words[2].text.upper() == "RANGE":
+        hint = "a time window holds tuples of all values: write [RANGE n UNIT], and equate the column in WHERE"
+        raise _refusal(sql, words, "PARTITION BY goes with ROWS only", hint)
     if len(words) < 3 or words[2].text.upper() != "ROWS":
         raise _refusal(sql, words, "PARTITION BY needs one column and ROWS", "write [PARTITION BY column ROWS 100]")
     column = words[1]

@@ -49,20 +49,6 @@ def parse_duration(value: str | float | timedelta) -> int:
     return _checked(Decimal(sum(measure(number, unit) for number, unit in re.findall(_PART, value))), value)
 
 
-def in_words(micros: int) -> str:
-    """A length of time for people, exact, in the largest units that fit.
-
-    >>> in_words(5_400_000_000), in_words(1_500_000), in_words(0)
-    ('1 hour 30 minutes', '1 second 500 milliseconds', '0 seconds')
-    """
-    parts = []
-    for name, size in reversed([(spellings[-1], size) for spellings, size in _SPELLINGS.items()]):
-        count, micros = divmod(micros, size)
-        if count:
-            parts.append(f"{count} {name if count > 1 else name[:-1]}")
-    return " ".join(parts) or "0 seconds"
-
-
 def measure(number: str, unit: str) -> int:
     """Give the microseconds of a number and a unit, both as written."""
     text = f"{number} {unit}".rstrip()
@@ -86,3 +72,32 @@ def _checked(micros: Decimal, given: object) -> int:
     if micros != int(micros):
         raise ConfigError(f"duration {given!r} is not a whole number of microseconds")
     return int(micros)
+
+
+def in_words(micros: int) -> str:
+    """A length of time for people, exactly: `1 hour 30 minutes`.
+
+    >>> in_words(5_400_000_000), in_words(86_400_000_001), in_words(0)
+    ('1 hour 30 minutes', '1 day 1 microsecond', '0 seconds')
+    """
+    parts, rest = [], abs(micros)
+    for spellings, size in reversed(list(_SPELLINGS.items())):
+        count, rest = (0, rest) if size == UNITS["week"] else divmod(rest, size)
+        if count:
+            parts.append(f"{count} {spellings[-1] if count > 1 else spellings[-2]}")
+    return ("minus " if micros < 0 else "") + (" ".join(parts) or "0 seconds")
+
+
+def as_written(micros: int) -> str:
+    """A length of time as SQL takes it: a whole number of the largest unit that gives one, `90 MINUTES`.
+
+    >>> as_written(5_400_000_000), as_written(3_600_000_000), as_written(0)
+    ('90 MINUTES', '1 HOUR', '0 SECONDS')
+    """
+    spellings, size = next(
+        (spellings, size)
+        for spellings, size in reversed(list(_SPELLINGS.items()))
+        if size != UNITS["week"] and micros % size == 0 and (micros or size == UNITS["s"])
+    )
+    count = micros // size
+    return f"{count} {spellings[-2 if count == 1 else -1].upper()}"

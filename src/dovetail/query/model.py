@@ -125,6 +125,10 @@ class JoinQuery:
     """Conjuncts over one alias."""
     outputs: tuple[Output, ...]
     classes: tuple[EqualityClass, ...]
+    inferred: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Aliases whose window follows from conditions, and the texts of these."""
+    warnings: tuple[str, ...] = ()
+    """What runs but may not be meant, for whoever registers the query."""
 
     @property
     def aliases(self) -> tuple[str, ...]:

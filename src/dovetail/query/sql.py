@@ -17,12 +17,14 @@ from dovetail.query import functions
 from dovetail.query.binder import Scope, Source
 from dovetail.query.brackets import take_brackets
 from dovetail.query.expressions import aliases
-from dovetail.query.model import Condition, Equality, JoinQuery, Key, equality_classes
+from dovetail.query.model import Condition, Equality, JoinQuery, Key, StreamRef, equality_classes
+from dovetail.query.near_misses import refuse_near_misses
 from dovetail.query.sql_expressions import AGGREGATE_HINT, SUBQUERY_HINT, ExpressionBinder
-from dovetail.query.sql_from import FromEntry, bind_entries, from_entries
+from dovetail.query.sql_from import FromEntry, find_streams, from_entries, resolved
 from dovetail.query.sql_parse import SHAPE, parse_select, statement_tokens
 from dovetail.query.sql_select import bind_outputs
 from dovetail.query.sql_text import SourceText
+from dovetail.query.windows import WindowFinder
 from dovetail.schema import StreamSchema
 
 _ENDLESS = "a continuous query has no end; do this to its result"
@@ -70,28 +72,35 @@ def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> Joi
 
 
 def _read(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuery:
-    tokens, items = take_brackets(sql, statement_tokens(sql))
+    written = statement_tokens(sql)
+    refuse_near_misses(sql, written)
+    tokens, items = take_brackets(sql, written)
     source = SourceText(sql, tokens)
     select = parse_select(source)
     _refuse_clauses(source, select)
     entries = from_entries(source, select)
-    refs = bind_entries(source, entries, items, streams)
-    scope = Scope([Source(ref.alias, streams[ref.stream]) for ref in refs])
+    schemas = find_streams(source, entries, streams)
+    scope = Scope([Source(alias, schema) for alias, schema in schemas.items()])
     binder = ExpressionBinder(source, scope)
     outputs = bind_outputs(source, select, scope, binder)
     found = _Conjuncts(source, binder)
     for condition in _conditions(select, entries):
         found.add(condition)
+    times = {alias: schema.event_time for alias, schema in schemas.items()}
+    finder = WindowFinder(source, entries, items, times, [*found.equalities, *found.conditions])
+    windows = finder.find(lambda entry, bracket: resolved(source, bracket, scope.source(entry.alias)))
     _refuse_unconnected(source, entries, found)
     return JoinQuery(
         name=name,
         sql=sql,
-        refs=refs,
+        refs=tuple(StreamRef(alias, schema.name, windows.of[alias]) for alias, schema in schemas.items()),
         equalities=tuple(found.equalities),
         conditions=tuple(found.conditions),
         filters=tuple(found.filters),
         outputs=outputs,
         classes=equality_classes(found.equalities),
+        inferred=windows.inferred,
+        warnings=tuple(f"query {name!r}: {warning}" for warning in windows.warnings),
     )
 
 

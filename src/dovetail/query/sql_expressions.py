@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
-from dovetail.errors import ConfigError, QueryError
+from dovetail.errors import QueryError
 from dovetail.query import functions
 from dovetail.query.binder import Scope, suggestion
-from dovetail.query.durations import measure
 from dovetail.query.expressions import Call, Expression, Literal
+from dovetail.query.intervals import read_interval
 from dovetail.query.sql_text import SourceText
 from dovetail.schema import LARGEST_DECIMAL, MICROSECOND, TIMESTAMP, TIMESTAMP_NTZ
 
@@ -146,18 +146,6 @@ class ExpressionBinder:
     def hexadecimal(self, node: exp.HexString) -> Expression:
         digits = node.name if len(node.name) % 2 == 0 else f"0{node.name}"
         return Literal(bytes.fromhex(digits), pa.binary())
-
-    def interval(self, node: exp.Interval) -> Expression:
-        unit = node.args.get("unit")
-        number = node.this.name if isinstance(node.this, exp.Literal) else ""
-        match = re.fullmatch(r"\s*([+-]?)\s*(\d+(?:\.\d*)?|\.\d+)\s*", number)
-        if match is None or not isinstance(unit, exp.Var):
-            raise QueryError("this interval is not understood", "write INTERVAL 5 MINUTES or INTERVAL '1.5' HOUR")
-        try:
-            micros = measure(match[2], unit.name)
-        except ConfigError as error:
-            raise QueryError(error.message, error.hint) from None
-        return Literal(-micros if match[1] == "-" else micros, MICROSECOND)
 
     def cast(self, node: exp.Cast) -> Expression:
         if node.args.get("format") or node.args.get("action"):
@@ -314,7 +302,7 @@ _HANDLERS: dict[type[exp.Expr], Handler] = {
     exp.HexString: ExpressionBinder.hexadecimal,
     exp.Boolean: lambda _, node: Literal(bool(node.this), pa.bool_()),
     exp.Null: lambda *_: Literal(None, pa.null()),
-    exp.Interval: ExpressionBinder.interval,
+    exp.Interval: lambda _, node: Literal(read_interval(node), MICROSECOND),
     exp.Paren: lambda binder, node: binder.bind(node.this),
     exp.Cast: ExpressionBinder.cast,
     exp.TryCast: ExpressionBinder.cast,

@@ -1,4 +1,4 @@
-"""The FROM list: streams, aliases and their windows.
+"""The FROM list: streams and aliases, and brackets as these streams read them.
 
 Commas, JOIN, INNER JOIN and CROSS JOIN all mean the same here, one more alias; how aliases are connected is read from
 the conditions alone. Every other kind of join is refused.
@@ -13,9 +13,9 @@ from sqlglot import TokenType, exp
 
 from dovetail.errors import QueryError
 from dovetail.query.binder import Source, find_column, find_stream
-from dovetail.query.brackets import FromItem, WindowBracket, window_for
+from dovetail.query.brackets import WindowBracket
 from dovetail.query.functions import usable
-from dovetail.query.model import CountWindow, StreamRef, Window
+from dovetail.query.model import CountWindow, Window
 from dovetail.query.sql_expressions import SUBQUERY_HINT
 from dovetail.query.sql_text import Extent, SourceText
 from dovetail.schema import StreamSchema
@@ -117,34 +117,21 @@ def _spanning(source: SourceText, nodes: Sequence[exp.Expr]) -> Extent | None:
     return (extents[0][0], extents[-1][1]) if extents else None
 
 
-def bind_entries(
-    source: SourceText,
-    entries: Sequence[FromEntry],
-    items: Sequence[FromItem],
-    streams: Mapping[str, StreamSchema],
-) -> tuple[StreamRef, ...]:
-    """Look up the streams of the FROM list and give every alias its window."""
-    refs: list[StreamRef] = []
+def find_streams(
+    source: SourceText, entries: Sequence[FromEntry], streams: Mapping[str, StreamSchema]
+) -> dict[str, StreamSchema]:
+    """Look up the streams of the FROM list, by alias."""
+    found: dict[str, StreamSchema] = {}
     for entry in entries:
         try:
-            stream = find_stream(entry.stream, streams)
+            found[entry.alias] = streams[find_stream(entry.stream, streams)]
         except QueryError as error:
             raise source.refusal(error.message, error.hint, entry.name_extent) from None
-        refs.append(StreamRef(entry.alias, stream, _window(source, entry, items, streams[stream])))
-    _refuse_mixed_times(source, entries, [streams[ref.stream] for ref in refs])
-    return tuple(refs)
+    _refuse_mixed_times(source, entries, list(found.values()))
+    return found
 
 
-def _window(source: SourceText, entry: FromEntry, items: Sequence[FromItem], schema: StreamSchema) -> Window:
-    bracket = window_for(items, entry.extent[0])
-    if bracket is None:
-        named = entry.stream if entry.stream == entry.alias else f"{entry.stream} {entry.alias}"
-        hint = f"write {named} [RANGE 10 MINUTES]; an alias without a window takes the next one to its right"
-        raise source.refusal(f"alias {entry.alias!r} has no window", hint, entry.extent)
-    return _resolved(source, bracket, Source(entry.alias, schema))
-
-
-def _resolved(source: SourceText, bracket: WindowBracket, stream: Source) -> Window:
+def resolved(source: SourceText, bracket: WindowBracket, stream: Source) -> Window:
     """The window with its partition column spelled as the stream declares it."""
     window = bracket.window
     if not isinstance(window, CountWindow) or window.partition_by is None or bracket.partition is None:

@@ -14,6 +14,7 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, TokenError
 
 from dovetail.errors import QueryError
+from dovetail.query.intervals import half_read
 from dovetail.query.sql_expressions import SUBQUERY_HINT
 from dovetail.query.sql_text import DIALECT, SourceText
 
@@ -115,6 +116,9 @@ def _refuse_guesses(source: SourceText, select: exp.Select) -> None:
     for token, following in itertools.pairwise(source.tokens):
         if (token.token_type, following.token_type) in _NEVER_ADJACENT:
             raise _syntax_error_at(source, following, SHAPE)
+    if (token_ := half_read(source.tokens)) is not None:
+        hint = "write INTERVAL '1 hour 30 minutes' or INTERVAL 90 MINUTES"
+        raise _at(source.sql, f"{token_.text!r} is not an interval", hint, token_)
     kinds = [token.token_type for token in source.tokens]
     expected = {
         TokenType.R_PAREN: (kinds.count(TokenType.L_PAREN), TokenType.L_PAREN),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -25,7 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dovetail.config import Budget, Config
-from dovetail.errors import ConfigError, DovetailError, StateError, listed
+from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.joint import Together
 from dovetail.optimizer.planner import PlanChoices, plan_query
@@ -131,6 +132,8 @@ class Session:
         """Register a query; see `LocalSession.query`."""
         query = parse_query(name, sql, self._catalog.streams)
         self._catalog.check_new_query(name)
+        for text in query.warnings:
+            warnings.warn(text, DovetailWarning, stacklevel=2)
         choices = PlanChoices(hints_for(self._hints, query.aliases), probe_orders)
         self._plans[name] = plan_query(query, self._catalog.streams, self._config, choices)
         self._catalog.add_query(query)

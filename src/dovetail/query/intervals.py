@@ -1,0 +1,74 @@
+"""INTERVAL constants as Spark and Flink write them, in whole microseconds.
+
+    INTERVAL 1 HOUR   INTERVAL '1' HOUR   INTERVAL '1 hour 30 minutes'   INTERVAL '01:30' HOUR TO MINUTE
+
+A text is read whole or refused: sqlglot takes what it knows of one and drops the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from sqlglot import Token, TokenType, exp
+
+from dovetail.errors import ConfigError, QueryError
+from dovetail.query.durations import LONGEST, measure
+
+_HINT = "write INTERVAL 5 MINUTES, INTERVAL '1.5' HOUR or INTERVAL '01:30' HOUR TO MINUTE"
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_ONE = re.compile(rf"\s*([+-]?)\s*({_NUMBER})\s*([^\W\d_]*)\s*")
+_SEVERAL = re.compile(rf"(?:\s*[+-]?\s*{_NUMBER}\s*[^\W\d_]+\s*)+")
+_FIELDS = ("DAY", "HOUR", "MINUTE", "SECOND")
+_LARGEST = {"HOUR": 23, "MINUTE": 59, "SECOND": 59}
+
+
+def read_interval(node: exp.Interval) -> int:
+    """The microseconds of an interval; `QueryError` if it is not a fixed length of time."""
+    unit, text = node.args.get("unit"), node.this.name if isinstance(node.this, exp.Literal) else ""
+    if isinstance(unit, exp.IntervalSpan):
+        return _span(text, unit.this.name.upper(), unit.expression.name.upper())
+    if isinstance(unit, exp.Var):
+        text = f"{text} {unit.name}"
+    elif unit is not None:
+        text = ""
+    if not _SEVERAL.fullmatch(text):
+        raise QueryError("this interval is not understood", _HINT)
+    return sum(_part(sign, number, name) for sign, number, name in _ONE.findall(text))
+
+
+def _part(sign: str, number: str, unit: str) -> int:
+    try:
+        micros = measure(number, unit)
+    except ConfigError as error:
+        raise QueryError(error.message, error.hint) from None
+    return -micros if sign == "-" else micros
+
+
+def _span(text: str, first: str, last: str) -> int:
+    """`'1 02:03:04.5' DAY TO SECOND` and its parts."""
+    if first not in _FIELDS or last not in _FIELDS or _FIELDS.index(first) >= _FIELDS.index(last):
+        hint = "months and years have no fixed length; these work: DAY, HOUR, MINUTE TO HOUR, MINUTE, SECOND"
+        raise QueryError(f"an interval {first} TO {last} is not supported", hint)
+    fields = _FIELDS[_FIELDS.index(first) : _FIELDS.index(last) + 1]
+    numbers = [rf"({_NUMBER})" if name == "SECOND" else r"(\d+)" for name in fields]
+    marks = [" " if name == "DAY" else ":" for name in fields[:-1]]
+    pattern = numbers[0] + "".join(mark + number for mark, number in zip(marks, numbers[1:], strict=True))
+    match = re.fullmatch(rf"\s*([+-]?){pattern}\s*", text)
+    if match is None or any(float(n) >= _LARGEST[f] + 1 for f, n in zip(fields[1:], match.groups()[2:], strict=True)):
+        raise QueryError(f"{text!r} is not an interval {first} TO {last}", _HINT)
+    micros = sum(_part("", number, name) for name, number in zip(fields, match.groups()[1:], strict=True))
+    if micros > LONGEST:
+        raise QueryError(f"interval {text!r} is too long", _HINT)
+    return -micros if match[1] == "-" else micros
+
+
+def half_read(tokens: Sequence[Token]) -> Token | None:
+    """The first text behind INTERVAL of which sqlglot would drop a part."""
+    for token, following in pairwise(tokens):
+        text = following.text
+        known = _ONE.fullmatch(text) or _SEVERAL.fullmatch(text) or re.fullmatch(r"\s*[+-]?[\d :.]+\s*", text)
+        if token.token_type == TokenType.INTERVAL and following.token_type == TokenType.STRING and not known:
+            return following
+    return None
