@@ -179,9 +179,12 @@ def test_real_signals_in_large_pushes() -> None:
         session.push(first)
         try:
             with _alarm(rng.uniform(0.0001, 1.2 * taken)):
-                assert session.push(second)["q"].num_rows == expected
-                outcomes["done"] += 1
+                found = session.push(second)
+            assert found["q"].num_rows == expected
+            outcomes["done"] += 1
         except KeyboardInterrupt:
+            if session._engine.batches == 2 and session._engine.unfinished is None:
+                continue  # push had returned: it was the caller's own code that was interrupted
             try:
                 assert session.push(second)["q"].num_rows == expected
                 outcomes["whole"] += 1
