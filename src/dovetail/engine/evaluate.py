@@ -1,12 +1,13 @@
 """Expressions over Arrow columns, by the rules of `dovetail.query.expressions`.
 
 Arrow's kernels do the work; this module bends them where Spark differs: NaN equals NaN and is larger than any number, and what
-would raise (overflow, division by zero, a value that a cast cannot hold) is NULL.
+would raise (overflow, division by zero, a value that a cast cannot hold, bytes that are no text) is NULL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import date
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import TypeAlias
 
@@ -18,6 +19,7 @@ from dovetail._typing import BoolArray
 from dovetail.engine.columns import fixed_values, storage_dtype
 from dovetail.query.expressions import Call, Column, Expression, Literal
 
+_FIRST_DATE, _LAST_DATE = pa.scalar(date.min, pa.date32()), pa.scalar(date.max, pa.date32())
 Resolve: TypeAlias = Callable[[Column], pa.Array]
 Operation: TypeAlias = Callable[[Call, list[pa.Array]], pa.Array]
 
@@ -204,6 +206,10 @@ def _cast_to(values: pa.Array, dtype: pa.DataType) -> pa.Array:
         return _cast_time(values, dtype)
     if types.is_decimal(source) and types.is_floating(dtype):
         return _decimal_to_floating(values).cast(dtype, safe=False)
+    if types.is_date(source) and types.is_string(dtype):
+        values = _cast_to(values, pa.date32())
+        written = pc.and_(pc.greater_equal(values, _FIRST_DATE), pc.less_equal(values, _LAST_DATE))
+        values = pc.if_else(written, values, pa.scalar(None, values.type))  # or Arrow writes that it cannot
     return values.cast(dtype, safe=False)
 
 
@@ -218,8 +224,11 @@ def _rescaled(values: pa.Array, dtype: pa.DataType, multiplier: int, divisor: in
         valid = valid & (numbers <= limit) & (numbers >= -limit)
         numbers = np.where(valid, numbers, 0) * multiplier
     numbers = numbers // divisor
-    whole = pa.array(numbers, pa.int64(), mask=~valid)
-    return (whole.cast(pa.int32()) if pa.types.is_date32(dtype) else whole).cast(dtype)
+    if pa.types.is_date32(dtype):
+        days = np.iinfo(np.int32)
+        valid = valid & (numbers >= days.min) & (numbers <= days.max)
+        return pa.array(np.where(valid, numbers, 0), pa.int32(), mask=~valid).cast(dtype)
+    return pa.array(numbers, pa.int64(), mask=~valid).cast(dtype)
 
 
 def _unit_size(dtype: pa.DataType) -> tuple[int, int]:
@@ -281,6 +290,38 @@ def _to_decimal(values: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 # -- text -----------------------------------------------------------------------------------------------------------------------
+
+
+def _text(operation: Operation) -> Operation:
+    """An operation on characters; where bytes are no UTF-8, which Arrow allows a string to be, the value is NULL.
+
+    The second way looks at each such value in Python, and is taken only by batches that hold one.
+    """
+
+    def operate(call: Call, arguments: list[pa.Array]) -> pa.Array:
+        try:
+            return operation(call, arguments)
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            text, *others = arguments
+            return operation(call, [pc.if_else(pa.array(_readable(text)), text, pa.scalar(None, text.type)), *others])
+
+    return operate
+
+
+def _readable(text: pa.Array) -> BoolArray:
+    mask: BoolArray = pc.fill_null(pc.string_is_ascii(text), True).to_numpy(zero_copy_only=False).copy()
+    others = np.flatnonzero(~mask)
+    for place, value in zip(others, text.cast(pa.binary()).take(others).to_pylist(), strict=True):
+        mask[place] = _decodes(value)
+    return mask
+
+
+def _decodes(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _length(_: Call, arguments: list[pa.Array]) -> pa.Array:
@@ -346,12 +387,12 @@ _OPERATIONS: dict[str, Operation] = {
     "if": lambda call, a: pc.if_else(pc.fill_null(a[0], False), a[1], a[2]).cast(call.type),
     "least": lambda call, a: _extreme(call, a, _less),
     "greatest": lambda call, a: _extreme(call, a, lambda candidate, chosen: _less(chosen, candidate)),
-    "lower": lambda _, a: pc.utf8_lower(a[0]),
-    "upper": lambda _, a: pc.utf8_upper(a[0]),
-    "trim": lambda _, a: pc.utf8_trim(a[0], " "),
+    "lower": _text(lambda _, a: pc.utf8_lower(a[0])),
+    "upper": _text(lambda _, a: pc.utf8_upper(a[0])),
+    "trim": _text(lambda _, a: pc.utf8_trim(a[0], " ")),
     "length": _length,
     "concat": _concat,
-    "substring": _substring,
+    "substring": _text(_substring),
     "like": _like,
     "cast": _cast,
 }
