@@ -49,12 +49,14 @@ class JointPlan:
             "plan": plan_to_json(self.plan),
             "queries": {name: query.sql for name, query in self.queries.items()},
             "choices": {name: asked.to_json() for name, asked in self.choices.items()},
+            "time_zones": {name: query.time_zone for name, query in self.queries.items()},
         }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], streams: Mapping[str, StreamSchema], config: Config) -> JointPlan:
         plan = plan_from_json(stored["plan"])
-        queries = {name: parse_query(name, sql, streams) for name, sql in stored["queries"].items()}
+        zones = stored.get("time_zones", {})
+        queries = {n: parse_query(n, sql, streams, zones.get(n, "UTC")) for n, sql in stored["queries"].items()}
         choices = {name: PlanChoices.from_json(asked) for name, asked in stored["choices"].items()}
         return cls(plan, queries, choices, runnable(plan, queries, streams, config, choices))
 

@@ -10,17 +10,19 @@ that Spark allows and a join has little use for are refused. Errors carry no pos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from decimal import Decimal, localcontext
 
 import pyarrow as pa
 
 from dovetail.errors import QueryError
 from dovetail.query.expressions import Call, Column, Expression, Literal, cast, depth
+from dovetail.query.zones import moment_literal, session_zone
 from dovetail.schema import (
     LARGEST_DECIMAL,
     MICROSECOND,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
     as_decimal,
     common_type,
     is_integer,
@@ -51,9 +53,7 @@ DEEPEST = 100
 DEEP_HINT = "compute a part of it in a column before the stream enters the join"
 _BOOLEAN = pa.bool_()
 _STRING = pa.string()
-_INT = pa.int32()
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TO_THE_END = 2**31 - 1
+_DAY = 86_400_000_000
 _VERBS = {
     "add": "add",
     "subtract": "subtract",
@@ -61,10 +61,6 @@ _VERBS = {
     "divide": "divide",
     "modulo": "take the modulo of",
 }
-
-
-def micros_since_epoch(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def refuse_deep(expression: Expression) -> Expression:
@@ -112,7 +108,11 @@ def coerce(expression: Expression, dtype: pa.DataType) -> Expression:
     if pa.types.is_null(expression.type):
         return Literal(None, dtype)
     folded = _folded(expression, dtype) if isinstance(expression, Literal) else None
-    return folded if folded is not None else cast(expression, dtype)
+    if folded is not None:
+        return folded
+    if {expression.type, dtype} == {pa.date32(), TIMESTAMP}:
+        session_zone().refuse_of_columns(f"converting {type_name(expression.type)} to {type_name(dtype)}")
+    return cast(expression, dtype)
 
 
 def _folded(literal: Literal, dtype: pa.DataType) -> Literal | None:
@@ -120,7 +120,9 @@ def _folded(literal: Literal, dtype: pa.DataType) -> Literal | None:
     if value is None:
         return Literal(None, dtype)
     if pa.types.is_timestamp(dtype) and isinstance(value, date):
-        return Literal(micros_since_epoch(datetime(value.year, value.month, value.day, tzinfo=UTC)), dtype)
+        return Literal(
+            session_zone().start_of(value) if dtype.tz is not None else (value - date(1970, 1, 1)).days * _DAY, dtype
+        )
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or not is_numeric(literal.type):
         return None
     if is_integer(dtype) and isinstance(value, int) and _fits(value, dtype):
@@ -242,7 +244,7 @@ def negation(expression: Expression) -> Call:
     return Call("not", (truth(expression, "the operand of NOT"),), _BOOLEAN)
 
 
-def arithmetic(operation: str, left: Expression, right: Expression) -> Call:
+def arithmetic(operation: str, left: Expression, right: Expression) -> Expression:
     types = (left.type, right.type)
     if any(map(_is_temporal, types)):
         return _time_arithmetic(operation, left, right)
@@ -290,20 +292,42 @@ def _is_moment(expression: Expression) -> bool:
     return bool(pa.types.is_timestamp(expression.type) or pa.types.is_date(expression.type))
 
 
-def _time_arithmetic(operation: str, left: Expression, right: Expression) -> Call:
+def _time_arithmetic(operation: str, left: Expression, right: Expression) -> Expression:
     if operation == "add" and left.type == MICROSECOND and _is_moment(right):
         left, right = right, left
     if operation in ("add", "subtract") and right.type == MICROSECOND:
         if left.type == MICROSECOND:
-            return Call(operation, (left, right), MICROSECOND)
+            return _interval_arithmetic(operation, left, right)
         if _is_moment(left):
             moment = coerce(left, TIMESTAMP) if pa.types.is_date(left.type) else left
+            _refuse_calendar_days(moment, right)
             return Call(operation, (moment, right), moment.type)
     if operation == "subtract" and _is_moment(left) and _is_moment(right):
         dtype = comparison_type(left, right)
-        dtype = TIMESTAMP if pa.types.is_date(dtype) else dtype
+        dtype = TIMESTAMP_NTZ if pa.types.is_date(dtype) else dtype  # days apart, in any zone
+        if dtype == TIMESTAMP:
+            hint = "compare the times, e.g. a.ts <= b.ts + INTERVAL 1 HOUR"
+            session_zone().refuse_if_changing("a difference of timestamps is not how far they are apart", hint)
         return Call(operation, (coerce(left, dtype), coerce(right, dtype)), MICROSECOND)
     raise _not_arithmetic(operation, left, right)
+
+
+def _interval_arithmetic(operation: str, left: Expression, right: Expression) -> Expression:
+    if isinstance(left, Literal) and isinstance(right, Literal):
+        one, other = left.value, right.value
+        if isinstance(one, int) and isinstance(other, int):
+            total = one + other if operation == "add" else one - other
+            if _fits(total, pa.int64()):
+                return Literal(total, MICROSECOND)
+    return Call(operation, (left, right), MICROSECOND)
+
+
+def _refuse_calendar_days(moment: Expression, interval: Expression) -> None:
+    """Spark adds whole days of an interval on the calendar: where the clock is changed they are not 24 hours."""
+    short = isinstance(interval, Literal) and isinstance(interval.value, int) and abs(interval.value) < _DAY
+    if moment.type == TIMESTAMP and not short:
+        hint = "add less than a day at a time, ts + INTERVAL 12 HOURS + INTERVAL 12 HOURS"
+        session_zone().refuse_if_changing("an interval of a day or more is not a fixed length", hint)
 
 
 def _not_arithmetic(operation: str, left: Expression, right: Expression) -> QueryError:
@@ -338,38 +362,11 @@ def _negated(literal: Literal) -> Expression:
     return Call("negate", (literal,), literal.type)
 
 
-def text_call(operation: str, arguments: Sequence[Expression]) -> Call:
-    """`lower`, `upper`, `trim`, `concat`, `like`: strings only."""
-    dtype = _BOOLEAN if operation == "like" else _STRING
-    return Call(operation, tuple(_text(argument, operation) for argument in arguments), dtype)
-
-
-def length(argument: Expression) -> Call:
-    if argument.type != pa.binary():
-        argument = _text(argument, "length")
-    return Call("length", (argument,), _INT)
-
-
-def substring(text: Expression, start: Expression, size: Expression | None) -> Call:
-    size = size if size is not None else Literal(_TO_THE_END, _INT)
-    for position in (start, size):
-        if not is_integer(position.type):
-            raise QueryError(f"SUBSTRING needs whole numbers, not {type_name(position.type)}", "count from 1")
-    return Call("substring", (_text(text, "substring"), coerce(start, _INT), coerce(size, _INT)), _STRING)
-
-
-def _text(argument: Expression, operation: str) -> Expression:
-    if argument.type != _STRING and not pa.types.is_null(argument.type):
-        hint = "write CAST(x AS STRING)" if _casts_to_text(argument.type) else "use a string column"
-        raise QueryError(f"{operation.upper()} needs a string, not {type_name(argument.type)}", hint)
-    return coerce(argument, _STRING)
-
-
 def convert(expression: Expression, dtype: pa.DataType) -> Expression:
     """CAST as written by the user."""
     source = expression.type
     numeric = is_numeric(source) and is_numeric(dtype)
-    to_text = dtype == _STRING and _casts_to_text(source)
+    to_text = dtype == _STRING and casts_to_text(source)
     to_moment = pa.types.is_date(source) and pa.types.is_timestamp(dtype)
     to_date = pa.types.is_timestamp(source) and pa.types.is_date(dtype)
     if source == dtype or pa.types.is_null(source) or numeric or to_text or to_moment or to_date:
@@ -382,24 +379,10 @@ def convert(expression: Expression, dtype: pa.DataType) -> Expression:
     )
 
 
-def _casts_to_text(dtype: pa.DataType) -> bool:
+def casts_to_text(dtype: pa.DataType) -> bool:
+    """Whether values of a type can be cast to string."""
     kinds = pa.types
     return is_integer(dtype) or kinds.is_decimal(dtype) or kinds.is_boolean(dtype) or kinds.is_date(dtype)
-
-
-def moment_literal(text: str, dtype: pa.DataType) -> Literal:
-    """DATE, TIMESTAMP or TIMESTAMP_NTZ from text; a timestamp without a zone is in UTC."""
-    try:
-        if pa.types.is_date(dtype):
-            return Literal(date.fromisoformat(text.strip()), dtype)
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise QueryError(
-            f"{text!r} is not a {type_name(dtype)}", "write '2024-01-31' or '2024-01-31 12:30:00.5'"
-        ) from None
-    if moment.tzinfo is not None and dtype.tz is None:
-        raise QueryError(f"{text!r} names a time zone, a timestamp_ntz has none", "write TIMESTAMP, or drop the zone")
-    return Literal(micros_since_epoch(moment if moment.tzinfo else moment.replace(tzinfo=UTC)), dtype)
 
 
 def always_true(expression: Expression) -> bool:

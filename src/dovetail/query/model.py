@@ -129,6 +129,8 @@ class JoinQuery:
     """Aliases whose window follows from conditions, and the texts of these."""
     warnings: tuple[str, ...] = ()
     """What runs but may not be meant, for whoever registers the query."""
+    time_zone: str = "UTC"
+    """The zone its constants are read in; UTC if none depends on it."""
 
     @property
     def aliases(self) -> tuple[str, ...]:

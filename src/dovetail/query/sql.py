@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -25,6 +26,7 @@ from dovetail.query.sql_parse import SHAPE, parse_select, statement_tokens
 from dovetail.query.sql_select import bind_outputs
 from dovetail.query.sql_text import SourceText
 from dovetail.query.windows import WindowFinder
+from dovetail.query.zones import reading_in
 from dovetail.schema import StreamSchema
 
 _ENDLESS = "a continuous query has no end; do this to its result"
@@ -50,8 +52,8 @@ _ROOM = 10_000
 _READ = {"expressions", "from_", "joins", "where"}
 
 
-def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuery:
-    """Read a query over declared streams.
+def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema], time_zone: str = "UTC") -> JoinQuery:
+    """Read a query over declared streams; constants without a time zone are in `time_zone`, as Spark names it.
 
     Raises
     ------
@@ -63,7 +65,9 @@ def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> Joi
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit + _ROOM)
     try:
-        return _read(name, sql, streams)
+        with reading_in(time_zone) as zone:
+            query = _read(name, sql, streams)
+        return replace(query, time_zone=zone.name) if zone.used else query
     except RecursionError:
         message = f"the query is nested too deeply; at most {functions.DEEPEST} operations may be inside each other"
         raise QueryError(message, functions.DEEP_HINT, sql=sql, end=len(sql)) from None

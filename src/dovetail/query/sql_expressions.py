@@ -18,7 +18,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from dovetail.errors import QueryError
-from dovetail.query import functions
+from dovetail.query import functions, texts
 from dovetail.query.binder import Scope, suggestion
 from dovetail.query.expressions import Call, Expression, Literal
 from dovetail.query.intervals import read_interval
@@ -202,13 +202,13 @@ class ExpressionBinder:
         pattern = self.bind(node.expression)
         if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
             raise QueryError("LIKE needs a constant pattern", "write the pattern as text: name LIKE 'A%'")
-        call = functions.text_call("like", [self.value(node.this), pattern])
+        call = texts.text_call("like", [self.value(node.this), pattern])
         return functions.negation(call) if node.args.get("negate") else call
 
     def trim(self, node: exp.Trim) -> Expression:
         if node.args.get("expression") or node.args.get("position"):
             raise QueryError("TRIM takes one argument", "it removes spaces at both ends: TRIM(x)")
-        return functions.text_call("trim", [self.value(node.this)])
+        return texts.text_call("trim", [self.value(node.this)])
 
     def substring(self, node: exp.Substring) -> Expression:
         start, size = node.args.get("start"), node.args.get("length")
@@ -217,7 +217,7 @@ class ExpressionBinder:
                 "SUBSTRING needs a start", "write SUBSTRING(text, start) or SUBSTRING(text, start, length)"
             )
         size_value = self.value(size) if size is not None else None
-        return functions.substring(self.value(node.this), self.value(start), size_value)
+        return texts.substring(self.value(node.this), self.value(start), size_value)
 
     def several(self, node: exp.Func) -> Expression:
         operation = {exp.Coalesce: "coalesce", exp.Least: "least", exp.Greatest: "greatest"}[type(node)]
@@ -323,9 +323,9 @@ _HANDLERS: dict[type[exp.Expr], Handler] = {
     exp.Not: ExpressionBinder.negated,
     exp.Neg: lambda binder, node: functions.signed("negate", binder.value(node.this)),
     exp.Abs: lambda binder, node: functions.signed("abs", binder.value(node.this)),
-    exp.Lower: lambda binder, node: functions.text_call("lower", [binder.value(node.this)]),
-    exp.Upper: lambda binder, node: functions.text_call("upper", [binder.value(node.this)]),
-    exp.Length: lambda binder, node: functions.length(binder.value(node.this)),
-    exp.Concat: lambda binder, node: functions.text_call("concat", binder.values(node.expressions)),
-    exp.DPipe: lambda binder, node: functions.text_call("concat", binder.values(list(node.flatten()))),
+    exp.Lower: lambda binder, node: texts.text_call("lower", [binder.value(node.this)]),
+    exp.Upper: lambda binder, node: texts.text_call("upper", [binder.value(node.this)]),
+    exp.Length: lambda binder, node: texts.length(binder.value(node.this)),
+    exp.Concat: lambda binder, node: texts.text_call("concat", binder.values(node.expressions)),
+    exp.DPipe: lambda binder, node: texts.text_call("concat", binder.values(list(node.flatten()))),
 }

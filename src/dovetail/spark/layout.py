@@ -112,6 +112,8 @@ class Layout:
     """By query, the shares that an earlier start chose; rates may have changed since, the checkpoint has not."""
     plan: str = ""
     """The plan of all queries as JSON; without one it is made when it is asked for, with no budget."""
+    time_zones: tuple[tuple[str, str], ...] = ()
+    """Name and time zone of the queries whose constants are not read in UTC."""
 
     @cached_property
     def catalog(self) -> dict[str, StreamSchema]:
@@ -120,7 +122,8 @@ class Layout:
     @cached_property
     def bound(self) -> dict[str, JoinQuery]:
         """The queries by name."""
-        return {name: parse_query(name, sql, self.catalog) for name, sql in self.queries}
+        zones = dict(self.time_zones)
+        return {name: parse_query(name, sql, self.catalog, zones.get(name, "UTC")) for name, sql in self.queries}
 
     @cached_property
     def replanner(self) -> Replanner:
@@ -221,6 +224,7 @@ class Layout:
         return json.dumps({
             "streams": [stream.to_json() for stream in self.streams], "queries": self.queries, "choices": self.choices,
             "config": asdict(self.config), "shards": self.shards, "frozen": self.frozen, "plan": self.plan,
+            "time_zones": self.time_zones,
         })  # fmt: skip
 
     @property
@@ -237,7 +241,7 @@ class Layout:
             "queries": self.queries,
             "shards": self.shards,
             "shares": shares,
-        }
+        } | ({"time_zones": dict(self.time_zones)} if self.time_zones else {})
         return json.dumps(content, sort_keys=True)
 
     def thawed(self, stored: str) -> Layout:
@@ -264,6 +268,11 @@ class Layout:
         queries, own = dict(content["queries"]), dict(self.queries)
         found += _named_differences("query", set(queries), set(own))
         found += [f"query {name!r} had another text" for name in queries if name in own and queries[name] != own[name]]
+        zones, now = content.get("time_zones", {}), dict(self.time_zones)
+        for name in queries.keys() & own.keys():
+            was, is_ = (named.get(name, "UTC") for named in (zones, now))
+            if was != is_:
+                found.append(f"the constants of query {name!r} were read in time zone {was}, now in {is_}")
         return found
 
     @property
@@ -276,10 +285,11 @@ def read_layout(text: str) -> Layout:
     """The layout that `to_json` wrote; parsed and planned once per process."""
     stored = json.loads(text)
     streams = tuple(StreamSchema.from_json(stream) for stream in stored["streams"])
-    pairs = {name: tuple(map(tuple, stored[name])) for name in ("queries", "choices")}
+    pairs = {name: tuple(map(tuple, stored[name])) for name in ("queries", "choices", "time_zones")}
     frozen = tuple((name, tuple(shares)) for name, shares in stored["frozen"])
     config = Config(**stored["config"])
-    return Layout(streams, pairs["queries"], pairs["choices"], config, stored["shards"], frozen, stored["plan"])
+    own = (pairs["queries"], pairs["choices"], config, stored["shards"], frozen, stored["plan"], pairs["time_zones"])
+    return Layout(streams, *own)
 
 
 def _named_differences(kind: str, stored: set[str], own: set[str]) -> list[str]:

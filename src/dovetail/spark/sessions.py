@@ -130,7 +130,8 @@ class Session:
 
     def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
         """Register a query; see `LocalSession.query`."""
-        query = parse_query(name, sql, self._catalog.streams)
+        zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
+        query = parse_query(name, sql, self._catalog.streams, zone)
         self._catalog.check_new_query(name)
         for text in query.warnings:
             warnings.warn(text, DovetailWarning, stacklevel=2)
@@ -228,7 +229,9 @@ class Session:
             _projected(self._catalog.streams[stream], queries) for stream in self._catalog.streams if stream in used
         )
         choices = tuple((name, json.dumps(self._choices[name].to_json())) for name in names)
-        return Layout(streams, tuple((q.name, q.sql) for q in queries), choices, self._config, self._shards)
+        zones = tuple((q.name, q.time_zone) for q in queries if q.time_zone != "UTC")
+        texts = tuple((q.name, q.sql) for q in queries)
+        return Layout(streams, texts, choices, self._config, self._shards, time_zones=zones)
 
     def _planned(self, layout: Layout) -> Layout:
         """With a plan for all queries; made last, for what can be shared depends on where tuples lie."""
