@@ -67,8 +67,9 @@ def _span(text: str, first: str, last: str) -> int:
 def half_read(tokens: Sequence[Token]) -> Token | None:
     """The first text behind INTERVAL of which sqlglot would drop a part."""
     for token, following in pairwise(tokens):
-        text = following.text
-        known = _ONE.fullmatch(text) or _SEVERAL.fullmatch(text) or re.fullmatch(r"\s*[+-]?[\d :.]+\s*", text)
-        if token.token_type == TokenType.INTERVAL and following.token_type == TokenType.STRING and not known:
-            return following
+        if token.token_type == TokenType.INTERVAL and following.token_type == TokenType.STRING:
+            text = following.text
+            known = _ONE.fullmatch(text) or _SEVERAL.fullmatch(text) or re.fullmatch(r"\s*[+-]?[\d :.]+\s*", text)
+            if not known:
+                return following
     return None

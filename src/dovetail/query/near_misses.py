@@ -29,17 +29,17 @@ def refuse_near_misses(sql: str, tokens: Sequence[Token]) -> None:
         inside = token.token_type == TokenType.L_BRACKET or (inside and before.token_type != TokenType.R_BRACKET)
         if inside:
             continue
-        word, behind = token.text.upper(), tokens[place + 1 :]
+        word, following = token.text.upper(), tokens[place + 1].token_type if place + 1 < len(tokens) else None
         opened = before.token_type in _OPENERS
         if word == "PARTITION BY" and opened:
             raise _square(sql, before, tokens, place, _OPENERS[before.token_type])
-        if word in _KINDS and behind and behind[0].token_type in _LENGTHS:
+        if word in _KINDS and following in _LENGTHS:
             first = before if opened else token
             raise _square(sql, first, tokens, place, _OPENERS.get(before.token_type, ""))
-        if word in _VIEWS and before.text in ("#", ":") and behind and behind[0].token_type == TokenType.L_PAREN:
+        if word in _VIEWS and before.text in ("#", ":") and following == TokenType.L_PAREN:
             inner, last = _until(sql, tokens, place + 2, ")")
             raise _refusal(sql, (before.start, last), f"[{_VIEWS[word]} {inner}]", "this window is not understood")
-        if word in _TABLE_FUNCTIONS and behind and behind[0].token_type == TokenType.L_PAREN:
+        if word in _TABLE_FUNCTIONS and following == TokenType.L_PAREN:
             hint = "name the stream; its window slides with every tuple: stream alias [RANGE 1 HOUR]"
             message = f"{word} and other functions that cut a stream into pieces are not supported"
             raise QueryError(message, hint, sql=sql, start=token.start, end=token.end + 1)
