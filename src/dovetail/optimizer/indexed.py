@@ -44,8 +44,12 @@ class Indexed:
     groups: Sequence[Group]
     sizes: Sequence[float] = field(init=False)
     """Tuples in each window: rate times window."""
+    linked: Sequence[int] = field(init=False)
+    """For each input the set of those that it has a factor with."""
 
     def __post_init__(self) -> None:
+        linked = [sum(1 << other for other, factor in enumerate(row) if factor != 1.0) for row in self.factors]
+        object.__setattr__(self, "linked", linked)
         sizes = [rate * window for rate, window in zip(self.rates, self.windows, strict=True)]
         object.__setattr__(self, "sizes", sizes)
 
@@ -67,7 +71,7 @@ class Indexed:
         """Expected matches of one partial result over the set `joined` in the window of `candidate`."""
         matches = self.sizes[candidate]
         row = self.factors[candidate]
-        for other in members(joined):
+        for other in members(joined & self.linked[candidate]):
             matches *= row[other]
         for group in self.groups:
             if candidate in group.counts and joined & group.members:
@@ -99,7 +103,9 @@ class Prefix:
     def add(self, number: int) -> None:
         """Join one more input."""
         graph = self._graph
-        self.matches = [matches * factor for matches, factor in zip(self.matches, graph.factors[number], strict=True)]
+        self.matches = self.matches[:]
+        for other in members(graph.linked[number]):
+            self.matches[other] *= graph.factors[number][other]
         self.joined |= 1 << number
         self.reach |= graph.near[number]
         for place, group in enumerate(graph.groups):
@@ -108,7 +114,9 @@ class Prefix:
 
     def _narrow(self, place: int, group: Group, count: float) -> None:
         before = self._least[place]
-        after = self._least[place] = min(before, count)
+        if before <= count:
+            return
+        after = self._least[place] = count
         for other, distinct in group.counts.items():
             known = 1.0 if before == inf else max(before, distinct)
             self.matches[other] *= known / max(after, distinct)

@@ -68,9 +68,6 @@ class NumberedQuery:
         self._sizes: dict[int, float] = {0: 1.0}
         self._near: dict[int, int] = {}
         self._linked: dict[int, int] = {}
-        self._factored = [
-            sum(1 << other for other, factor in enumerate(row) if factor != 1.0) for row in self.graph.factors
-        ]
         self.unstorable = sum(
             1 << number
             for number, source in enumerate(self.sources)
@@ -117,7 +114,7 @@ class NumberedQuery:
     def linked(self, mask: int) -> int:
         """The inputs that a set has a condition with, whether or not a probe can follow it."""
         if mask not in self._linked:
-            self._linked[mask] = _union(self._factored, mask)
+            self._linked[mask] = _union(self.graph.linked, mask)
         return self._linked[mask]
 
     def edges(self) -> list[int]:
