@@ -61,7 +61,10 @@ class Catalog:
 
     def check_new_query(self, name: str) -> None:
         if name in self._queries:
-            raise ConfigError(f"query {name!r} is already registered", "drop it first, or give it another name")
+            raise ConfigError(
+                f"query {name!r} is already registered",
+                "give it another name; a LocalSession can drop_query() the first",
+            )
 
     def add_query(self, query: JoinQuery) -> None:
         self.check_new_query(query.name)

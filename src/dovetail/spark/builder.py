@@ -20,7 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -68,6 +68,10 @@ for module in sys.argv[1:]:
     if found is None:
         print(module)
 """
+
+
+Fault = tuple[str, str]
+"""What is wrong, and what mends it."""
 
 
 def session(
@@ -161,13 +165,18 @@ def _young(memory: str) -> int:
 
 
 def check(spark: SparkSession) -> None:
-    """Refuse a session on which the pipeline would fail: raise `ConfigError` with the line that mends it."""
-    _check_version(spark.version)
-    _check_provider(str(spark.conf.get(PROVIDER)))
+    """Refuse a session on which the pipeline would fail: raise `ConfigError` with the lines that mend all of it."""
     # A Connect session has no context, and its workers run elsewhere: nothing to look at.
     context = getattr(spark, "sparkContext", None)
-    if context is not None and str(context.master).startswith("local"):
-        _check_worker(context.pythonExec)
+    local = context is not None and str(context.master).startswith("local")
+    faults = [
+        *_version_faults(spark.version),
+        *_provider_faults(str(spark.conf.get(PROVIDER))),
+        *(_worker_faults(context.pythonExec) if context is not None and local else ()),
+    ]
+    if faults:
+        messages, hints = zip(*faults, strict=True)
+        raise ConfigError("; ".join(messages), hint="; and ".join(hints))
 
 
 def _running() -> SparkSession | None:
@@ -178,40 +187,31 @@ def _running() -> SparkSession | None:
         return None
 
 
-def _check_version(version: str) -> None:
+def _version_faults(version: str) -> Iterator[Fault]:
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or tuple(map(int, found.groups())) < OLDEST:
         needed = ".".join(map(str, OLDEST))
-        raise ConfigError(
-            f"Spark is version {version}; needed: {needed} or later", hint=f"pip install 'pyspark>={needed}'"
-        )
+        yield f"Spark is version {version}; needed: {needed} or later", f"pip install 'pyspark>={needed}'"
 
 
-def _check_provider(found: str) -> None:
+def _provider_faults(found: str) -> Iterator[Fault]:
     # By the last part of its name: vendors ship RocksDB providers of their own.
     if not found.endswith("RocksDBStateStoreProvider"):
-        raise ConfigError(
-            f"{PROVIDER} is {found!r}; needed: {ROCKSDB!r}, the only one that holds several states per shard",
-            hint=f'.config("{PROVIDER}", "{ROCKSDB}") on the builder of the session, '
-            "or dovetail.spark.builder.session() for one that is ready",
-        )
+        message = f"{PROVIDER} is {found!r}; needed: {ROCKSDB!r}, the only one that holds several states per shard"
+        ready = "dovetail.spark.builder.session() for one that is ready"
+        yield message, f'.config("{PROVIDER}", "{ROCKSDB}") on the builder of the session, or {ready}'
 
 
-def _check_worker(python: str) -> None:
-    """Refuse an interpreter for local workers that lacks what they import."""
+def _worker_faults(python: str) -> Iterator[Fault]:
+    """What an interpreter for local workers lacks of what they import."""
     found = shutil.which(python)
     own = found is not None and Path(found).parent == Path(sys.executable).parent
     missing = _missing(sys.executable if own else found)
-    if not missing:
-        return
-    wanted = " ".join(f"'{_WORKER_NEEDS[module]}'" for module in missing)
-    raise ConfigError(
-        f"PYSPARK_PYTHON is {python!r} ({found or 'not found'}), which lacks {listed(missing)}; "
-        f"needed: a Python that has {listed(_WORKER_NEEDS)}",
-        hint=f"pip install {wanted}"
-        if own
-        else 'os.environ["PYSPARK_PYTHON"] = sys.executable before the session is built',
-    )
+    if missing:
+        lacks = f"PYSPARK_PYTHON is {python!r} ({found or 'not found'}), which lacks {listed(missing)}"
+        install = f"pip install {' '.join(repr(_WORKER_NEEDS[module]) for module in missing)}"
+        other = 'os.environ["PYSPARK_PYTHON"] = sys.executable before the session is built'
+        yield f"{lacks}; needed: a Python that has {listed(_WORKER_NEEDS)}", install if own else other
 
 
 def _missing(python: str | None) -> list[str]:

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 from dovetail.config import Budget, Config
-from dovetail.errors import StateError
+from dovetail.errors import DovetailError, StateError
 from dovetail.optimizer.joint import JointPlan, Together
 from dovetail.optimizer.planner import PlanChoices
 from dovetail.optimizer.replan import Replanner
@@ -114,6 +114,8 @@ class Layout:
     """The plan of all queries as JSON; without one it is made when it is asked for, with no budget."""
     time_zones: tuple[tuple[str, str], ...] = ()
     """Name and time zone of the queries whose constants are not read in UTC."""
+    stored: str = ""
+    """What the checkpoint is bound to, as it was first written: a query may be written otherwise since, and mean the same."""
 
     @cached_property
     def catalog(self) -> dict[str, StreamSchema]:
@@ -224,7 +226,7 @@ class Layout:
         return json.dumps({
             "streams": [stream.to_json() for stream in self.streams], "queries": self.queries, "choices": self.choices,
             "config": asdict(self.config), "shards": self.shards, "frozen": self.frozen, "plan": self.plan,
-            "time_zones": self.time_zones,
+            "time_zones": self.time_zones, "stored": self.stored,
         })  # fmt: skip
 
     @property
@@ -233,6 +235,8 @@ class Layout:
 
     def frozen_json(self) -> str:
         """What a checkpoint is bound to: streams, queries and where their tuples lie, not how they are planned."""
+        if self.stored:
+            return self.stored
         shares = {query.name: group.grid.shares for group in self.groups for query in group.queries}
         streams = [replace(stream, rate=None).to_json() for stream in self.streams]
         content = {
@@ -245,15 +249,25 @@ class Layout:
         return json.dumps(content, sort_keys=True)
 
     def thawed(self, stored: str) -> Layout:
-        """Take the shares of a checkpoint; raise `StateError` if it belongs to another layout."""
+        """Take the order and the shares of a checkpoint; raise `StateError` if it belongs to another layout."""
         content = json.loads(stored)
         differences = self._differences(content)
         if differences:
             raise StateError(
                 f"the checkpoint belongs to another session: {'; '.join(differences)}",
-                "start with a new checkpoint directory, or with the streams, queries and shards that wrote this one",
+                "start with a new checkpoint directory and new sinks (the old ones belong to the old checkpoint), or with the "
+                "streams, queries and shards that wrote this one",
             )
-        return replace(self, frozen=tuple((name, tuple(shares)) for name, shares in content["shares"].items()), plan="")
+        # Spark tells sources apart by their order, and shards are numbered in the order of queries.
+        own = dict(self.queries)
+        return replace(
+            self,
+            streams=tuple(self.catalog[stream["name"]] for stream in content["streams"]),
+            queries=tuple((name, own[name]) for name, _ in content["queries"]),
+            frozen=tuple((name, tuple(shares)) for name, shares in content["shares"].items()),
+            plan="",
+            stored=stored,
+        )
 
     def _differences(self, content: Mapping[str, Any]) -> list[str]:
         found = []
@@ -267,13 +281,26 @@ class Layout:
             found += _stream_differences(stored[name], self.catalog[name])
         queries, own = dict(content["queries"]), dict(self.queries)
         found += _named_differences("query", set(queries), set(own))
-        found += [f"query {name!r} had another text" for name in queries if name in own and queries[name] != own[name]]
         zones, now = content.get("time_zones", {}), dict(self.time_zones)
         for name in queries.keys() & own.keys():
             was, is_ = (named.get(name, "UTC") for named in (zones, now))
             if was != is_:
                 found.append(f"the constants of query {name!r} were read in time zone {was}, now in {is_}")
-        return found
+        return found + [
+            f"query {name!r} was another: it was\n{queries[name]}\nand is\n{own[name]}\n"
+            for name in queries
+            if name in own and not self._means(name, queries[name])
+        ]
+
+    def _means(self, name: str, text: str) -> bool:
+        """Whether a query says the same as an earlier text; how it is written, and the case of aliases, may differ."""
+        if text == dict(self.queries)[name]:
+            return True
+        try:
+            before = replace(self, queries=((name, text),)).bound[name]
+        except DovetailError:
+            return False
+        return _meaning(before) == _meaning(self.bound[name])
 
     @property
     def digest(self) -> str:
@@ -289,7 +316,22 @@ def read_layout(text: str) -> Layout:
     frozen = tuple((name, tuple(shares)) for name, shares in stored["frozen"])
     config = Config(**stored["config"])
     own = (pairs["queries"], pairs["choices"], config, stored["shards"], frozen, stored["plan"], pairs["time_zones"])
-    return Layout(streams, *own)
+    return Layout(streams, *own, stored["stored"])
+
+
+def _meaning(query: JoinQuery) -> tuple[object, ...]:
+    """All that decides what a query's results are and where its tuples lie, without how it is written."""
+
+    def plain(expression: Expression) -> Expression:
+        return rename_alias(expression, str.casefold)
+
+    return (
+        [(ref.alias.casefold(), ref.stream, ref.window) for ref in query.refs],
+        [(output.name, plain(output.expression)) for output in query.outputs],
+        [plain(edge.expression) for edge in query.equalities],
+        [plain(condition.expression) for condition in query.conditions],
+        [plain(condition.expression) for condition in query.filters],
+    )
 
 
 def _named_differences(kind: str, stored: set[str], own: set[str]) -> list[str]:
