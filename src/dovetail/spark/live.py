@@ -42,10 +42,15 @@ def claim(run: str) -> None:
     """Say that this process drives a run, and sweep what runs that ended without cleaning up have left on this host."""
     home = live_root(run)
     for other in home.parent.iterdir() if home.parent.exists() else ():
-        if _is_abandoned(other):
+        if is_abandoned(other):
             shutil.rmtree(other, ignore_errors=True)
     _make_private(home.parent)
     home.mkdir(mode=0o700)
+    sign(home)
+
+
+def sign(home: Path) -> None:
+    """Say that a directory is this process's."""
     (home / _OWNER).write_text(json.dumps([socket.gethostname(), os.getpid(), _started(os.getpid())]), encoding="utf-8")
 
 
@@ -56,7 +61,7 @@ def _make_private(base: Path) -> None:
         raise StateError(f"{base} belongs to another user", "remove it, or ask its owner to")
 
 
-def _is_abandoned(home: Path) -> bool:
+def is_abandoned(home: Path) -> bool:
     """Whether the driver of a run is known to be gone; where it ran elsewhere, whether nothing moved for a day."""
     try:
         host, pid, started = json.loads((home / _OWNER).read_text(encoding="utf-8"))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -22,6 +23,16 @@ _ADDED = ("probes", "matches", "ms", "timed")
 _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
 
 
+@dataclass(frozen=True)
+class Collected:
+    """How many results a batch has."""
+
+    rows: Counter[int] = field(default_factory=Counter)
+    """By query."""
+    by_shard: dict[int, Counter[int]] = field(default_factory=dict)
+    """By query and shard, of queries whose shards write results themselves."""
+
+
 class ShardReports:
     """The last report of each shard, and what has been counted beside them since the session was started."""
 
@@ -31,20 +42,22 @@ class ShardReports:
         self._counts = dict.fromkeys(layout.bound, 0)
         self._batches = self._rebuilt = 0
 
-    def collect(self, encoded: DataFrame) -> Counter[int]:
-        """Take note of what the shards report with a batch; give the number of results of each query."""
-        report = F.when(F.col("query") == METRICS, F.col("segment")).alias("report")
-        collected = encoded.select("query", "rows", report).collect()
+    def collect(self, encoded: DataFrame, staged: Collection[int] = ()) -> Collected:
+        """Take note of what the shards report with a batch; give the numbers of results."""
+        small = F.col("query").isin(METRICS, *staged)
+        collected = encoded.select("query", "rows", F.when(small, F.col("segment")).alias("report")).collect()
         self._batches += 1
-        rows: Counter[int] = Counter()
+        found = Collected()
         for row in collected:
-            if row["report"] is None:
-                rows[row["query"]] += row["rows"]
-            else:
+            if row["query"] == METRICS:
                 metrics = json.loads(bytes(row["report"]))
                 self._rebuilt += metrics["rebuilt"]
                 self._shards[metrics["shard"]] = metrics
-        return rows
+                continue
+            found.rows[row["query"]] += row["rows"]
+            if row["query"] in staged:
+                found.by_shard.setdefault(row["query"], Counter())[int(bytes(row["report"]))] += row["rows"]
+        return found
 
     def add_results(self, query: str, count: int) -> None:
         """Count results that a sink has written."""

@@ -1,4 +1,4 @@
-"""What a shard gives to Spark: rows that hold results, or only say how many of them the shard has written itself."""
+"""What a shard gives to Spark: rows that hold results, or only say which shard has written how many of them itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.spark.staging import Staging
 LARGEST_RESULT = 32 << 20
 """Bytes of results that go into one row."""
 
-Row = tuple[int, int, bytes | None]
+Row = tuple[int, int, bytes]
 
 
 class Output:
@@ -45,7 +45,7 @@ class Output:
                 continue
             if number in self._staged:
                 self._file(number, table.schema).write_table(table)
-                self.rows.append((number, table.num_rows, None))
+                self.rows.append((number, table.num_rows, str(self._shard).encode()))
             else:
                 self.rows += [(number, piece.num_rows, to_ipc(piece)) for piece in pieces(table)]
 

@@ -2,31 +2,29 @@
 
     source_i -> project -> cut by shard -> union -> group by shard -> join -> decode -> sinks
 
-One streaming query runs all joins. Its results come encoded, one row per shard and query; `foreachBatch` keeps that frame, so that the
-stateful stage runs once however many sinks there are and whatever they do, and gives each sink its own decoded part.
+One streaming query runs all joins; what becomes of its results is in `running`.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from dovetail.config import Budget, Config
-from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError, listed
+from dovetail.errors import ConfigError, DovetailError, DovetailWarning, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.joint import Together
 from dovetail.optimizer.planner import PlanChoices, plan_query
@@ -37,10 +35,14 @@ from dovetail.query.expressions import columns
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
+from dovetail.spark.arguments import check_checkpoint, check_frame, check_sinks, check_trigger, triggered
 from dovetail.spark.builder import check
+from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.layout import Layout
-from dovetail.spark.live import claim, live_root
-from dovetail.spark.metrics import ShardReports, observed
+from dovetail.spark.live import claim
+from dovetail.spark.metrics import observed
+from dovetail.spark.places import Place
+from dovetail.spark.running import RunningSession, claim_sinks, clear_ended, decoded
 from dovetail.spark.sinks import Sink
 from dovetail.spark.stages import CLOCK, CUT_SCHEMA, RESULT_SCHEMA, ShardProcessor, cutter
 from dovetail.spark.staging import Staging
@@ -86,6 +88,7 @@ class Session:
         self._hints: dict[frozenset[str], float] = {}
         self._choices: dict[str, PlanChoices] = {}
         self._plans: dict[str, QueryPlan] = {}
+        self._is_started = False
 
     def stream(
         self,
@@ -120,8 +123,8 @@ class Session:
         max_ahead
             Tuples further ahead of that time are set aside and counted.
         """
-        if not frame.isStreaming:
-            raise ConfigError(f"stream {name!r}: the DataFrame is not streaming", "read it with spark.readStream")
+        self._check_declaring(f"stream {name!r}")
+        check_frame(name, frame, event_time)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
         self._catalog.declare_stream(
             name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
@@ -130,6 +133,7 @@ class Session:
 
     def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
         """Register a query; see `LocalSession.query`."""
+        self._check_declaring(f"query {name!r}")
         zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
         query = parse_query(name, sql, self._catalog.streams, zone)
         self._catalog.check_new_query(name)
@@ -149,7 +153,16 @@ class Session:
 
     def selectivity(self, condition: str, value: float) -> None:
         """Tell the planner which share of pairs meets a condition; see `LocalSession.selectivity`."""
+        self._check_declaring(f"the selectivity of {condition!r}")
         self._hints.update(parse_hint(condition, value))
+
+    def _check_declaring(self, what: str) -> None:
+        if self._is_started:
+            raise ConfigError(
+                f"{what} comes after start(): what runs was settled then, and this would run nowhere",
+                "declare everything before start(); for more queries make a new Session, with a checkpoint and sinks of its own "
+                "(adding queries to one that runs is not there yet)",
+            )
 
     def explain(self, form: str = "text") -> Explanation:
         """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
@@ -179,42 +192,46 @@ class Session:
         run = uuid.uuid4().hex
         claim(run)
         encoded = self._encoded(layout, run)
-        return _decoded(encoded, 0, layout.bound[name])
+        return decoded(encoded, 0, layout.bound[name])
 
     def start(
         self,
         sinks: Mapping[str, Sink],
-        checkpoint: str,
+        checkpoint: str | os.PathLike[str],
         trigger: Mapping[str, Any] | None = None,
     ) -> RunningSession:
-        """Run all queries as one streaming query.
+        """Run all queries as one streaming query. From then on the session takes no more streams and queries.
+
+        It may be started again while it runs, with another checkpoint and other sinks: that is a second run, with windows of its own.
 
         Parameters
         ----------
         sinks
-            Where each query's results go: `dt.sinks.parquet(...)` and others.
+            Where each query's results go: `dt.sinks.parquet(...)` and others. What a checkpoint has written to is its own.
         checkpoint
             A directory that belongs to this session; starting again with it goes on where it ended.
         trigger
             As for `writeStream.trigger`, e.g. `{"availableNow": True}` or `{"processingTime": "1 second"}`.
         """
-        unknown = [name for name in sinks if name not in self._catalog.queries]
-        missing = [name for name in self._catalog.queries if name not in sinks]
-        if unknown or missing or not sinks:
-            raise ConfigError(
-                f"start got sinks for {listed(sinks)}; registered queries: {listed(self._catalog.queries)}",
-                "give each query one sink",
-            )
-        layout = self._planned(self._frozen(self._layout(), checkpoint))
-        run = uuid.uuid4().hex
-        claim(run)
-        staged = self._stage(layout, sinks, run)
-        running = RunningSession(self, layout, dict(sinks), run, staged)
-        writer = self._encoded(layout, run, staged).writeStream.foreachBatch(running.write_batch).outputMode("append")
-        writer = writer.option("checkpointLocation", checkpoint)
-        if trigger:
-            writer = writer.trigger(**trigger)
-        running.query = writer.start()
+        given = check_sinks(sinks, self._catalog.queries)
+        options, path = check_trigger(trigger), check_checkpoint(checkpoint)
+        clear_ended()
+        with ExitStack() as undo:  # what a start that fails has taken
+            taken = Checkpoint.open(Place.of(self._spark, path))
+            undo.callback(taken.release)
+            layout = self._planned(taken.bind(self._layout()))
+            run = uuid.uuid4().hex
+            staged, locks = claim_sinks(self._spark, layout, given, taken, run)
+            running = RunningSession(self, layout, given, run, staged, (taken, *locks))
+            undo.callback(running.clear)
+            claim(run)
+            for staging in staged.values():
+                staging.prepare()
+            writer = self._encoded(layout, run, staged).writeStream.foreachBatch(running.write_batch)
+            writer = writer.outputMode("append").option("checkpointLocation", taken.place.uri)
+            running.begin(triggered(writer, options))
+            undo.pop_all()
+        self._is_started = True
         return running
 
     def _layout(self, only: str | None = None) -> Layout:
@@ -245,19 +262,6 @@ class Session:
         plans = [plan_query(query, layout.catalog, self._config) for query in layout.bound.values()]
         return layout.together(self._budget, units_for(plans, layout.catalog, layout.copies))
 
-    def _stage(self, layout: Layout, sinks: Mapping[str, Sink], run: str) -> dict[int, Staging]:
-        """Where shards write results themselves, by query."""
-        conf = self._spark.conf
-        local = str(conf.get("spark.master", "")).startswith("local")
-        embedded = local and not conf.get("spark.hadoop.fs.defaultFS", None)
-        staged = {}
-        for number, (name, _) in enumerate(layout.queries):
-            staging = sinks[name].staging(layout.bound[name].schema, run, embedded=embedded)
-            if staging is not None:
-                staging.prepare()
-                staged[number] = staging
-        return staged
-
     def _encoded(self, layout: Layout, run: str, staged: Mapping[int, Staging] | None = None) -> DataFrame:
         text, ids = layout.to_json(), self._shard_ids(layout.total)
         # The batch's own time: a replay reads the same.
@@ -287,94 +291,6 @@ class Session:
             first.setdefault(row.place, row.id)
         return [first[place] for place in range(count)]
 
-    def _frozen(self, layout: Layout, checkpoint: str) -> Layout:
-        """Write the layout beside a new checkpoint; go on with that of an old one, or refuse it if it is another."""
-        path = f"{checkpoint.rstrip('/')}/dovetail"
-        try:
-            stored = [row.value for row in self._spark.read.text(path).collect()]
-        except AnalysisException:
-            line = self._spark.range(1).select(F.lit(layout.frozen_json()).alias("value"))
-            line.coalesce(1).write.text(path)
-            return layout
-        if len(stored) != 1:
-            raise StateError(
-                f"{path} does not hold a layout; a start may have been killed while it wrote it", "remove it"
-            )
-        return layout.thawed(stored[0])
-
-
-class RunningSession:
-    """A session that has been started."""
-
-    query: StreamingQuery
-
-    def __init__(
-        self,
-        session: Session,
-        layout: Layout,
-        sinks: dict[str, Sink],
-        run: str,
-        staged: Mapping[int, Staging] | None = None,
-    ) -> None:
-        self._session = session
-        self._layout = layout
-        self._sinks = sinks
-        self._run = run
-        self._staged = dict(staged or {})
-        self._reports = ShardReports(layout)
-
-    def write_batch(self, encoded: DataFrame, batch_id: int) -> None:
-        """Give each sink its part of a batch. The encoded frame is computed once, whole, before any sink sees it."""
-        read_again = len(self._staged) < len(self._layout.queries)
-        if read_again:
-            encoded = encoded.persist()
-        try:
-            rows = self._reports.collect(encoded)
-            for number, (name, _) in enumerate(self._layout.queries):
-                if not rows[number]:
-                    continue
-                if number in self._staged:
-                    self._staged[number].commit(batch_id)
-                else:
-                    self._sinks[name].write(_decoded(encoded, number, self._layout.bound[name]), batch_id)
-                self._reports.add_results(name, rows[number])
-        finally:
-            if read_again:
-                encoded.unpersist()
-
-    def metrics(self) -> dict[str, Any]:
-        """Counters so far, by stream and by query, and what each shard last reported."""
-        return self._reports.metrics()
-
-    def explain(self, form: str = "text") -> Explanation:
-        """The plan, and what the shards have measured; see `Session.explain`."""
-        return self._session.explain_run(form, self._layout, self._reports.measured())
-
-    def await_termination(self, timeout: int | None = None) -> bool:
-        """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
-        ended = True
-        try:
-            if timeout is None:
-                self.query.awaitTermination()
-            else:
-                ended = bool(self.query.awaitTermination(timeout))
-        except Exception:
-            self._clear()
-            raise
-        if ended:
-            self._clear()
-        return ended
-
-    def stop(self) -> None:
-        """Stop after the batch at hand."""
-        self.query.stop()
-        self._clear()
-
-    def _clear(self) -> None:
-        shutil.rmtree(live_root(self._run), ignore_errors=True)
-        for staging in self._staged.values():
-            staging.clear()
-
 
 def _projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSchema:
     """A stream with the columns its queries use; all of them where a count window orders ties by content."""
@@ -388,15 +304,3 @@ def _projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSche
         expressions += [key.expression for group in query.classes for key in group.keys]
         needed |= {c.name for expression in expressions for c in columns(expression) if c.alias in own}
     return replace(stream, columns=pa.schema([field for field in stream.columns if field.name in needed]))
-
-
-def _decoded(encoded: DataFrame, number: int, query: JoinQuery) -> DataFrame:
-    """One query's results as typed rows."""
-    rows = encoded.where(F.col("query") == number).select("segment")
-    return rows.mapInArrow(_decode, from_arrow_schema(query.schema))
-
-
-def _decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for value in batch.column(0):
-            yield from pa.ipc.open_stream(value.as_buffer()).read_all().to_batches()

@@ -1,17 +1,31 @@
-"""Where results go. Each sink gets every batch of its query once, and again, the same, when the batch is replayed."""
+"""Where results go. Each sink gets every batch of its query once, and again, the same, when the batch is replayed.
+
+A sink that outlives the process belongs to one query of one checkpoint; see `owners`.
+"""
 
 from __future__ import annotations
 
+import os
 import uuid
+import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import LongType
 
-from dovetail.spark.staging import Staging, local_path, plain_types
+from dovetail.errors import ConfigError, DovetailWarning, StateError, listed
+from dovetail.spark.owners import Use, check_directory, claim_directory
+from dovetail.spark.places import Lock, Place
+from dovetail.spark.staging import Staging, plain_types, rows_in
+
+_PROPERTY = "dovetail.owner"
 
 
 class Sink(ABC):
@@ -21,23 +35,67 @@ class Sink(ABC):
     def write(self, results: DataFrame, batch_id: int) -> None:
         """Write one batch; called again with the same batch id and rows after a failure."""
 
-    def staging(self, results: pa.Schema, run: str, *, embedded: bool) -> Staging | None:  # noqa: ARG002
+    def check(self, use: Use) -> None:  # noqa: B027
+        """Refuse a query that must not write here; nothing is changed."""
+
+    def claim(self, use: Use) -> Lock | None:  # noqa: ARG002
+        """Belong to this query from now on, or refuse it."""
+        return None
+
+    def place(self, use: Use) -> Place | None:  # noqa: ARG002
+        """The directory that it writes to, if it is one."""
+        return None
+
+    def staging(self, use: Use, run: str) -> Staging | None:  # noqa: ARG002
         """Where shards may write results as Parquet themselves; None if Spark must."""
         return None
+
+    def verify(self, batch_id: int, rows: int) -> None:  # noqa: B027
+        """Raise if a batch that Spark has written is not there, where that can be seen without reading it."""
 
 
 class ParquetSink(Sink):
     """One directory per batch, overwritten on replay: no row is lost and none is there twice."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise ConfigError(f"dt.sinks.parquet got {path!r}; expected the path of a directory, as text")
+        self.path = os.fspath(path)
+        self._place: Place | None = None
+
+    def __repr__(self) -> str:
+        return f"parquet({self.path!r})"
+
+    def place(self, use: Use) -> Place:
+        return Place.of(use.spark, self.path)
+
+    def check(self, use: Use) -> None:
+        _check_columns(use)
+        check_directory(self.place(use), use)
+
+    def claim(self, use: Use) -> Lock | None:
+        self._place = self.place(use)
+        return claim_directory(self._place, use)
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         results.write.mode("overwrite").parquet(f"{self.path.rstrip('/')}/batch_id={batch_id}")
 
-    def staging(self, results: pa.Schema, run: str, *, embedded: bool) -> Staging | None:
-        place = local_path(self.path, embedded=embedded)
-        return Staging(str(place), run) if place is not None and plain_types(results) else None
+    def verify(self, batch_id: int, rows: int) -> None:
+        local = None if self._place is None else self._place.local
+        if local is None:
+            return
+        found = sum(rows_in(file) for file in (local / f"batch_id={batch_id}").glob("*.parquet"))
+        if found != rows:
+            raise StateError(
+                f"Spark has written {found:,} of {rows:,} results to {local} as the driver sees it",
+                "workers must share that disk with the driver; else use a path on a file system that all can reach",
+            )
+
+    def staging(self, use: Use, run: str) -> Staging | None:
+        """Shards write to a disk that they share with the driver: `file:` says so, and a local master has but one."""
+        local = self.place(use).local
+        shared = self.path.startswith("file:") or str(use.spark.conf.get("spark.master", "")).startswith("local")
+        return Staging(str(local), run) if local is not None and shared and plain_types(use.schema) else None
 
 
 class MemorySink(Sink):
@@ -45,6 +103,22 @@ class MemorySink(Sink):
 
     def __init__(self) -> None:
         self.batches: dict[int, pa.Table] = {}
+        self._owner: tuple[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return "memory()"
+
+    def check(self, use: Use) -> None:
+        if self._owner is not None and self._owner != (use.owner.checkpoint, use.owner.query):
+            raise ConfigError(
+                f"query {use.query!r}: its dt.sinks.memory() has been used with another checkpoint or query, whose batches have "
+                "the same numbers",
+                "give it a dt.sinks.memory() of its own",
+            )
+
+    def claim(self, use: Use) -> None:
+        self.check(use)
+        self._owner = (use.owner.checkpoint, use.owner.query)
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         self.batches[batch_id] = results.toArrow()
@@ -58,7 +132,12 @@ class CallableSink(Sink):
     """Hands a normal DataFrame and the batch id to a function, which may do with it what it likes, or nothing."""
 
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
+        if not callable(function):
+            raise ConfigError(f"dt.sinks.call got {function!r}; expected a function of a DataFrame and a batch id")
         self._function = function
+
+    def __repr__(self) -> str:
+        return f"call({getattr(self._function, '__name__', self._function)})"
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         self._function(results, batch_id)
@@ -68,7 +147,21 @@ class FormatSink(Sink):
     """Any `df.write.format`, with a `batch_id` column so that replays can be told apart: at least once."""
 
     def __init__(self, format: str, mode: str = "append", **options: str) -> None:  # noqa: A002
+        if mode not in ("append", "overwrite"):  # the others leave out, or fail at, every batch but the first
+            raise ConfigError.choice("dt.sinks.format(mode=...)", mode, ("append", "overwrite"))
+        if mode == "overwrite" and format != "noop":
+            warnings.warn(
+                "dt.sinks.format(mode='overwrite'): each batch replaces all that were written before it; use 'append' to keep them",
+                DovetailWarning,
+                stacklevel=3,
+            )
         self._format, self._mode, self._options = format, mode, options
+
+    def __repr__(self) -> str:
+        return f"format({self._format!r})"
+
+    def check(self, use: Use) -> None:
+        _check_columns(use)
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         tagged = results.withColumn("batch_id", F.lit(batch_id))
@@ -79,29 +172,106 @@ class TableSink(Sink):
     """A table of Spark's catalog, partitioned by `batch_id`: each batch replaces its own partition, so replays change nothing."""
 
     def __init__(self, name: str, format: str) -> None:  # noqa: A002
-        self._name, self._format = name, format
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"dt.sinks.table got {name!r}; expected the name of a table, as text")
+        self.name, self._format = name, format
+
+    def __repr__(self) -> str:
+        return f"table({self.name!r})"
+
+    def check(self, use: Use) -> None:
+        _check_columns(use)
+        if use.spark.catalog.tableExists(self.name):
+            self._check_schema(use)
+            last = use.spark.sql(f"SELECT max(batch_id) AS last FROM {self.name}").collect()[0]["last"]  # noqa: S608
+            use.check_owner(self._stored(use), [] if last is None else [int(last)], f"the table {self.name}")
+
+    def claim(self, use: Use) -> None:
+        self.check(use)
+        owner = _quoted(use.owner.to_json())
+        if not use.spark.catalog.tableExists(self.name):
+            self._create(use, owner)
+        elif self._stored(use) is None:
+            use.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_PROPERTY}' = {owner})")
+        self.check(use)  # two may have claimed it at once: the last one holds
+
+    def _create(self, use: Use, owner: str) -> None:
+        columns = from_arrow_schema(use.schema).add("batch_id", LongType()).toDDL()
+        try:
+            use.spark.sql(
+                f"CREATE TABLE {self.name} ({columns}) USING {self._format} PARTITIONED BY (batch_id) "
+                f"TBLPROPERTIES ('{_PROPERTY}' = {owner})"
+            )
+        except AnalysisException as error:
+            if error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS":
+                return  # another start was first; whose it is, is looked at next
+            hint = "create it yourself, partitioned by a column batch_id bigint, or mend what Spark says"
+            if error.getCondition() == "LOCATION_ALREADY_EXISTS":
+                hint = (
+                    "the catalog has forgotten a table of that name, as one in memory does when its driver ends: use a catalog that "
+                    "lasts, or dt.sinks.parquet(path)"
+                )
+            raise ConfigError(f"the table {self.name} cannot be created: {str(error).splitlines()[0]}", hint) from error
+
+    def _stored(self, use: Use) -> str | None:
+        found = {row["key"]: row["value"] for row in use.spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
+        return found.get(_PROPERTY)
+
+    def _check_schema(self, use: Use) -> None:
+        """Results are inserted by position: the table must have the query's columns, then `batch_id`, by which it is partitioned."""
+        wanted = from_arrow_schema(use.schema).add("batch_id", LongType())
+        found = use.spark.table(self.name).schema
+        parts = [column.name for column in use.spark.catalog.listColumns(self.name) if column.isPartition]
+        texts = [
+            ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema) for schema in (found, wanted)
+        ]
+        if texts[0].casefold() != texts[1].casefold() or parts != ["batch_id"]:
+            by = f"partitioned by {listed(parts)}" if parts else "not partitioned"
+            raise ConfigError(
+                f"query {use.query!r}: the table {self.name} has the columns ({texts[0]}), {by}; results have ({texts[1]}), "
+                "partitioned by batch_id",
+                "use another table: it is made for you if it does not exist",
+            )
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         spark = results.sparkSession
-        if not spark.catalog.tableExists(self._name):
-            tagged = results.limit(0).withColumn("batch_id", F.lit(batch_id).cast("bigint"))
-            tagged.write.format(self._format).partitionBy("batch_id").saveAsTable(self._name)
         view = f"dovetail_{uuid.uuid4().hex}"
         results.createOrReplaceTempView(view)
         try:
             # `insertInto` with a dynamic overwrite was seen to remove the other batches.
-            spark.sql(f"INSERT OVERWRITE TABLE {self._name} PARTITION (batch_id = {batch_id}) SELECT * FROM {view}")  # noqa: S608
+            spark.sql(f"INSERT OVERWRITE TABLE {self.name} PARTITION (batch_id = {batch_id}) SELECT * FROM {view}")  # noqa: S608
         finally:
             spark.catalog.dropTempView(view)
 
 
-def parquet(path: str) -> Sink:
+def _check_columns(use: Use) -> None:
+    """Refuse columns that would be lost beside `batch_id`, or that Spark does not tell apart."""
+    count = Counter(name.casefold() for name in use.schema.names)
+    if "batch_id" in count:
+        raise ConfigError(
+            f"query {use.query!r} selects a column batch_id; the sink has one of that name, with the batch's number",
+            "give the column another name with AS",
+        )
+    twice = [name for name in use.schema.names if count[name.casefold()] > 1]
+    if twice:
+        raise ConfigError(
+            f"query {use.query!r} selects the columns {listed(twice)}, which Spark reads as one",
+            "name them apart with AS",
+        )
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def parquet(path: str | os.PathLike[str]) -> Sink:
     """Write to a directory, exactly once: read it back with `spark.read.parquet(path)`."""
     return ParquetSink(path)
 
 
 def table(name: str, format: str = "parquet") -> Sink:  # noqa: A002
-    """Write to a table of Spark's catalog, exactly once; it is created on the first results, with a `batch_id` column."""
+    """Write to a table of Spark's catalog, exactly once; it is created if it does not exist, with a `batch_id` column."""
     return TableSink(name, format)
 
 

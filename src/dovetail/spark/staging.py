@@ -1,38 +1,38 @@
 """Results that shards write themselves: Parquet files on a disk that driver and workers share.
 
 Results then never travel through Spark. Each shard writes its part of a batch under a name of its own in a directory of the run,
-which readers do not see; when all shards are done the driver moves the batch's directory into its place in one step. An attempt that
-is repeated overwrites its own file, a batch that is replayed replaces its own directory, and what a killed run left behind is
-swept by the next one: no row is lost and none is there twice.
+which readers do not see; when all shards are done, and the files hold as many rows as each shard reported, the driver moves the
+batch's directory into its place in one step. An attempt that is repeated overwrites its own file, a batch that is replayed takes the
+place of its own directory, and what a run left behind whose driver is dead is swept by the next one: no row is lost and none is there
+twice, wherever a process is killed. (When the machine loses power it depends on the disk: nothing here is forced out to it.)
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dovetail.errors import StateError
+from dovetail.spark.live import is_abandoned, sign
+
 _PREFIX = "_dovetail-"
 """Spark and Arrow skip names that start with an underscore."""
-
-
-def local_path(path: str, *, embedded: bool) -> Path | None:
-    """The place on this machine's disk that Spark would write `path` to; None where that is elsewhere or cannot be known.
-
-    A path without a scheme belongs to the cluster's default file system, which is the local one in an `embedded` Spark.
-    """
-    parts = urlsplit(path)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path)).absolute()
-    return Path(path).absolute() if embedded and not parts.scheme else None
+_REPLACED = "replaced-"
+_FILE = re.compile(r"shard-(\d+)\.parquet")
+_AT_WORKING_DIRECTORY, _EXCHANGE = -100, 2
+"""Of Linux's `renameat2`."""
+_MOST_NAMED = 5
 
 
 def plain_types(schema: pa.Schema) -> bool:
@@ -73,11 +73,14 @@ class Staging:
         return Path(self.target) / f"{_PREFIX}{self.run}"
 
     def prepare(self) -> None:
-        """Make room, and sweep what earlier runs have left."""
+        """Make room, and sweep what runs have left whose driver is dead; those of others, alive, are left alone."""
         target = Path(self.target)
         target.mkdir(parents=True, exist_ok=True)
         for left in target.glob(f"{_PREFIX}*"):
-            shutil.rmtree(left, ignore_errors=True)
+            if is_abandoned(left):
+                _sweep(left)
+        self._home.mkdir()
+        sign(self._home)
 
     @contextmanager
     def writer(self, batch_id: int, shard: int, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
@@ -89,15 +92,69 @@ class Staging:
             yield file
         unfinished.rename(folder / f"shard-{shard:05}.parquet")
 
+    def check(self, batch_id: int, reported: Mapping[int, int]) -> None:
+        """Raise unless the files hold the rows that each shard reported; nothing that readers see has changed by then."""
+        done = self._home / str(batch_id)
+        named = {int(found[1]): file for file in done.glob("shard-*") if (found := _FILE.fullmatch(file.name))}
+        held = {shard: rows_in(file) for shard, file in named.items()}
+        wrong = {shard for shard in held.keys() | reported.keys() if held.get(shard, 0) != reported.get(shard, 0)}
+        if wrong:
+            each = [
+                f"shard {shard} reported {reported.get(shard, 0):,}, its file holds "
+                f"{f'{held[shard]:,}' if shard in held else 'none: it is not there'}"
+                for shard in sorted(wrong)[:_MOST_NAMED]
+            ]
+            more = f" and {len(wrong) - _MOST_NAMED} more shards" if len(wrong) > _MOST_NAMED else ""
+            raise StateError(
+                f"batch {batch_id} has {sum(reported.values()):,} results, of which {done} holds {sum(held.values()):,}: "
+                f"{'; '.join(each)}{more}. The batch has not been committed",
+                "start again with the same checkpoint, which replays the batch. If it happens again: driver and workers must share "
+                "this disk, and nothing else may remove files there",
+            )
+
     def commit(self, batch_id: int) -> None:
         """Show a batch to readers, in place of an earlier attempt at it."""
         place, done = Path(self.target) / f"batch_id={batch_id}", self._home / str(batch_id)
         for unfinished in done.glob(".*"):  # of attempts that were killed
             unfinished.unlink(missing_ok=True)
-        if place.exists():
-            replaced = self._home / f"replaced-{uuid.uuid4().hex}"
+        if not place.exists():
+            done.rename(place)
+        elif exchange(done, place):
+            shutil.rmtree(done)
+        else:  # killed between the two steps, the earlier attempt is put back by whoever sweeps
+            replaced = self._home / f"{_REPLACED}{batch_id}"
             place.rename(replaced)
-        done.rename(place)
+            done.rename(place)
+            shutil.rmtree(replaced)
 
     def clear(self) -> None:
-        shutil.rmtree(self._home, ignore_errors=True)
+        _sweep(self._home)
+
+
+def _sweep(home: Path) -> None:
+    """Remove what a run left, except for a batch that it was about to replace: that goes back to its place."""
+    for replaced in home.glob(f"{_REPLACED}*"):
+        place = home.parent / f"batch_id={replaced.name.removeprefix(_REPLACED)}"
+        if not place.exists():
+            replaced.rename(place)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Let two directories change places in one step, so that a reader sees the one or the other; False where that cannot be done."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    here = _AT_WORKING_DIRECTORY
+    return bool(rename(here, os.fsencode(first), here, os.fsencode(second), _EXCHANGE) == 0)
+
+
+def rows_in(file: Path) -> int:
+    """Rows of a Parquet file, by its footer."""
+    try:
+        return int(pq.read_metadata(file).num_rows)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StateError(
+            f"{file} is not a whole Parquet file: {error}", "start again with the same checkpoint"
+        ) from error
