@@ -36,7 +36,7 @@ from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
 from dovetail.spark.live import LiveShard, live_root
 from dovetail.spark.log import MANIFEST
-from dovetail.spark.sessions import RunningSession
+from dovetail.spark.running import RunningSession
 from dovetail.testing import Oracle, assert_same_rows
 
 JOB = Path(__file__).with_name("faults_job.py")
@@ -319,6 +319,47 @@ def test_workers_and_the_driver_are_killed_in_mid_batch(seed: int, tmp_path: Pat
             time.sleep(rng.uniform(0, 1))
             job.crash(workers_too=rng.random() < 0.5)
             job.start()
+        job.finish()
+        job.check()
+        assert not job.live()
+
+
+def rival(job: Job, checkpoint: str) -> str:
+    """What a second driver says that wants the job's sinks, with a checkpoint of its own or with the job's."""
+    ended = subprocess.run(
+        [sys.executable, str(JOB), str(job.folder), "", checkpoint],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=90,
+    )
+    assert ended.returncode != 0, "two drivers write to the same sinks"
+    return ended.stderr
+
+
+@contextmanager
+def paused(job: Job) -> Iterator[None]:
+    """All of a job's processes stand still, alive."""
+    pids = list(job.processes())
+    for number, after in ((signal.SIGSTOP, False), (signal.SIGCONT, True)):
+        if after:
+            yield
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(-(-FAULTS // LIVES)))
+def test_other_drivers_are_refused_while_one_runs_and_after_it_was_killed(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(600 + seed)
+    with started(tmp_path, seed) as job:
+        assert wait_for_batch(job, rng.randint(2, 3))
+        with paused(job):
+            assert "is in use: another session has been started with it" in rival(job, "checkpoint")
+        time.sleep(rng.uniform(0, 0.5))
+        job.crash(workers_too=rng.random() < 0.5)
+        assert "of another checkpoint, which was" in rival(job, "another")
         job.finish()
         job.check()
         assert not job.live()

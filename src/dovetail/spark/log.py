@@ -77,7 +77,7 @@ class Manifest:
         if stored["layout"] != layout:
             raise StateError(
                 "the checkpoint belongs to other streams, queries or another number of shards",
-                "start with a new checkpoint directory, or with the session that wrote this one",
+                "start with a new checkpoint directory and new sinks, or with the session that wrote this one",
             )
         return cls(**{**stored, "segments": [Segment(**segment) for segment in stored["segments"]]})
 

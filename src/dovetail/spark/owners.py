@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dovetail.errors import ConfigError, StateError, listed
+from dovetail.errors import ConfigError, DovetailWarning, StateError, listed
 from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.places import Lock, Place
 
@@ -68,6 +69,16 @@ class Use:
     def owner(self) -> Owner:
         return Owner(self.checkpoint.identity, self.query, self.checkpoint.place.uri)
 
+    def warn_of_earlier_results(self, where: str) -> None:
+        """Say that a sink is new to a checkpoint which is not: what it wrote before is elsewhere."""
+        if self.checkpoint.last_batch >= 0:
+            warnings.warn(
+                f"query {self.query!r}: {where} is new, and the checkpoint has come to batch {self.checkpoint.last_batch}: results of "
+                "earlier batches are where they were written, and the last may come here once more",
+                DovetailWarning,
+                stacklevel=2,
+            )
+
     def check_owner(self, stored: str | None, batches: list[int], where: str) -> None:
         """Refuse a sink that another query or checkpoint has written, or that is ahead of this one."""
         if stored is not None:
@@ -117,8 +128,12 @@ def check_directory(place: Place, use: Use) -> None:
 def claim_directory(place: Place, use: Use) -> Lock | None:
     """Make a directory this query's, or refuse it; locked where that can be done, so that a copied checkpoint is refused too."""
     check_directory(place, use)
-    if OWNER not in place.names() and not place.create(OWNER, use.owner.to_json()):
-        check_directory(place, use)  # somebody was first: perhaps a start of this very checkpoint
+    names = place.names()
+    if OWNER not in names:
+        if not place.create(OWNER, use.owner.to_json()):
+            check_directory(place, use)  # somebody was first: perhaps a start of this very checkpoint
+        elif not any(map(_BATCH.fullmatch, names)):
+            use.warn_of_earlier_results(place.uri)
     if place.local is None:
         return None
     try:

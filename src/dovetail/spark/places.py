@@ -81,7 +81,9 @@ class Place:
         except FileNotFoundError:
             return []
         except (OSError, *JVM_ERRORS) as error:
-            raise ConfigError(f"{self.uri} cannot be read as a directory: {_reason(error)}") from error
+            raise ConfigError(
+                f"{self.uri} cannot be read as a directory: {_reason(error)}", "use another path"
+            ) from error
 
     def read(self, name: str) -> str | None:
         """The text of a small file; None when there is none."""

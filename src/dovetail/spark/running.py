@@ -8,6 +8,7 @@ any sink is touched.
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from dovetail import errors
 from dovetail.errors import ConfigError, DovetailError, StateError
 from dovetail.plan.explain import Explanation
 from dovetail.query.model import JoinQuery
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from dovetail.spark.sessions import Session
 
 _SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+_OURS = re.compile(r"dovetail\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)", re.DOTALL)
 _RUNNING: set[RunningSession] = set()
 """What this process has started and not cleared."""
 
@@ -169,8 +172,9 @@ class RunningSession:
                 ended = bool(self.query.awaitTermination(timeout))
         except Exception as error:
             self.clear()
-            if self._failure is not None and isinstance(error, StreamingQueryException):
-                raise self._failure from self._failure.__cause__
+            failure = self._failure or _raised_in_a_worker(error)
+            if failure is not None and isinstance(error, StreamingQueryException):
+                raise failure from failure.__cause__
             raise
         if ended:
             self.clear()
@@ -246,6 +250,18 @@ def _decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for value in batch.column(0):
             yield from pa.ipc.open_stream(value.as_buffer()).read_all().to_batches()
+
+
+def _raised_in_a_worker(error: BaseException) -> DovetailError | None:
+    """An error of ours that a shard raised, taken out of the traces of Python, Java and Spark around its text."""
+    found = _OURS.search(str(error))
+    kind = getattr(errors, found[1], None) if found else None
+    if found is None or not isinstance(kind, type) or not issubclass(kind, DovetailError):
+        return None
+    message, _, hint = found[2].strip().partition("\nHint: ")
+    failure: DovetailError = kind(message, hint or None)
+    failure.__cause__ = error
+    return failure
 
 
 def _first_lines(error: BaseException) -> str:

@@ -191,6 +191,7 @@ class TableSink(Sink):
         owner = _quoted(use.owner.to_json())
         if not use.spark.catalog.tableExists(self.name):
             self._create(use, owner)
+            use.warn_of_earlier_results(f"the table {self.name}")
         elif self._stored(use) is None:
             use.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_PROPERTY}' = {owner})")
         self.check(use)  # two may have claimed it at once: the last one holds

@@ -137,6 +137,10 @@ def _sweep(home: Path) -> None:
         place = home.parent / f"batch_id={replaced.name.removeprefix(_REPLACED)}"
         if not place.exists():
             replaced.rename(place)
+    for batch in [
+        entry for entry in home.glob("*") if entry.is_dir()
+    ]:  # before the owner: killed here, it can be swept again
+        shutil.rmtree(batch, ignore_errors=True)
     shutil.rmtree(home, ignore_errors=True)
 
 
