@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -257,6 +261,20 @@ def test_a_table_of_other_columns(spark: SparkSession, claims: Claims, table_nam
     assert "results have (ts timestamp, v bigint, batch_id bigint), partitioned by batch_id" in message
 
 
+def test_a_table_that_the_catalog_has_forgotten(spark: SparkSession, claims: Claims, table_name: str) -> None:
+    sink = dt.sinks.table(table_name)
+    claims.claim(sink, claims.use("c"))
+    described = {row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE EXTENDED {table_name}").collect()}
+    left = Path(urlsplit(described["Location"]).path)
+    spark.sql(f"DROP TABLE {table_name}")
+    left.mkdir(parents=True)
+    (left / "part").touch()
+    try:
+        assert "the catalog has forgotten a table of that name" in claims.refusal(sink, claims.use("c"))
+    finally:
+        shutil.rmtree(left)
+
+
 def test_columns_that_a_sink_would_lose(claims: Claims, tmp_path: Path) -> None:
     taken = pa.schema([("Batch_ID", pa.int64())])
     for sink in (dt.sinks.parquet(tmp_path / "out"), dt.sinks.table("t"), dt.sinks.format("parquet", path="out")):
@@ -431,6 +449,32 @@ def test_results_that_vanish_are_not_committed(
     assert running.metrics()["queries"]["chain"]["results"] == written(tmp_path / "out").num_rows
     session(spark, source, queries, shards=2).start(sinks, tmp_path / "c", NOW).await_termination()
     wanted = expected(pushes, queries).results_table("chain")
+    assert_same_rows(written(tmp_path / "out").cast(wanted.schema), wanted)
+
+
+def test_a_batch_that_is_stopped_is_there_whole_or_not_at_all(spark: SparkSession, tmp_path: Path) -> None:
+    """`stop()` while sinks are written, and staged files wait: no part of a batch is shown, and a restart gives the rest."""
+    source = Source(spark, tmp_path / "in")
+    pushes = batches(seed=11, count=2)
+    source.add(pushes)
+    queries = {name: QUERIES[name] for name in ("band", "chain")}
+    reached = threading.Event()
+
+    def slow(results: DataFrame, batch_id: int) -> None:  # noqa: ARG001
+        reached.set()
+        time.sleep(1)
+
+    sinks = {"band": dt.sinks.call(slow), "chain": dt.sinks.parquet(tmp_path / "out")}
+    running = session(spark, source, queries, shards=2).start(sinks, tmp_path / "c", NOW)
+    assert reached.wait(120)
+    running.stop()
+    oracle = expected(pushes, queries)
+    wanted = oracle.results_table("chain")
+    shown = len(list((tmp_path / "out").glob("batch_id=*")))
+    assert [entry.name for entry in (tmp_path / "out").glob("_*")] == ["_dovetail.json"]
+    before = written(tmp_path / "out").num_rows if shown else 0
+    assert before == expected(pushes[:shown], queries).results_table("chain").num_rows
+    session(spark, source, queries, shards=2).start(sinks, tmp_path / "c", NOW).await_termination()
     assert_same_rows(written(tmp_path / "out").cast(wanted.schema), wanted)
 
 

@@ -198,6 +198,9 @@ def test_a_killed_attempt_leaves_nothing(tmp_path: Path) -> None:
     staging.prepare()
     with pytest.raises((TypeError, pa.ArrowInvalid)):
         write(staging, 0, 0, cast("int", "not a number"))
+    with pytest.raises(OSError, match="full"), staging.writer(0, 0, pa.schema([("v", pa.int64())])):
+        raise OSError("the disk is full")
+    assert not list((tmp_path / "_dovetail-run" / "0").iterdir())
     (tmp_path / "_dovetail-run" / "0" / ".half").write_bytes(b"PAR1")
     write(staging, 0, 0, 2)
     staging.commit(0)

@@ -85,7 +85,10 @@ class RunningSession:
 
     @property
     def has_ended(self) -> bool:
-        return not self.query.isActive
+        try:
+            return not self.query.isActive
+        except (*JVM_ERRORS, OSError):  # with its JVM
+            return True
 
     def write_batch(self, encoded: DataFrame, batch_id: int) -> None:
         """Give each sink its part of a batch. The encoded frame is computed once, whole, before any sink sees it."""

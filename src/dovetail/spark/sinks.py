@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -203,7 +203,7 @@ class TableSink(Sink):
                 f"CREATE TABLE {self.name} ({columns}) USING {self._format} PARTITIONED BY (batch_id) "
                 f"TBLPROPERTIES ('{_PROPERTY}' = {owner})"
             )
-        except AnalysisException as error:
+        except PySparkException as error:
             if error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS":
                 return  # another start was first; whose it is, is looked at next
             hint = "create it yourself, partitioned by a column batch_id bigint, or mend what Spark says"

@@ -88,9 +88,12 @@ class Staging:
         folder = self._home / str(batch_id)
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = folder / f".{uuid.uuid4().hex}"
-        with pq.ParquetWriter(unfinished, schema, **_format(schema)) as file:
-            yield file
-        unfinished.rename(folder / f"shard-{shard:05}.parquet")
+        try:
+            with pq.ParquetWriter(unfinished, schema, **_format(schema)) as file:
+                yield file
+            unfinished.rename(folder / f"shard-{shard:05}.parquet")
+        finally:  # on a full disk, each attempt would leave it fuller
+            unfinished.unlink(missing_ok=True)
 
     def check(self, batch_id: int, reported: Mapping[int, int]) -> None:
         """Raise unless the files hold the rows that each shard reported; nothing that readers see has changed by then."""
