@@ -39,7 +39,7 @@ from dovetail.plan.global_plan import Load
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import JoinStep
 from dovetail.query.catalog import Catalog
-from dovetail.query.durations import in_words
+from dovetail.query.losses import Losses
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
@@ -121,8 +121,7 @@ class LocalSession:
         warm_up()
         self._user: int | None = None
         """The thread whose turn it is."""
-        self._warned: set[tuple[str, str]] = set()
-        """Of which stream what was said already."""
+        self._losses = Losses()
         self._budget = budget
         self._config = config or Config()
         self._catalog = Catalog()
@@ -182,18 +181,14 @@ class LocalSession:
                 "go on from a snapshot: dt.LocalSession.restore(blob), then push again what came after it",
             )
         whole = self._resumed(take_snapshot(self._engine, self._extra()))
-        kept = {"_user": self._user, "_warned": self._warned}
+        kept = {"_user": self._user, "_losses": self._losses}
         vars(self).update({**vars(whole), **kept})
         self._engine.notice = self._notice
 
     def _notice(self, schema: StreamSchema, seen: Observed) -> None:
         """Say once of a stream that tuples are lost. Nothing has changed yet: where warnings are errors, the batch can come again."""
-        if seen.late and (schema.name, "late") not in self._warned:
-            self._warned.add((schema.name, "late"))
-            warnings.warn(late_text(schema, seen.late, seen.late_by), DovetailWarning, stacklevel=5)
-        if seen.refused and (schema.name, "refused") not in self._warned:
-            self._warned.add((schema.name, "refused"))
-            warnings.warn(refused_text(schema, seen.refused), DovetailWarning, stacklevel=5)
+        for text in self._losses.unsaid(schema, seen.late, seen.late_by, seen.refused):
+            warnings.warn(text, DovetailWarning, stacklevel=5)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 
@@ -484,24 +479,6 @@ class LocalSession:
 def _micros(moment: datetime) -> int:
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)
-
-
-def late_text(schema: StreamSchema, late: int, late_by: int) -> str:
-    """What is said when the first tuples of a stream come too late."""
-    return (
-        f"stream {schema.name!r}: {late:,} tuples came too late and were dropped, up to {in_words(late_by)} behind its largest event "
-        f"time; its lateness is {in_words(schema.lateness)}\nHint: lateness={in_words(late_by)!r} would have kept them. "
-        f"metrics() counts them and says which lateness would do; this is said once."
-    )
-
-
-def refused_text(schema: StreamSchema, refused: int) -> str:
-    """What is said when the first tuples of a stream have no usable time."""
-    return (
-        f"stream {schema.name!r}: {refused:,} tuples were dropped, because column {schema.event_time!r} is NULL or out of range; "
-        f"a tuple without an event time belongs to no window\nHint: repair or drop them first; event times must lie within 70,000 "
-        f"years of 1970, so mind the unit of epoch numbers. metrics() counts them; this is said once."
-    )
 
 
 def _schema_hint(given: object) -> str:

@@ -21,6 +21,8 @@ from dovetail.spark.stages import METRICS
 
 _ADDED = ("probes", "matches", "ms", "timed")
 _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
+_LARGEST = "lateness_needed"
+"""The only figure of a stream that is not summed over shards."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +67,23 @@ class ShardReports:
 
     def metrics(self) -> dict[str, Any]:
         """Counters so far, by stream and by query, and what each shard last reported."""
-        streams: dict[str, Counter[str]] = {}
-        for metrics in list(self._shards.values()):
-            for stream, counted in metrics["streams"].items():
-                streams.setdefault(stream, Counter()).update({name: counted[name] for name in _SUMMED})
         return {
-            "streams": {name: dict(counted) for name, counted in streams.items()},
+            "streams": self.streams(),
             "queries": {name: {"results": count} for name, count in self._counts.items()},
             "batches": self._batches,
             "rebuilt_shards": self._rebuilt,
             "shards": dict(self._shards),
         }
+
+    def streams(self) -> dict[str, dict[str, float]]:
+        """Counters by stream."""
+        found: dict[str, dict[str, float]] = {}
+        for metrics in list(self._shards.values()):
+            for stream, counted in metrics["streams"].items():
+                known = found.setdefault(stream, {**dict.fromkeys(_SUMMED, 0), _LARGEST: 0.0})
+                known.update({name: known[name] + counted[name] for name in _SUMMED})
+                known[_LARGEST] = max(known[_LARGEST], counted[_LARGEST])
+        return found
 
     def measured(self) -> dict[str, Any]:
         """What all shards together have counted, for explanations."""

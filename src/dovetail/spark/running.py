@@ -11,6 +11,7 @@ import logging
 import re
 import shutil
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import permutations
@@ -25,8 +26,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail import errors
-from dovetail.errors import ConfigError, DovetailError, StateError
+from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError
 from dovetail.plan.explain import Explanation
+from dovetail.query.losses import Losses
 from dovetail.query.model import JoinQuery
 from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.layout import Layout
@@ -73,6 +75,7 @@ class RunningSession:
         self._staged = dict(staged or {})
         self._held = held
         self._reports = ShardReports(layout)
+        self._losses = Losses()
         self._failure: DovetailError | None = None
         self._writing = threading.RLock()
         """Held while a batch is written: what shards have staged must not be cleared under it."""
@@ -106,6 +109,7 @@ class RunningSession:
 
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
         found = self._reports.collect(encoded, self._staged)
+        self._tell_losses()
         names = [name for name, _ in self._layout.queries]
         for number, staging in self._staged.items():
             with self._blamed(names[number], batch_id):
@@ -121,6 +125,16 @@ class RunningSession:
                     self._sinks[name].write(decoded(encoded, number, self._layout.bound[name]), batch_id)
                     self._sinks[name].verify(batch_id, rows)
             self._reports.add_results(name, rows)
+
+    def _tell_losses(self) -> None:
+        """Warn of dropped tuples. A job must not end over that, so where warnings are errors they are logged."""
+        for name, counted in self._reports.streams().items():
+            figures = (int(counted["late"]), round(1e6 * counted["lateness_needed"]), int(counted["refused"]))
+            for text in self._losses.unsaid(self._layout.catalog[name], *figures):
+                try:
+                    warnings.warn(text, DovetailWarning, stacklevel=2)
+                except DovetailWarning:
+                    logging.getLogger("dovetail").warning("%s", text)
 
     @contextmanager
     def _blamed(self, name: str, batch_id: int) -> Iterator[None]:
