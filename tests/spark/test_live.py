@@ -1,24 +1,50 @@
-"""Live shards: taken once, given back under a token, swept when nobody can want them any more."""
+"""Live shards: taken once, given back under a token, swept when nobody can want them any more; and never anybody else's."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
+import shutil
+import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from dovetail.errors import StateError
 from dovetail.spark import live
-from dovetail.spark.live import LiveShard, claim, live_root
+from dovetail.spark.live import LiveShard, claim, live_root, release
+
+COMMON = f"dovetail-{os.getuid()}"
+STRANGER = 12345
+DAYS_AGO = time.time() - 3 * 86_400
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(live, "live_root", lambda run: tmp_path / run)
-    return tmp_path
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where everybody may write."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setattr(live, "_place", lambda: shared)
+    return shared
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def run_of(base: Path, name: str, owner: object, moved: float | None = None) -> Path:
+    home = base / name
+    (home / "0" / "token").mkdir(parents=True)
+    (home / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
+    for path in (home / "owner.json", home / "0", home):
+        if moved is not None:
+            os.utime(path, (moved, moved))
+    return home
 
 
 def test_only_one_attempt_gets_a_shard(tmp_path: Path) -> None:
@@ -34,24 +60,164 @@ def test_only_one_attempt_gets_a_shard(tmp_path: Path) -> None:
     assert shard.take(None) is None
 
 
-def test_a_dead_drivers_run_is_swept_and_a_living_ones_is_not(home: Path) -> None:
+def test_a_dead_drivers_run_is_swept_and_a_living_ones_is_not(place: Path) -> None:
     dead = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True, text=True
     )
-    for name, pid, started in (
-        ("dead", int(dead.stdout), "1"),
-        ("reused pid", os.getpid(), "1"),
-        ("alive", os.getpid(), live._started(os.getpid())),
-    ):
-        (home / name).mkdir()
-        (home / name / "owner.json").write_text(json.dumps([socket.gethostname(), pid, started]), encoding="utf-8")
-    (home / "elsewhere").mkdir()
-    (home / "elsewhere" / "owner.json").write_text(json.dumps(["another host", 1, "1"]), encoding="utf-8")
-    (home / "forgotten").mkdir()
-    os.utime(home / "forgotten", (0, 0))
+    here, base, alone = live._machine(), place / COMMON, place / f"{COMMON}-alone"
+    run_of(base, "dead", [here, int(dead.stdout), "1"])
+    run_of(base, "reused pid", [here, os.getpid(), "1"])
+    run_of(base, "alive", [here, os.getpid(), live._started(os.getpid())])
+    run_of(base, "elsewhere", ["another host", 1, "1"])
+    run_of(base, "long ago elsewhere", ["another host", 1, "1"], DAYS_AGO)
+    run_of(alone, "alone", [here, int(dead.stdout), "1"])
     claim("mine")
-    assert sorted(path.name for path in home.iterdir()) == ["alive", "elsewhere", "mine"]
+    assert sorted(path.name for path in base.iterdir()) == ["alive", "elsewhere", "mine"]
+    assert not alone.exists()
 
 
-def test_the_root_is_private_to_the_user() -> None:
-    assert live_root("run").parent.name == f"dovetail-{os.getuid()}"
+def test_what_is_not_a_run_is_not_swept(place: Path, tmp_path: Path) -> None:
+    base, outside = place / COMMON, tmp_path / "outside"
+    gone = [live._machine(), 1 << 30, "1"]
+    run_of(outside, "victim", gone, DAYS_AGO)
+    base.mkdir()
+    (base / "linked").symlink_to(outside / "victim")
+    run_of(base, "without an owner", [])
+    (base / "without an owner" / "owner.json").unlink()
+    linked_owner = run_of(base, "with another's owner", gone)
+    (linked_owner / "owner.json").unlink()
+    (linked_owner / "owner.json").symlink_to(outside / "victim" / "owner.json")
+    owners: list[object] = ["text", [], {}, [1, 2], [live._machine(), "x", None], None]
+    for number, owner in enumerate(owners):
+        run_of(base, f"odd {number}", owner)
+    for path in base.iterdir():
+        os.utime(path, (0, 0), follow_symlinks=False)
+    before = sorted(path.name for path in base.iterdir())
+    claim("mine")
+    assert sorted(path.name for path in base.iterdir()) == sorted([*before, "mine"])
+    assert (outside / "victim" / "0" / "token").is_dir()
+
+
+def test_links_in_a_swept_run_are_not_followed(place: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x", encoding="utf-8")
+    dead = run_of(place / COMMON, "dead", [live._machine(), 1 << 30, "1"])
+    (dead / "1").symlink_to(outside)
+    claim("mine")
+    assert not dead.exists()
+    assert (outside / "precious").exists()
+
+
+# -- a name that somebody else has ------------------------------------------------------------------------------------------------
+
+
+def a_link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def a_link_to_nothing(path: Path, victim: Path) -> None:
+    path.symlink_to(victim / "nothing")
+
+
+def a_file(path: Path, victim: Path) -> None:  # noqa: ARG001
+    path.write_text("", encoding="utf-8")
+
+
+def a_strangers_directory(path: Path, victim: Path) -> None:
+    shutil.copytree(victim, path)
+    path.chmod(0o777)
+    os.chown(path, STRANGER, STRANGER)
+
+
+@pytest.mark.parametrize(
+    "plant", [a_link, a_link_to_nothing, a_file, pytest.param(a_strangers_directory, marks=as_root)]
+)
+def test_a_planted_name_costs_nothing_and_stops_nobody(place: Path, tmp_path: Path, plant: object) -> None:
+    victim = tmp_path / "victim"
+    run_of(victim, "precious", ["another host", 1, "1"], DAYS_AGO)
+    run_of(victim, "dead", [live._machine(), 1 << 30, "1"])
+    assert callable(plant)
+    plant(place / COMMON, victim)
+    planted = (place / COMMON).lstat()
+    claim("mine")
+    root = live_root("mine")
+    assert root == place / f"{COMMON}-mine" / "mine"
+    assert mode(root.parent) == mode(root) == 0o700
+    shard = LiveShard(root, 0)
+    shard.give(shard.new(), "token")
+    assert LiveShard(live_root("mine"), 0).take("token") is not None
+    assert sorted(path.name for path in victim.iterdir()) == ["dead", "precious"]
+    assert (place / COMMON).lstat() == planted
+    (place / COMMON).rename(place / "elsewhere")  # who once went there stays there
+    assert live_root("mine") == root
+    release("mine")
+    assert not root.parent.exists()
+
+
+def test_the_name_of_its_own_may_not_be_planted_either(place: Path, tmp_path: Path) -> None:
+    for name in (COMMON, f"{COMMON}-mine"):
+        (place / name).symlink_to(tmp_path)
+    with pytest.raises(StateError, match="another user's"):
+        claim("mine")
+
+
+@pytest.mark.parametrize("wrong", [0o777, 0o755, 0o2770, 0o000])
+def test_a_wrong_mode_is_corrected(place: Path, wrong: int) -> None:
+    (place / COMMON).mkdir()
+    (place / COMMON).chmod(wrong)
+    claim("mine")
+    assert mode(place / COMMON) == 0o700
+    assert live_root("mine") == place / COMMON / "mine"
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077, 0o277])
+def test_any_umask(place: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        claim("mine")
+        shard = LiveShard(live_root("mine"), 0)
+        shard.give(shard.new(), "token")
+        other = LiveShard(live_root("other"), 0)  # no driver on this host
+        other.give(other.new(), "token")
+    finally:
+        os.umask(before)
+    paths = [place / COMMON, *(place / COMMON / run / sub for run in ("mine", "other") for sub in ("", "0"))]
+    assert {oct(mode(path)) for path in paths} == {"0o700"}
+    for run in ("mine", "other"):
+        assert LiveShard(live_root(run), 0).take("token") is not None
+        release(run)
+    assert list((place / COMMON).iterdir()) == []
+
+
+def test_a_host_without_a_driver_is_swept_by_the_first_worker_of_a_run(place: Path) -> None:
+    old = LiveShard(live_root("old"), 0)
+    old.give(old.new(), "token")
+    for path in (place / COMMON / "old" / "owner.json", place / COMMON / "old" / "0", place / COMMON / "old"):
+        os.utime(path, (DAYS_AGO, DAYS_AGO))
+    LiveShard(live_root("new"), 0)
+    assert [path.name for path in (place / COMMON).iterdir()] == ["new"]
+
+
+# -- places -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_a_place_without_a_sticky_bit_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, safe: bool
+) -> None:
+    loose, home = tmp_path / "loose", tmp_path / "home"
+    for path in (loose, home):
+        path.mkdir()
+    loose.chmod(0o777)
+    home.chmod(0o755 if safe else 0o777)
+    monkeypatch.setattr(live, "_LEAST_MEMORY", 1 << 60)
+    monkeypatch.setattr("tempfile.tempdir", str(loose))
+    monkeypatch.setenv("HOME", str(home))
+    if safe:
+        assert live_root("run") == home / COMMON / "run"
+        loose.chmod(0o1777)
+        assert live_root("run") == loose / COMMON / "run"
+    else:
+        with pytest.raises(StateError, match="others can replace"):
+            live_root("run")

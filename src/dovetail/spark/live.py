@@ -4,6 +4,10 @@ A shard moves between Python workers from batch to batch, so its arrays are file
 they belong to. An attempt takes the directory by an atomic rename, works on it, and gives it back under the token that it writes into
 the state. If the attempt fails, or its state is never committed, nobody asks for what it left; whoever finds no directory under the
 token that the state names rebuilds the shard from its log.
+
+Directories lie where everybody may write. What is used, or swept, is a real directory that belongs to this user, seen through no
+link, in a place where others cannot replace it; nobody else may look into it. If something else has its name, another name is taken,
+one that nobody can know beforehand and that all workers of the host come to by themselves.
 """
 
 from __future__ import annotations
@@ -12,68 +16,153 @@ import json
 import os
 import shutil
 import socket
+import stat
 import tempfile
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dovetail.errors import StateError
+from dovetail.errors import StateError, listed
 
 _ABANDONED_SECONDS = 600
 _FORGOTTEN_SECONDS = 86_400
 _OWNER = "owner.json"
 _LEAST_MEMORY = 1 << 30
 """Bytes of shared memory below which it is left alone; a container has 64 MB unless told otherwise."""
+_PRIVATE = 0o700
+_REAL_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def live_root(run: str) -> Path:
     """Where one run of a session keeps its live shards on this host: memory where there is enough, else a local directory.
 
-    Enough is judged by its size, not by what is free: all workers must come to the same answer at any time.
+    All workers must come to the same answer at any time, so enough is judged by its size, not by what is free; and a run that once
+    went to the name of its own, because the common one was taken, stays there.
     """
-    shared = Path("/dev/shm")  # noqa: S108 - the point is to stay off the disk; names below are unguessable
+    place = _place()
+    common, own = place / f"dovetail-{os.getuid()}", place / f"dovetail-{os.getuid()}-{run}"
+    if not os.path.lexists(own) and _make_private(common):
+        return common / run
+    if not _make_private(own):
+        raise StateError(
+            f"{own} is a link, a file or another user's, and so is {common}", "set TMPDIR to a directory of yours"
+        )
+    return own / run
+
+
+def _place() -> Path:
+    """The first place with room in which others cannot remove or replace what is ours."""
+    shared = Path("/dev/shm")  # noqa: S108 - this is what is done about it
     roomy = os.access(shared, os.W_OK) and shutil.disk_usage(shared).total >= _LEAST_MEMORY
-    base = shared if roomy else Path(tempfile.gettempdir())
-    return base / f"dovetail-{os.getuid()}" / run
+    places = [shared] * roomy + [Path(tempfile.gettempdir()), Path("~").expanduser()]
+    for place in places:
+        found = place.stat()
+        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if found.st_uid in (0, os.getuid()) and (not others_write or found.st_mode & stat.S_ISVTX):
+            return place
+    raise StateError(
+        f"others can replace our files in {listed(map(str, places))}", "set TMPDIR to a directory of yours"
+    )
+
+
+def _make_private(path: Path) -> bool:
+    """Make a directory that only this user can enter, or correct its mode; False if something else has the name."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=_PRIVATE)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return False
+    if stat.S_IMODE(found.st_mode) != _PRIVATE:
+        path.chmod(_PRIVATE)  # it is ours, so that nobody else can put another in its place
+    return True
+
+
+@contextmanager
+def _opened(name: str | Path, inside: int | None = None) -> Iterator[int | None]:
+    """A directory of this user's, opened without following a link; None if it is anything else."""
+    try:
+        directory = os.open(name, _REAL_DIRECTORY, dir_fd=inside)
+    except OSError:
+        yield None
+        return
+    try:
+        yield directory if os.fstat(directory).st_uid == os.getuid() else None
+    finally:
+        os.close(directory)
 
 
 def claim(run: str) -> None:
     """Say that this process drives a run, and sweep what runs that ended without cleaning up have left on this host."""
     home = live_root(run)
-    for other in home.parent.iterdir() if home.parent.exists() else ():
-        if is_abandoned(other):
-            shutil.rmtree(other, ignore_errors=True)
-    _make_private(home.parent)
-    home.mkdir(mode=0o700)
+    _make(home)
     sign(home)
+    _sweep(home)
 
 
-def sign(home: Path) -> None:
-    """Say that a directory is this process's."""
-    (home / _OWNER).write_text(json.dumps([socket.gethostname(), os.getpid(), _started(os.getpid())]), encoding="utf-8")
+def release(run: str) -> None:
+    """Remove what a run has left on this host."""
+    home = live_root(run)
+    shutil.rmtree(home, ignore_errors=True)
+    if home.parent.name.endswith(run):
+        with suppress(OSError):
+            home.parent.rmdir()
 
 
-def _make_private(base: Path) -> None:
-    """Make the directory of this user's runs; another user who made it first could read and change windows."""
-    base.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if base.stat().st_uid != os.getuid():
-        raise StateError(f"{base} belongs to another user", "remove it, or ask its owner to")
+def _make(path: Path) -> None:
+    """Make a directory inside one that is private, whatever the umask."""
+    path.mkdir()
+    path.chmod(_PRIVATE)
 
 
-def is_abandoned(home: Path) -> bool:
-    """Whether the driver of a run is known to be gone; where it ran elsewhere, whether nothing moved for a day."""
+def sign(home: Path, *, here: bool = True) -> None:
+    """Say that a directory is this process's, or that of a driver on another host."""
+    owner = [_machine(), os.getpid(), _started(os.getpid())] if here else ["another host", 0, None]
+    (home / _OWNER).write_text(json.dumps(owner), encoding="utf-8")
+
+
+def _machine() -> str:
+    """Where numbers of processes mean the same: hosts of one name may share a directory, and so may containers of one host."""
     try:
-        host, pid, started = json.loads((home / _OWNER).read_text(encoding="utf-8"))
-        if host == socket.gethostname():
-            return bool(_started(pid) != started)
-    except (OSError, ValueError):
-        pass
-    try:
-        moved = max(entry.stat().st_mtime for entry in (home, *home.iterdir()))
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
-        return False
-    return moved < time.time() - _FORGOTTEN_SECONDS
+        return socket.gethostname()
+
+
+def _sweep(home: Path) -> None:
+    """Remove other runs of this user whose driver is gone, beside `home` and under names of their own."""
+    common = f"dovetail-{os.getuid()}"
+    bases = {base for base in home.parent.parent.iterdir() if f"{base.name}-".startswith(f"{common}-")}
+    for base in bases | {home.parent}:
+        swept = []
+        with _opened(base) as directory:
+            if directory is not None:
+                runs = os.listdir(directory)  # noqa: PTH208 - of a directory that stays the same whatever its name
+                swept = [run for run in runs if run != home.name and is_abandoned(run, directory)]
+                for run in swept:
+                    shutil.rmtree(run, ignore_errors=True, dir_fd=directory)
+        if swept and base.name.startswith(f"{common}-"):
+            with suppress(OSError):  # not empty
+                base.rmdir()
+
+
+def is_abandoned(run: str | Path, base: int | None = None) -> bool:
+    """Whether the driver that signed a directory is known to be gone; where it ran elsewhere, whether nothing moved for a day."""
+    with _opened(run, base) as home:
+        if home is None:
+            return False
+        try:
+            with os.fdopen(os.open(_OWNER, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=home), encoding="utf-8") as file:
+                machine, pid, started = json.load(file)
+            if machine == _machine():
+                return bool(_started(int(pid)) != started)
+            names = os.listdir(home)  # noqa: PTH208
+            moved = [os.stat(name, dir_fd=home, follow_symlinks=False).st_mtime for name in names]
+        except (OSError, ValueError, TypeError):
+            return False  # without an owner it is not a run
+        return max([os.fstat(home).st_mtime, *moved]) < time.time() - _FORGOTTEN_SECONDS
 
 
 def _started(pid: int) -> str | None:
@@ -88,9 +177,16 @@ class LiveShard:
     """The live directories of one shard."""
 
     def __init__(self, root: Path, shard: int) -> None:
+        """`root` is the run's; on a host where no driver has made it, the first worker does."""
         self._home = root / str(shard)
-        _make_private(root.parent)
-        self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self._home.exists():
+            with suppress(FileExistsError):
+                root.parent.mkdir(parents=True, exist_ok=True)
+                _make(root)
+                sign(root, here=False)
+                _sweep(root)
+            with suppress(FileExistsError):  # another attempt may be as far
+                _make(self._home)
 
     def take(self, token: str | None) -> Path | None:
         """Take over the arrays that belong to `token`; None when they are not here."""
@@ -111,7 +207,7 @@ class LiveShard:
                 if entry.stat().st_mtime < limit:
                     shutil.rmtree(entry, ignore_errors=True)
         work = self._work()
-        work.mkdir(mode=0o700)
+        _make(work)
         return work
 
     def give(self, work: Path, token: str) -> None:

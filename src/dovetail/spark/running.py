@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from dovetail.query.losses import Losses
 from dovetail.query.model import JoinQuery
 from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.layout import Layout
-from dovetail.spark.live import live_root
+from dovetail.spark.live import release
 from dovetail.spark.metrics import ShardReports
 from dovetail.spark.owners import Use
 from dovetail.spark.places import JVM_ERRORS, Lock
@@ -206,7 +205,7 @@ class RunningSession:
         """Give back what a run holds, once it has ended."""
         with self._writing:
             self._is_cleared = True
-            shutil.rmtree(live_root(self._run), ignore_errors=True)
+            release(self._run)
             for staging in self._staged.values():
                 staging.clear()
             for held in self._held:
