@@ -24,6 +24,7 @@ import pyarrow as pa
 from dovetail.calibrate import units_for, units_of
 from dovetail.config import Budget, Config
 from dovetail.engine.progress import LATEST, Observed
+from dovetail.engine.shapes import refused
 from dovetail.engine.shard import NO_WAY_BACK, ShardEngine
 from dovetail.engine.snapshot import StoredShard, read_snapshot, take_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
@@ -446,8 +447,9 @@ class LocalSession:
         }
 
     @classmethod
+    @refused("the snapshot")
     def restore(cls, blob: bytes) -> LocalSession:
-        """A session that goes on where `snapshot` was taken."""
+        """A session that goes on where `snapshot` was taken; `StateError` if that cannot be had from these bytes."""
         return cls._resumed(read_snapshot(blob))
 
     @classmethod

@@ -89,7 +89,8 @@ def snapshot(case: Case, engine: ShardEngine, _: Path) -> ShardEngine:
 def hand_over(case: Case, engine: ShardEngine, directory: Path) -> ShardEngine:
     """To another process that opens the same arrays."""
     stored = json.loads(json.dumps(manifest(engine)))
-    steps = {step.name: step for step in case.runnable.steps}
+    running = {name for group in engine.groups for name in group.runs}
+    steps = {step.name: step for step in case.runnable.steps if step.name in running}
     return attach(MappedArena(directory), stored, steps, replan=engine.replan)
 
 

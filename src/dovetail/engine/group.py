@@ -28,6 +28,7 @@ from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.states import StateStore
 from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import LONG_AGO, Arrivals, Position, WindowStore
+from dovetail.errors import StateError
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.model import CountWindow, JoinQuery, Key, StoredWindow, TimeWindow
@@ -52,7 +53,7 @@ class JoinGroup:
         """Stored sub-joins, each after those that it is made of."""
         self.runs: dict[str, JoinRun] = {}
         """Steps by name, each after those whose results it reads."""
-        self.positions: Mapping[str, Position] = {}
+        self.positions: Mapping[str, Position] | None = None
         """While attaching: where the arrays of each store begin and end."""
         self.replan: Replan | None = None
         """Chooses new orders while the queries run; without it they stay."""
@@ -95,7 +96,7 @@ class JoinGroup:
             run.add_taker(taker, cells.get(taker.query.name, ()))
         if step.state is not None:
             label, spans = f"{self.name}.{step.state}", tuple(run.windows.items())
-            run.state = StateStore(self._arena, label, spans, windows, self.positions.get(label))
+            run.state = StateStore(self._arena, label, spans, windows, self.position(label))
             self.states[step.state] = run.state
         self._list_runs()
 
@@ -198,9 +199,17 @@ class JoinGroup:
     def _window(self, stream: str) -> SharedWindow:
         if stream not in self.windows:
             name = f"{self.name}.{stream}"
-            store = WindowStore(self._arena, name, self._streams[stream], self.positions.get(name))
+            store = WindowStore(self._arena, name, self._streams[stream], self.position(name))
             self.windows[stream] = SharedWindow(self._streams[stream], store)
         return self.windows[stream]
+
+    def position(self, store: str) -> Position | None:
+        """Where a store's arrays are when attaching, one that was not there being an error; None when it starts empty."""
+        if self.positions is None:
+            return None
+        if store not in self.positions:
+            raise StateError(f"the arrays of window {store!r} are not listed")
+        return self.positions[store]
 
     def stores(self, stream: str) -> list[WindowStore]:
         """Where the group keeps tuples of a stream."""

@@ -39,7 +39,7 @@ class SettledGroup(JoinGroup):
     def _window(self, stream: str) -> SharedWindow:
         if stream not in self.pending:
             name = f"{self.name}.{stream}.pending"
-            store = WindowStore(self._arena, name, self._streams[stream], self.positions.get(name))
+            store = WindowStore(self._arena, name, self._streams[stream], self.position(name))
             for field in self._streams[stream].columns:
                 store.add_column(f".{field.name}", field.type)
             self.pending[stream] = store

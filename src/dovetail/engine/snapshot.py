@@ -13,29 +13,31 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.arena import Arena
 from dovetail.engine.group import JoinGroup
-from dovetail.engine.keys import combine
 from dovetail.engine.progress import StreamProgress
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.settle import SettledGroup
+from dovetail.engine.shapes import refused
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.stored import check_filled, check_run, check_snapshot, check_stream, check_watch
+from dovetail.engine.stored_tables import arrivals_of, table_of
 from dovetail.engine.watch import Replan, Watch
-from dovetail.engine.window_store import Arrivals, WindowStore
-from dovetail.errors import StateError
+from dovetail.engine.window_store import WindowStore
+from dovetail.errors import StateError, listed
 from dovetail.plan.nodes import ProbePath, QueryPlan
 from dovetail.plan.steps import Cell, JoinStep
 from dovetail.schema import StreamSchema
 
 MAGIC = b"DOVETAIL"
-VERSION = 2
+VERSION = 3
 _HEADER = struct.Struct("<8sI16sQ")
 """Magic, format version, digest of all that follows it, length of the JSON."""
 _LENGTH = struct.Struct("<Q")
+_FLAGS = "flags:"
 
 
 @dataclass(slots=True)
@@ -47,21 +49,34 @@ class StoredShard:
     queries: list[tuple[str, str]]
     extra: dict[str, Any]
     manifest: dict[str, Any]
-    tables: list[pa.Table] = field(default_factory=list)
+    tables: list[pa.Buffer] = field(default_factory=list)
 
     def fill(self, engine: ShardEngine, steps: Mapping[str, JoinStep]) -> None:
         """Bring an engine that knows the streams, and nothing else, to the stored state."""
+        words = max((_words(table) for table in self.tables), default=0)
+        for group in self.manifest["groups"]:
+            for run in group["runs"]:
+                check_run(run, steps[run["name"]], group, words)
+                check_watch(run["watch"], steps[run["name"]].plan)
         _restore_runs(engine, self.manifest, steps)
+        check_filled(engine)
         for store, table in zip(_windows(engine), self.tables, strict=True):
-            store.append(_arrivals(store, table))
+            store.append(arrivals_of(store, table))
+        if not engine.batches and any(len(store.rows) for store in _windows(engine)):
+            raise StateError("the snapshot has tuples though no batch was pushed")
         engine.joined.store_again()
         engine.joined.expire(engine.progress)
 
 
+def _words(table: pa.Buffer) -> int:
+    """How many words of flags the rows of a stored window have."""
+    return sum(name.startswith(_FLAGS) for name in pa.ipc.open_stream(table).schema.names)
+
+
 def take_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> StoredShard:
-    """The same as writing and reading a snapshot, without the bytes."""
+    """The same as writing and reading a snapshot, without the copies."""
     content = json.loads(json.dumps(manifest(engine) | {"extra": extra}))
-    return _stored(content, [_table(store) for store in _windows(engine)])
+    return _stored(content, [_written(store) for store in _windows(engine)])
 
 
 def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
@@ -69,14 +84,18 @@ def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
     header = json.dumps(manifest(engine) | {"extra": extra}).encode()
     parts = [header]
     for store in _windows(engine):
-        sink = pa.BufferOutputStream()
-        table = _table(store)
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        content = sink.getvalue()
-        parts += [_LENGTH.pack(len(content)), content.to_pybytes()]
+        table = _written(store)
+        parts += [_LENGTH.pack(len(table)), table.to_pybytes()]
     content = b"".join(parts)
     return _HEADER.pack(MAGIC, VERSION, _digest(len(header), content), len(header)) + content
+
+
+def _written(store: WindowStore) -> pa.Buffer:
+    """The rows of a window as Arrow IPC bytes."""
+    sink, table = pa.BufferOutputStream(), table_of(store)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 def _digest(length: int, content: bytes | memoryview) -> bytes:
@@ -93,20 +112,20 @@ def read_snapshot(blob: object) -> StoredShard:
     if digest != _digest(length, memoryview(blob)[_HEADER.size :]):
         raise StateError("the snapshot is damaged: its digest does not match", "take it again, or use an earlier one")
     end = _HEADER.size + length
-    try:
+    with refused("the snapshot"):
         content = json.loads(blob[_HEADER.size : end])
+        check_snapshot(content)
         tables = []
         while end < len(blob):
             (size,) = _LENGTH.unpack_from(blob, end)
             end += _LENGTH.size + size
-            if end > len(blob):
-                raise StateError("the snapshot is cut short")
-            tables.append(pa.ipc.open_stream(pa.py_buffer(blob)[end - size : end]).read_all())
-    except (ValueError, struct.error, pa.ArrowInvalid, OSError) as error:
-        raise StateError(f"the snapshot is damaged: {error}") from None
-    if len(tables) != len(content["windows"]):
-        raise StateError(f"the snapshot is cut short: it holds {len(tables)} of {len(content['windows'])} windows")
-    return _stored(content, tables)
+            tables.append(pa.py_buffer(blob)[end - size : end])
+        if end != len(blob) or len(tables) != len(content["windows"]):
+            raise StateError(f"the snapshot is cut short: it holds {len(tables)} of {len(content['windows'])} windows")
+        stored = _stored(content, tables)
+        for schema, stream in zip(stored.streams, content["streams"], strict=True):
+            check_stream(schema, stream["progress"])
+    return stored
 
 
 def manifest(engine: ShardEngine) -> dict[str, Any]:
@@ -117,7 +136,7 @@ def manifest(engine: ShardEngine) -> dict[str, Any]:
         "streams": [_stream_json(engine.progress[name]) for name in engine.streams],
         "groups": [_group_json(group) for group in engine.groups],
         "windows": [store.name for store in _windows(engine)],
-        "stores": {store.name: store.position for store in _stores(engine)},
+        "stores": {store.name: store.position for store in stores(engine)},
     }
 
 
@@ -128,8 +147,11 @@ def attach(
     cells: Mapping[str, Cell] | None = None,
     replan: Replan | None = None,
 ) -> ShardEngine:
-    """An engine over the arrays that another one, whose `manifest` this is, left in `arena`."""
+    """An engine over the arrays that another one, whose `manifest` this is, left in `arena`; all `steps` must have run in it."""
     described = _stored(dict(stored), [])
+    ran = {run["name"] for group in stored["groups"] for run in group["runs"]}
+    if ran != set(steps):
+        raise StateError(f"the arrays are those of joins {listed(sorted(ran))}; expected {listed(sorted(steps))}")
     engine = ShardEngine(described.config, arena, replan)
     for schema in described.streams:
         engine.add_stream(schema)
@@ -137,7 +159,7 @@ def attach(
     return engine
 
 
-def _stored(content: dict[str, Any], tables: list[pa.Table]) -> StoredShard:
+def _stored(content: dict[str, Any], tables: list[pa.Buffer]) -> StoredShard:
     streams = [StreamSchema.from_json(stream["schema"]) for stream in content["streams"]]
     runs = [run for group in content["groups"] for run in group["runs"]]
     queries = [(taker["name"], taker["sql"]) for run in runs for taker in run["takers"]]
@@ -188,12 +210,14 @@ def _restore_runs(
         frontier = entry["frontier"]
         group = engine.joined if frontier is None else engine.settled_group(entry["name"], frozenset(frontier))
         group.batches = entry["batches"]
-        group.positions = stored["stores"] if attaching else {}
+        group.positions = stored["stores"] if attaching else None
         for run in entry["runs"]:
             _restore_run(engine, group, run, steps[run["name"]], cells)
-        group.positions = {}
+        group.positions = None
     engine.relate()
-    for store in _stores(engine):
+    if stored["windows"] != [store.name for store in _windows(engine)]:
+        raise StateError(f"the stored windows are not those of the joins: {listed(stored['windows'])}")
+    for store in stores(engine):
         store.attached()
 
 
@@ -232,7 +256,7 @@ def _access(path: ProbePath) -> dict[str, str]:
     return {stage.alias: stage.access for stage in path.stages}
 
 
-def _stores(engine: ShardEngine) -> Iterator[WindowStore]:
+def stores(engine: ShardEngine) -> Iterator[WindowStore]:
     """Every store of an engine."""
     yield from _windows(engine)
     yield from engine.joined.states.values()
@@ -245,35 +269,3 @@ def _windows(engine: ShardEngine) -> Iterator[WindowStore]:
             yield group.windows[stream].store
             if isinstance(group, SettledGroup):
                 yield group.pending[stream]
-
-
-def _table(store: WindowStore) -> pa.Table:
-    """The living rows: event times, flags, columns, and the codes of single key parts."""
-    rows = np.arange(store.rows.tail, store.rows.head)
-    columns: dict[str, Any] = {"ts": store.living("ts")}
-    for word in range(store.flag_words):
-        columns[store.flag_name(word)] = store.living(store.flag_name(word))
-    for name in store.columns:
-        columns[f"column:{name}"] = store.take(name, rows)
-    for key, name in store.codes.items():
-        if len(key) == 1:
-            columns[name] = store.living(name)
-    return pa.table(columns)
-
-
-def _arrivals(store: WindowStore, table: pa.Table) -> Arrivals:
-    def numbers(name: str) -> Any:
-        return table.column(name).to_numpy()
-
-    try:
-        parts = {key[0]: numbers(name) for key, name in store.codes.items() if len(key) == 1}
-        columns = {name: _whole(table.column(f"column:{name}")) for name in store.columns}
-        flags = [numbers(store.flag_name(word)) for word in range(store.flag_words)]
-        codes = {key: combine([parts[part] for part in key]) for key in store.codes}
-    except KeyError as error:
-        raise StateError(f"the snapshot lacks {error} of window {store.name!r}") from None
-    return Arrivals(numbers("ts"), {}, columns, codes, flags)
-
-
-def _whole(values: pa.ChunkedArray) -> pa.Array:
-    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()

@@ -55,8 +55,8 @@ class JointPlan:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], streams: Mapping[str, StreamSchema], config: Config) -> JointPlan:
         plan = plan_from_json(stored["plan"])
-        zones = stored.get("time_zones", {})
-        queries = {n: parse_query(n, sql, streams, zones.get(n, "UTC")) for n, sql in stored["queries"].items()}
+        zones = stored["time_zones"]
+        queries = {name: parse_query(name, sql, streams, zones[name]) for name, sql in stored["queries"].items()}
         choices = {name: PlanChoices.from_json(asked) for name, asked in stored["choices"].items()}
         return cls(plan, queries, choices, runnable(plan, queries, streams, config, choices))
 

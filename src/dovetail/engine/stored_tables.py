@@ -1,0 +1,98 @@
+"""Windows as Arrow tables: the living rows with event times, flags, columns, and the codes of single key parts.
+
+A table that is read may come from anyone. It is taken if it has just the columns that its window needs, in their types, uncompressed
+(a few bytes could ask for any amount of memory), valid to the last offset, without NULL where there can be none, and with times in
+range.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.engine.keys import combine
+from dovetail.engine.progress import LATEST
+from dovetail.engine.window_store import Arrivals, WindowStore
+from dovetail.errors import StateError, listed
+
+_RECORD_BATCH, _DICTIONARY_BATCH = "record batch", "dictionary"
+_HEADER, _DATA, _COMPRESSION = 2, 1, 3
+"""Places of fields in Arrow's messages: of a message its header, of a dictionary its rows, of rows their compression."""
+
+
+def table_of(store: WindowStore) -> pa.Table:
+    """The living rows."""
+    rows = np.arange(store.rows.tail, store.rows.head)
+    values: dict[str, Any] = {name: store.living(name) for name in _numbers(store)}
+    for name in store.columns:
+        values[f"column:{name}"] = store.take(name, rows)
+    return pa.table(values)
+
+
+def arrivals_of(store: WindowStore, content: pa.Buffer) -> Arrivals:
+    """The rows of a stored table, to be appended to an empty store."""
+    table = _read(store, content)
+    numbers = {name: table.column(name).to_numpy() for name in _numbers(store)}
+    parts = {key[0]: numbers[name] for key, name in store.codes.items() if len(key) == 1}
+    columns = {name: _whole(table.column(f"column:{name}")) for name in store.columns}
+    flags = [numbers[store.flag_name(word)] for word in range(store.flag_words)]
+    codes = {key: combine([parts[part] for part in key]) for key in store.codes}
+    return Arrivals(numbers["ts"], {}, columns, codes, flags)
+
+
+def _numbers(store: WindowStore) -> dict[str, pa.DataType]:
+    """Arrays that have a number for each row."""
+    names = [store.flag_name(word) for word in range(store.flag_words)]
+    names += [name for key, name in store.codes.items() if len(key) == 1]
+    return {"ts": pa.int64()} | dict.fromkeys(names, pa.uint64())
+
+
+def _read(store: WindowStore, content: pa.Buffer) -> pa.Table:
+    numbers = _numbers(store)
+    expected = {**numbers, **{f"column:{name}": column.type for name, column in store.columns.items()}}
+    with pa.ipc.open_stream(content) as reader:
+        found = dict(zip(reader.schema.names, reader.schema.types, strict=True))
+        if found != expected or len(reader.schema) != len(expected):
+            raise StateError(
+                f"window {store.name!r} is stored with columns {listed(found)}; expected {listed(expected)}"
+            )
+        _refuse_compressed(store.name, content)
+        table = reader.read_all()
+    table.validate(full=True)
+    for name in numbers:
+        if table.column(name).null_count:
+            raise StateError(f"window {store.name!r} is stored with NULL in {name!r}")
+    ts = table.column("ts").to_numpy()
+    if len(ts) and not -LATEST <= int(ts.min()) <= int(ts.max()) <= LATEST:
+        raise StateError(f"window {store.name!r} is stored with event times out of range")
+    return table
+
+
+def _refuse_compressed(window: str, content: pa.Buffer) -> None:
+    for message in pa.ipc.MessageReader.open_stream(content):
+        header = _field(message.metadata, _field(message.metadata, None, None), _HEADER)
+        if message.type == _DICTIONARY_BATCH:
+            header = _field(message.metadata, header, _DATA)
+        if message.type in (_RECORD_BATCH, _DICTIONARY_BATCH) and _field(message.metadata, header, _COMPRESSION):
+            raise StateError(f"window {window!r} is stored compressed, which snapshot() never does")
+
+
+def _field(metadata: pa.Buffer, table: int | None, place: int | None) -> int | None:
+    """Where a field that is a table starts (FlatBuffers), or the first table of all; None if it is not there."""
+    if place is None:
+        return int(struct.unpack_from("<I", metadata, 0)[0])
+    if table is None:
+        return None
+    fields = table - struct.unpack_from("<i", metadata, table)[0]
+    at = 4 + 2 * place
+    offset = (
+        struct.unpack_from("<H", metadata, fields + at)[0] if at < struct.unpack_from("<H", metadata, fields)[0] else 0
+    )
+    return table + offset + int(struct.unpack_from("<I", metadata, table + offset)[0]) if offset else None
+
+
+def _whole(values: pa.ChunkedArray) -> pa.Array:
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
