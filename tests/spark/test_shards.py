@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
+import shutil
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,14 @@ import pytest
 from pipeline import Pipeline, Segments, layout_of
 
 import dovetail as dt
+from dovetail.engine import sealed
+from dovetail.errors import StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema, sql_type
 from dovetail.spark import cut
+from dovetail.spark.live import LiveShard
 from dovetail.spark.log import MOST_SEGMENTS, Log
+from dovetail.spark.processor import Worker
 from dovetail.spark.stages import FRAME_BYTES, FRAME_ROWS, cutter
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 
@@ -201,3 +209,196 @@ def test_live_shards_are_found_again(tmp_path: Path) -> None:
     pipeline = compare(spark_scenario(random.Random(5), pushes=6, aliases=3), 4, tmp_path, random.Random(5))
     assert pipeline.rebuilt == 0
     assert pipeline.calls > 2 * len(pipeline.metrics)
+
+
+# -- damaged live arrays ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Halfway:
+    """A shard after some batches, what comes next, and what that must give."""
+
+    pipeline: Pipeline
+    batch: dict[str, pa.Table]
+    wanted: dict[str, Counter[str]]
+
+    @property
+    def token(self) -> str:
+        return str(self.pipeline.states[0].manifest["token"])
+
+    @property
+    def directory(self) -> Path:
+        return self.pipeline.live / "0" / self.token
+
+    @property
+    def files(self) -> dict[str, list[int]]:
+        """By file: its length, where the part that matters begins and ends, its sum."""
+        stored = json.loads((self.directory / "engine.json").read_bytes()[16:])
+        return dict(stored["seal"]["files"])
+
+    def refuses(self, damage: Callable[[Path], object], here: Path) -> bool:
+        """Damage a copy of the arrays; say whether a worker refuses it."""
+        shutil.copytree(self.directory, here)
+        damage(here)
+        layout = self.pipeline.layout
+        worker = Worker(layout, 0, Log(self.pipeline.states[0], layout.digest), LiveShard(self.pipeline.live, 0))
+        try:
+            worker._compare(sealed.read_sealed(here, self.token, *worker._steps(), layout.replanner))
+        except StateError:
+            return True
+        finally:
+            shutil.rmtree(here)
+        return False
+
+    def go_on(self, damage: Callable[[Path], object], here: Path) -> bool:
+        """Damage a copy, run the batch on it, compare; say whether the shard was rebuilt."""
+        shutil.copytree(self.pipeline.live, here)
+        damage(here / "0" / self.token)
+        pipeline = copy.copy(self.pipeline)
+        pipeline.states, pipeline.live, pipeline.rebuilt = copy.deepcopy(self.pipeline.states), here, 0
+        found = pipeline.run(self.batch)
+        for name, wanted in self.wanted.items():
+            assert counted(found[name]) == wanted
+        shutil.rmtree(here)
+        return pipeline.rebuilt == 1
+
+
+def counted(tables: list[pa.Table]) -> Counter[str]:
+    return Counter(str(row) for table in tables for row in table.to_pylist())
+
+
+PAYLOAD = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.string()))])
+TIMED = "SELECT a.s, b.l, c.k FROM a [RANGE {0} ms], b [RANGE {0} ms], c [RANGE {0} ms] WHERE a.k = b.k AND b.s = c.s"
+SCENES = {
+    "windows": {"q": "SELECT a.s, b.l, b.k FROM a [RANGE 60 ms], b [RANGE 60 ms] WHERE a.k = b.k AND a.s <= b.s"},
+    "stored sub-joins": {"q": TIMED.format(30), "r": TIMED.format(40) + " AND a.s <> c.s"},
+    "count windows": {"q": "SELECT a.l, b.s FROM a [ROWS 20], b [PARTITION BY s ROWS 3] WHERE a.k = b.k"},
+}
+
+
+def halfway(sql: dict[str, str], live: Path, size: int = 40) -> Halfway:
+    rng = random.Random(3)
+    streams = tuple(StreamSchema(name, PAYLOAD, "ts", 10_000) for name in ("abc" if " c " in str(sql) else "ab"))
+
+    def table(first: int) -> pa.Table:
+        numbers = range(first, first + size)
+        texts = [rng.choice(("é", "xyz", "some longer text", None)) for _ in numbers]
+        nested = [rng.choice(([], ["a", None], None)) for _ in numbers]
+        return pa.table(
+            [[1000 * n for n in numbers], [rng.randint(0, 19) for _ in numbers], texts, nested], schema=PAYLOAD
+        )
+
+    batches = [{stream.name: table(number * size) for stream in streams} for number in range(3)]
+    pipeline = Pipeline(layout_of(streams, sql, 1, dt.Config(strategy="bjtree")), live, rng)
+    oracle = Oracle(streams)
+    for name, text in sql.items():
+        oracle.add_query(parse_query(name, text, {stream.name: stream for stream in streams}))
+    given: dict[str, list[pa.Table]] = {name: [] for name in sql}
+    for number, batch in enumerate(batches):
+        oracle.push(batch)
+        for name, tables in pipeline.run(batch).items() if number < 2 else ():
+            given[name] += tables
+    results = {name: counted([oracle.results_table(name)]) for name in sql}
+    wanted = {name: results[name] - counted(given[name]) for name in sql}
+    assert all(counted(given[name]) and wanted[name] for name in sql)
+    return Halfway(pipeline, batches[2], wanted)
+
+
+def overwrite(file: str, content: bytes | None) -> Callable[[Path], object]:
+    """Put other content in place of a file, or remove it."""
+    return lambda path: (path / file).unlink() if content is None else (path / file).write_bytes(content)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_any_damage_to_any_live_array_is_noticed(name: str, tmp_path: Path) -> None:
+    scene = halfway(SCENES[name], tmp_path / "live")
+    assert not scene.go_on(lambda _: None, tmp_path / "copy")
+    rng, files = random.Random(1), scene.files
+    contents = {file: (scene.directory / file).read_bytes() for file in files}
+    noticed: Counter[str] = Counter()
+    for file, (size, first, stop, _) in files.items():
+        content = contents[file]
+        assert len(content) == size
+        others = [
+            other for other in contents.values() if len(other) == size and other[first:stop] != content[first:stop]
+        ]
+        kinds = {"truncated": content[: size // 2], "lengthened": content + bytes(8), "empty": b""}
+        if first < stop:
+            place = rng.randrange(first, stop)
+            kinds["a bit"] = content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
+            if any(content[first:stop]):
+                kinds["zeroed"] = bytes(size)
+            if others:
+                kinds["another's"] = rng.choice(others)
+        for kind, damaged in kinds.items():
+            assert scene.refuses(overwrite(file, damaged), tmp_path / "copy"), kind
+            noticed[kind] += 1
+        assert scene.go_on(overwrite(file, kinds[rng.choice(list(kinds))]), tmp_path / "copy")
+        assert scene.refuses(overwrite(file, None), tmp_path / "copy")
+    assert min(noticed.values()) > 5
+    assert set(noticed) == {"truncated", "lengthened", "empty", "a bit", "zeroed", "another's"}
+
+
+REMOVED = object()
+
+
+def listing(stored: dict[str, Any], token: str, place: tuple[Any, ...] = (), value: object = None) -> bytes:
+    """`engine.json` with one thing in it changed or removed, and a digest that fits."""
+    stored = copy.deepcopy(stored)
+    holder: Any = stored
+    for key in place[:-1]:
+        holder = holder[key]
+    if value is REMOVED:
+        del holder[place[-1]]
+    elif place:
+        holder[place[-1]] = value
+    content = json.dumps(stored).encode()
+    return sealed._digest(content, token) + content
+
+
+def damaged_listings(scene: Halfway) -> dict[str, bytes | None]:
+    content = (scene.directory / "engine.json").read_bytes()
+    stored, half = json.loads(content[16:]), len(content) // 2
+    found: dict[str, bytes | None] = {
+        "missing": None,
+        "nothing": b"",
+        "garbage": b"garbage" * 100,
+        "cut short": content[:half],
+        "a bit": content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :],
+        "no digest": content[16:],
+        "longer": content + b" ",
+        "another state's": listing(stored, "another token"),
+    }
+    changes: list[tuple[tuple[Any, ...], object]] = []
+    for key, value in stored.items():
+        changes += [((key,), REMOVED), ((key,), type(value)())]
+    changes.append((("streams", 0, "progress", "head"), 5))
+    for number, group in enumerate(stored["groups"]):
+        for place, run in enumerate(group["runs"]):
+            path = ("groups", number, "runs", place)
+            changes += [(path, REMOVED), ((*path, "takers"), run["takers"][1:] if run["takers"] else ["x"])]
+            changes += [((*path, "windows", source), 1) for source in run["windows"]]
+    for store, position in stored["stores"].items():
+        rows, columns = ("stores", store, "rows"), ("stores", store, "columns")
+        changes.append((("stores", store), REMOVED))
+        for number, value in ((0, -1), (1, 1 << 40), (2, 1 << 40), (3, 1000), (3, 1 << 40), (3, "x"), (2, 0.5)):
+            changes.append(((*rows, number), value))
+        for column, numbers in position["columns"].items():
+            if numbers:
+                changes.append(((*columns, column), REMOVED))
+            changes += [((*columns, column, number), 1 << 40) for number in range(len(numbers))]
+    for path, value in changes:
+        shown = "removed" if value is REMOVED else value
+        found[f"{path}: {shown}"] = listing(stored, scene.token, path, value)
+    return found
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_listing_that_does_not_fit_is_never_an_engine_with_less_in_it(name: str, tmp_path: Path) -> None:
+    scene = halfway(SCENES[name], tmp_path / "live")
+    kinds = {kind: overwrite("engine.json", content) for kind, content in damaged_listings(scene).items()}
+    assert len(kinds) > 40
+    passed = {kind for kind, damage in kinds.items() if not scene.refuses(damage, tmp_path / "copy")}
+    assert passed == {"('batches',): 0"}  # a counter that nobody needs
+    for kind in random.Random(1).sample(sorted(set(kinds) - passed), 15):
+        assert scene.go_on(kinds[kind], tmp_path / "copy"), kind

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -292,6 +293,104 @@ def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(StateError):
             attach(MappedArena(tmp_path), stored, steps)
         path.write_bytes(whole)
+
+
+def test_steps_that_did_not_run_are_an_error(tmp_path: Path) -> None:
+    scene = SCENES["time windows"]
+    engine = scene.start(MappedArena(tmp_path))
+    engine.drop_query("text")
+    scene.push(engine, 0, 2)
+    with pytest.raises(StateError, match="'text'"):
+        attach(MappedArena(tmp_path), manifest(engine), scene.steps())
+
+
+def test_windows_that_are_not_listed_are_an_error(tmp_path: Path) -> None:
+    scene = SCENES["count windows"]
+    engine = scene.start(MappedArena(tmp_path))
+    scene.push(engine, 0, 3)
+    stored = manifest(engine)
+    for name in stored["stores"]:
+        some = {other: position for other, position in stored["stores"].items() if other != name}
+        with pytest.raises(StateError, match="not listed"):
+            attach(MappedArena(tmp_path), {**stored, "stores": some}, scene.steps())
+    attach(MappedArena(tmp_path), stored, scene.steps())
+
+
+def test_nested_values_that_wait_come_back_after_a_hand_over(tmp_path: Path) -> None:
+    """A window that was emptied gives the name of its next chunk to nobody else."""
+    columns = pa.schema([("ts", TS), ("k", pa.int64()), ("l", pa.list_(pa.int64()))])
+    streams = tuple(StreamSchema(name, columns, "ts") for name in "ab")
+
+    def table(*times: int) -> pa.Table:
+        return pa.table([list(times), [1] * len(times), [[time] for time in times]], schema=columns)
+
+    sql = "SELECT b.ts, b.l FROM a [ROWS 1], b [RANGE 1 s] WHERE a.k = b.k"
+    pushes = (
+        {"a": table(10)},
+        {"b": table(1)},
+        {"b": table(2)},
+        {"b": table(20, 21)},
+        {"b": table(22)},
+        {"a": table(11, 99)},
+    )
+    scene = Scene(streams, {"q": sql}, pushes)
+    engine, found = scene.start(MappedArena(tmp_path)), []
+    for number in range(len(pushes)):
+        engine = hand_over(engine, scene, tmp_path)
+        found += scene.push(engine, number, number + 1)
+    assert sum(push["q"].num_rows for push in found) == 7
+    assert all(row["l"] == [int(row["ts"].timestamp() * 1e6)] for push in found for row in push["q"].to_pylist())
+    same(found, whole_run(scene))
+
+
+@pytest.mark.parametrize("megabytes", [1, 16])
+def test_a_seal_is_whole_or_samples(megabytes: int, tmp_path: Path) -> None:
+    """Up to a few megabytes any bit is noticed; of more, any stretch as long as the samples are apart, and a bit now and then."""
+    content = np.random.default_rng(1).integers(0, 1 << 62, megabytes << 17, dtype=np.int64)
+    noticed = 0
+    for attempt in range(60):
+        writer = MappedArena(tmp_path)
+        array = writer.allocate("a", np.int64, len(content))
+        array[:] = content
+        seal = writer.seal({}, salt=attempt * 7919)
+        MappedArena(tmp_path, seal).open("a", np.int64, len(content))
+        place = random.Random(attempt).randrange(len(content))
+        array[place] ^= 1
+        noticed += is_refused(tmp_path, seal, len(content))
+        array[place] ^= 1
+        apart = 512 * seal["stride"]
+        first = random.Random(attempt).randrange(len(content) - apart) if megabytes > 1 else 0
+        array[first : first + apart + 512] = 0
+        assert is_refused(tmp_path, seal, len(content))
+    assert noticed == 60 if megabytes == 1 else 0 < noticed < 15
+
+
+def is_refused(directory: Path, seal: Mapping[str, Any], length: int) -> bool:
+    try:
+        MappedArena(directory, seal).open("a", np.int64, length)
+    except StateError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 4095, 4096, 4097, 20_001])
+def test_every_byte_of_an_odd_length_counts(size: int, tmp_path: Path) -> None:
+    writer = MappedArena(tmp_path)
+    array = writer.allocate("a", np.uint8, size)
+    array[:] = np.arange(size) % 251
+    first = size // 3
+    seal = writer.seal({"a": (first, size)}, 0)
+    for place in {*range(first, min(first + 20, size)), *range(max(first, size - 20), size)}:
+        array[place] ^= 64
+        with pytest.raises(StateError, match="sealed"):
+            MappedArena(tmp_path, seal).open("a", np.uint8, size)
+        array[place] ^= 64
+    array[: first // 8 * 8] = 0  # nothing that matters
+    arena = MappedArena(tmp_path, seal)
+    with pytest.raises(StateError, match="does not know"):
+        arena.check_complete()
+    arena.open("a", np.uint8, size)
+    arena.check_complete()
 
 
 def test_memory_cannot_be_attached_to() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow as pa
 from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
 from dovetail.engine.kernels.values import gather_bytes, gather_lengths, write_extents
 from dovetail.engine.rows import Rows
+from dovetail.errors import StateError
 
 _LARGEST_OFFSET = np.iinfo(np.int32).max
 _SMALL_OFFSET, _LARGE_OFFSET = np.dtype(np.int32), np.dtype(np.int64)
@@ -119,6 +121,11 @@ class Column(ABC):
     def position(self) -> list[int]:
         """What another column needs, beside the arrays, to attach."""
 
+    @property
+    def living(self) -> dict[str, tuple[int, int]]:
+        """The bytes in use of arrays that have room for more, by name in the arena; per-row arrays are known to the rows."""
+        return {}
+
     def before_keep(self, alive: BoolArray) -> None:  # noqa: B027
         """Prepare for `Rows.keep`."""
 
@@ -130,10 +137,12 @@ class Column(ABC):
 class _NullableColumn(Column):
     """A column whose validity is an array of its own, made when the first NULL arrives."""
 
-    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, *, nulls: bool) -> None:
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, *, nulls: int) -> None:
         super().__init__(rows, name, dtype)
+        if nulls not in (0, 1):
+            raise StateError(f"column {name!r} of window {rows.prefix!r} has {nulls!r} for whether there are NULLs")
         self._validity = f"valid:{name}"
-        self._nulls = nulls
+        self._nulls = bool(nulls)
         if nulls:
             rows.add(self._validity, np.uint8)
 
@@ -157,7 +166,8 @@ class FixedColumn(_NullableColumn):
     """Values of fixed width. `position`: whether there are NULLs."""
 
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
-        super().__init__(rows, name, dtype, nulls=bool(position and position[0]))
+        (nulls,) = position or (0,)
+        super().__init__(rows, name, dtype, nulls=nulls)
         self._dtype = storage_dtype(dtype)
         self._packed = pa.types.is_boolean(dtype)
         rows.add(self._values, self._dtype, np.zeros((), self._dtype))
@@ -217,7 +227,9 @@ class BytesColumn(_NullableColumn):
 
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
         nulls, self.heap_base, self.heap_end, capacity = position or (0, 0, 0, _SMALLEST_HEAP)
-        super().__init__(rows, name, dtype, nulls=bool(nulls))
+        if not 0 <= self.heap_base <= self.heap_end <= self.heap_base + capacity:
+            raise StateError(f"column {name!r} of window {rows.prefix!r} cannot have its bytes at {position}")
+        super().__init__(rows, name, dtype, nulls=nulls)
         self._starts, self._lengths = f"start:{name}", f"length:{name}"
         rows.add(self._starts, np.int64)
         rows.add(self._lengths, np.int64)
@@ -232,6 +244,10 @@ class BytesColumn(_NullableColumn):
     @property
     def position(self) -> list[int]:
         return [int(self._nulls), self.heap_base, self.heap_end, len(self.heap)]
+
+    @property
+    def living(self) -> dict[str, tuple[int, int]]:
+        return {self._heap_name: (0, self.heap_end - self.heap_base)}
 
     @property
     def starts(self) -> Int64Array:
@@ -316,6 +332,9 @@ class NestedColumn(Column):
         rows.add(self._places, np.int64)
         self._end, *self._chunk_starts = position or (0,)
         self._chunks = [rows.arena.get(self._chunk_name(start)) for start in self._chunk_starts]
+        lengths = [stop - start for start, stop in pairwise((*self._chunk_starts, self._end))]
+        if [len(chunk) for chunk in self._chunks] != lengths:
+            raise StateError(f"column {name!r} of window {rows.prefix!r} cannot have its chunks at {position}")
 
     @property
     def position(self) -> list[int]:
@@ -349,8 +368,9 @@ class NestedColumn(Column):
     def _replace(self, values: pa.Array, start: int) -> None:
         self._rows.moving = True
         self._free_chunks()
-        self._chunks, self._chunk_starts = [], []
-        self._add_chunk(values, start)
+        self._chunks, self._chunk_starts, self._end = [], [], start
+        if len(values):  # the next chunk will have the name of an empty one
+            self._add_chunk(values, start)
         self._rows.moving = False
 
     def _free_chunks(self) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 
 from dovetail._typing import Array, BoolArray
 from dovetail.engine.arena import Arena
+from dovetail.errors import StateError
 
 SMALLEST_CAPACITY = 1024
 _ROOMY, _FITTING = 16, 4
@@ -28,6 +29,10 @@ class Rows:
         self.prefix = prefix
         self.attaching = position is not None
         self.base, self.tail, self.head, self.capacity = position or (0, 0, 0, SMALLEST_CAPACITY)
+        whole = all(isinstance(number, int) for number in self.position)
+        ordered = 0 <= self.base <= self.tail <= self.head <= self.base + self.capacity
+        if not whole or not ordered or self.capacity & (self.capacity - 1):
+            raise StateError(f"window {prefix!r} cannot have its rows at {position}")
         self.arrays: dict[str, Array] = {}
         self.version = 0
         """Changes whenever an array or `base` does."""
@@ -50,6 +55,15 @@ class Rows:
     def nbytes(self) -> int:
         """Bytes of the living rows."""
         return len(self) * self.width
+
+    @property
+    def living(self) -> dict[str, tuple[int, int]]:
+        """For each array, by its name in the arena, the bytes of the living rows."""
+        first, stop = self.tail - self.base, self.head - self.base
+        return {
+            f"{self.prefix}.{name}": (first * array.itemsize, stop * array.itemsize)
+            for name, array in self.arrays.items()
+        }
 
     def add(self, name: str, dtype: DTypeLike, fill: object = 0) -> None:
         """Add an array, `fill` for rows already there; when attaching, open it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pyspark.sql.streaming.proto.StateMessage_pb2
 import pyspark.worker  # noqa: F401
@@ -16,6 +17,7 @@ from pyspark.daemon import manager
 
 import dovetail.spark.cut
 import dovetail.spark.processor  # noqa: F401
+from dovetail.engine.kernels.checksum import PAGE, checksum
 from dovetail.engine.warm_up import warm_up
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
@@ -29,6 +31,7 @@ def prepare() -> None:
     stream = StreamSchema("s", pa.schema([("t", TIMESTAMP), ("k", pa.int64())]), "t")
     parse_query("q", "SELECT a.k FROM s a [RANGE 1 SECOND], s b [RANGE 1 SECOND] WHERE a.k = b.k", {"s": stream})
     warm_up()
+    checksum(np.zeros(PAGE, np.uint64), 0, PAGE, 1, 0)
     gc.collect()
     gc.freeze()  # or a worker's first collection would copy every page it looks at
 

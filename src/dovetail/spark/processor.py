@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from dovetail.engine.arena import MappedArena
 from dovetail.engine.progress import LATEST, Observed
+from dovetail.engine.sealed import read_sealed, write_sealed
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import attach, manifest
 from dovetail.errors import StateError
 from dovetail.plan.steps import Cell, JoinStep
 from dovetail.schema import StreamSchema
@@ -116,6 +116,7 @@ class Worker:
     def run(self, batch: Batch, take: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
         """Join a batch; results go to `take`, what the shard reports is returned."""
         before = self.log.manifest.token
+        token = uuid.uuid4().hex
         work, engine = self._attached()
         found = engine is not None
         work = work or self._live.new()
@@ -123,12 +124,12 @@ class Worker:
             engine = engine or self._rebuilt(work)
             engine.relate(self._layout.bound.values())
             self._join(engine, batch, take)
-            (work / "engine.json").write_text(json.dumps(manifest(engine)), encoding="utf-8")
+            write_sealed(engine, token)
         except BaseException:
             self._live.drop(work)
             raise
-        self.log.manifest.token = uuid.uuid4().hex
-        self._live.give(work, self.log.manifest.token)
+        self.log.manifest.token = token
+        self._live.give(work, token)
         log_bytes = sum(segment.size for segment in self.log.manifest.segments)
         rebuilt = before is not None and not found
         return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **engine.metrics()}
@@ -139,15 +140,25 @@ class Worker:
 
     def _attached(self) -> tuple[Path | None, ShardEngine | None]:
         """The live arrays of the state's token; nothing when they are not here or damaged, for the log has it all."""
-        work = self._live.take(self.log.manifest.token)
-        if work is None:
+        token = self.log.manifest.token
+        work = self._live.take(token)
+        if work is None or token is None:
             return None, None
         try:
-            stored = json.loads((work / "engine.json").read_text(encoding="utf-8"))
-            return work, attach(MappedArena(work), stored, *self._steps(), self._layout.replanner)
-        except (StateError, OSError, ValueError, KeyError):
+            engine = read_sealed(work, token, *self._steps(), self._layout.replanner)
+            self._compare(engine)
+        except StateError:
             self._live.drop(work)
             return None, None
+        return work, engine
+
+    def _compare(self, engine: ShardEngine) -> None:
+        """Raise `StateError` if arrays are run otherwise than they are to be, or are not of the same moment as the log."""
+        if engine.config != self._layout.config:
+            raise StateError(f"the live arrays are those of {engine.config}")
+        progress = {name: engine.progress[name].to_json() for name in engine.streams}
+        if json.dumps(progress, sort_keys=True) != json.dumps(self.log.manifest.progress, sort_keys=True):
+            raise StateError("the live arrays have come to other event times than the log")
 
     def _rebuilt(self, work: Path) -> ShardEngine:
         steps, cells = self._steps()

@@ -1,0 +1,71 @@
+"""A shard's engine as a directory: its arrays, and one file that says what they are and that nothing has changed since.
+
+`engine.json` holds a digest of its own content and the seals of all arrays (see `arena.py`), under a key that is given again to read
+it: a directory of another state does not fit. What does not fit is a `StateError`, never an engine with less in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from dovetail.engine.arena import MappedArena
+from dovetail.engine.shapes import refused
+from dovetail.engine.shard import ShardEngine
+from dovetail.engine.snapshot import attach, manifest, stores
+from dovetail.engine.watch import Replan
+from dovetail.errors import StateError
+from dovetail.plan.steps import Cell, JoinStep
+
+FILE = "engine.json"
+_DIGEST = 16
+
+
+def write_sealed(engine: ShardEngine, key: str) -> None:
+    """Seal the arrays of an engine, and say beside them what they are. The engine must not be used any more."""
+    arena = engine.arena
+    if not isinstance(arena, MappedArena):
+        raise StateError("arrays in memory cannot be sealed", "use a MappedArena to share arrays")
+    living: dict[str, tuple[int, int]] = {}
+    for store in stores(engine):
+        living.update(store.rows.living)
+        for column in store.columns.values():
+            living.update(column.living)
+    content = json.dumps(manifest(engine) | {"seal": arena.seal(living, int.from_bytes(_digest(b"", key)))}).encode()
+    (arena.directory / FILE).write_bytes(_digest(content, key) + content)
+
+
+def read_sealed(
+    directory: Path, key: str, steps: Mapping[str, JoinStep], cells: Mapping[str, Cell], replan: Replan | None
+) -> ShardEngine:
+    """The engine that was sealed under `key`, its arrays compared with their seals."""
+    try:
+        written = (directory / FILE).read_bytes()
+    except OSError as error:
+        raise StateError(f"{directory / FILE} cannot be read: {error}") from None
+    digest, content = written[:_DIGEST], written[_DIGEST:]
+    if digest != _digest(content, key):
+        raise StateError(f"{directory / FILE} is damaged, or belongs to another state: its digest does not match")
+    with refused(str(directory)):
+        stored = json.loads(content)
+        _check_steps(stored, steps)
+        arena = MappedArena(directory, stored["seal"])
+        engine = attach(arena, stored, steps, cells, replan)
+        arena.check_complete()
+    return engine
+
+
+def _check_steps(stored: Mapping[str, Any], steps: Mapping[str, JoinStep]) -> None:
+    """Raise `StateError` if joins had fewer queries, or other windows, than they are to have."""
+    for run in (run for group in stored["groups"] for run in group["runs"] if run["name"] in steps):
+        step = steps[run["name"]]
+        expected = sorted(taker.query.name for taker in step.takers), step.state, step.windows
+        if (sorted(taker["name"] for taker in run["takers"]), run["state"], run["windows"]) != expected:
+            raise StateError(f"join {step.name!r} ran for other queries, or with other windows")
+
+
+def _digest(content: bytes, key: str) -> bytes:
+    return blake2b(content, digest_size=_DIGEST, key=key.encode()).digest()
