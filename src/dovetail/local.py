@@ -449,7 +449,10 @@ class LocalSession:
     @classmethod
     @refused("the snapshot")
     def restore(cls, blob: bytes) -> LocalSession:
-        """A session that goes on where `snapshot` was taken; `StateError` if that cannot be had from these bytes."""
+        """A session that goes on where `snapshot` was taken; `StateError` if that cannot be had from these bytes.
+
+        Their digest finds accidents and is no signature: who wrote them is for you to know.
+        """
         return cls._resumed(read_snapshot(blob))
 
     @classmethod

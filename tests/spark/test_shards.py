@@ -26,7 +26,7 @@ from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema, sql_type
 from dovetail.spark import cut
 from dovetail.spark.live import LiveShard
-from dovetail.spark.log import MOST_SEGMENTS, Log
+from dovetail.spark.log import MANIFEST, MOST_SEGMENTS, Log
 from dovetail.spark.processor import Worker
 from dovetail.spark.stages import FRAME_BYTES, FRAME_ROWS, cutter
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
@@ -402,3 +402,41 @@ def test_a_listing_that_does_not_fit_is_never_an_engine_with_less_in_it(name: st
     assert passed == {"('batches',): 0"}  # a counter that nobody needs
     for kind in random.Random(1).sample(sorted(set(kinds) - passed), 15):
         assert scene.go_on(kinds[kind], tmp_path / "copy"), kind
+
+
+# -- a damaged log ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_manifest_is_an_error_and_never_a_smaller_log() -> None:
+    stream = StreamSchema("s", pa.schema([("ts", TIMESTAMP)]), "ts")
+    segments = Segments()
+    log = Log(segments, "layout")
+    for batch in range(3):
+        log.append(stream, pa.table({"ts": pa.array([batch] * 5, TIMESTAMP)}))
+    log.manifest.token = "token"
+    log.save()
+    assert sum(map(len, Log(segments, "layout").tables("s"))) == 15
+    whole, stored = segments.content[MANIFEST], segments.manifest
+    damaged = [
+        whole[: len(whole) // 2],
+        b"",
+        b"[]",
+        b"null",
+        b"{}",
+        b"\xff",
+        whole.replace(b'"newest": 2', b'"newest": 1'),
+    ]
+    damaged += [json.dumps({**stored, "segments": stored["segments"][1:]}).encode()]
+    damaged += [json.dumps({**stored, key: None}).encode() for key in stored if key != "digest"]
+    damaged += [json.dumps({k: v for k, v in stored.items() if k != key}).encode() for key in stored if key != "digest"]
+    for content in damaged:
+        segments.content[MANIFEST] = content
+        with pytest.raises(StateError, match=r"damaged|version|belongs to other"):
+            Log(segments, "layout")
+    earlier = {key: value for key, value in stored.items() if key != "digest"}  # as earlier releases wrote it
+    segments.content[MANIFEST] = json.dumps(earlier).encode()
+    assert sum(map(len, Log(segments, "layout").tables("s"))) == 15
+    earlier["segments"][0]["rows"] = 4
+    segments.content[MANIFEST] = json.dumps(earlier).encode()
+    with pytest.raises(StateError, match="5 tuples"):
+        list(Log(segments, "layout").tables("s"))

@@ -354,15 +354,15 @@ def test_a_seal_is_whole_or_samples(megabytes: int, tmp_path: Path) -> None:
         array[:] = content
         seal = writer.seal({}, salt=attempt * 7919)
         MappedArena(tmp_path, seal).open("a", np.int64, len(content))
-        place = random.Random(attempt).randrange(len(content))
-        array[place] ^= 1
+        places = random.Random(attempt).sample(range(len(content)), 1 if megabytes == 1 else 8)
+        array[places] ^= 1
         noticed += is_refused(tmp_path, seal, len(content))
-        array[place] ^= 1
+        array[places] ^= 1
         apart = 512 * seal["stride"]
         first = random.Random(attempt).randrange(len(content) - apart) if megabytes > 1 else 0
         array[first : first + apart + 512] = 0
         assert is_refused(tmp_path, seal, len(content))
-    assert noticed == 60 if megabytes == 1 else 0 < noticed < 15
+    assert noticed == 60 if megabytes == 1 else 0 < noticed < 40
 
 
 def is_refused(directory: Path, seal: Mapping[str, Any], length: int) -> bool:

@@ -30,7 +30,7 @@ _AT_ONCE = 1 << 20
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 WHOLE = 4 << 20
 """Bytes of sealed files, all together, that are summed up whole."""
-SAMPLES = 256
+SAMPLES = 128
 """Pages that are summed up of more."""
 _PAGE = 4096
 _WORD = 8

@@ -3,8 +3,8 @@
 Both are in one map of Spark's, since each state that a shard declares costs every batch milliseconds: segments are Arrow IPC bytes
 under numbers from 0, the manifest is JSON under `MANIFEST`. All else (indexes, flags, count windows) is derived,
 so no change of plan invalidates a checkpoint. Segments are only ever read by the numbers that the manifest names, never by
-iterating over the map, whose iterator has been seen to end early without an error; a segment that is missing or whose digest
-differs is an error, never an empty window.
+iterating over the map, whose iterator has been seen to end early without an error. A segment that is missing, whose digest differs or
+that has another number of tuples is an error, never an empty window; so is a manifest that is not as it was written.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MANIFEST = -1
 MOST_SEGMENTS = 8
 """Small segments of a stream, beyond which they are put together."""
 SMALL_BYTES = 1 << 20
+_RESTORE = "restore the checkpoint directory from a copy, or start with a new one"
 
 
 class SegmentMap(Protocol):
@@ -65,11 +66,21 @@ class Manifest:
     version: int = VERSION
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        content = asdict(self)
+        return json.dumps(content | {"digest": _digest_of(content)})
 
     @classmethod
-    def from_json(cls, text: str, layout: str) -> Manifest:
-        stored = json.loads(text)
+    def from_json(cls, text: bytes, layout: str) -> Manifest:
+        try:
+            return cls._read(json.loads(text), layout)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StateError(f"a shard's manifest is damaged: {type(error).__name__}: {error}", _RESTORE) from None
+
+    @classmethod
+    def _read(cls, stored: dict[str, Any], layout: str) -> Manifest:
+        digest = stored.pop("digest", None)  # checkpoints of earlier releases have none
+        if digest is not None and digest != _digest_of(stored):
+            raise StateError("a shard's manifest is damaged: its digest does not match", _RESTORE)
         if stored.get("version") != VERSION:
             raise StateError(
                 f"the checkpoint has state version {stored.get('version')}; this release reads version {VERSION}"
@@ -88,7 +99,7 @@ class Log:
     def __init__(self, segments: SegmentMap, layout: str) -> None:
         self._segments = segments
         stored = segments.getValue((MANIFEST,))
-        self.manifest = Manifest.from_json(bytes(stored[0]).decode(), layout) if stored else Manifest(layout)
+        self.manifest = Manifest.from_json(bytes(stored[0]), layout) if stored else Manifest(layout)
 
     def save(self) -> None:
         """Keep the manifest as it is now."""
@@ -136,13 +147,22 @@ class Log:
     def _read(self, segment: Segment) -> pa.Table:
         value = self._segments.getValue((segment.number,))
         if value is None:
-            raise StateError(f"segment {segment.number} of stream {segment.stream!r} is missing from the checkpoint")
+            raise StateError(
+                f"segment {segment.number} of stream {segment.stream!r} is missing from the checkpoint", _RESTORE
+            )
         content = bytes(value[0])
         if _digest(content) != segment.digest:
             raise StateError(
-                f"segment {segment.number} of stream {segment.stream!r} is damaged: its digest does not match"
+                f"segment {segment.number} of stream {segment.stream!r} is damaged: its digest does not match", _RESTORE
             )
-        return from_ipc(content)
+        table = from_ipc(content)
+        if table.num_rows != segment.rows:
+            raise StateError(
+                f"segment {segment.number} of stream {segment.stream!r} holds {table.num_rows} tuples; "
+                f"its manifest says {segment.rows}",
+                _RESTORE,
+            )
+        return table
 
 
 def micros(table: pa.Table, event_time: str) -> pa.ChunkedArray:
@@ -154,6 +174,10 @@ def since(table: pa.Table, event_time: str, oldest: int) -> pa.Table:
     """The tuples as late as `oldest`, or later."""
     kept = pc.greater_equal(micros(table, event_time), oldest)
     return table if pc.all(kept).as_py() else table.filter(kept)
+
+
+def _digest_of(content: dict[str, Any]) -> str:
+    return _digest(json.dumps(content, sort_keys=True).encode())
 
 
 def _digest(content: bytes) -> str:

@@ -20,8 +20,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dovetail._typing import Int64Array
 from dovetail.engine.arena import MappedArena
-from dovetail.engine.progress import LATEST, Observed
+from dovetail.engine.progress import LATEST, Observed, StreamProgress
 from dovetail.engine.sealed import read_sealed, write_sealed
 from dovetail.engine.shard import ShardEngine
 from dovetail.errors import StateError
@@ -178,13 +179,11 @@ class Worker:
         """Join a batch, and keep in the log those of its tuples that windows need afterwards."""
         tables = {}
         for number, schema in enumerate(self._layout.streams):
-            watermark = engine.progress[schema.name].watermark
+            progress = engine.progress[schema.name]
             if number in batch.segments:
-                tables[schema.name], late = _on_time(schema, batch.segments[number], watermark)
-                batch.observed[number].late += late
+                tables[schema.name] = _on_time(batch.segments[number], progress, batch.observed[number])
             for times in batch.unplaced.get(number, ()):
-                late_times = micros(from_ipc(times), schema.event_time).to_numpy() < watermark
-                batch.observed[number].late += int(np.count_nonzero(late_times))
+                _count_late(micros(from_ipc(times), schema.event_time).to_numpy(), progress, batch.observed[number])
         batch.segments.clear()
         observed = {self._layout.streams[number].name: seen for number, seen in batch.observed.items()}
         heads = {name: engine.progress[name].head_after(seen) for name, seen in observed.items()}
@@ -209,23 +208,29 @@ class Worker:
         self.log.compact(schema, oldest)
 
 
-def _on_time(schema: StreamSchema, segments: list[tuple[bytes, int]], watermark: int) -> tuple[pa.Table, int]:
-    """The tuples that are not late, and how many of the others are counted in this shard.
+def _on_time(segments: list[tuple[bytes, int]], progress: StreamProgress, seen: Observed) -> pa.Table:
+    """The tuples that are not late; the others are counted in `seen`, if this shard is the one that counts them.
 
     Segments follow each other in event time, so that those of a stream in order need no sorting.
     """
-    kept, late = [], 0
+    kept = []
     for content, firsts in segments:
         table = from_ipc(content)
-        times = micros(table, schema.event_time).to_numpy()
+        times = micros(table, progress.schema.event_time).to_numpy()
         first = int(times.min(initial=LATEST))
-        if first < watermark:
-            behind = times < watermark
-            late += int(np.count_nonzero(behind[:firsts]))
-            table = table.filter(pa.array(~behind))
+        if first < progress.watermark:
+            _count_late(times[:firsts], progress, seen)
+            table = table.filter(pa.array(times >= progress.watermark))
         kept.append((first, table))
     kept.sort(key=itemgetter(0))
-    return pa.concat_tables([table for _, table in kept]), late
+    return pa.concat_tables([table for _, table in kept])
+
+
+def _count_late(times: Int64Array, progress: StreamProgress, seen: Observed) -> None:
+    late = times[times < progress.watermark]
+    if len(late):
+        seen.late += len(late)
+        seen.late_by = max(seen.late_by, progress.head - int(late.min()))
 
 
 def slices(tables: dict[str, pa.Table], streams: Mapping[str, StreamSchema]) -> list[tuple[int, dict[str, pa.Table]]]:
