@@ -24,14 +24,15 @@ from dovetail.optimizer.units import UnitCosts
 from dovetail.partition import Grid, dimensions_of, divide
 from dovetail.plan.names import window_name
 from dovetail.plan.steps import Cell, JoinStep
+from dovetail.query.durations import in_words
 from dovetail.query.expressions import Expression, rename_alias
 from dovetail.query.model import JoinQuery, Key
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
 Placement = tuple[Expression | str | None, ...]
-VERSION = 3
-"""Of how tuples are assigned to shards, and of where a shard keeps its state."""
+VERSION = 4
+"""Of how tuples are assigned to shards, of where a shard keeps its state, and of which windows a query's text means."""
 EVERYWHERE = "everywhere"
 """An axis along which a tuple goes to all parts."""
 
@@ -350,5 +351,6 @@ def _stream_differences(stored: StreamSchema, own: StreamSchema) -> list[str]:
     for option in ("event_time", "lateness", "progress_by", "idle_after", "max_ahead"):
         before, after = getattr(stored, option), getattr(own, option)
         if before != after:
-            faults.append(f"{option} of stream {own.name!r} was {before!r}, is {after!r}")
+            was, is_ = (in_words(value) if isinstance(value, int) else repr(value) for value in (before, after))
+            faults.append(f"{option} of stream {own.name!r} was {was}, is {is_}")
     return faults
