@@ -481,6 +481,7 @@ def test_a_batch_that_is_stopped_is_there_whole_or_not_at_all(spark: SparkSessio
 # -- histories ----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_random_histories(tmp_path: Path) -> None:
     """Kills, restarts, new checkpoints on old sinks and second drivers: every committed result is there once, or a refusal."""
     count = 10 * FAULTS
