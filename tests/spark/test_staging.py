@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ def write(staging: Staging, batch: int, shard: int, *values: int) -> None:
 
 def kill(home: Path) -> None:
     """Let the run that a directory belongs to look like one whose driver was killed."""
-    (home / "owner.json").write_text(json.dumps([socket.gethostname(), os.getpid(), "0"]), encoding="utf-8")
+    (home / "owner.json").write_text(json.dumps([live._machine(), os.getpid(), "0"]), encoding="utf-8")
 
 
 def seen(target: Path) -> list[int]:
@@ -76,7 +75,7 @@ def test_a_living_run_is_not_swept(tmp_path: Path) -> None:
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True, text=True
     )
     (tmp_path / "_dovetail-dead").mkdir()
-    owner = json.dumps([socket.gethostname(), int(dead.stdout), "1"])
+    owner = json.dumps([live._machine(), int(dead.stdout), "1"])
     (tmp_path / "_dovetail-dead" / "owner.json").write_text(owner, encoding="utf-8")
     Staging(str(tmp_path), "second").prepare()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["_dovetail-running", "_dovetail-second"]
