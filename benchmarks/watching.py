@@ -2,8 +2,9 @@
 
 Streams are joined on one key over windows of 2,000 tuples with 2,000 keys, so that each new tuple completes about one result. For each
 width two sessions, with `adaptive` on and off, take the same batches in turns, round by round, after the same batches to warm up; the
-median round counts. `ratio` is the speed with watching divided by the speed without; `growth` is how much longer a tuple takes than at
-the first width, watched and not: both should grow alike.
+median round counts. Seconds are of processor time, so that neighbours on the machine matter less. `ratio` is the speed with watching
+divided by the speed without: above 1 where better orders gain more than watching costs. `growth` is how much longer a tuple takes than
+at the first width, watched and not: both should grow alike.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ def measure(streams: int, batch: int, arguments: argparse.Namespace) -> dict[str
         inputs = [next(source) for _ in range(count)]
         results = {}
         for adaptive in (True, False) if number % 2 else (False, True):
-            began = time.perf_counter()
+            began = time.process_time()
             results[adaptive] = sum(sessions[adaptive].push(push)["q"].num_rows for push in inputs)
             if number >= arguments.warm_up:
-                seconds[adaptive].append(time.perf_counter() - began)
+                seconds[adaptive].append(time.process_time() - began)
         assert results[True] == results[False], f"{streams} streams: {results}"
     tuples = count * (batch // streams) * streams / 1000
     watched, plain = (tuples / statistics.median(seconds[adaptive]) for adaptive in (True, False))
@@ -79,9 +80,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--streams", type=int, nargs="+", default=[3, 5, 8, 10, 15, 20])
     parser.add_argument("--batch", type=int, nargs="+", default=[10_000, 1_000])
-    parser.add_argument("--tuples", type=int, default=200_000, help="tuples per round")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--warm-up", type=int, default=4, help="rounds that are not counted")
+    parser.add_argument("--tuples", type=int, default=100_000, help="tuples per round")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--warm-up", type=int, default=6, help="rounds that are not counted")
     arguments = parser.parse_args()
     table = Table("batch", "streams", "watched k/s", "not k/s", "ratio", "of all rounds", "growth", title="Watching")
     runs = []

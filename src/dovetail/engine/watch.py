@@ -31,7 +31,7 @@ MEMORY = 1000
 """Probes of one kind that are remembered."""
 LOOK_AFTER = 1000
 """New tuples between two glances at the counters; more from `WIDE` inputs on, in proportion."""
-WIDE = 10
+WIDE = 5
 LEAST_NEW = 50
 """New tuples of one driver that a glance judges its path by."""
 SHARE = 0.02
