@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -413,7 +414,7 @@ def test_a_damaged_manifest_is_an_error_and_never_a_smaller_log() -> None:
     log = Log(segments, "layout")
     for batch in range(3):
         log.append(stream, pa.table({"ts": pa.array([batch] * 5, TIMESTAMP)}))
-    log.manifest.token = "a"  # noqa: S105
+    log.manifest.token = uuid.uuid4().hex
     log.save()
     assert sum(map(len, Log(segments, "layout").tables("s"))) == 15
     whole, stored = segments.content[MANIFEST], segments.manifest
