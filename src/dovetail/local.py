@@ -460,7 +460,8 @@ class LocalSession:
         extra = stored.extra
         session = cls(None if extra["budget"] is None else Budget(**extra["budget"]), stored.config)
         session._hints = {frozenset(pair): value for pair, value in extra["hints"]}
-        session._alone = {name: Load(*load) for name, load in extra["alone"].items()}
+        known = dict(stored.queries)  # adding one more may have come to nothing
+        session._alone = {name: Load(*load) for name, load in extra["alone"].items() if name in known}
         for schema in stored.streams:
             session._catalog.add_stream(schema)
         session._make_engine()

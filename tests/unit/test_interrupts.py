@@ -306,7 +306,7 @@ def test_a_call_inside_a_call_is_refused() -> None:
 
 def test_adding_a_query_that_is_interrupted_leaves_the_others() -> None:
     batch = {"a": _table((3, 1, "z")), "b": _table((4, 1, "v"))}
-    for number in range(1, 2000, 37):
+    for number in range(1, 5000, 11):
         session = _session()
         session.push({"a": _table((1, 1, "x"))})
         added, _ = _interrupted(lambda session=session: session.query("late", SQL) or True, number)  # type: ignore[misc]
