@@ -33,6 +33,8 @@ from dovetail.schema import StreamSchema
 Placement = tuple[Expression | str | None, ...]
 VERSION = 4
 """Of how tuples are assigned to shards, of where a shard keeps its state, and of which windows a query's text means."""
+WITHOUT_BOUNDS = 3
+"""The version in which an alias without a bracket always took the next one to its right."""
 EVERYWHERE = "everywhere"
 """An axis along which a tuple goes to all parts."""
 
@@ -272,8 +274,11 @@ class Layout:
 
     def _differences(self, content: Mapping[str, Any]) -> list[str]:
         found = []
-        if content.get("version") != VERSION:
+        if content.get("version") not in (WITHOUT_BOUNDS, VERSION):
             return [f"its layout has format version {content.get('version', 1)}; this release writes version {VERSION}"]
+        if content["version"] == WITHOUT_BOUNDS:
+            others = [name for name, query in self.bound.items() if query.inferred]
+            found += [f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in others]
         if content["shards"] != self.shards:
             found.append(f"it has {content['shards']} shards, this session {self.shards}")
         stored = {schema["name"]: StreamSchema.from_json(schema) for schema in content["streams"]}
