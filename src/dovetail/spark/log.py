@@ -79,12 +79,12 @@ class Manifest:
     @classmethod
     def _read(cls, stored: dict[str, Any], layout: str) -> Manifest:
         digest = stored.pop("digest", None)  # checkpoints of earlier releases have none
-        if digest is not None and digest != _digest_of(stored):
-            raise StateError("a shard's manifest is damaged: its digest does not match", _RESTORE)
         if stored.get("version") != VERSION:
             raise StateError(
                 f"the checkpoint has state version {stored.get('version')}; this release reads version {VERSION}"
             )
+        if digest is not None and digest != _digest_of(stored):
+            raise StateError("a shard's manifest is damaged: its digest does not match", _RESTORE)
         if stored["layout"] != layout:
             raise StateError(
                 "the checkpoint belongs to other streams, queries or another number of shards",
