@@ -368,8 +368,11 @@ class LocalSession:
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
         if batch and not self._catalog.queries and not self._engine.batches:
-            raise ConfigError(
-                "push got tuples before any query was registered; nobody would ever see them", "call query() first"
+            warnings.warn(
+                "push got tuples before any query was registered: they are counted and gone, and no query will see them\n"
+                "Hint: call query() first",
+                DovetailWarning,
+                stacklevel=3,
             )
         self._begin()
         if now is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -17,7 +18,15 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.errors import ConfigError, DovetailError, PlanError, QueryError, SchemaError, StateError
+from dovetail.errors import (
+    ConfigError,
+    DovetailError,
+    DovetailWarning,
+    PlanError,
+    QueryError,
+    SchemaError,
+    StateError,
+)
 from dovetail.testing import assert_same_rows
 
 PLANS = Path(__file__).resolve().parents[1] / "plans"
@@ -502,22 +511,23 @@ def test_good_budget_and_error_bases() -> None:
 # -- life of a query --------------------------------------------------------------------------------------------------------------
 
 
-def test_tuples_before_the_first_query_are_refused() -> None:
+def test_tuples_before_the_first_query_are_said() -> None:
     session = empty_session()
-    assert session.push({}) == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert session.push({}) == {}
     session = empty_session()
-    with pytest.raises(ConfigError, match=r"before any query was registered(.|\n)*Hint: call query"):
-        session.push({"a": table((10, 1, "x"))})
-    session.query("pairs", PAIRS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DovetailWarning, match=r"before any query was registered(.|\n)*Hint: call query"):
+            session.push({"a": table((10, 1, "x"))})
+    session.query("pairs", PAIRS)  # nothing has changed: the batch can come again
     found = session.push({"a": table((10, 1, "x")), "b": table((10, 1, "y"))})["pairs"]
     assert found.num_rows == 1
 
 
 def test_push_without_queries_moves_time() -> None:
     session = empty_session()
-    session.query("dropped", PAIRS)
-    session.push({})
-    session.drop_query("dropped")
     assert session.push({"a": table((10, 1, "x"))}) == {}
     assert session.push({"a": table((8, 1, "late"), (9, 1, "not late"))}) == {}
     streams = session.metrics()["streams"]

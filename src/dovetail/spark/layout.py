@@ -278,7 +278,9 @@ class Layout:
             return [f"its layout has format version {content.get('version', 1)}; this release writes version {VERSION}"]
         if content["version"] == WITHOUT_BOUNDS:
             others = [name for name, query in self.bound.items() if query.inferred]
-            found += [f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in others]
+            found += [
+                f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in others
+            ]
         if content["shards"] != self.shards:
             found.append(f"it has {content['shards']} shards, this session {self.shards}")
         stored = {schema["name"]: StreamSchema.from_json(schema) for schema in content["streams"]}
