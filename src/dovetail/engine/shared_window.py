@@ -97,6 +97,8 @@ class SharedWindow:
             store.remove_column(name)
         for key in [key for key in store.codes if key not in total.codes]:
             store.remove_key(key)
+        for key in [key for key in store.indexes if key not in total.indexes]:
+            store.remove_index(key)
         for name, expression in total.columns.items():
             store.add_column(name, expression.type)
         for key in sorted(

@@ -188,6 +188,8 @@ class StateStore(WindowStore):
         indexes = {key for reader in self.readers.values() for key in reader.needs.indexes}
         for key in [key for key in self.codes if key not in codes]:
             self.remove_key(key)
+        for key in [key for key in self.indexes if key not in indexes]:
+            self.remove_index(key)
         for key in sorted(codes, key=lambda key: (len(key), key)):  # parts before the keys that are mixed from them
             self.add_codes(key)
         for key in sorted(indexes):

@@ -154,11 +154,14 @@ class WindowStore:
             if self._position is None:
                 self._fill_index(key, self.rows.tail)
 
+    def remove_index(self, key: KeyId) -> None:
+        links = self.indexes.pop(key).links
+        self.rows.remove(links)
+        self._arena.free(f"{self.name}.head:{links}")
+
     def remove_key(self, key: KeyId) -> None:
         if key in self.indexes:
-            links = self.indexes.pop(key).links
-            self.rows.remove(links)
-            self._arena.free(f"{self.name}.head:{links}")
+            self.remove_index(key)
         self.rows.remove(self.codes.pop(key))
 
     def add_flag_word(self) -> None:

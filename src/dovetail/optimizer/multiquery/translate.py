@@ -109,10 +109,15 @@ def sources_of(query: JoinQuery, scope: str) -> dict[str, Source]:
     filters = {ref.alias: _filters(query, ref) for ref in query.refs}
     windows = {ref.alias: window_name(ref.stream, settled=query.has_count_window, scope=scope) for ref in query.refs}
     labels = {ref.alias: _label(ref, windows[ref.alias], filters[ref.alias]) for ref in query.refs}
+    numbers: dict[str, int] = {}
+    for label in dict.fromkeys(labels.values()):
+        twins = [alias for alias in query.aliases if labels[alias] == label]
+        if len(twins) > 1:
+            twins.sort(key=lambda alias: _look(query, alias, labels))
+        numbers |= {alias: number for number, alias in enumerate(twins, start=1)}
     found = {}
     for ref in query.refs:
-        twins = [alias for alias in query.aliases if labels[alias] == labels[ref.alias]]
-        number = sorted(twins, key=lambda alias: _look(query, alias, labels)).index(ref.alias) + 1
+        number = numbers[ref.alias]
         name = labels[ref.alias] if number == 1 else f"{labels[ref.alias]} #{number}"
         storable = not query.has_count_window
         found[ref.alias] = Source(name, windows[ref.alias], filters[ref.alias], number, storable)
