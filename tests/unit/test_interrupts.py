@@ -6,6 +6,7 @@ raise at every one of them: no timer is needed, and a case can be run again.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
@@ -55,6 +56,7 @@ class _Stop:
 def _interrupted(call: Callable[[], Any], number: int) -> tuple[Any, int]:
     """The result of a call, None if it was interrupted, and how many places it went through."""
     stop = _Stop(number)
+    gc.disable()  # what is raised while garbage is collected is not passed on
     sys.setprofile(stop)
     try:
         return call(), stop.places
@@ -62,6 +64,7 @@ def _interrupted(call: Callable[[], Any], number: int) -> tuple[Any, int]:
         return None, stop.places
     finally:
         sys.setprofile(None)
+        gc.enable()
 
 
 def _pair(rng: random.Random) -> tuple[Pair, list[Mapping[str, pa.Table]]]:
