@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import wraps
-from math import isfinite
+from sys import float_info
 from typing import Any, TypeVar
 
 from dovetail.errors import ConfigError, listed
@@ -23,7 +23,7 @@ STRATEGIES = ("auto", *PLANNERS)
 
 def is_number(value: object) -> bool:
     """Whether an option is a finite number (booleans are not)."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
 
 
 def names_checked(kind: type[_T]) -> type[_T]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time as clock
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce, wraps
@@ -25,10 +26,10 @@ from dovetail.calibrate import units_for, units_of
 from dovetail.config import Budget, Config
 from dovetail.engine.progress import LATEST, Observed
 from dovetail.engine.shapes import refused
-from dovetail.engine.shard import NO_WAY_BACK, ShardEngine
+from dovetail.engine.shard import NO_WAY_BACK, Mark, ShardEngine
 from dovetail.engine.snapshot import StoredShard, read_snapshot, take_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
-from dovetail.errors import BudgetError, ConfigError, DovetailWarning, StateError, listed
+from dovetail.errors import BudgetError, ConfigError, DovetailError, DovetailWarning, StateError, listed
 from dovetail.optimizer.hints import hints_for, parse_hint
 from dovetail.optimizer.joint import JointPlan, Together
 from dovetail.optimizer.multiquery import limits_of
@@ -39,7 +40,7 @@ from dovetail.plan.global_part import part_of
 from dovetail.plan.global_plan import Load
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.steps import JoinStep
-from dovetail.query.catalog import Catalog
+from dovetail.query.catalog import Catalog, check_name
 from dovetail.query.losses import Losses
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
@@ -232,10 +233,11 @@ class LocalSession:
                 f"stream {name!r}: got a {type(schema).__name__} as schema; expected a pyarrow.Schema",
                 _schema_hint(schema),
             )
-        _check_name("stream", name)
-        declared = self._catalog.declare_stream(
-            name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
-        )
+        check_name("stream", name)
+        with self._declaring(self._engine.mark()):
+            declared = self._catalog.declare_stream(
+                name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
+            )
         if self._engine.batches:
             self._engine.add_stream(declared)
             self._inputs[name] = declared
@@ -267,7 +269,7 @@ class LocalSession:
         probe_orders
             Forces the order in which the new tuples of an alias meet the other windows, e.g. `{"a": ("c", "b")}`.
         """
-        _check_name("query", name)
+        check_name("query", name)
         query = parse_query(name, sql, self._catalog.streams)
         self._catalog.check_new_query(name)
         for text in query.warnings:
@@ -330,11 +332,21 @@ class LocalSession:
         """Stop a query and free what only it needed."""
         self._drop(name)
 
+    @contextmanager
+    def _declaring(self, mark: Mark) -> Iterator[None]:
+        """Announce a change of what is declared, and take that back if it is refused."""
+        self._engine.unfinished = mark
+        try:
+            yield
+        except DovetailError:
+            self._engine.unfinished = None
+            raise
+
     def _drop(self, name: str) -> None:
-        self._catalog.drop_query(name)
+        with self._declaring(NO_WAY_BACK):
+            self._catalog.drop_query(name)
         del self._choices[name], self._plans[name]
         if self._engine.batches:
-            self._engine.unfinished = NO_WAY_BACK
             self._engine.drop_query(name)
             self._alone.pop(name, None)
         else:
@@ -367,10 +379,10 @@ class LocalSession:
         """
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
-        if batch and not self._catalog.queries and not self._engine.batches:
+        if batch and not self._catalog.queries:
+            when = "when all queries had been dropped" if self._engine.batches else "before any query was registered"
             warnings.warn(
-                "push got tuples before any query was registered: they are counted and gone, and no query will see them\n"
-                "Hint: call query() first",
+                f"push got tuples {when}: they are counted and gone, and no query will see them\nHint: call query() first",
                 DovetailWarning,
                 stacklevel=3,
             )
@@ -502,8 +514,3 @@ def _schema_hint(given: object) -> str:
     if isinstance(given, pa.Table | pa.RecordBatch):
         return "write table.schema"
     return "write pa.schema({'ts': pa.timestamp('us', tz='UTC'), 'k': pa.int64()}), a type for each column"
-
-
-def _check_name(kind: str, name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"the name of a {kind} is {name!r}; it must be text")

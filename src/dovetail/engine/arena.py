@@ -60,7 +60,11 @@ class HeapArena:
         raise StateError(f"array {name!r} lived in another process's memory", "use a MappedArena to share arrays")
 
     def put(self, name: str, values: pa.Array) -> pa.Array:  # noqa: ARG002
-        return values
+        """A copy: what is pushed belongs to the caller, and a slice would keep all that it was cut from."""
+        sink, batch = pa.BufferOutputStream(), pa.record_batch({"values": values})
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return pa.ipc.open_stream(sink.getvalue()).read_all().column(0).combine_chunks()
 
     def get(self, name: str) -> pa.Array:
         raise StateError(f"values {name!r} lived in another process's memory", "use a MappedArena to share arrays")

@@ -61,6 +61,7 @@ class Reader:
         self._names = schema.columns.names
         self._event_time = schema.event_time
         self._unit = schema.columns.field(schema.event_time).type.unit
+        self._nested = [field.name for field in schema.columns if pa.types.is_nested(field.type)]
 
     def read(self, table: object) -> Batch:
         """The tuples of a table, order unchanged."""
@@ -77,6 +78,11 @@ class Reader:
         else:
             _check_names(self._schema, table.column_names)
             columns = {f.name: _conform(self._schema.name, f, table.column(f.name)) for f in self._columns}
+        for name in self._nested:
+            try:
+                columns[name].validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise SchemaError(f"stream {self._schema.name!r}: column {name!r} is damaged: {error}") from None
         refused = columns[self._event_time].null_count
         if refused:
             timed = columns[self._event_time].is_valid()
@@ -150,13 +156,22 @@ def _conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
                 f"({type_name(field.type)})",
                 "cast the table to the declared schema before pushing it",
             )
-        if pa.types.is_run_end_encoded(values.type):
-            chunks = [pc.run_end_decode(chunk) for chunk in values.chunks]
-            values = pa.chunked_array(chunks, values.type.value_type)
-        values = values.cast(field.type)
+        try:
+            if pa.types.is_run_end_encoded(values.type):
+                chunks = [pc.run_end_decode(chunk) for chunk in values.chunks]
+                values = pa.chunked_array(chunks, values.type.value_type)
+            values = values.cast(field.type)
+        except pa.ArrowException as error:
+            raise SchemaError(f"stream {stream!r}: column {field.name!r} is damaged: {error}") from None
     if values.num_chunks == 1:
         return values.chunk(0)
-    return values.combine_chunks() if values.num_chunks else pa.array([], field.type)
+    try:
+        return values.combine_chunks() if values.num_chunks else pa.array([], field.type)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(
+            f"stream {stream!r}: column {field.name!r} does not fit one Arrow array: {error}",
+            "push it in smaller batches",
+        ) from None
 
 
 def _same_values(found: pa.DataType, declared: pa.DataType) -> bool:

@@ -189,4 +189,13 @@ def partition_heads(ts: Int64Array, partitions: pa.Array) -> dict[PartitionValue
     values = evaluate(cast(Column("", "p", partitions.type), kind), lambda _: partitions, len(partitions))
     keys = values if pa.types.is_string(kind) else pa.array(codes_of(values), mask=values.is_null().to_numpy(False))
     largest = pa.table({"p": keys, "t": ts}).group_by("p").aggregate([("t", "max")])
-    return dict(zip(largest["p"].to_pylist(), largest["t_max"].to_pylist(), strict=True))
+    return dict(zip(_values(largest["p"]), largest["t_max"].to_pylist(), strict=True))
+
+
+def _values(partitions: pa.ChunkedArray) -> list[PartitionValue]:
+    try:
+        values: list[PartitionValue] = partitions.to_pylist()
+    except UnicodeDecodeError:
+        read = partitions.cast(pa.binary()).to_pylist()
+        return [None if value is None else value.decode(errors="backslashreplace") for value in read]
+    return values

@@ -8,7 +8,7 @@ every result of settled tuples is therefore final. Filters and NULL keys hide tu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -61,17 +61,33 @@ class SettledGroup(JoinGroup):
 
     def settle(self, progress: Progress) -> dict[str, list[pa.Table]]:
         """Let the tuples below the frontier join. They wait no longer, but are there until they expire."""
-        ready = self._ready(progress)
-        return self.join(ready, progress, together=True) if ready else {}
+        found: dict[str, list[pa.Table]] = {}
+        for ready in self._ready(LONG_AGO, progress.watermark(self.frontier)):
+            for name, tables in self.join(ready, progress, together=True).items():
+                found.setdefault(name, []).extend(tables)
+        return found
 
     def settle_loaded(self, progress: Progress) -> None:
         """Let tuples below the frontier in whose results have been found before."""
-        self.load(self._ready(progress))
+        for ready in self._ready(LONG_AGO, progress.watermark(self.frontier)):
+            self.load(ready)
 
-    def _ready(self, progress: Progress) -> dict[str, Arrivals]:
-        frontier = progress.watermark(self.frontier)
-        ready = {stream: batch for stream, store in self.pending.items() if (batch := _before(store, frontier))}
-        return self.prepare(ready, all_rows=True)
+    def _ready(self, first: int, frontier: int) -> Iterator[dict[str, Arrivals]]:
+        """Tuples that wait from `first` to before `frontier`, in as many parts as Arrow arrays can hold."""
+        try:
+            found = {stream: _between(store, first, frontier) for stream, store in self.pending.items()}
+        except OverflowError:
+            times = np.unique(np.concatenate([store.living("ts") for store in self.pending.values()]))
+            times = times[(times >= first) & (times < frontier)]
+            if len(times) < 2:
+                raise
+            middle = int(times[len(times) // 2])
+            yield from self._ready(first, middle)
+            yield from self._ready(middle, frontier)
+            return
+        ready = {stream: batch for stream, batch in found.items() if batch is not None}
+        if ready:
+            yield self.prepare(ready, all_rows=True)
 
     def expire(self, progress: Progress) -> None:
         frontier = progress.watermark(self.frontier)
@@ -93,9 +109,9 @@ class SettledGroup(JoinGroup):
         return alive
 
 
-def _before(store: WindowStore, frontier: int) -> Batch | None:
-    """The tuples before `frontier`, in (event time, content) order."""
-    ready = store.living("ts") < frontier
+def _between(store: WindowStore, first: int, frontier: int) -> Batch | None:
+    """The tuples from `first` to before `frontier`, in (event time, content) order."""
+    ready = (store.living("ts") >= first) & (store.living("ts") < frontier)
     if not ready.any():
         return None
     rows = store.rows

@@ -88,7 +88,7 @@ def _scalar(hint: type) -> _Checker:
             _fail(value, place, getattr(hint, "__name__", "nothing"))
         if isinstance(value, float) and isnan(value):
             _fail(value, place, "a number")
-        if isinstance(value, int) and abs(value) >> 64:
+        if isinstance(value, int) and hint is not float and abs(value) >> 64:
             _fail(value, place, "a number of at most 64 bits")
         if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
             _fail(value, place, "text that can be written as UTF-8")

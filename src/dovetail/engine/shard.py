@@ -200,6 +200,8 @@ class ShardEngine:
             store.rows.head = mark.heads[store.name]
         for name, collector in self.collectors.items():
             collector.results = mark.results[name]
+        for name in [name for name in self.streams if name not in mark.progress]:
+            del self.streams[name]
         for name, figures in mark.progress.items():
             self.progress[name].go_back(figures)
         self.batches, self._begun = mark.batches, mark.begun

@@ -24,7 +24,7 @@ from dovetail.engine.settle import SettledGroup
 from dovetail.engine.shapes import refused
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.stored import check_filled, check_run, check_snapshot, check_stream, check_watch
-from dovetail.engine.stored_tables import arrivals_of, table_of
+from dovetail.engine.stored_tables import arrivals_of, written
 from dovetail.engine.watch import Replan, Watch
 from dovetail.engine.window_store import WindowStore
 from dovetail.errors import StateError, listed
@@ -50,6 +50,8 @@ class StoredShard:
     extra: dict[str, Any]
     manifest: dict[str, Any]
     tables: list[pa.Buffer] = field(default_factory=list)
+    ours: bool = False
+    """Whether it was taken by this process just now, and not read."""
 
     def fill(self, engine: ShardEngine, steps: Mapping[str, JoinStep]) -> None:
         """Bring an engine that knows the streams, and nothing else, to the stored state."""
@@ -61,7 +63,8 @@ class StoredShard:
         _restore_runs(engine, self.manifest, steps)
         check_filled(engine)
         for store, table in zip(_windows(engine), self.tables, strict=True):
-            store.append(arrivals_of(store, table))
+            for arrivals in arrivals_of(store, table, ours=self.ours):
+                store.append(arrivals)
         if not engine.batches and any(len(store.rows) for store in _windows(engine)):
             raise StateError("the snapshot has tuples though no batch was pushed")
         engine.joined.store_again()
@@ -76,7 +79,9 @@ def _words(table: pa.Buffer) -> int:
 def take_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> StoredShard:
     """The same as writing and reading a snapshot, without the copies."""
     content = json.loads(json.dumps(manifest(engine) | {"extra": extra}))
-    return _stored(content, [_written(store) for store in _windows(engine)])
+    stored = _stored(content, [written(store) for store in _windows(engine)])
+    stored.ours = True
+    return stored
 
 
 def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
@@ -84,18 +89,10 @@ def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
     header = json.dumps(manifest(engine) | {"extra": extra}).encode()
     parts = [header]
     for store in _windows(engine):
-        table = _written(store)
+        table = written(store)
         parts += [_LENGTH.pack(len(table)), table.to_pybytes()]
     content = b"".join(parts)
     return _HEADER.pack(MAGIC, VERSION, _digest(len(header), content), len(header)) + content
-
-
-def _written(store: WindowStore) -> pa.Buffer:
-    """The rows of a window as Arrow IPC bytes."""
-    sink, table = pa.BufferOutputStream(), table_of(store)
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
 
 
 def _digest(length: int, content: bytes | memoryview) -> bytes:

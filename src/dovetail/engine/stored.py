@@ -191,7 +191,7 @@ def check_stream(schema: StreamSchema, progress: Mapping[str, Any]) -> None:
         elif fresh[name] is None:
             check(value, Time | None, f"{place}: {name}")
         else:
-            check(value, Count if fresh[name] == 0 else Time, f"{place}: {name}")
+            check(value, Count if fresh[name] == 0 and name != "late_by" else Time, f"{place}: {name}")
 
 
 def check_run(stored: Mapping[str, Any], step: JoinStep, group: Mapping[str, Any], words: int) -> None:

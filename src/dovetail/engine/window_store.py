@@ -139,8 +139,9 @@ class WindowStore:
 
     def add_codes(self, key: KeyId) -> None:
         if key not in self.codes:
-            self.codes[key] = f"code:{json.dumps(key)}"
-            self.rows.add(self.codes[key], np.uint64)
+            name = f"code:{json.dumps(key)}"
+            self.rows.add(name, np.uint64)
+            self.codes[key] = name  # when it is there: an interrupt may come before
             if len(key) > 1 and self._position is None and len(self.rows):
                 parts = [self.rows[self.codes[(part,)]] for part in key]
                 self.rows[self.codes[key]][:] = combine(parts)

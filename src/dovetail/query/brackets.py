@@ -224,8 +224,10 @@ def _count(sql: str, words: list[Word]) -> int:
         hint = "a count window has no unit: write [ROWS 100]"
         raise _refusal(sql, rest[1:], f"{_text(sql, rest[1:])!r} is not understood in a window", hint)
     text = rest[0].text
-    if not re.fullmatch(r"\d+", text) or not 1 <= int(text) <= _LARGEST_COUNT:
+    if not re.fullmatch(r"\d+", text) or int(text) < 1:
         raise _refusal(sql, rest, f"ROWS needs a whole number from 1, not {text!r}", _EXAMPLES)
+    if int(text) > _LARGEST_COUNT:
+        raise _refusal(sql, rest, f"ROWS takes at most {_LARGEST_COUNT:,}, not {text!r}", _EXAMPLES)
     return int(text)
 
 

@@ -13,6 +13,12 @@ from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema, stored_schema
 
 
+def check_name(kind: str, name: object) -> None:
+    """Refuse what is no name: it must be text, and text that can be written down."""
+    if not isinstance(name, str) or not name or name.encode(errors="replace").decode() != name:
+        raise ConfigError(f"the name of a {kind} is {name!r}; it must be text")
+
+
 class Catalog:
     """The streams and queries of a session. Names are unique within their kind."""
 

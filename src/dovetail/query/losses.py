@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.query.durations import in_words
+from dovetail.query.durations import LONGEST, in_words
 from dovetail.schema import StreamSchema
 
 _COUNTED = "metrics() counts them; this is said once."
@@ -19,10 +19,12 @@ class Losses:
     def unsaid(self, stream: StreamSchema, late: int, late_by: int, refused: int) -> Iterator[str]:
         """What there is to say of a stream with so many dropped tuples, the last of them `late_by` microseconds behind."""
         if late and self._is_new(stream, "late"):
+            hint = f"lateness={in_words(late_by)!r} would have kept {'them' if late > 1 else 'it'}"
+            if late_by > LONGEST:
+                hint = "an earlier tuple was from the far future: mind the unit of epoch numbers, and see max_ahead"
             yield (
                 f"stream {stream.name!r}: {_tuples(late)} came too late and {_were(late)} dropped, up to {in_words(late_by)} behind "
-                f"its largest event time; its lateness is {in_words(stream.lateness)}\nHint: lateness={in_words(late_by)!r} would "
-                f"have kept {'them' if late > 1 else 'it'}. {_COUNTED}"
+                f"its largest event time; its lateness is {in_words(stream.lateness)}\nHint: {hint}. {_COUNTED}"
             )
         if refused and self._is_new(stream, "refused"):
             yield (

@@ -62,6 +62,10 @@ def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema], time_z
     """
     if not isinstance(sql, str):
         raise QueryError(f"a query is text, not {type(sql).__name__}", SHAPE)
+    if sql.encode(errors="replace").decode() != sql:
+        raise QueryError(
+            "the query holds half of a surrogate pair, which is no character", "write the character itself"
+        )
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit + _ROOM)
     try:

@@ -30,7 +30,7 @@ from dovetail.optimizer.joint import Together
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.plan.explain import Explanation, explain
 from dovetail.plan.nodes import QueryPlan
-from dovetail.query.catalog import Catalog
+from dovetail.query.catalog import Catalog, check_name
 from dovetail.query.expressions import columns
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
@@ -124,6 +124,7 @@ class Session:
             Tuples further ahead of that time are set aside and counted.
         """
         self._check_declaring(f"stream {name!r}")
+        check_name("stream", name)
         check_frame(name, frame, event_time)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
         self._catalog.declare_stream(
@@ -134,6 +135,7 @@ class Session:
     def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
         """Register a query; see `LocalSession.query`."""
         self._check_declaring(f"query {name!r}")
+        check_name("query", name)
         zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
         query = parse_query(name, sql, self._catalog.streams, zone)
         self._catalog.check_new_query(name)
