@@ -25,7 +25,7 @@ import pyarrow as pa
 from dovetail.calibrate import units_for, units_of
 from dovetail.config import Budget, Config
 from dovetail.engine.progress import LATEST, Observed
-from dovetail.engine.shapes import refused
+from dovetail.engine.shapes import reading
 from dovetail.engine.shard import NO_WAY_BACK, Mark, ShardEngine
 from dovetail.engine.snapshot import StoredShard, read_snapshot, take_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
@@ -462,7 +462,7 @@ class LocalSession:
         }
 
     @classmethod
-    @refused("the snapshot")
+    @reading("the snapshot")
     def restore(cls, blob: bytes) -> LocalSession:
         """A session that goes on where `snapshot` was taken; `StateError` if that cannot be had from these bytes.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.engine.arena import MappedArena
-from dovetail.engine.shapes import refused
+from dovetail.engine.shapes import reading
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, manifest, stores
 from dovetail.engine.watch import Replan
@@ -49,7 +49,7 @@ def read_sealed(
     digest, content = written[:_DIGEST], written[_DIGEST:]
     if digest != _digest(content, key):
         raise StateError(f"{directory / FILE} is damaged, or belongs to another state: its digest does not match")
-    with refused(str(directory)):
+    with reading(str(directory)):
         stored = json.loads(content)
         _check_steps(stored, steps)
         arena = MappedArena(directory, stored["seal"])

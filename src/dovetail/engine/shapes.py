@@ -24,7 +24,7 @@ Size = Annotated[float, (0, float("inf"))]
 Positive = Annotated[float, (5e-324, float("inf"))]
 
 
-class refused(ContextDecorator):  # noqa: N801 - reads as a verb: `with refused("the snapshot")`
+class reading(ContextDecorator):  # noqa: N801 - reads as a verb: `with reading("the snapshot")`
     """Whatever goes wrong inside, short of an interrupt, means that `what` is damaged or was never written by us."""
 
     def __init__(self, what: str) -> None:

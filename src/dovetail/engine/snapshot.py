@@ -21,7 +21,7 @@ from dovetail.engine.group import JoinGroup
 from dovetail.engine.progress import StreamProgress
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.settle import SettledGroup
-from dovetail.engine.shapes import refused
+from dovetail.engine.shapes import reading
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.stored import check_filled, check_run, check_snapshot, check_stream, check_watch
 from dovetail.engine.stored_tables import arrivals_of, written
@@ -109,7 +109,7 @@ def read_snapshot(blob: object) -> StoredShard:
     if digest != _digest(length, memoryview(blob)[_HEADER.size :]):
         raise StateError("the snapshot is damaged: its digest does not match", "take it again, or use an earlier one")
     end = _HEADER.size + length
-    with refused("the snapshot"):
+    with reading("the snapshot"):
         content = json.loads(blob[_HEADER.size : end])
         check_snapshot(content)
         tables = []
