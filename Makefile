@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.setup-done
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-fast test-all test-faults test-nojit check lint imports types format bench lock clean
+.PHONY: help setup demo test test-fast test-all test-faults test-nojit check lint imports types format bench tables lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ format: setup ## Format the code and apply safe fixes
 
 bench: setup ## Measure the engine beside its peers
 	$(BIN)/python benchmarks/engine.py
+
+tables: setup ## Write the tables of the docs from benchmarks/results
+	$(BIN)/python tools/tables.py
 
 lock: ## Pin the requirements again (needs uv on the PATH; nothing else does)
 	@command -v uv >/dev/null || { echo "make lock needs uv, a resolver that writes hashes; install it first."; exit 1; }

@@ -357,12 +357,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the engine beside its peers.")
     parser.add_argument("--only", default="duckdb,polars,dovetail", help="runners, separated by commas")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the data, one round")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the data, one round; nothing is kept")
     parser.add_argument("--bounded", action="store_true", help="show that memory stays flat over 50 windows")
     options = parser.parse_args()
     shrink = 10 if options.quick else 1
     if options.bounded:
-        save("engine-bounded", run_bounded(windows=max(50 // shrink, 8), batch=1_000))
+        windows = run_bounded(windows=max(50 // shrink, 8), batch=1_000)
+        if not options.quick:
+            save("engine-bounded", windows)
         return
     rounds = 1 if options.quick else options.rounds
     measurements = []
@@ -370,7 +372,8 @@ def main() -> None:
         console.print(f"{workload.streams} streams x {workload.tuples:,} tuples")
         measurements += measure(workload, [10_000, 1_000, 300], set(options.only.split(",")), rounds)
     show(measurements)
-    save("engine-throughput", [asdict(m) | {"tuples_per_second": m.tuples_per_second} for m in measurements])
+    if not options.quick:
+        save("engine-throughput", [asdict(m) | {"tuples_per_second": m.tuples_per_second} for m in measurements])
 
 
 if __name__ == "__main__":

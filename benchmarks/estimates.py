@@ -51,7 +51,8 @@ def run(keys: list[str]) -> dt.LocalSession:
     return session
 
 
-def stages() -> None:
+def stages() -> dict[str, float]:
+    """Show each stage; give the worst factors."""
     table = Table("workload", "stage", "rows expected", "measured", "us expected", "measured", title="Per new tuple")
     worst = {"rows": 1.0, "us": 1.0}
     for workload, keys in WORKLOADS.items():
@@ -66,10 +67,11 @@ def stages() -> None:
                     figures += [f"{expected:.3f}", f"{measured:.3f}"]
                 table.add_row(workload, f"new {driver} meets {stage['alias']}", *figures)
     console.print(table)
-    console.print(f"worst factor: rows {worst['rows']:.2f}, time {worst['us']:.2f}")
+    return {"rows of a stage": worst["rows"], "time of a stage": worst["us"]}
 
 
-def nodes() -> None:
+def parts() -> dict[str, float]:
+    """Show each part of a plan for many queries; give the worst factors."""
     session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1000, memory_bytes=1 << 30))
     overlap.declare(session, lambda _: overlap.COLUMNS, QUERIES, RATE)
     for second in range(SECONDS):
@@ -88,13 +90,18 @@ def nodes() -> None:
                 figures += [f"{value / unit:.2f}" if value else "" for value in (expected, measured)]
             table.add_row(name, *figures)
     console.print(table)
-    console.print(f"worst factor: CPU {worst['cpu_ms_per_second']:.2f}, memory {worst['memory_bytes']:.2f}")
+    return {
+        "CPU of a part of a plan": worst["cpu_ms_per_second"],
+        "memory of a part of a plan": worst["memory_bytes"],
+    }
 
 
 def main() -> None:
     console.print(str(calibrate(again=True)))
-    stages()
-    nodes()
+    worst = stages() | parts()
+    for what, factor in worst.items():
+        console.print(f"worst factor, {what}: {factor:.2f}")
+    engine.save("estimates", [{"what": what, "worst": factor} for what, factor in worst.items()])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ equals it; Weave is never above FAB. A check that fails ends the run with an err
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import random
 import statistics
@@ -19,12 +18,12 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 import dovetail as dt
+from engine import save
 
 SHAPES = ("acyclic", "cyclic", "complete")
 METHODS = ("f-greedy", "treeopt", "fab", "q-aware", "weave", "dmjoin")
@@ -120,7 +119,6 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[3, 5, 8, 10, 12, 14, 16, 17, 18, 20])
     parser.add_argument("--graphs", type=int, default=15, help="random graphs per shape and size")
     parser.add_argument("--exact", type=int, default=20, help="run DMJoin up to so many streams")
-    parser.add_argument("--json", type=Path, help="write the results there as well")
     arguments = parser.parse_args()
     console.print(f"Python {platform.python_version()} on {platform.machine()}; {arguments.graphs} graphs per row")
     results = []
@@ -137,8 +135,7 @@ def main() -> None:
                 f"q-aware, {row['shape']}, {largest} streams: {1e3 * taken:.2f} ms, {verdict} the goal of {1e3 * GOAL:g} ms; "
                 f"weave {1e3 * float(str(row['weave'])):.2f} ms"
             )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+    save("ordering", results)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
@@ -191,6 +190,8 @@ def transport_processor() -> type:
     import pandas as pd  # noqa: PLC0415
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415
 
+    from dovetail.spark.wire import CutKind, ResultRow, from_ipc, received  # noqa: PLC0415
+
     class Nothing(StatefulProcessor):
         def __init__(self, *_: Any) -> None:
             pass
@@ -199,11 +200,10 @@ def transport_processor() -> type:
             pass
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: ARG002, N802, N803
-            for frame in rows:
-                for segment in frame["segment"]:
-                    if segment is not None:
-                        pa.ipc.open_stream(pa.py_buffer(bytes(segment))).read_all()
-            yield pd.DataFrame({"query": [], "rows": [], "segment": []}).astype({"query": "int32", "rows": "int64"})
+            for _, kind, _, content in received(rows):
+                if kind is CutKind.TUPLES:
+                    from_ipc(content)
+            yield pd.DataFrame([], columns=ResultRow._fields)
 
         def close(self) -> None:
             pass
@@ -276,10 +276,11 @@ def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) ->
     progress = [p for p in query.recentProgress if p.numInputRows]
     steady = progress[1:]
     states = steady[-1].stateOperators if steady else []
+    tuples = sum(p.numInputRows for p in steady)
+    seconds = sum(p.durationMs["triggerExecution"] for p in steady) / 1000
     return {
         "runner": runner, "workload": workload, "files": files, "results": results(),
-        "tuples": sum(p.numInputRows for p in steady),
-        "seconds": sum(p.durationMs["triggerExecution"] for p in steady) / 1000,
+        "tuples": tuples, "seconds": seconds, "tuples_per_second": tuples / seconds if seconds else 0.0,
         "batches": [[p.numInputRows, p.durationMs["triggerExecution"]] for p in progress],
         "peak_bytes": peak[0],
         "state_rows": sum(s.numRowsTotal for s in states), "state_bytes": sum(s.memoryUsedBytes for s in states),
@@ -337,9 +338,9 @@ def show(measured: list[dict[str, Any]]) -> None:
             table.add_row(m["workload"], m["runner"], "failed")
             continue
         rounds.setdefault((m["workload"], m["runner"]), []).append(m)
-    rate = {key: median(m["tuples"] / m["seconds"] for m in own) for key, own in rounds.items() if own[0]["seconds"]}
+    rate = {key: median(m["tuples_per_second"] for m in own) for key, own in rounds.items()}
     for (workload, runner), own in rounds.items():
-        speed = rate.get((workload, runner), 0.0)
+        speed = rate[workload, runner]
         against = [rate.get((workload, other)) for other in others]
         ratios = [f"{speed / other:.2f}" if other else "" for other in against]
         peak = median(m["peak_bytes"] for m in own)

@@ -128,7 +128,7 @@ def run_cores(source: Path, work: Path, cores: int) -> dict[str, Any]:
     live, engines, peak = 0, 0, 0
     while not running.await_termination(1):
         peak = max(peak, throughput.tree_memory(os.getpid()))
-        home = live_root(running._run)  # noqa: SLF001
+        home = live_root(running._run_id)  # noqa: SLF001
         if home.exists():
             live = max(live, folder_bytes(home))
             engines = max(

@@ -11,40 +11,45 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
 from math import log
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.arena import HeapArena
-from dovetail.engine.needs import AliasNeeds
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.states import MATCH_BYTES, MEMBER_BYTES, StateStore
+from dovetail.engine.states import MATCH_BYTES, MEMBER_BYTES
+from dovetail.engine.window_store import WindowStore
+from dovetail.optimizer.joint import JointPlanning
+from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
 from dovetail.optimizer.units import UnitCosts
+from dovetail.plan.execution import ExecutionPlan
+from dovetail.plan.measurements import Measurements
 from dovetail.plan.names import window_name
-from dovetail.plan.nodes import QueryPlan
-from dovetail.query.expressions import Column
-from dovetail.query.model import TimeWindow
+from dovetail.plan.steps import JOINED
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 
 _COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.string())])
-_SQL = "SELECT a.v, b.v AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.k = b.k"
+_SQL = {
+    "pairs": "SELECT a.v, b.v AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.k = b.k",
+    "stored": "SELECT c.v FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.k = b.k AND a.v = c.v",
+}
+"""The second reads the matches of the first, which are stored for it."""
 _BATCH = 20_000
 _SIZES = (20_000, 1_000_000)
 """Tuples in the windows that are measured: they fit a processor's cache, and they do not."""
 _LONG = 3_600_000_000
 """Microseconds: all batches have the same times, and none is late."""
 _ROUNDS = 5
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -107,45 +112,30 @@ def calibrate(tuples: float = _SIZES[0], *, again: bool = False) -> UnitTimes:
 
 
 def units_for(
-    plans: Sequence[QueryPlan],
+    plan: ExecutionPlan,
     streams: Mapping[str, StreamSchema],
     copies: Mapping[str, tuple[str, float]] | None = None,
 ) -> UnitCosts:
-    """What tuples of some queries cost on this machine: their windows are laid out, and the bytes of a row counted.
+    """What tuples cost on this machine in a plan: its windows are laid out, and the bytes of a row counted.
 
     `copies` says of each window that has a scope what it is called without, and how often a tuple is kept.
     """
-    engine = ShardEngine()
-    for schema in streams.values():
-        engine.add_stream(schema)
-    for plan in plans:
-        engine.add_query(plan)
-    sizes = {
-        window_name(stream, settled=group is not engine.joined): window.store.bytes_per_row
-        for group in engine.groups
-        for stream, window in group.windows.items()
-    }
+    sizes = {}
+    for window in plan.windows:
+        store = WindowStore(HeapArena(), window.name, streams[window.stream])
+        store.extend(window.kept, window.ledgers, window.words)
+        sizes[window_name(window.stream, settled=window.group != JOINED)] = store.bytes_per_row
     sizes |= {window: sizes[plain] * count for window, (plain, count) in (copies or {}).items()}
-    outputs = sum(len(plan.query.outputs) for plan in plans) / max(len(plans), 1)
-    return calibrate(_tuples(plans, streams)).unit_costs(sizes, outputs)
+    consumers = [consumer for step in plan.steps for consumer in step.consumers]
+    outputs = sum(len(consumer.outputs) for consumer in consumers) / max(len(consumers), 1)
+    tuples = [(streams[window.stream].rate or 1.0) * window.longest / 1e6 for window in plan.windows]
+    return calibrate(sum(tuples) / max(len(tuples), 1)).unit_costs(sizes, outputs)
 
 
-def units_of(metrics: Mapping[str, Any] | None) -> UnitTimes | None:
-    """Unit costs for windows of the size that metrics tell; None without any."""
-    if not metrics:
-        return None
-    windows = metrics["nodes"]["windows"].values()
-    return calibrate(sum(window["tuples"] for window in windows) / max(len(windows), 1))
-
-
-def _tuples(plans: Sequence[QueryPlan], streams: Mapping[str, StreamSchema]) -> float:
-    """How many tuples the windows of some queries hold on average."""
-    spans: dict[str, float] = {}
-    for plan in plans:
-        for ref in plan.query.refs:
-            micros = ref.window.micros if isinstance(ref.window, TimeWindow) else 0
-            spans[ref.stream] = max(spans.get(ref.stream, 0.0), micros / 1e6)
-    return sum((streams[stream].rate or 1.0) * span for stream, span in spans.items()) / max(len(spans), 1)
+def units_of(measured: Measurements) -> UnitTimes:
+    """Unit costs for windows of the size that was `measured`."""
+    windows = measured.nodes.windows.values()
+    return calibrate(sum(window.tuples or 0 for window in windows) / max(len(windows), 1))
 
 
 @cache
@@ -207,27 +197,17 @@ class _Bench:
     """An engine whose matches are delivered and stored; the window of one stream is full, the other's tuples probe it."""
 
     def __init__(self, tuples: int, keys: int) -> None:
-        streams = {name: StreamSchema(name, _COLUMNS, "ts", lateness=_LONG) for name in "ab"}
-        self._engine = ShardEngine(Config(adaptive=False))
+        streams = {name: StreamSchema(name, _COLUMNS, "ts", lateness=_LONG) for name in "abc"}
+        config = Config(adaptive=False, strategy="bjtree")
+        self._engine = ShardEngine(config)
         for stream in streams.values():
             self._engine.add_stream(stream)
-        self._engine.add_query(plan_query(parse_query("q", _SQL, streams), streams, self._engine.config))
-        (self._run,) = self._engine.joined.runs.values()
+        plans = {name: plan_query(parse_query(name, sql, streams), streams, config) for name, sql in _SQL.items()}
+        together = JointPlanning(plans, config).plan()
+        self._engine.adopt(ExecutionPlan.of(Lowering(streams, config).steps(together, plans)))
+        self._run = self._engine.run_of("pairs")
         self._keys, self._seed = keys, 0
         self._engine.push({"b": self._table(tuples)})
-        self._store_matches()
-
-    def _store_matches(self) -> None:
-        """Put the matches into a store with one index, as a join that is stored does."""
-        joined, run, spans = self._engine.joined, self._run, tuple(self._run.windows.items())
-        windows = {source: tuples.store for source, tuples in run.tuples.items()}
-        state = run.state = joined.states["state"] = StateStore(HeapArena(), "state", spans, windows)
-        needs = AliasNeeds()
-        needs.add_part(Column("", "[a].k", pa.int64()))
-        needs.indexes |= needs.codes
-        usages = {alias: window.usages["q", alias] for alias, window in joined.windows.items()}
-        state.add_reader("q", spans, needs, {"[a].k": Column("a", "k", pa.int64())}, usages, None)
-        run.step = replace(run.step, state="state")
 
     def _table(self, rows: int) -> pa.Table:
         self._seed += 1
@@ -241,14 +221,14 @@ class _Bench:
         return _Round(*(after - earlier for after, earlier in zip(self._counted(), before, strict=True)))
 
     def _counted(self) -> tuple[float, ...]:
-        runner, collector, state = self._run.runners["a"], self._run.collectors["q"], self._run.state
-        assert state is not None  # noqa: S101 - it was made
-        inserting = self._engine.joined.windows["a"].store.seconds
-        return inserting, runner.seconds[1], collector.seconds, state.seconds, collector.results
+        (state,) = self._engine.joined.states.values()
+        collector, windows = self._run.collectors["pairs"], self._engine.joined.windows
+        probing = self._run.runners["a"].seconds[1]
+        return windows["a"].seconds, probing, collector.seconds, state.seconds, collector.results
 
     def expire(self) -> float:
         """Seconds to forget the whole window."""
-        store = self._engine.joined.windows["b"].store
+        store = self._engine.joined.windows["b"]
         began = time.perf_counter()
         store.expire_before(1 << 60)
         return time.perf_counter() - began

@@ -8,6 +8,7 @@ keeps its position as data.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ContextDecorator
 
 
 def listed(names: Iterable[object]) -> str:
@@ -58,6 +59,21 @@ class BudgetError(PlanError):
 
 class StateError(DovetailError, RuntimeError):
     """Stored state is missing, damaged, or of another layout or version."""
+
+
+class reading(ContextDecorator):  # noqa: N801 - reads as a verb: `with reading("the snapshot")`
+    """Whatever goes wrong inside, short of an interrupt, means that `what` is damaged or was never written by us."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StateError):
+            message = f"{self._what} does not hold together: {type(error).__name__}: {error}"
+            raise StateError(message, "take it again, or use an earlier one") from error
 
 
 class DovetailWarning(UserWarning):

@@ -11,43 +11,32 @@ from __future__ import annotations
 
 import time as clock
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from functools import reduce, wraps
-from math import isinf
+from functools import wraps
 from threading import get_ident
 from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from dovetail.calibrate import units_for, units_of
+from dovetail.calibrate import units_of
 from dovetail.config import Budget, Config
+from dovetail.engine.measuring import measure
 from dovetail.engine.progress import LATEST, Observed
-from dovetail.engine.shapes import reading
-from dovetail.engine.shard import NO_WAY_BACK, Mark, ShardEngine
-from dovetail.engine.snapshot import StoredShard, read_snapshot, take_snapshot, write_snapshot
+from dovetail.engine.shard import ShardEngine
+from dovetail.engine.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
-from dovetail.errors import BudgetError, ConfigError, DovetailError, DovetailWarning, StateError, listed
-from dovetail.optimizer.hints import hints_for, parse_hint
-from dovetail.optimizer.joint import JointPlan, Together
-from dovetail.optimizer.multiquery import limits_of
-from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError, listed, reading
 from dovetail.optimizer.replan import Replanner
-from dovetail.plan.explain import Explanation, explain
-from dovetail.plan.global_part import part_of
-from dovetail.plan.global_plan import Load
-from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.steps import JoinStep
-from dovetail.query.catalog import Catalog, check_name
+from dovetail.plan.execution import ExecutionPlan
+from dovetail.plan.explain import explain
+from dovetail.plan.explain_global import Explanation
+from dovetail.query.catalog import check_name
 from dovetail.query.losses import Losses
-from dovetail.query.sql import parse_query
+from dovetail.registry import Orders, Registry
 from dovetail.schema import StreamSchema
 
-Orders = Mapping[str, Sequence[str]]
-SMALLEST = 1e-9
-"""What is left of a budget that is used up."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT = 0.001
 """Seconds between two looks at whether the session is free."""
@@ -124,68 +113,56 @@ class LocalSession:
         self._user: int | None = None
         """The thread whose turn it is."""
         self._losses = Losses()
-        self._budget = budget
-        self._config = config or Config()
-        self._catalog = Catalog()
-        self._hints: dict[frozenset[str], float] = {}
-        self._choices: dict[str, PlanChoices] = {}
-        self._plans: dict[str, QueryPlan] = {}
-        """Each query's own plan, as it was registered."""
-        self._joint: JointPlan | None = None
-        """The plan of the queries that were there when the first batch came; None until then."""
-        self._alone: dict[str, Load] = {}
-        """Queries that were added later, and what they are expected to take of a budget."""
-        self._make_engine()
+        self._registry = Registry(config or Config(), budget)
+        self._engine = self._new_engine()
 
-    def _make_engine(self) -> None:
-        self._inputs: dict[str, StreamSchema] = dict(self._catalog.streams)
-        """Streams, and stored sub-joins as streams."""
-        self._asked: dict[str, PlanChoices] = {}
-        """What is known of each join."""
-        self._replan = Replanner(self._inputs, self._config, self._asked)
-        self._engine = ShardEngine(self._config, replan=self._replan)
-        self._engine.notice = self._notice
-        for schema in self._catalog.streams.values():
-            self._engine.add_stream(schema)
+    def _new_engine(self) -> ShardEngine:
+        engine = ShardEngine(self._registry.config, replan=Replanner(self._registry.config))
+        engine.notice = self._notice
+        for schema in self._registry.streams.values():
+            engine.add_stream(schema)
+        return engine
 
-    def _together(self, *names: str) -> Together:
-        """All queries, or some of them, to be planned."""
-        queries, streams = self._catalog.queries, self._catalog.streams
-        chosen = {name: queries[name] for name in names or queries}
-        units = units_for([self._plans[name] for name in chosen], streams) if self._budget is not None else None
-        return Together(chosen, streams, self._config, self._choices, self._budget, units, plans=self._plans)
+    @property
+    def _is_running(self) -> bool:
+        """Whether a batch has come: until then streams and queries are being declared, and nothing is planned."""
+        return self._engine.batches > 0
 
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
-        if self._joint is None and self._catalog.queries and not self._engine.batches:
-            joint = self._together().plan()
-            self._engine.unfinished = NO_WAY_BACK
-            self._know(joint)
-            self._engine.add_steps(joint.run.steps)
-            self._engine.unfinished = None
+        if not self._is_running and not self._registry.cohorts:
+            self._registry.begin()
+            self._adopt()
 
-    def _know(self, joint: JointPlan) -> None:
-        self._joint = joint
-        self._inputs.update(joint.run.states)
-        self._asked.update(joint.run.choices)
+    def _adopt(self) -> None:
+        """Let the engine go on with the queries that are registered now, in the orders that it has come to."""
+        plan = ExecutionPlan.of(self._registry.steps, self._engine.plan)
+        self._engine.adopt(plan.in_orders_of(self._engine.plan))
 
     def _make_whole(self) -> None:
         """After a call that was interrupted or ran out of memory: go back to before it, or refuse to go on."""
         mark = self._engine.unfinished
         if mark is None:
             return
-        if not self._engine.batches:  # no batch has been joined: all that there is has been declared
-            self._wait()
-            return
         if not self._engine.go_back(mark):
             raise StateError(
                 "an earlier call was interrupted, or ran out of memory, while this session's windows were being changed",
                 "go on from a snapshot: dt.LocalSession.restore(blob), then push again what came after it",
             )
-        whole = self._resumed(take_snapshot(self._engine, self._extra()))
-        kept = {"_user": self._user, "_losses": self._losses}
-        vars(self).update({**vars(whole), **kept})
-        self._engine.notice = self._notice
+        self._registry.mend(self._engine.streams, self._engine.plan.answers if self._is_running else None)
+        self._engine.unfinished = None
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Announce a change of what is declared, and take that back if it is refused."""
+        self._engine.unfinished = self._engine.mark()
+        try:
+            yield
+        except DovetailError:  # which comes before the engine has changed
+            if self._is_running:
+                self._registry.keep(self._engine.plan.answers)
+            self._engine.unfinished = None
+            raise
 
     def _notice(self, schema: StreamSchema, seen: Observed) -> None:
         """Say once of a stream that tuples are lost. Nothing has changed yet: where warnings are errors, the batch can come again."""
@@ -234,25 +211,11 @@ class LocalSession:
                 _schema_hint(schema),
             )
         check_name("stream", name)
-        with self._declaring(self._engine.mark()):
-            declared = self._catalog.declare_stream(
+        with self._changing():
+            declared = self._registry.catalog.declare_stream(
                 name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
             )
-        if self._engine.batches:
             self._engine.add_stream(declared)
-            self._inputs[name] = declared
-        else:
-            self._wait()
-
-    def _wait(self) -> None:
-        """Back to where queries wait for the first batch."""
-        if self._joint is not None:
-            self._joint = None
-            self._make_engine()
-        for name, schema in self._catalog.streams.items():
-            if name not in self._inputs:
-                self._inputs[name] = schema
-                self._engine.add_stream(schema)
 
     @_in_turn
     def query(self, name: str, sql: str, probe_orders: Orders | None = None) -> None:
@@ -269,88 +232,23 @@ class LocalSession:
         probe_orders
             Forces the order in which the new tuples of an alias meet the other windows, e.g. `{"a": ("c", "b")}`.
         """
-        check_name("query", name)
-        query = parse_query(name, sql, self._catalog.streams)
-        self._catalog.check_new_query(name)
-        for text in query.warnings:
+        plan = self._registry.bind(name, sql, probe_orders)
+        for text in plan.query.warnings:
             warnings.warn(text, DovetailWarning, stacklevel=3)
-        choices = PlanChoices(hints_for(self._hints, query.aliases), probe_orders)
-        plan = plan_query(query, self._catalog.streams, self._config, choices)
-        if self._engine.batches:
-            self._add_alone(plan, choices)
-        self._catalog.add_query(query)
-        self._choices[name], self._plans[name] = choices, plan
-        if not self._engine.batches:
-            self._wait()
-            self._check_plan(name)
-
-    def _check_plan(self, newest: str) -> None:
-        """Refuse a query that cannot be planned, or does not fit, with those before it."""
-        try:
-            if self._budget is not None or self._config.strategy == "exact":
-                self._together().check()
+        with self._changing():
+            if self._is_running:
+                self._registry.join_in(plan, probe_orders, self._engine.batches)
+                self._adopt()
             else:
-                self._together(newest).check()
-        except BaseException:
-            self._drop(newest)
-            raise
-
-    def _add_alone(self, plan: QueryPlan, choices: PlanChoices) -> None:
-        name = plan.query.name
-        if any(name in group.runs for group in self._engine.groups):
-            raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
-        load = Load()
-        if self._budget is not None:
-            streams, config = self._catalog.streams, replace(self._config, strategy="mjoin")
-            alone = Together(
-                {name: plan.query},
-                streams,
-                config,
-                {name: choices},
-                self._left(self._budget),
-                units_for([plan], streams),
-            )
-            try:
-                load = alone.plan().plan.load
-            except BudgetError as error:
-                raise BudgetError(f"running queries leave too little of the budget: {error}") from None
-        self._engine.unfinished = self._engine.mark()
-        self._engine.add_query(plan)
-        self._alone[name], self._asked[name] = load, choices
-
-    def _left(self, budget: Budget) -> Budget:
-        """What running queries leave of the budget."""
-        together = [name for name in self._catalog.queries if name not in self._alone]
-        used = self._joint.load(together) if self._joint is not None else Load()
-        used = reduce(Load.plus, self._alone.values(), used)
-        limits = limits_of(budget)
-        cpu, memory = max(limits.cpu - used.cpu, SMALLEST), max(limits.memory - used.memory, SMALLEST)
-        return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)
+                self._registry.declare(plan, probe_orders)
 
     @_in_turn
     def drop_query(self, name: str) -> None:
         """Stop a query and free what only it needed."""
-        self._drop(name)
-
-    @contextmanager
-    def _declaring(self, mark: Mark) -> Iterator[None]:
-        """Announce a change of what is declared, and take that back if it is refused."""
-        self._engine.unfinished = mark
-        try:
-            yield
-        except DovetailError:
-            self._engine.unfinished = None
-            raise
-
-    def _drop(self, name: str) -> None:
-        with self._declaring(NO_WAY_BACK):
-            self._catalog.drop_query(name)
-        del self._choices[name], self._plans[name]
-        if self._engine.batches:
-            self._engine.drop_query(name)
-            self._alone.pop(name, None)
-        else:
-            self._wait()
+        with self._changing():
+            self._registry.drop(name)
+            if self._is_running:
+                self._adopt()
 
     @_in_turn
     def selectivity(self, condition: str, value: float) -> None:
@@ -358,7 +256,7 @@ class LocalSession:
 
         It holds for queries registered afterwards that join those aliases.
         """
-        self._hints.update(parse_hint(condition, value))
+        self._registry.selectivity(condition, value)
 
     # -- data ---------------------------------------------------------------------------------------------------------------
 
@@ -379,8 +277,8 @@ class LocalSession:
         """
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
-        if batch and not self._catalog.queries:
-            when = "when all queries had been dropped" if self._engine.batches else "before any query was registered"
+        if batch and not self._registry.queries:
+            when = "when all queries had been dropped" if self._is_running else "before any query was registered"
             warnings.warn(
                 f"push got tuples {when}: they are counted and gone, and no query will see them\nHint: call query() first",
                 DovetailWarning,
@@ -401,9 +299,9 @@ class LocalSession:
         """
         if not isinstance(times, Mapping):
             raise ConfigError(f"advance got a {type(times).__name__}; expected {{stream name: time}}")
-        unknown = [stream for stream in times if stream not in self._catalog.streams]
+        unknown = [stream for stream in times if stream not in self._registry.streams]
         if unknown:
-            raise ConfigError(f"advance names {listed(unknown)}; declared streams: {listed(self._catalog.streams)}")
+            raise ConfigError(f"advance names {listed(unknown)}; declared streams: {listed(self._registry.streams)}")
         micros = {}
         for stream, time in times.items():
             if not isinstance(time, int | datetime) or isinstance(time, bool):
@@ -425,14 +323,19 @@ class LocalSession:
         Once tuples have been pushed it also shows what was measured, rows and microseconds per new tuple, beside what the plan's
         estimates and this machine's unit costs say.
         """
-        self._begin()
-        plan = None
-        if self._joint is not None and (self._budget or not self._joint.is_plain):
-            plan = part_of(self._joint.plan, (name for name in self._catalog.queries if name not in self._alone))
-        measured = self._engine.metrics() if self._engine.batches else None
-        steps = [run.step for group in self._engine.groups for run in group.runs.values()]
-        units = units_of(measured)
-        return explain(self._catalog, steps, self._config, form, measured=measured, units=units, plan=plan)
+        registry, measured = self._registry, measure(self._engine) if self._is_running else None
+        cohorts = registry.drafted()
+        shown = [cohort.plan for cohort in cohorts if cohort.since == 0 and (registry.budget or not cohort.is_plain)]
+        steps = [run.step for run in self._engine.runs] or [step for cohort in cohorts for step in cohort.steps]
+        return explain(
+            registry.catalog,
+            steps,
+            registry.config,
+            form,
+            measured=measured,
+            units=units_of(measured) if measured is not None else None,
+            plan=shown[0] if shown else None,
+        )
 
     @_in_turn
     def metrics(self) -> dict[str, dict[str, dict[str, object]]]:
@@ -440,26 +343,14 @@ class LocalSession:
 
         Of a stream, `lateness_needed` is the lateness, in seconds, that would have kept every tuple.
         """
-        self._begin()
-        return self._engine.metrics()
+        return measure(self._engine).to_json()
 
     # -- state --------------------------------------------------------------------------------------------------------------
 
     @_in_turn
     def snapshot(self) -> bytes:
         """Everything needed to go on elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
-        self._begin()
-        return write_snapshot(self._engine, self._extra())
-
-    def _extra(self) -> dict[str, object]:
-        """What a snapshot holds beside the engine's state."""
-        return {
-            "hints": [[sorted(pair), value] for pair, value in self._hints.items()],
-            "choices": {name: choice.to_json() for name, choice in self._choices.items()},
-            "budget": None if self._budget is None else asdict(self._budget),
-            "joint": None if self._joint is None else self._joint.to_json(),
-            "alone": self._alone,
-        }
+        return write_snapshot(self._engine, self._registry.to_json())
 
     @classmethod
     @reading("the snapshot")
@@ -468,32 +359,12 @@ class LocalSession:
 
         Their digest finds accidents and is no signature: who wrote them is for you to know.
         """
-        return cls._resumed(read_snapshot(blob))
-
-    @classmethod
-    def _resumed(cls, stored: StoredShard) -> LocalSession:
-        extra = stored.extra
-        session = cls(None if extra["budget"] is None else Budget(**extra["budget"]), stored.config)
-        session._hints = {frozenset(pair): value for pair, value in extra["hints"]}
-        known = dict(stored.queries)  # adding one more may have come to nothing
-        session._alone = {name: Load(*load) for name, load in extra["alone"].items() if name in known}
-        for schema in stored.streams:
-            session._catalog.add_stream(schema)
-        session._make_engine()
-        streams, steps = session._catalog.streams, {}
-        for name, sql in stored.queries:
-            query = parse_query(name, sql, streams)
-            session._catalog.add_query(query)
-            choices = session._choices[name] = PlanChoices.from_json(extra["choices"][name])
-            session._plans[name] = plan_query(query, streams, stored.config, choices)
-        if extra["joint"] is not None:
-            joint = JointPlan.from_json(extra["joint"], streams, stored.config)
-            session._know(joint)
-            steps = {step.name: step for step in joint.run.steps}
-        for name in session._alone:
-            session._asked[name] = session._choices[name]
-            steps[name] = JoinStep.single(session._plans[name])
-        stored.fill(session._engine, steps)
+        stored = read_snapshot(blob)
+        session, content = cls(), stored.content
+        streams = [stream["schema"] for stream in content["streams"]]
+        session._registry = Registry.from_json(content["extra"], content["config"], streams)
+        session._engine = session._new_engine()
+        stored.fill(session._engine, ExecutionPlan.of(session._registry.steps))
         return session
 
 

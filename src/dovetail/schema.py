@@ -8,10 +8,7 @@ do it, except that a string is never silently turned into a number or a date.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -22,6 +19,7 @@ MICROSECOND = pa.duration("us")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 LARGEST_DECIMAL = 38
+_EXACT_DECIMAL_DIGITS = 18
 
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
 _SQL_NAMES = {
@@ -60,15 +58,6 @@ class StreamSchema:
     """Microseconds of standing still after which the stream no longer holds the others' state."""
     max_ahead: int | None = None
     """Microseconds ahead of the clock beyond which a tuple is set aside."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything about the stream, for snapshots and workers."""
-        return asdict(self) | {"columns": base64.b64encode(self.columns.serialize()).decode()}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> StreamSchema:
-        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["columns"])))
-        return cls(**{**stored, "columns": columns})
 
     def __post_init__(self) -> None:
         if self.rate is not None and not (is_number(self.rate) and self.rate > 0):
@@ -169,6 +158,13 @@ def sql_type(stored: pa.DataType) -> pa.DataType | None:
     if types.is_decimal(stored):
         return pa.decimal128(stored.precision, stored.scale) if stored.precision <= LARGEST_DECIMAL else None
     return stored if stored in _SQL_NAMES else None
+
+
+def is_exact(dtype: pa.DataType) -> bool:
+    """Whether a value of a SQL type fits a 64-bit code, so that equal codes mean equal values."""
+    if pa.types.is_decimal(dtype):
+        return bool(dtype.precision <= _EXACT_DECIMAL_DIGITS)
+    return not (pa.types.is_string(dtype) or pa.types.is_binary(dtype))
 
 
 def type_name(dtype: pa.DataType) -> str:

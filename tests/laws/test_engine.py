@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
-from cases import configs, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from session_and_oracle import configs, run
 
 import dovetail as dt
 from dovetail.testing import Scenario, assert_same_rows, random_scenario, scenarios

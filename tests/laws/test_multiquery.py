@@ -60,7 +60,7 @@ def test_the_thesis_method_leaves_more_than_a_tenth() -> None:
     assert sum(gaps) / len(gaps) > 0.1
 
 
-@given(seeds, st.sampled_from(STRATEGIES), st.booleans())
+@given(seeds, st.sampled_from(tuple(STRATEGIES)), st.booleans())
 @example(
     710, "shared", True
 )  # base windows have to be as long as the states above them, also before a query asks for it
@@ -108,7 +108,7 @@ def renamed(queries: Mapping[str, dt.JoinGraph], names: Mapping[str, str]) -> di
     }
 
 
-@given(seeds, st.sampled_from(STRATEGIES))
+@given(seeds, st.sampled_from(tuple(STRATEGIES)))
 def test_names_of_streams_do_not_matter(seed: int, strategy: str) -> None:
     case = random_case(seed)
     streams = sorted({name for graph in case.queries.values() for name in graph.rates})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,18 +15,21 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_plans import overlapping, random_plan
 
 import dovetail as dt
 from dovetail.engine import columns, rows, window_store
 from dovetail.engine.arena import Arena, MappedArena
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import attach, manifest, read_snapshot, write_snapshot
-from dovetail.optimizer.multiquery.steps import RunnablePlan, runnable
+from dovetail.engine.snapshot import attach, left_in_arena, read_snapshot, write_snapshot
+from dovetail.optimizer.lowering import Lowering
+from dovetail.optimizer.planner import plan_query
 from dovetail.optimizer.replan import Replanner
+from dovetail.plan.execution import ExecutionPlan
+from dovetail.plan.global_part import part_of
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
-from plans import overlapping, random_plan
 
 SEEDS = st.integers(0, 2**32 - 1)
 TINY = ((rows, "SMALLEST_CAPACITY", 8), (columns, "_MOST_CHUNKS", 2), (columns, "_SMALLEST_HEAP", 8))
@@ -49,18 +52,23 @@ class Case:
         )
         self.pushed: list[dict[str, pa.Table]] = []
         self.plan = random_plan(self.rng, self.queries, catalog)
-        self.runnable: RunnablePlan = runnable(self.plan, self.queries, catalog, self.config, {})
+        self.plans = {name: plan_query(query, catalog, self.config) for name, query in self.queries.items()}
+
+    def lowered(self, left: Collection[str] = (), before: ExecutionPlan | None = None) -> ExecutionPlan:
+        """What is run, or what is left of it for some queries."""
+        plan = part_of(self.plan, left or self.queries)
+        assert plan is not None
+        return ExecutionPlan.of(Lowering(self.scenario.catalog, self.config).steps(plan, self.plans), before)
 
     def empty(self, arena: Arena | None = None) -> ShardEngine:
-        known = {**self.scenario.catalog, **self.runnable.states}
-        engine = ShardEngine(self.config, arena, replan=Replanner(known, self.config, self.runnable.choices))
+        engine = ShardEngine(self.config, arena, replan=Replanner(self.config))
         for stream in self.scenario.streams:
             engine.add_stream(stream)
         return engine
 
     def start(self, arena: Arena | None = None) -> ShardEngine:
         engine = self.empty(arena)
-        engine.add_steps(self.runnable.steps)
+        engine.adopt(self.lowered())
         return engine
 
     def oracle(self) -> Oracle:
@@ -82,16 +90,15 @@ class Case:
 def snapshot(case: Case, engine: ShardEngine, _: Path) -> ShardEngine:
     stored = read_snapshot(write_snapshot(engine, {}))
     other = case.empty()
-    stored.fill(other, {step.name: step for step in case.runnable.steps})
+    stored.fill(other, case.lowered(engine.plan.answers))
     return other
 
 
 def hand_over(case: Case, engine: ShardEngine, directory: Path) -> ShardEngine:
     """To another process that opens the same arrays."""
-    stored = json.loads(json.dumps(manifest(engine)))
-    running = {name for group in engine.groups for name in group.runs}
-    steps = {step.name: step for step in case.runnable.steps if step.name in running}
-    return attach(MappedArena(directory), stored, steps, replan=engine.replan)
+    stored = json.loads(json.dumps(left_in_arena(engine)))
+    plan = case.lowered(engine.plan.answers, engine.plan)
+    return attach(MappedArena(directory), stored, plan, replan=engine.replan)
 
 
 def replay(case: Case, engine: ShardEngine, _: Path) -> ShardEngine:
@@ -105,7 +112,7 @@ def replay(case: Case, engine: ShardEngine, _: Path) -> ShardEngine:
             table = pa.concat_tables(pushed)
             times = table["ts"].cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
             held[stream.name] = table.filter(pc.greater_equal(times, oldest))
-    other.load(held, {stream.name: engine.progress[stream.name].to_json() for stream in case.scenario.streams})
+    other.load([(0, held)], {stream.name: engine.progress[stream.name].to_json() for stream in case.scenario.streams})
     return other
 
 
@@ -153,17 +160,16 @@ def test_a_dropped_query_takes_along_what_only_it_needed(seed: int, tiny: bool, 
                 found[name].append(table)
             if len(left) > 1:
                 name = left.pop(case.rng.randrange(len(left)))
-                engine.drop_query(name)
+                engine.adopt(case.lowered(left, engine.plan).in_orders_of(engine.plan))
             if restart is not None:
                 engine = restart(case, engine, directory)
         needed = {node.id for name in left for node in case.plan.below(name)}
-        steps = zip(case.plan.joins, case.runnable.steps, strict=True)
-        assert set(engine.joined.runs) == {step.name for join, step in steps if join.id in needed}
+        assert len(engine.joined.runs) == sum(join.id in needed for join in case.plan.joins)
         read = {each.node for join in case.plan.joins if join.id in needed for each in join.inputs}
         assert set(engine.joined.states) == {state.id for state in case.plan.states if state.id in read}
         refs = [ref for name in left for ref in case.queries[name].refs]
         assert set(engine.joined.windows) == {ref.stream for ref in refs}
-        for stream, window in engine.joined.windows.items():
+        for stream, window in engine.joined.plans.items():
             assert window.longest == max(
                 ref.window.micros for ref in refs if ref.stream == stream and isinstance(ref.window, TimeWindow)
             )

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cases import Pair, configs
 from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from session_and_oracle import Pair, configs
 
 import dovetail as dt
 from dovetail.engine import columns, rows, window_store

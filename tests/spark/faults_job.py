@@ -54,7 +54,7 @@ def run(folder: Path, master: str = "", checkpoint: str = "checkpoint") -> None:
     sinks = {name: dt.sinks.parquet(str(folder / "out" / name)) for name in QUERIES}
     running = declare(spark, folder).start(sinks, folder / checkpoint, {"availableNow": True})
     with (folder / "runs").open("a", encoding="utf-8") as file:
-        file.write(f"{running._run}\n")
+        file.write(f"{running._run_id}\n")
     running.await_termination()
     spark.stop()
 

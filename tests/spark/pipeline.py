@@ -13,15 +13,17 @@ import pandas as pd
 import pyarrow as pa
 
 from dovetail.config import Config
-from dovetail.optimizer.planner import PlanChoices
+from dovetail.optimizer.planner import plan_query
+from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.spark.cut import from_ipc
+from dovetail.spark.callbacks import cutter
+from dovetail.spark.contract import digest
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import LiveShard
 from dovetail.spark.log import MANIFEST, Log
-from dovetail.spark.output import Output
-from dovetail.spark.processor import Worker, read_rows
-from dovetail.spark.stages import CLOCK, cutter
+from dovetail.spark.output import ShardOutput
+from dovetail.spark.processor import ShardInput, Worker
+from dovetail.spark.wire import CLOCK, ResultRow, from_ipc
 
 
 class Segments:
@@ -48,8 +50,9 @@ class Segments:
 def layout_of(
     streams: tuple[StreamSchema, ...], sql: Mapping[str, str], shards: int, config: Config | None = None
 ) -> Layout:
-    choices = tuple((name, json.dumps(PlanChoices().to_json())) for name in sql)
-    return Layout(streams, tuple(sql.items()), choices, config or Config(), shards)
+    catalog, config = {stream.name: stream for stream in streams}, config or Config()
+    queries = [parse_query(name, text, catalog) for name, text in sql.items()]
+    return Layout(streams, tuple(plan_query(query, catalog, config) for query in queries), config, shards)
 
 
 class Pipeline:
@@ -57,10 +60,11 @@ class Pipeline:
 
     def __init__(self, layout: Layout, live: Path, rng: random.Random) -> None:
         self.layout = layout
-        self.text = layout.to_json()
+        self.plan = layout.for_workers(digest(layout))
+        self.text = self.plan.to_json()
         self.live = live
         self.rng = rng
-        self.states = {shard: Segments() for shard in range(layout.total)}
+        self.states = {shard: Segments() for shard in range(layout.placement.total)}
         self.rebuilt = self.calls = 0
         self.metrics: dict[int, Any] = {}
 
@@ -80,8 +84,8 @@ class Pipeline:
             rows_, self.metrics[int(shard)] = self._attempt(int(shard), frames, commit=True)
             self.rebuilt += self.metrics[int(shard)]["rebuilt"]
             self.calls += 1
-            for query, _, segment in rows_:
-                results[names[query]].append(from_ipc(segment))
+            for row in rows_:
+                results[names[row.query]].append(from_ipc(row.content))
         return results
 
     def _cut(self, tables: Mapping[str, pa.Table], tasks: int) -> pd.DataFrame:
@@ -90,7 +94,7 @@ class Pipeline:
             if stream.name not in tables:
                 continue
             table = tables[stream.name]
-            cut = cutter(self.text, number, list(range(self.layout.total)))
+            cut = cutter(self.text, number, list(range(self.layout.placement.total)))
             for task in range(tasks):
                 first, stop = (number_ * table.num_rows // tasks for number_ in (task, task + 1))
                 batches = table.slice(first, stop - first).combine_chunks().to_batches(max_chunksize=7)
@@ -98,14 +102,16 @@ class Pipeline:
                     frame = batch.to_pandas()
                     frame["order"] = f"{number}/{task}/{order}"
                     parts.append(frame)
-        columns = ["shard", "stream", "firsts", "segment", "report", "order"]
+        columns = ["shard", "stream", "kind", "firsts", "content", "order"]
         return pd.concat(parts) if parts else pd.DataFrame(columns=columns)
 
-    def _attempt(self, shard: int, frames: list[pd.DataFrame], *, commit: bool) -> tuple[list[Any], dict[str, Any]]:
+    def _attempt(
+        self, shard: int, frames: list[pd.DataFrame], *, commit: bool
+    ) -> tuple[list[ResultRow], dict[str, Any]]:
         trial = copy.deepcopy(self.states[shard])
-        worker = Worker(self.layout, shard, Log(trial, self.layout.digest), LiveShard(self.live, shard))
-        with Output([name for name, _ in self.layout.queries], {}, shard) as output:
-            metrics = worker.run(read_rows(iter(frames)), output.add)
+        worker = Worker(self.plan, shard, Log(trial, self.plan.digest), LiveShard(self.live, shard))
+        with ShardOutput(self.plan.queries, {}, shard) as output:
+            metrics = worker.join(ShardInput.read(frames), output.add)
         if commit:
             worker.log.save()
             self.states[shard] = trial

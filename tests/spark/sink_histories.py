@@ -26,15 +26,14 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pipeline import layout_of
 
-from dovetail.config import Config
 from dovetail.errors import DovetailError
-from dovetail.optimizer.planner import PlanChoices
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.layout import Layout
+from dovetail.spark.contract import frozen_json
+from dovetail.spark.directories import Directory
 from dovetail.spark.owners import OWNER, Use
-from dovetail.spark.places import Place
 from dovetail.spark.running import claim_sinks
 from dovetail.spark.sinks import ParquetSink, Sink
 from dovetail.spark.staging import Staging
@@ -46,28 +45,21 @@ SCHEMA = pa.schema([("v", pa.int64())])
 DONE, REFUSED, OVERTAKEN = 0, 3, 4
 _COLUMNS = pa.schema([("ts", TIMESTAMP), ("x", pa.int64())])
 _SQL = "SELECT a.x FROM a [RANGE 1 s], b [RANGE 1 s] WHERE a.x = b.x"
-_CHOICES = json.dumps(PlanChoices().to_json())
-LAYOUT = Layout(
-    tuple(StreamSchema(name, _COLUMNS, "ts") for name in "ab"),
-    tuple((name, _SQL) for name in QUERIES),
-    tuple((name, _CHOICES) for name in QUERIES),
-    Config(),
-    SHARDS,
-)
+LAYOUT = layout_of(tuple(StreamSchema(name, _COLUMNS, "ts") for name in "ab"), dict.fromkeys(QUERIES, _SQL), SHARDS)
 
 
-def here(path: Path) -> Place:
-    return Place(f"file:{path}", path.resolve())
+def here(path: Path) -> Directory:
+    return Directory(f"file:{path}", path.resolve())
 
 
 class HereSink(ParquetSink):
     """A Parquet sink on this disk, without a JVM to ask where that is."""
 
-    def place(self, use: Use) -> Place:  # noqa: ARG002
+    def directory(self, use: Use) -> Directory:  # noqa: ARG002
         return here(Path(self.path))
 
-    def staging(self, use: Use, run: str) -> Staging | None:  # noqa: ARG002
-        return Staging(self.path, run)
+    def staging(self, use: Use, run_id: str) -> Staging | None:  # noqa: ARG002
+        return Staging(self.path, run_id)
 
 
 def results(query: str, number: int) -> list[int]:
@@ -317,7 +309,7 @@ def seen(sink: Path) -> dict[int, list[int]]:
 def main(folder: Path, seeds: range) -> None:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    LAYOUT.frozen_json()  # parsed here, not in every driver
+    frozen_json(LAYOUT)  # parsed here, not in every driver
     total = Tally()
     for seed in seeds:
         try:

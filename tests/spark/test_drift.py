@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from test_session import Source
 
 import dovetail as dt
+from dovetail.optimizer.replan import Replanner
 from dovetail.testing import assert_same_rows
 from dovetail.workloads import drift
 
@@ -33,8 +35,10 @@ def told(batches: list[dict[str, pa.Table]], *, adaptive: bool) -> tuple[list[pa
     found = []
     for number, push in enumerate(batches):
         if adaptive and number == len(batches) // 2:
-            run = session._engine.run_of("q")
-            session._engine.group_of("q").change_plan(session._replan.with_orders(run.plan, drift.ORDERS_AFTER))
+            engine = session._engine
+            step = engine.run_of("q").step
+            plan = Replanner(engine.config).with_orders(step.plan, drift.ORDERS_AFTER)
+            engine.adopt(engine.plan.with_steps([replace(step, plan=plan)]))
         found.append(session.push(push)["q"])
     return found, drift.work(session.metrics()["queries"]["q"])
 

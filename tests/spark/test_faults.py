@@ -548,7 +548,7 @@ class Failing:
 def test_a_failed_query_leaves_nothing_in_shared_memory() -> None:
     run = f"test-{uuid.uuid4().hex}"
     LiveShard(live_root(run), 0).new()
-    running = RunningSession(cast("dt.Session", None), layout_of(tuple(STREAMS.values()), QUERIES, 1), {}, run)
+    running = RunningSession(cast("Any", None), layout_of(tuple(STREAMS.values()), QUERIES, 1), {}, run)
     running.query = cast("Any", Failing())
     try:
         with pytest.raises(OSError, match="the disk is full"):

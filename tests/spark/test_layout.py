@@ -11,7 +11,7 @@ from pipeline import layout_of
 
 from dovetail.errors import StateError
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.layout import WITHOUT_BOUNDS
+from dovetail.spark.contract import WITHOUT_BOUNDS, frozen_json, thawed
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_500_000) for name in "ab")
@@ -22,23 +22,23 @@ BOUNDS = "SELECT a.k FROM a, b [RANGE 10 SECONDS] WHERE a.k = b.k AND b.ts <= a.
 def test_texts_that_meant_other_windows_are_refused() -> None:
     for sql, refused in ((BRACKETS, False), (BOUNDS, True)):
         layout = layout_of(STREAMS, {"q": sql}, 2)
-        stored = json.loads(layout.frozen_json())
-        assert layout.thawed(json.dumps(stored)).stored
+        stored = json.loads(frozen_json(layout))
+        assert thawed(layout, json.dumps(stored)).stored
         before = json.dumps(stored | {"version": WITHOUT_BOUNDS})
         if refused:
             with pytest.raises(
                 StateError, match="the windows of query 'q', then of brackets, now follow from its cond"
             ):
-                layout.thawed(before)
+                thawed(layout, before)
         else:
-            assert layout.thawed(before).stored == before
+            assert thawed(layout, before).stored == before
 
 
 def test_lengths_of_time_are_in_words() -> None:
-    before = layout_of(STREAMS, {"q": BRACKETS}, 2).frozen_json()
+    before = frozen_json(layout_of(STREAMS, {"q": BRACKETS}, 2))
     changed = tuple(replace(stream, lateness=120_000_000, idle_after=3_600_000_000) for stream in STREAMS)
     with pytest.raises(
         StateError, match="lateness of stream 'a' was 1 second 500 milliseconds, is 2 minutes"
     ) as refusal:
-        layout_of(changed, {"q": BRACKETS}, 2).thawed(before)
+        thawed(layout_of(changed, {"q": BRACKETS}, 2), before)
     assert "idle_after of stream 'b' was None, is 1 hour" in str(refusal.value)

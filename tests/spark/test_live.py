@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
-    monkeypatch.setattr(live, "_place", lambda: shared)
+    monkeypatch.setattr(live, "_parent", lambda: shared)
     return shared
 
 

@@ -21,8 +21,9 @@ from dovetail.errors import ConfigError, DovetailError, DovetailWarning, SchemaE
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.arguments import check_trigger
 from dovetail.spark.builder import PROVIDER, check
-from dovetail.spark.layout import Layout, read_layout
-from dovetail.spark.places import Lock, Place
+from dovetail.spark.contract import digest, frozen_json, thawed
+from dovetail.spark.directories import Directory, Lock
+from dovetail.spark.layout import Layout, read_worker_plan
 
 SQL = "SELECT a.value, b.value AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.value = b.value"
 
@@ -207,11 +208,11 @@ def layout(sql: str, **others: str) -> Layout:
 )
 def test_a_query_may_be_written_otherwise(text: str) -> None:
     old = layout(TEXT)
-    new = layout(text).thawed(old.frozen_json())
-    assert new.digest == old.digest  # which every shard has stored
-    assert read_layout(new.to_json()).digest == old.digest
+    new = thawed(layout(text), frozen_json(old))
+    assert digest(new) == digest(old)  # which every shard has stored
+    assert read_worker_plan(new.for_workers(digest(new)).to_json()).digest == digest(old)
     assert dict(new.queries)["q"] == text
-    assert layout(TEXT).thawed(new.frozen_json()).digest == old.digest
+    assert digest(thawed(layout(TEXT), frozen_json(new))) == digest(old)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_a_query_may_be_written_otherwise(text: str) -> None:
 )
 def test_another_query_is_shown_beside_the_old_one(text: str) -> None:
     with pytest.raises(StateError) as error:
-        layout(text).thawed(layout(TEXT).frozen_json())
+        thawed(layout(text), frozen_json(layout(TEXT)))
     assert f"query 'q' was another: it was\n{TEXT}\nand is\n{text}\n" in error.value.message
     assert "a new checkpoint directory and new sinks" in refused(error)
 
@@ -236,12 +237,12 @@ def test_the_order_of_declarations_is_the_checkpoints(tmp_path: Path) -> None:
     """Spark finds its offsets by the order of sources, and shards are numbered by the order of queries."""
     old = layout(TEXT, r=OTHER)
     new = layout_of(STREAMS[::-1], {"r": OTHER, "q": TEXT}, 4)
-    assert new.digest != old.digest
-    thawed = new.thawed(old.frozen_json())
-    assert [stream.name for stream in thawed.streams] == [stream.name for stream in old.streams]
-    assert [name for name, _ in thawed.queries] == ["q", "r"]
-    assert [group.first for group in thawed.groups] == [group.first for group in old.groups]
-    assert thawed.digest == old.digest
+    assert digest(new) != digest(old)
+    again = thawed(new, frozen_json(old))
+    assert [stream.name for stream in again.streams] == [stream.name for stream in old.streams]
+    assert [name for name, _ in again.queries] == ["q", "r"]
+    assert [group.first for group in again.placement.groups] == [group.first for group in old.placement.groups]
+    assert digest(again) == digest(old)
     assert not list(tmp_path.iterdir())
 
 
@@ -251,19 +252,19 @@ def test_the_order_of_declarations_is_the_checkpoints(tmp_path: Path) -> None:
 def test_a_path_means_what_it_means_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     for path in (f"{tmp_path}/a b%20c", f"file:{tmp_path}/x%20y", f"file://{tmp_path}/ü+"):
         spark.range(3).write.parquet(f"{path}/data")
-        place = Place.of(spark, path)
+        place = Directory.of(spark, path)
         assert place.local is not None
         assert place.names() == ["data"], path
         assert (place.local / "data").exists()
     with pytest.raises(ConfigError, match=r"Spark cannot use the path 'nosuch://x/y'.*nosuch") as error:
-        Place.of(spark, "nosuch://x/y")
+        Directory.of(spark, "nosuch://x/y")
     refused(error)
 
 
 def test_spellings_of_one_directory(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "real").mkdir()
-    real = Place.of(spark, f"{tmp_path}/real")
+    real = Directory.of(spark, f"{tmp_path}/real")
     for path in (
         f"{tmp_path}/real/",
         f"{tmp_path}//real",
@@ -271,24 +272,24 @@ def test_spellings_of_one_directory(spark: SparkSession, tmp_path: Path, monkeyp
         f"{tmp_path}/link",
         f"{tmp_path}/x/../real",
     ):
-        other = Place.of(spark, path)
+        other = Directory.of(spark, path)
         assert real.holds(other), path
         assert other.holds(real), path
-    assert real.holds(Place.of(spark, f"{tmp_path}/real/inside"))
-    assert not real.holds(Place.of(spark, f"{tmp_path}/real-not"))
-    relative = Place.of(spark, "out")
+    assert real.holds(Directory.of(spark, f"{tmp_path}/real/inside"))
+    assert not real.holds(Directory.of(spark, f"{tmp_path}/real-not"))
+    relative = Directory.of(spark, "out")
     monkeypatch.chdir(tmp_path)  # the JVM stays where it was
-    assert Place.of(spark, "out").local == relative.local
+    assert Directory.of(spark, "out").local == relative.local
 
 
-def elsewhere(spark: SparkSession, path: Path) -> Place:
+def elsewhere(spark: SparkSession, path: Path) -> Directory:
     """A directory reached through Hadoop only, as one on another file system is."""
-    place = Place.of(spark, str(path))
-    return Place(place.uri, None, place.files)
+    place = Directory.of(spark, str(path))
+    return Directory(place.uri, None, place.files)
 
 
 def test_small_files_on_any_file_system(spark: SparkSession, tmp_path: Path) -> None:
-    for place in (Place.of(spark, f"{tmp_path}/here"), elsewhere(spark, tmp_path / "there")):
+    for place in (Directory.of(spark, f"{tmp_path}/here"), elsewhere(spark, tmp_path / "there")):
         assert place.names() == []
         assert place.read("owner") is None
         assert place.create("owner", "süß\n")
@@ -308,7 +309,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
         Lock(path)
     lock.release()
     lock.release()
-    hold = f"from pathlib import Path\nfrom dovetail.spark.places import Lock\nlock = Lock(Path({str(path)!r}))\n"
+    hold = f"from pathlib import Path\nfrom dovetail.spark.directories import Lock\nlock = Lock(Path({str(path)!r}))\n"
     child = subprocess.Popen(
         [sys.executable, "-c", f"{hold}print('held', flush=True)\ninput()"],
         stdin=subprocess.PIPE,

@@ -20,8 +20,9 @@ import dovetail as dt
 from dovetail.errors import ConfigError, StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.spark.callbacks import ShardProcessor
 from dovetail.spark.sinks import MemorySink
-from dovetail.spark.stages import FRAME_BYTES, ShardProcessor
+from dovetail.spark.wire import FRAME_BYTES
 from dovetail.testing import Oracle, assert_same_rows
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("y", pa.string()), ("v", pa.float64()), ("d", pa.date32())])
@@ -159,7 +160,7 @@ def test_a_restart_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -
         (session(spark, source, queries, shards=3), "it has 2 shards, this session 3"),
         (session(spark, source, {"chain": QUERIES["chain"]}, shards=2), "it also has query 'rows'"),
     ):
-        chosen = {name: sinks[name] for name in other._catalog.queries}
+        chosen = {name: sinks[name] for name in other._registry.queries}
         with pytest.raises(StateError, match=message):
             other.start(chosen, str(tmp_path / "checkpoint"), {"availableNow": True})
 
@@ -279,7 +280,7 @@ def test_a_large_micro_batch_comes_in_frames(
             def frames() -> Iterator[Any]:
                 for frame in rows:
                     with seen.open("a") as file:
-                        file.write(f"{sum(len(segment) for segment in frame['segment'] if segment is not None)}\n")
+                        file.write(f"{sum(len(content) for content in frame['content'] if content is not None)}\n")
                     yield frame
 
             yield from super().handleInputRows(key, frames(), timerValues)

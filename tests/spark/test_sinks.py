@@ -26,9 +26,9 @@ import dovetail as dt
 from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError
 from dovetail.schema import TIMESTAMP
 from dovetail.spark.checkpoint import Checkpoint
+from dovetail.spark.directories import Directory
 from dovetail.spark.metrics import Collected, ShardReports
 from dovetail.spark.owners import Use
-from dovetail.spark.places import Place
 from dovetail.spark.sinks import Sink
 from dovetail.testing import assert_same_rows
 
@@ -53,7 +53,7 @@ class Claims:
 
     def use(self, checkpoint: str, query: str = "q", schema: pa.Schema = SCHEMA, begun: int = -1) -> Use:
         """A query of a checkpoint that has begun so many batches."""
-        place = Place.of(self._spark, str(self._folder / checkpoint))
+        place = Directory.of(self._spark, str(self._folder / checkpoint))
         for batch in range(begun + 1):
             place.within("offsets").create(str(batch), "")
         if begun >= 0:
@@ -126,7 +126,7 @@ def test_results_without_an_owner_are_another_checkpoints(claims: Claims, tmp_pa
 def test_a_checkpoint_of_an_earlier_release_goes_on_with_its_sinks(
     claims: Claims, spark: SparkSession, tmp_path: Path
 ) -> None:
-    place = Place.of(spark, str(tmp_path / "c"))
+    place = Directory.of(spark, str(tmp_path / "c"))
     place.within("offsets").create("4", "")
     place.within("dovetail").create("part-00000.txt", "{}")
     place.create("metadata", '{"id":"of-spark"}')
@@ -163,13 +163,13 @@ def test_a_checkpoint_of_somebody_else(spark: SparkSession, tmp_path: Path) -> N
     (tmp_path / "c" / "offsets").mkdir(parents=True)
     (tmp_path / "c" / "offsets" / "0").touch()
     with pytest.raises(StateError, match="the checkpoint of another streaming query, or lost its layout"):
-        Checkpoint.open(Place.of(spark, str(tmp_path / "c")))
+        Checkpoint.open(Directory.of(spark, str(tmp_path / "c")))
     with pytest.raises(ConfigError, match="cannot be written"):
-        Checkpoint.open(Place.of(spark, "/proc/c"))
+        Checkpoint.open(Directory.of(spark, "/proc/c"))
 
 
 def test_one_session_at_a_time_has_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    place = Place.of(spark, str(tmp_path / "c"))
+    place = Directory.of(spark, str(tmp_path / "c"))
     first = Checkpoint.open(place)
     with pytest.raises(StateError, match="is in use: another session has been started with it"):
         Checkpoint.open(place)
@@ -184,7 +184,7 @@ def test_a_directory_on_another_file_system(spark: SparkSession, tmp_path: Path)
     spark.conf.set(f"fs.viewfs.mounttable.{mount}.link./disk", f"file://{tmp_path}/disk")
     try:
         root = f"viewfs://{mount}/disk"
-        assert Place.of(spark, root).local is None
+        assert Directory.of(spark, root).local is None
         claims = Claims(spark, tmp_path)
         sink = dt.sinks.parquet(f"{root}/out")
         use = claims.use("first")
@@ -197,10 +197,10 @@ def test_a_directory_on_another_file_system(spark: SparkSession, tmp_path: Path)
         assert "which no query of Dovetail wrote" in claims.refusal(
             dt.sinks.parquet(f"{root}/foreign"), claims.use("second")
         )
-        checkpoint = Checkpoint.open(Place.of(spark, f"{root}/c"))
+        checkpoint = Checkpoint.open(Directory.of(spark, f"{root}/c"))
         assert checkpoint._name()
         assert not checkpoint._name()
-        assert Checkpoint.open(Place.of(spark, f"{root}/c")).identity == checkpoint.identity
+        assert Checkpoint.open(Directory.of(spark, f"{root}/c")).identity == checkpoint.identity
     finally:
         spark.conf.unset(f"fs.viewfs.mounttable.{mount}.link./disk")
 

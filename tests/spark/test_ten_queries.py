@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from overlaps import COLUMNS, PRICES, TEN, batches, declare, oracle
 from pyspark.sql import SparkSession
+from ten_queries import COLUMNS, PRICES, TEN, batches, declare, oracle
 from test_session import Source
 
 import dovetail as dt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +17,15 @@ import pytest
 import dovetail as dt
 from dovetail.engine.arena import MappedArena
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import attach, manifest
+from dovetail.engine.snapshot import attach, left_in_arena
 from dovetail.engine.watch import MOST_CREDIT, SHARE, Watch, consider_cost, look_cost
+from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.replan import Replanner, measured_graph
+from dovetail.plan.codec import from_json, to_json
+from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.statistics import Change, Cost, Found, Measured
-from dovetail.plan.steps import JoinStep
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.testing import Oracle, assert_same_rows, random_scenario
@@ -82,8 +85,10 @@ def run(config: dt.Config, *, told: bool = False) -> tuple[list[pa.Table], int, 
     rows = []
     for batch in range(drift.BATCHES):
         if told and batch == drift.BATCHES // 2:
-            plan = session._engine.run_of("q").plan
-            session._engine.group_of("q").change_plan(session._replan.with_orders(plan, drift.ORDERS_AFTER))
+            engine = session._engine
+            step = engine.run_of("q").step
+            told_plan = Replanner(config).with_orders(step.plan, drift.ORDERS_AFTER)
+            engine.adopt(engine.plan.with_steps([replace(step, plan=told_plan)]))
         rows.append(session.push(drift.batch(batch))["q"])
     return rows, drift.work(session.metrics()["queries"]["q"]), session
 
@@ -166,7 +171,7 @@ def test_what_an_order_cost_is_forgotten_when_costs_drift() -> None:
     assert {order: cost.produced for order, cost in watch.tried["a"].items()} == pytest.approx(
         {("b",): 2.1, ("c",): 2.2}
     )
-    assert Watch.from_json(json.loads(json.dumps(watch.to_json()))).tried == watch.tried
+    assert from_json(Watch, json.loads(json.dumps(to_json(watch)))).tried == watch.tried
     look("b", 500)
     assert watch.tried["a"] == {("b",): Cost(5.0, 0.0)}
 
@@ -270,8 +275,8 @@ def test_a_drift_is_noticed_at_once_after_a_long_peace(at: int) -> None:
 def test_what_watching_may_cost_survives_a_restart() -> None:
     watch = Watch()
     watched(lambda batch: 100 if batch < 50 else 1000, 51, watch)
-    stored = json.loads(json.dumps(watch.to_json()))
-    assert json.loads(json.dumps(Watch.from_json(stored).to_json())) == stored
+    stored = json.loads(json.dumps(to_json(watch)))
+    assert json.loads(json.dumps(to_json(from_json(Watch, stored)))) == stored
     assert 0 < stored["credit"] < MOST_CREDIT + 4 * (look_cost(10) + consider_cost(10))
 
 
@@ -344,12 +349,12 @@ def test_arrays_can_be_taken_over_after_orders_changed_what_is_indexed(tmp_path:
     }
     config = dt.Config(join="hybrid")
     sql = "SELECT a.ts FROM a [RANGE 5 s], b [RANGE 5 s], c [RANGE 5 s] WHERE a.x = b.x AND a.y = c.y AND b.y = c.x"
-    step = JoinStep.single(plan_query(parse_query("q", sql, streams), streams, config))
-    replan = Replanner(streams, config, {})
+    step = Lowering(streams, config).own(plan_query(parse_query("q", sql, streams), streams, config))
+    plan, replan = ExecutionPlan.of([step]), Replanner(config)
     engine = ShardEngine(config, MappedArena(tmp_path), replan)
     for stream in streams.values():
         engine.add_stream(stream)
-    engine.add_steps([step])
+    engine.adopt(plan)
     rng = random.Random(1)
 
     def table(second: int, rows: int, distinct: int) -> pa.Table:
@@ -360,7 +365,7 @@ def test_arrays_can_be_taken_over_after_orders_changed_what_is_indexed(tmp_path:
     for second in range(60):
         engine.push({"a": table(second, 60, 20), "b": table(second, 100, 20), "c": table(second, 5, 1000)})
     assert engine.run_of("q").watch.changes
-    stored = json.loads(json.dumps(manifest(engine)))
-    other = attach(MappedArena(tmp_path), stored, {"q": step}, replan=replan)
+    stored = json.loads(json.dumps(left_in_arena(engine)))
+    other = attach(MappedArena(tmp_path), stored, plan, replan=replan)
     assert other.run_of("q").plan.paths == engine.run_of("q").plan.paths
     assert set(other.push({"c": table(60, 50, 1000)})) == {"q"}

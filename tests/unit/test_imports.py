@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -53,7 +55,7 @@ def test_a_planted_violation_is_caught(tmp_path: Path, place: str, line: str, ru
     [
         ("testing/oracle.py", "from dovetail.query.model import JoinQuery"),
         ("testing/strategies.py", "from hypothesis import strategies"),
-        ("engine/kernels/probe.py", "from dovetail.engine.kernels.compile import kernel; import numba"),
+        ("engine/kernels/extend.py", "from dovetail.engine.kernels.compile import kernel; import numba"),
         ("engine/shard.py", "from .window_store import WindowStore; from ..errors import StateError"),
         ("query/sql.py", "import sqlglot"),
         ("experiments/raghavan.py", "import dovetail as dt; import matplotlib"),
@@ -75,3 +77,26 @@ def test_import_dovetail_loads_nothing_heavy() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
+
+
+def test_the_driver_on_spark_loads_no_engine() -> None:
+    program = (
+        "import sys, dovetail.spark.sessions; "
+        "print(*[name for name in sys.modules if name.startswith(('dovetail.engine', 'numba', 'pandas'))])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+def test_no_module_of_spark_needs_itself_even_inside_functions() -> None:
+    own = "dovetail.spark."
+    imports = {
+        path.stem: {
+            node.module.removeprefix(own)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith(own)
+        }
+        for path in (ROOT / "src" / "dovetail" / "spark").glob("*.py")
+    }
+    assert imports["sessions"] > {"callbacks", "layout", "wire"}
+    TopologicalSorter(imports).prepare()  # raises at a cycle

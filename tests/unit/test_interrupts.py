@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cases import MODES, Pair
+from session_and_oracle import MODES, Pair
 
 import dovetail as dt
 from dovetail.engine.kernels.compile import INTERPRETED
@@ -352,8 +352,9 @@ def test_dropping_a_query_that_is_interrupted_is_said() -> None:
         except StateError:
             outcomes["refused"] += 1
             continue
-        outcomes["dropped" if done else "there"] += 1
-        assert results == {} if done else results["q"].num_rows == 1
+        outcomes["there" if results else "dropped"] += 1
+        assert (results["q"].num_rows == 1 and not done) if results else "q" not in session.metrics()["queries"]
         if done:
             break
-    assert outcomes["dropped"] == 1
+    assert done
+    assert outcomes["dropped"] >= 1

@@ -836,8 +836,8 @@ def test_snapshots_keep_orders_hints_and_config() -> None:
     assert restored.explain("dict") == session.explain("dict")
     session.selectivity("a.k = b.k", 0.25)
     restored = dt.LocalSession.restore(session.snapshot())
-    assert restored._hints == session._hints != {}
-    assert restored._config == config
+    assert restored._registry.hints == session._registry.hints != {}
+    assert restored._registry.config == config
     with pytest.raises(ConfigError, match="query 'forced' is already registered"):
         restored.query("forced", sql)
 

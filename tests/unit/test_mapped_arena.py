@@ -21,11 +21,13 @@ import pytest
 
 import dovetail as dt
 from dovetail.engine.arena import Arena, HeapArena, MappedArena
+from dovetail.engine.measuring import measure
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import attach, manifest
+from dovetail.engine.snapshot import attach, left_in_arena
 from dovetail.errors import StateError
+from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
-from dovetail.plan.steps import JoinStep
+from dovetail.plan.execution import ExecutionPlan
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.testing import assert_same_rows, random_scenario
@@ -45,16 +47,20 @@ class Scene:
     pushes: tuple[Batch, ...]
     config: dt.Config = CONFIG
 
-    def steps(self) -> dict[str, JoinStep]:
+    def plan(self, *names: str, since: Mapping[str, int] | None = None) -> ExecutionPlan:
+        """The plan of all queries, or of some; `since`: those that came later."""
         catalog = {schema.name: schema for schema in self.streams}
-        queries = {name: parse_query(name, sql, catalog) for name, sql in self.sql.items()}
-        return {name: JoinStep.single(plan_query(query, catalog, self.config)) for name, query in queries.items()}
+        steps = []
+        for name in names or self.sql:
+            plan = plan_query(parse_query(name, self.sql[name], catalog), catalog, self.config)
+            steps.append(Lowering(catalog, self.config, (since or {}).get(name, 0)).own(plan))
+        return ExecutionPlan.of(steps)
 
     def start(self, arena: Arena) -> ShardEngine:
         engine = ShardEngine(self.config, arena)
         for schema in self.streams:
             engine.add_stream(schema)
-        engine.add_steps(self.steps().values())
+        engine.adopt(self.plan())
         return engine
 
     def push(self, engine: ShardEngine, first: int, stop: int) -> Results:
@@ -137,12 +143,12 @@ def whole_run(scene: Scene) -> Results:
 
 def hand_over(engine: ShardEngine, scene: Scene, directory: Path) -> ShardEngine:
     """Attach as another process would: through files and JSON alone."""
-    return attach(MappedArena(directory), json.loads(json.dumps(manifest(engine))), scene.steps())
+    return attach(MappedArena(directory), json.loads(json.dumps(left_in_arena(engine))), scene.plan())
 
 
 def counters(engine: ShardEngine) -> dict[str, Any]:
     """What does not depend on where arrays are kept."""
-    metrics = engine.metrics()
+    metrics = measure(engine).to_json()
     streams = {
         name: {k: v for k, v in stream.items() if k != "state_bytes"} for name, stream in metrics["streams"].items()
     }
@@ -191,21 +197,21 @@ def test_hand_over_of_random_scenes(seed: int, tmp_path: Path, monkeypatch: pyte
 
 def test_a_query_added_after_attaching_sees_new_tuples_only(tmp_path: Path) -> None:
     scene = SCENES["time windows"]
-    first, later = scene.steps().values()
+    first, both = scene.plan("q"), scene.plan("q", "text", since={"text": 3})
 
     def run(*, mapped: bool) -> Results:
         engine = ShardEngine(scene.config, MappedArena(tmp_path) if mapped else HeapArena())
         for schema in scene.streams:
             engine.add_stream(schema)
-        engine.add_steps([first])
+        engine.adopt(first)
         results = scene.push(engine, 0, 3)
         if mapped:
-            engine = attach(MappedArena(tmp_path), manifest(engine), {first.name: first})
-        engine.add_steps([later])
+            engine = attach(MappedArena(tmp_path), left_in_arena(engine), first)
+        engine.adopt(both)
         results += scene.push(engine, 3, 5)
         if mapped:
-            engine = hand_over(engine, scene, tmp_path)
-        engine.drop_query(first.name)
+            engine = attach(MappedArena(tmp_path), left_in_arena(engine), both)
+        engine.adopt(ExecutionPlan.of(both.steps[1:], both))
         return results + scene.push(engine, 5, 7)
 
     same(run(mapped=True), run(mapped=False))
@@ -235,7 +241,7 @@ def continue_elsewhere(directory: Path, name: str, first: int, stop: int) -> Non
     """The other process."""
     scene = SCENES[name]
     stored = json.loads((directory / "manifest.json").read_text())
-    engine = attach(MappedArena(directory / "arena"), stored, scene.steps())
+    engine = attach(MappedArena(directory / "arena"), stored, scene.plan())
     for number, results in enumerate(scene.push(engine, first, stop), start=first):
         for place, query in enumerate(scene.sql):
             with (
@@ -243,7 +249,7 @@ def continue_elsewhere(directory: Path, name: str, first: int, stop: int) -> Non
                 pa.ipc.new_file(sink, results[query].schema) as writer,
             ):
                 writer.write_table(results[query])
-    (directory / "manifest.json").write_text(json.dumps(manifest(engine)))
+    (directory / "manifest.json").write_text(json.dumps(left_in_arena(engine)))
 
 
 @pytest.mark.parametrize("name", ["time windows", "count windows"])
@@ -253,11 +259,11 @@ def test_another_process_goes_on_and_gives_back(name: str, tmp_path: Path) -> No
     scene = SCENES[name]
     engine = scene.start(MappedArena(tmp_path / "arena"))
     found = scene.push(engine, 0, 2)
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest(engine)))
+    (tmp_path / "manifest.json").write_text(json.dumps(left_in_arena(engine)))
     del engine
     found += elsewhere(tmp_path, name, 2, 4)
     stored = json.loads((tmp_path / "manifest.json").read_text())
-    engine = attach(MappedArena(tmp_path / "arena"), stored, scene.steps())
+    engine = attach(MappedArena(tmp_path / "arena"), stored, scene.plan())
     found += scene.push(engine, 4, len(scene.pushes))
     same(found, whole_run(scene))
 
@@ -270,7 +276,7 @@ def test_a_missing_file_is_an_error_never_an_empty_window(name: str, tmp_path: P
     scene = SCENES[name]
     engine = scene.start(MappedArena(tmp_path))
     scene.push(engine, 0, 3)
-    stored, steps = manifest(engine), scene.steps()
+    stored, steps = left_in_arena(engine), scene.plan()
     files = sorted(tmp_path.iterdir())
     assert len(files) > 20
     for path in files:
@@ -285,7 +291,7 @@ def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
     scene = SCENES["count windows"]
     engine = scene.start(MappedArena(tmp_path))
     scene.push(engine, 0, 3)
-    stored, steps = manifest(engine), scene.steps()
+    stored, steps = left_in_arena(engine), scene.plan()
     for path in sorted(tmp_path.iterdir()):
         whole = path.read_bytes()
         path.unlink()  # the engine above keeps its own
@@ -298,22 +304,22 @@ def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
 def test_steps_that_did_not_run_are_an_error(tmp_path: Path) -> None:
     scene = SCENES["time windows"]
     engine = scene.start(MappedArena(tmp_path))
-    engine.drop_query("text")
+    engine.adopt(scene.plan("q"))
     scene.push(engine, 0, 2)
     with pytest.raises(StateError, match="'text'"):
-        attach(MappedArena(tmp_path), manifest(engine), scene.steps())
+        attach(MappedArena(tmp_path), left_in_arena(engine), scene.plan())
 
 
 def test_windows_that_are_not_listed_are_an_error(tmp_path: Path) -> None:
     scene = SCENES["count windows"]
     engine = scene.start(MappedArena(tmp_path))
     scene.push(engine, 0, 3)
-    stored = manifest(engine)
+    stored = left_in_arena(engine)
     for name in stored["stores"]:
         some = {other: position for other, position in stored["stores"].items() if other != name}
         with pytest.raises(StateError, match="not listed"):
-            attach(MappedArena(tmp_path), {**stored, "stores": some}, scene.steps())
-    attach(MappedArena(tmp_path), stored, scene.steps())
+            attach(MappedArena(tmp_path), {**stored, "stores": some}, scene.plan())
+    attach(MappedArena(tmp_path), stored, scene.plan())
 
 
 def test_nested_values_that_wait_come_back_after_a_hand_over(tmp_path: Path) -> None:
@@ -353,7 +359,7 @@ def test_a_seal_is_whole_or_samples(megabytes: int, tmp_path: Path) -> None:
         array = writer.allocate("a", np.int64, len(content))
         array[:] = content
         seal = writer.seal({}, salt=attempt * 7919)
-        MappedArena(tmp_path, seal).open("a", np.int64, len(content))
+        opened(tmp_path, seal, np.int64, len(content))
         places = random.Random(attempt).sample(range(len(content)), 1 if megabytes == 1 else 8)
         array[places] ^= 1
         noticed += is_refused(tmp_path, seal, len(content))
@@ -365,9 +371,15 @@ def test_a_seal_is_whole_or_samples(megabytes: int, tmp_path: Path) -> None:
     assert noticed == 60 if megabytes == 1 else 0 < noticed < 40
 
 
+def opened(directory: Path, seal: Mapping[str, Any], dtype: type, length: int) -> None:
+    arena = MappedArena(directory, seal)
+    arena.opening = True
+    assert len(arena.allocate("a", dtype, length)) == length
+
+
 def is_refused(directory: Path, seal: Mapping[str, Any], length: int) -> bool:
     try:
-        MappedArena(directory, seal).open("a", np.int64, length)
+        opened(directory, seal, np.int64, length)
     except StateError:
         return True
     return False
@@ -383,13 +395,14 @@ def test_every_byte_of_an_odd_length_counts(size: int, tmp_path: Path) -> None:
     for place in {*range(first, min(first + 20, size)), *range(max(first, size - 20), size)}:
         array[place] ^= 64
         with pytest.raises(StateError, match="sealed"):
-            MappedArena(tmp_path, seal).open("a", np.uint8, size)
+            opened(tmp_path, seal, np.uint8, size)
         array[place] ^= 64
     array[: first // 8 * 8] = 0  # nothing that matters
     arena = MappedArena(tmp_path, seal)
     with pytest.raises(StateError, match="does not know"):
         arena.check_complete()
-    arena.open("a", np.uint8, size)
+    arena.opening = True
+    arena.allocate("a", np.uint8, size)
     arena.check_complete()
 
 
@@ -398,7 +411,7 @@ def test_memory_cannot_be_attached_to() -> None:
     engine = scene.start(HeapArena())
     scene.push(engine, 0, 1)
     with pytest.raises(StateError, match="another process's memory"):
-        attach(HeapArena(), manifest(engine), scene.steps())
+        attach(HeapArena(), left_in_arena(engine), scene.plan())
 
 
 def _named(tmp_path: Path, *names: str) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import chain, combinations, pairwise, permutations
 from math import inf, prod
+from pathlib import Path
 
 import pytest
 
 import dovetail as dt
+from dovetail.config import PLANNERS
 from dovetail.optimizer import UnitCosts
 from dovetail.optimizer.multiquery import STRATEGIES
-from dovetail.optimizer.multiquery.costs import CostModel
-from dovetail.optimizer.multiquery.query_order import QUERY_ORDERS
-from dovetail.optimizer.multiquery.workload import workload_of
+from dovetail.optimizer.multiquery.model.costs import CostModel
+from dovetail.optimizer.multiquery.model.workload import workload_of
+from dovetail.optimizer.multiquery.thesis.query_order import QUERY_ORDERS
 from dovetail.plan.global_plan import GlobalPlan
 
 UNITS = UnitCosts.thesis()
@@ -37,6 +40,16 @@ def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: str = "e
 
 
 THREE = {"q1": query("AB", "BC"), "q2": query("AB", "BD"), "q3": query("AC", "CD")}
+
+
+def test_config_and_documentation_offer_every_strategy() -> None:
+    assert tuple(STRATEGIES) == PLANNERS
+    page = (Path(__file__).parents[2] / "docs" / "many-queries.md").read_text(encoding="utf-8")
+    rows = page.split("## Strategies")[1].split("##")[0]
+    assert tuple(re.findall(r"^\| `([a-z-]+)`", rows, re.MULTILINE)) == PLANNERS
+    for name in PLANNERS:
+        assert dt.Config(strategy=name).strategy == name
+        assert f"`{name}`" in (dt.optimizer.plan_queries.__doc__ or "")
 
 
 # -- what is shared ---------------------------------------------------------------------------------------------------------------

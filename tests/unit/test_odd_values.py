@@ -113,7 +113,7 @@ def test_more_text_than_an_arrow_array_holds(window: str, monkeypatch: pytest.Mo
 def test_huge_budgets_survive_a_restart(budget: dt.Budget) -> None:
     session = dt.LocalSession(budget)
     session.stream("a", pa.schema([("ts", TS)]), "ts", rate=2**70)
-    assert dt.LocalSession.restore(session.snapshot())._budget == budget
+    assert dt.LocalSession.restore(session.snapshot())._registry.budget == budget
 
 
 def test_what_cannot_be_written_down_is_refused() -> None:

@@ -12,7 +12,13 @@ import pytest
 import dovetail as dt
 from dovetail.config import ORDERINGS
 from dovetail.errors import PlanError
-from dovetail.optimizer.golab import StreamStatistics, general_cost, multi_way_cost, search_general, search_orders
+from dovetail.optimizer.nested_loop_cost import (
+    StreamStatistics,
+    general_cost,
+    multi_way_cost,
+    search_general,
+    search_orders,
+)
 from dovetail.optimizer.ordering import METHODS, search
 
 TABLES: dict[int, list[tuple[float, float, float]]] = {

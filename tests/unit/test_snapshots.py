@@ -108,11 +108,11 @@ NOW = datetime(1970, 1, 1, tzinfo=UTC)
 def blob_of(name: str) -> bytes:
     session = SESSIONS[name]()
     for push in range(3):
-        session.push({stream: rows(push * ROWS) for stream in session._catalog.streams}, NOW)
+        session.push({stream: rows(push * ROWS) for stream in session._registry.streams}, NOW)
     if name == "shared":
         session.drop_query("gone")
         session.query("later", "SELECT a.s FROM a [RANGE 40 ms], b [RANGE 40 ms] WHERE a.k = b.k")
-        session.push({stream: rows(3 * ROWS) for stream in session._catalog.streams}, NOW)
+        session.push({stream: rows(3 * ROWS) for stream in session._registry.streams}, NOW)
     return session.snapshot()
 
 
@@ -231,9 +231,9 @@ def tried(blob: bytes) -> str:
         session = dt.LocalSession.restore(blob)
     except StateError:
         return "refused"
-    streams = session._catalog.streams.values()
+    streams = session._registry.streams.values()
     results = session.push({stream.name: table_for(stream.columns, stream.event_time) for stream in streams}, NOW)
-    assert set(results) == set(session._catalog.queries)
+    assert set(results) == set(session._registry.queries)
     session.advance({stream.name: 1 << 40 for stream in streams})
     session.explain()
     session.metrics()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -11,14 +10,14 @@ import pytest
 import dovetail as dt
 from dovetail.config import Config
 from dovetail.errors import QueryError, StateError
-from dovetail.optimizer.joint import JointPlan
-from dovetail.optimizer.planner import PlanChoices
-from dovetail.query.expressions import Literal
+from dovetail.optimizer.planner import plan_query
+from dovetail.query.expressions import Literal, canonical, rename_alias
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.query.zones import has_fixed_offset, zone_of
 from dovetail.schema import StreamSchema
-from dovetail.spark.layout import Layout, read_layout
+from dovetail.spark.contract import frozen_json, thawed
+from dovetail.spark.layout import Layout, read_worker_plan
 
 TS, NTZ = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 COLUMNS = pa.schema({"ts": TS, "k": pa.int64(), "day": pa.date32(), "wall": NTZ, "length": pa.duration("us")})
@@ -151,22 +150,24 @@ SQL = f"SELECT a.k {FROM} AND a.ts > TIMESTAMP '2024-01-31 12:30:00'"
 
 
 def layout(zone: str) -> Layout:
-    choices = (("q", json.dumps(PlanChoices().to_json())),)
-    zones = (("q", zone),) if zone != "UTC" else ()
-    return Layout(tuple(STREAMS.values()), (("q", SQL),), choices, Config(), 2, time_zones=zones)
+    plan = plan_query(parse_query("q", SQL, STREAMS, zone), STREAMS, Config())
+    return Layout(tuple(STREAMS.values()), (plan,), Config(), 2)
 
 
 def test_workers_read_in_the_sessions_zone() -> None:
-    sent = read_layout(layout(PACIFIC).to_json())
+    sent = read_worker_plan(layout(PACIFIC).for_workers("").to_json())
     wanted = parse_query("q", SQL, STREAMS, PACIFIC)
-    assert sent.bound["q"].filters == wanted.filters
-    stored = json.loads(json.dumps(sent.joint.to_json()))
-    assert JointPlan.from_json(stored, STREAMS, Config()).queries["q"].filters == wanted.filters
+    (step,) = sent.plan_of(0).steps
+    assert step.plan.query.filters == wanted.filters
+    filters = [each for source in step.sources for each in source.filters]
+    assert [str(each) for each in filters] == [
+        str(canonical(rename_alias(f.expression, lambda _: ""))) for f in wanted.filters
+    ]
 
 
 def test_a_checkpoint_keeps_its_zone() -> None:
-    layout(PACIFIC).thawed(layout(PACIFIC).frozen_json())
-    assert "time_zone" not in layout("UTC").frozen_json()  # checkpoints of earlier releases stay valid
+    thawed(layout(PACIFIC), frozen_json(layout(PACIFIC)))
+    assert "time_zone" not in frozen_json(layout("UTC"))  # checkpoints of earlier releases stay valid
     for was, is_ in ((PACIFIC, "UTC"), ("UTC", PACIFIC), (PACIFIC, INDIA)):
         with pytest.raises(StateError, match=f"query 'q' were read in time zone {was}, now in {is_}"):
-            layout(is_).thawed(layout(was).frozen_json())
+            thawed(layout(is_), frozen_json(layout(was)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from overlaps import COLUMNS, TEN, batches, declare, oracle
+from ten_queries import COLUMNS, TEN, batches, declare, oracle
 
 import dovetail as dt
 from dovetail.optimizer.multiquery import STRATEGIES
@@ -20,8 +20,7 @@ def session(strategy: str, budget: dt.Budget | None = None) -> dt.LocalSession:
 
 def plan_of(made: dt.LocalSession) -> GlobalPlan:
     made.explain()
-    assert made._joint is not None
-    return made._joint.plan
+    return made._registry.drafted()[0].plan
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.optimizer.multiquery.named import NamedGraph, named
-from dovetail.optimizer.multiquery.translate import named_query
-from dovetail.optimizer.multiquery.workload import workload_of
+from dovetail.optimizer.multiquery.model.named import NamedGraph, named
+from dovetail.optimizer.multiquery.model.translate import named_query
+from dovetail.optimizer.multiquery.model.workload import workload_of
 from dovetail.optimizer.query_graph import join_graph
 from dovetail.plan.global_plan import GlobalPlan, Source
 from dovetail.query.sql import parse_query
@@ -47,7 +47,7 @@ def shared(*queries: str) -> set[tuple[str, ...]]:
 def common(larger: str, smaller: str) -> bool:
     """Whether all of one query is a sub-join of another."""
     workload = workload_of({"larger": asked(larger), "smaller": asked(smaller)})
-    return bool(workload.place(workload.signature(1, workload.queries[1].all), 0))
+    return bool(workload.mask(workload.signature(1, workload.queries[1].all), 0))
 
 
 THIRD = "a a, b b, c c WHERE a.x = b.x AND b.y = c.y"

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.optimizer.multiquery.translate import named_query
-from dovetail.optimizer.ordering import search
-from dovetail.optimizer.ordering.weave import weave
+from dovetail.optimizer.multiquery import plan_queries
+from dovetail.optimizer.multiquery.model.translate import named_query
+from dovetail.optimizer.ordering import METHODS
 from dovetail.optimizer.query_graph import join_graph
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
@@ -55,8 +55,7 @@ def test_orders_are_looked_for_once(shape: str, monkeypatch: pytest.MonkeyPatch)
 
         return call
 
-    for place, method in (("ordering.search", search), ("multiquery.costs.weave", weave)):
-        monkeypatch.setattr(f"dovetail.optimizer.{place}", counted(method))
+    monkeypatch.setitem(METHODS, "weave", counted(METHODS["weave"]))
     names = [f"s{number}" for number in range(12)]
     session = session_of(names)
     session.query("q", wide_sql(names, shape))
@@ -65,23 +64,25 @@ def test_orders_are_looked_for_once(shape: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_query_more_costs_no_more_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a budget nothing of the queries before is done again."""
-    made: list[dt.LocalSession] = []
-    make_engine = dt.LocalSession._make_engine
+    """Without a budget nothing of the queries before is done again; with all of them known, they are planned once."""
+    planned: list[int] = []
 
-    def counted(session: dt.LocalSession) -> None:
-        made.append(session)
-        make_engine(session)
+    def counted(queries: dict[str, Any], *given: Any, **options: Any) -> Any:
+        planned.append(len(queries))
+        return plan_queries(queries, *given, **options)
 
-    monkeypatch.setattr(dt.LocalSession, "_make_engine", counted)
+    monkeypatch.setattr("dovetail.optimizer.joint.plan_queries", counted)
     names = ["a", "b", "c"]
     session = session_of(names)
     for number in range(20):
         session.query(f"q{number}", wide_sql(names).replace("10 SECONDS", f"{number + 1} SECONDS"))
-    assert len(made) == 1
-    session.explain()
-    session.query("last", wide_sql(names))
-    assert len(made) == 2  # what had been set up for the explanation
+    session.metrics()
+    session.snapshot()
+    assert planned == [1] * 20
+    for _ in range(2):
+        session.explain()
+    session.push({})
+    assert planned == [1] * 20 + [20]
 
 
 @pytest.mark.parametrize("shape", ["key", "chain", "star"])

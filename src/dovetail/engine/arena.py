@@ -39,9 +39,7 @@ _WORD = 8
 class Arena(Protocol):
     """What a window store needs of its memory."""
 
-    def allocate(self, name: str, dtype: DTypeLike, length: int) -> Array: ...
-
-    def open(self, name: str, dtype: DTypeLike, length: int) -> Array: ...
+    def allocate(self, name: str, dtype: DTypeLike, length: int, fill: object = None) -> Array: ...
 
     def put(self, name: str, values: pa.Array) -> pa.Array: ...
 
@@ -53,11 +51,8 @@ class Arena(Protocol):
 class HeapArena:
     """Arrays in this process's memory; they end with it."""
 
-    def allocate(self, name: str, dtype: DTypeLike, length: int) -> Array:  # noqa: ARG002
-        return np.empty(length, dtype)
-
-    def open(self, name: str, dtype: DTypeLike, length: int) -> Array:  # noqa: ARG002
-        raise StateError(f"array {name!r} lived in another process's memory", "use a MappedArena to share arrays")
+    def allocate(self, name: str, dtype: DTypeLike, length: int, fill: object = None) -> Array:  # noqa: ARG002
+        return np.empty(length, dtype) if fill is None else np.full(length, fill, dtype)
 
     def put(self, name: str, values: pa.Array) -> pa.Array:  # noqa: ARG002
         """A copy: what is pushed belongs to the caller, and a slice would keep all that it was cut from."""
@@ -80,23 +75,32 @@ class MappedArena:
         """Arrays of `directory`; those that are opened must be as `seal`, if it is given, says."""
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.opening = False
+        """Whether arrays that are asked for are those that another process has left, with their content and length."""
         self._seal = seal
         self._files: dict[str, ByteArray] = {}
         """What is mapped now, by name of the file."""
 
-    def allocate(self, name: str, dtype: DTypeLike, length: int) -> Array:
+    def allocate(self, name: str, dtype: DTypeLike, length: int, fill: object = None) -> Array:
+        if self.opening:
+            return self._open(name, dtype)
         path = self._path(name)
         path.unlink(missing_ok=True)
         with path.open("w+b") as file:
             # Reserved, not only promised: writing to a mapped page that a full device cannot give would end the process.
             os.posix_fallocate(file.fileno(), 0, max(1, length) * np.dtype(dtype).itemsize)
-            return self._map(path.name, file.fileno()).view(dtype)[:length]
+            array: Array = self._map(path.name, file.fileno()).view(dtype)[:length]
+        if fill is not None:
+            array[:] = fill
+        return array
 
-    def open(self, name: str, dtype: DTypeLike, length: int) -> Array:
-        content, expected = self._opened("array", name), max(1, length) * np.dtype(dtype).itemsize
-        if len(content) != expected:
-            raise StateError(f"array {name!r} in {self.directory} has {len(content)} bytes; expected {expected}")
-        return content.view(dtype)[:length]
+    def _open(self, name: str, dtype: DTypeLike) -> Array:
+        content, width = self._opened("array", name), np.dtype(dtype).itemsize
+        if len(content) % width:
+            raise StateError(
+                f"array {name!r} in {self.directory} has {len(content)} bytes; expected {width} for each entry"
+            )
+        return content.view(dtype)
 
     def put(self, name: str, values: pa.Array) -> pa.Array:
         table, path = pa.table({"values": values}), self._path(name)

@@ -14,82 +14,28 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
-from dovetail.engine.kernels.values import gather_bytes, gather_lengths, write_extents
+from dovetail.engine.buffers import byte_values, fixed_values, is_fixed_width, is_large, storage_dtype, valid_mask
+from dovetail.engine.kernels.gather import ByteValues, gather_bytes, gather_lengths, write_extents
 from dovetail.engine.rows import Rows
 from dovetail.errors import StateError
 
 _LARGEST_OFFSET = np.iinfo(np.int32).max
 _SMALL_OFFSET, _LARGE_OFFSET = np.dtype(np.int32), np.dtype(np.int64)
-_NO_BYTES = np.zeros(0, np.uint8)
 _MOST_CHUNKS = 16
 _SMALLEST_HEAP = 1 << 14
-_WIDEST_NUMBER = 8
 
 
-def column_for(rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> Column:
-    """A column fit for `dtype`, its arrays added to `rows`; at another's `position` when attaching."""
+def column_for(rows: Rows, name: str, dtype: pa.DataType) -> StoredColumn:
+    """A column fit for `dtype`, its arrays added to `rows`."""
     types = pa.types
     if types.is_string(dtype) or types.is_binary(dtype) or types.is_large_string(dtype) or types.is_large_binary(dtype):
-        return BytesColumn(rows, name, dtype, position)
+        return BytesColumn(rows, name, dtype)
     if is_fixed_width(dtype):
-        return FixedColumn(rows, name, dtype, position)
-    return NestedColumn(rows, name, dtype, position)
+        return FixedColumn(rows, name, dtype)
+    return NestedColumn(rows, name, dtype)
 
 
-def is_fixed_width(dtype: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_fixed_size_binary(dtype):
-        return bool(dtype.byte_width > 0)
-    return bool(
-        types.is_primitive(dtype) or types.is_decimal(dtype) or types.is_boolean(dtype) or types.is_interval(dtype)
-    )
-
-
-def storage_dtype(dtype: pa.DataType) -> np.dtype[np.generic]:
-    """The NumPy type that holds the bits of a fixed-width Arrow type."""
-    if pa.types.is_boolean(dtype):
-        return np.dtype(np.uint8)
-    width = dtype.bit_width // 8
-    if pa.types.is_decimal(dtype) or pa.types.is_fixed_size_binary(dtype) or width > _WIDEST_NUMBER:
-        return np.dtype(f"V{width}")
-    return np.dtype(f"f{width}" if pa.types.is_floating(dtype) else f"i{width}")
-
-
-def fixed_values(values: pa.Array, dtype: np.dtype[np.generic]) -> Array:
-    """The bits of a fixed-width array, without a copy where Arrow does not pack them."""
-    if values.type == pa.bool_():
-        values = values.cast(pa.uint8())
-    buffer = values.buffers()[1]
-    if buffer is None:
-        return np.zeros(len(values), dtype)
-    return np.frombuffer(buffer, dtype, len(values), values.offset * dtype.itemsize)
-
-
-def is_large(dtype: pa.DataType) -> bool:
-    """Whether a string or binary type has 64-bit offsets."""
-    return bool(pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype))
-
-
-def byte_values(values: pa.Array, *, large: bool) -> tuple[Array, ByteArray]:
-    """Offsets (one more than values) and bytes of a string or binary array; the bytes begin at the first offset."""
-    dtype = _LARGE_OFFSET if large else _SMALL_OFFSET
-    _, offset_buffer, data_buffer = values.buffers()
-    if offset_buffer is None or len(values) == 0:
-        return np.zeros(len(values) + 1, dtype), _NO_BYTES
-    offsets = np.frombuffer(offset_buffer, dtype, len(values) + 1, values.offset * dtype.itemsize)
-    first, end = int(offsets[0]), int(offsets[-1])
-    return offsets, np.frombuffer(data_buffer, np.uint8, end - first, first) if end > first else _NO_BYTES
-
-
-def valid_mask(values: pa.Array) -> BoolArray | None:
-    """True where a value is not NULL; None when none is."""
-    if values.null_count == 0:
-        return None
-    mask: BoolArray = values.is_valid().to_numpy(zero_copy_only=False)
-    return mask
-
-
-class Column(ABC):
+class StoredColumn(ABC):
     """Values of one column for every living row. Rows are appended together with the window's other arrays."""
 
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
@@ -107,9 +53,9 @@ class Column(ABC):
         """Gather values by place (row number minus base)."""
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes held outside the window's per-row arrays."""
+        return 0
 
     @property
     def allocated(self) -> int:
@@ -117,9 +63,17 @@ class Column(ABC):
         return self.nbytes
 
     @property
-    @abstractmethod
     def position(self) -> list[int]:
-        """What another column needs, beside the arrays, to attach."""
+        """What another column needs, beside the arrays, to go on."""
+        return []
+
+    def resume(self, position: Sequence[int]) -> None:
+        """Go on where another column was that had the same arrays."""
+        if list(position) != self.position:
+            self._refuse(position)
+
+    def _refuse(self, position: Sequence[int]) -> None:
+        raise StateError(f"column {self._name!r} of window {self._rows.prefix!r} cannot be at {position}")
 
     @property
     def living(self) -> dict[str, tuple[int, int]]:
@@ -134,17 +88,18 @@ class Column(ABC):
         """Give the column's arrays back."""
 
 
-class _NullableColumn(Column):
+class _NullableColumn(StoredColumn):
     """A column whose validity is an array of its own, made when the first NULL arrives."""
 
-    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, *, nulls: int) -> None:
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
         super().__init__(rows, name, dtype)
-        if nulls not in (0, 1):
-            raise StateError(f"column {name!r} of window {rows.prefix!r} has {nulls!r} for whether there are NULLs")
         self._validity = f"valid:{name}"
-        self._nulls = bool(nulls)
+        self._nulls = False
+
+    def _resume_validity(self, nulls: int) -> None:
         if nulls:
-            rows.add(self._validity, np.uint8)
+            self._rows.add(self._validity, np.uint8)
+            self._nulls = True
 
     def _append_validity(self, values: pa.Array, first: int, stop: int) -> None:
         if not self._nulls:
@@ -165,9 +120,8 @@ class _NullableColumn(Column):
 class FixedColumn(_NullableColumn):
     """Values of fixed width. `position`: whether there are NULLs."""
 
-    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
-        (nulls,) = position or (0,)
-        super().__init__(rows, name, dtype, nulls=nulls)
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
+        super().__init__(rows, name, dtype)
         self._dtype = storage_dtype(dtype)
         self._packed = pa.types.is_boolean(dtype)
         rows.add(self._values, self._dtype, np.zeros((), self._dtype))
@@ -175,6 +129,10 @@ class FixedColumn(_NullableColumn):
     @property
     def position(self) -> list[int]:
         return [int(self._nulls)]
+
+    def resume(self, position: Sequence[int]) -> None:
+        self._resume_validity(*position)
+        super().resume(position)
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         self._rows.arrays[self._values][first:stop] = fixed_values(values, self._dtype)
@@ -188,21 +146,13 @@ class FixedColumn(_NullableColumn):
         validity = self._take_validity(places) if self._nulls else None
         return pa.Array.from_buffers(self.type, len(places), [validity, pa.py_buffer(values)])
 
-    @property
-    def nbytes(self) -> int:
-        return 0
-
     def remove(self) -> None:
         super().remove()
         self._rows.remove(self._values)
 
 
-class TimeColumn(Column):
+class TimeColumn(StoredColumn):
     """The event time itself, in microseconds: the window's own `ts`, not stored again."""
-
-    @property
-    def position(self) -> list[int]:
-        return []
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         """Nothing to do: the window writes `ts`."""
@@ -210,10 +160,6 @@ class TimeColumn(Column):
     def take(self, places: Int64Array) -> pa.Array:
         values = self._rows.arrays["ts"].take(places)
         return pa.Array.from_buffers(self.type, len(places), [None, pa.py_buffer(values)])
-
-    @property
-    def nbytes(self) -> int:
-        return 0
 
     def remove(self) -> None:
         """Nothing to do: `ts` stays."""
@@ -225,63 +171,62 @@ class BytesColumn(_NullableColumn):
     `position`: whether there are NULLs, the heap positions of its first byte and after its last, and its capacity.
     """
 
-    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
-        nulls, self.heap_base, self.heap_end, capacity = position or (0, 0, 0, _SMALLEST_HEAP)
-        if not 0 <= self.heap_base <= self.heap_end <= self.heap_base + capacity:
-            raise StateError(f"column {name!r} of window {rows.prefix!r} cannot have its bytes at {position}")
-        super().__init__(rows, name, dtype, nulls=nulls)
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
+        super().__init__(rows, name, dtype)
+        self._heap_base = self._heap_end = 0
         self._starts, self._lengths = f"start:{name}", f"length:{name}"
         rows.add(self._starts, np.int64)
         rows.add(self._lengths, np.int64)
         self._heap_name = f"{rows.prefix}.heap:{name}"
         self._large = is_large(dtype)
-        self.heap: ByteArray = (
-            rows.arena.open(self._heap_name, np.uint8, capacity)
-            if position
-            else rows.arena.allocate(self._heap_name, np.uint8, capacity)
-        )
+        self._heap: ByteArray = rows.arena.allocate(self._heap_name, np.uint8, _SMALLEST_HEAP)
 
     @property
     def position(self) -> list[int]:
-        return [int(self._nulls), self.heap_base, self.heap_end, len(self.heap)]
+        return [int(self._nulls), self._heap_base, self._heap_end, len(self._heap)]
+
+    def resume(self, position: Sequence[int]) -> None:
+        nulls, self._heap_base, self._heap_end, capacity = position
+        self._resume_validity(nulls)
+        if not 0 <= self._heap_base <= self._heap_end <= self._heap_base + capacity:
+            self._refuse(position)
+        super().resume(position)
 
     @property
     def living(self) -> dict[str, tuple[int, int]]:
-        return {self._heap_name: (0, self.heap_end - self.heap_base)}
+        return {self._heap_name: (0, self._heap_end - self._heap_base)}
 
     @property
-    def starts(self) -> Int64Array:
-        return self._rows.arrays[self._starts]
-
-    @property
-    def lengths(self) -> Int64Array:
-        return self._rows.arrays[self._lengths]
+    def values(self) -> ByteValues:
+        """Where the bytes of each row lie."""
+        arrays = self._rows.arrays
+        return ByteValues(arrays[self._starts], arrays[self._lengths], self._heap_base, self._heap)
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         offsets, data = byte_values(values, large=self._large)
         size = len(data)
-        if self.heap_end - self.heap_base + size > len(self.heap):
+        if self._heap_end - self._heap_base + size > len(self._heap):
             self._make_room(size, stop - first)
-        begin = self.heap_end - self.heap_base
-        self.heap[begin : begin + size] = data
+        begin = self._heap_end - self._heap_base
+        self._heap[begin : begin + size] = data
         arrays = self._rows.arrays
-        write_extents(offsets, self.heap_end, arrays[self._starts], arrays[self._lengths], first)
-        self.heap_end += size
+        write_extents(offsets, self._heap_end, arrays[self._starts], arrays[self._lengths], first)
+        self._heap_end += size
         if self._nulls or values.null_count:
             self._append_validity(values, first, stop)
 
     def _make_room(self, count: int, appended: int) -> None:
         older = self._rows.tail < self._rows.head - appended
-        oldest = int(self.starts[self._rows.tail - self._rows.base]) if older else self.heap_end
-        alive = self.heap[oldest - self.heap_base : self.heap_end - self.heap_base]
-        size = len(self.heap)
+        oldest = int(self.values.starts[self._rows.tail - self._rows.base]) if older else self._heap_end
+        alive = self._heap[oldest - self._heap_base : self._heap_end - self._heap_base]
+        size = len(self._heap)
         while len(alive) + count > size // 2:
             size *= 2
-        target = self.heap if size == len(self.heap) else self._rows.arena.allocate(self._heap_name, np.uint8, size)
+        target = self._heap if size == len(self._heap) else self._rows.arena.allocate(self._heap_name, np.uint8, size)
         self._rows.moving = True
         target[: len(alive)] = alive
-        self.heap = target
-        self.heap_base = oldest
+        self._heap = target
+        self._heap_base = oldest
         self._rows.moving = False
 
     def take(self, places: Int64Array) -> pa.Array:
@@ -291,27 +236,28 @@ class BytesColumn(_NullableColumn):
         if total > _LARGEST_OFFSET and not self._large:
             raise OverflowError(f"{total} bytes of strings do not fit one Arrow array")
         data = np.empty(total, np.uint8)
-        gather_bytes(self._rows.arrays[self._starts], lengths, self.heap_base, self.heap, places, data)
+        gather_bytes(self._rows.arrays[self._starts], lengths, self._heap_base, self._heap, places, data)
         validity = self._take_validity(places) if self._nulls else None
         return pa.Array.from_buffers(self.type, len(places), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
     @property
     def nbytes(self) -> int:
-        return self.heap_end - self.heap_base
+        return self._heap_end - self._heap_base
 
     @property
     def allocated(self) -> int:
-        return len(self.heap)
+        return len(self._heap)
 
     def before_keep(self, alive: BoolArray) -> None:
         rows = self._rows
         places = np.flatnonzero(alive) + (rows.tail - rows.base)
         offsets = np.empty(len(places) + 1, np.int64)
-        data = np.empty(gather_lengths(self.lengths, places, offsets), np.uint8)
-        gather_bytes(self.starts, self.lengths, self.heap_base, self.heap, places, data)
-        self.heap[: len(data)] = data
-        self.heap_base, self.heap_end = 0, len(data)
-        self.starts[places] = offsets[:-1]
+        values = self.values
+        data = np.empty(gather_lengths(values.lengths, places, offsets), np.uint8)
+        gather_bytes(*values, places, data)
+        self._heap[: len(data)] = data
+        self._heap_base, self._heap_end = 0, len(data)
+        values.starts[places] = offsets[:-1]
 
     def remove(self) -> None:
         super().remove()
@@ -320,25 +266,30 @@ class BytesColumn(_NullableColumn):
         self._rows.arena.free(self._heap_name)
 
 
-class NestedColumn(Column):
+class NestedColumn(StoredColumn):
     """Values that can only be selected, in Arrow chunks; each row knows its place in the whole of the chunks ever added.
 
     `position`: that place after the last chunk, then the first place of each chunk.
     """
 
-    def __init__(self, rows: Rows, name: str, dtype: pa.DataType, position: Sequence[int] = ()) -> None:
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
         super().__init__(rows, name, dtype)
         self._places = f"place:{name}"
         rows.add(self._places, np.int64)
-        self._end, *self._chunk_starts = position or (0,)
-        self._chunks = [rows.arena.get(self._chunk_name(start)) for start in self._chunk_starts]
-        lengths = [stop - start for start, stop in pairwise((*self._chunk_starts, self._end))]
-        if [len(chunk) for chunk in self._chunks] != lengths:
-            raise StateError(f"column {name!r} of window {rows.prefix!r} cannot have its chunks at {position}")
+        self._end = 0
+        self._chunk_starts: list[int] = []
+        self._chunks: list[pa.Array] = []
 
     @property
     def position(self) -> list[int]:
         return [self._end, *self._chunk_starts]
+
+    def resume(self, position: Sequence[int]) -> None:
+        self._end, *self._chunk_starts = position
+        self._chunks = [self._rows.arena.get(self._chunk_name(start)) for start in self._chunk_starts]
+        lengths = [stop - start for start, stop in pairwise((*self._chunk_starts, self._end))]
+        if [len(chunk) for chunk in self._chunks] != lengths:
+            self._refuse(position)
 
     def _chunk_name(self, start: int) -> str:
         return f"{self._rows.prefix}.chunk {start}:{self._name}"

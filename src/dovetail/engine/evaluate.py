@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import date
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from operator import add, mul, neg, sub
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail._typing import BoolArray
-from dovetail.engine.columns import fixed_values, storage_dtype
+from dovetail.engine.buffers import fixed_values, storage_dtype
 from dovetail.query.expressions import Call, Column, Expression, Literal
 
 _FIRST_DATE, _LAST_DATE = pa.scalar(date.min, pa.date32()), pa.scalar(date.max, pa.date32())
@@ -49,10 +50,13 @@ def _flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _repeat(literal: Literal, length: int) -> pa.Array:
     if literal.value is None:
         return pa.nulls(length, literal.type)
-    value: object = literal.value
-    if pa.types.is_timestamp(literal.type) or pa.types.is_duration(literal.type):
-        return pa.repeat(pa.scalar(value, pa.int64()), length).cast(literal.type)
-    return pa.repeat(pa.scalar(value, literal.type), length)
+    return pa.repeat(_array([literal.value], literal.type)[0], length)
+
+
+def _array(values: list[object], dtype: pa.DataType) -> pa.Array:
+    """Values as `Literal` has them: times are whole microseconds."""
+    temporal = pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype)
+    return pa.array(values, pa.int64()).cast(dtype) if temporal else pa.array(values, dtype)
 
 
 # -- comparisons ----------------------------------------------------------------------------------------------------------------
@@ -93,9 +97,7 @@ def _is_in(values: pa.Array, constants: Sequence[Expression]) -> pa.Array:
     listed = [constant.value for constant in constants if isinstance(constant, Literal) and constant.value is not None]
     if pa.types.is_floating(values.type) and 0.0 in listed:
         listed += [0.0, -0.0]  # Arrow's table of values tells them apart
-    temporal = pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type)
-    chosen = pa.array(listed, pa.int64()).cast(values.type) if temporal else pa.array(listed, values.type)
-    found = pc.is_in(values, value_set=chosen, skip_nulls=True)
+    found = pc.is_in(values, value_set=_array(listed, values.type), skip_nulls=True)
     unknown = pa.scalar(None, pa.bool_())
     if any(isinstance(constant, Literal) and constant.value is None for constant in constants):
         found = pc.if_else(found, found, unknown)
@@ -130,12 +132,10 @@ def _checked(function: Callable[..., pa.Array], exact: Callable[..., int | Decim
 
 
 def _exactly(call: Call, arguments: list[pa.Array], exact: Callable[..., int | Decimal | None]) -> pa.Array:
-    temporal = pa.types.is_timestamp(call.type) or pa.types.is_duration(call.type)
     rows = zip(*(_python_values(argument) for argument in arguments), strict=True)
     with localcontext() as context:
         context.prec = 100
-        values = [None if None in row else _fitting(exact(*row), call.type) for row in rows]
-    return pa.array(values, pa.int64()).cast(call.type) if temporal else pa.array(values, call.type)
+        return _array([None if None in row else _fitting(exact(*row), call.type) for row in rows], call.type)
 
 
 def _python_values(values: pa.Array) -> list[object]:
@@ -178,15 +178,7 @@ def _modulo(call: Call, arguments: list[pa.Array]) -> pa.Array:
     return pa.array(remainder, call.type, mask=~(valid & nonzero))
 
 
-def _negated(value: int) -> int:
-    return -value
-
-
 # -- casts ----------------------------------------------------------------------------------------------------------------------
-
-
-def _cast(call: Call, arguments: list[pa.Array]) -> pa.Array:
-    return _cast_to(arguments[0], call.type)
 
 
 def _cast_to(values: pa.Array, dtype: pa.DataType) -> pa.Array:
@@ -365,12 +357,12 @@ def _like(call: Call, arguments: list[pa.Array]) -> pa.Array:
 
 
 _OPERATIONS: dict[str, Operation] = {
-    "add": _checked(pc.add_checked, lambda a, b: a + b),
-    "subtract": _checked(pc.subtract_checked, lambda a, b: a - b),
-    "multiply": _checked(pc.multiply_checked, lambda a, b: a * b),
+    "add": _checked(pc.add_checked, add),
+    "subtract": _checked(pc.subtract_checked, sub),
+    "multiply": _checked(pc.multiply_checked, mul),
     "divide": _divide,
     "modulo": _modulo,
-    "negate": _checked(pc.negate_checked, _negated),
+    "negate": _checked(pc.negate_checked, neg),
     "abs": _checked(pc.abs_checked, abs),
     "eq": _equal,
     "ne": lambda call, a: pc.invert(_equal(call, a)),
@@ -394,5 +386,5 @@ _OPERATIONS: dict[str, Operation] = {
     "concat": _concat,
     "substring": _text(_substring),
     "like": _like,
-    "cast": _cast,
+    "cast": lambda call, a: _cast_to(a[0], call.type),
 }

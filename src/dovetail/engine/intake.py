@@ -6,7 +6,6 @@ to no window: it is refused, counted and left out, here as on Spark, where raisi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,18 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
-from dovetail.engine.columns import fixed_values, valid_mask
+from dovetail.engine.buffers import fixed_values, valid_mask
 from dovetail.engine.evaluate import evaluate, is_true
-from dovetail.engine.kernels.rows import survey
+from dovetail.engine.kernels.times import survey
 from dovetail.engine.keys import codes_of, combine
 from dovetail.engine.progress import LATEST, Observed, StreamProgress, partition_heads, too_far
-from dovetail.engine.window_store import Arrivals, KeyId
+from dovetail.engine.window_store import WORD_BITS, Arrivals
 from dovetail.errors import SchemaError, listed
+from dovetail.plan.execution import View, WindowPlan
 from dovetail.query.expressions import Column, Expression
 from dovetail.schema import StreamSchema, stored_type, type_name
 
 _MICROS = {"ms": 1_000, "s": 1_000_000}
-_WORD_BITS = 64
 _SAME_TEXT = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})
 _INT64 = np.dtype(np.int64)
 _NO_FLAGS = np.uint64(0)
@@ -52,7 +51,7 @@ class Batch:
         )
 
 
-class Reader:
+class TableReader:
     """Checks pushed tables against a stream's declaration."""
 
     def __init__(self, schema: StreamSchema) -> None:
@@ -235,50 +234,29 @@ def _nested_key(value: object) -> tuple[object, ...]:
     return (1, value != value, value)  # noqa: PLR0124 - only NaN differs from itself
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """How one alias of one query uses a window: which of its rows it may see."""
-
-    query: str
-    alias: str
-    filters: tuple[Expression, ...]
-    keys: dict[str, Expression]
-    """Expressions that must not be NULL, by name."""
-    word: int
-    bit: np.uint64
-
-
-@dataclass(slots=True)
-class Needs:
-    """What must be computed for a window: columns that are not the stream's own, by name; keys, by their parts' names."""
-
-    computed: dict[str, Expression]
-    parts: dict[str, Expression]
-    codes: set[KeyId]
-
-
-def arrivals(batch: Batch, words: int, needs: Needs, usages: Iterable[Usage], *, all_rows: bool) -> Arrivals:
-    """Compute all that a window stores of a batch. Rows that no usage can see are left out unless `all_rows`."""
+def arrivals(batch: Batch, window: WindowPlan, *, all_rows: bool, came: int) -> Arrivals:
+    """Compute all that a window stores of tuples that came with batch `came`; unless `all_rows`, only of those that somebody sees."""
     values = _Values(batch)
-    flags: list[UInt64Array | np.uint64] = [_NO_FLAGS] * words
-    for usage in usages:
-        flags[usage.word] = flags[usage.word] | values.visible(usage)
+    flags: list[UInt64Array | np.uint64] = [_NO_FLAGS] * window.words
+    for view in window.views:
+        if view.since <= came:
+            flags[view.bit // WORD_BITS] = flags[view.bit // WORD_BITS] | values.visible(view)
     if not all_rows:
-        seen = np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if words > 1 else flags[0]
+        seen = (
+            np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if len(flags) > 1 else flags[0]
+        )
         if isinstance(seen, np.ndarray) and not seen.all():
             places = np.flatnonzero(seen)
             batch = batch.take(places)
             flags = [word[places] if isinstance(word, np.ndarray) else word for word in flags]
             values = _Values(batch)
-    part_codes = {name: codes_of(values.get(name, part)) for name, part in needs.parts.items()}
+    kept = window.kept
+    parts = {name: codes_of(values.get(name, part)) for name, part in kept.parts.items()}
     return Arrivals(
         batch.ts,
         batch.columns,
-        {name: values.get(name, expression) for name, expression in needs.computed.items()},
-        {
-            key: part_codes[key[0]] if len(key) == 1 else combine([part_codes[name] for name in key])
-            for key in needs.codes
-        },
+        {name: values.get(name, each) for name, each in kept.columns.items() if not isinstance(each, Column)},
+        {key: parts[key[0]] if len(key) == 1 else combine([parts[name] for name in key]) for key in kept.codes},
         flags,
     )
 
@@ -298,22 +276,13 @@ class _Values:
             self._known[name] = evaluate(expression, lambda column: self._batch.columns[column.name], len(self._batch))
         return self._known[name]
 
-    def visible(self, usage: Usage) -> UInt64Array | np.uint64:
-        mask = None
-        for name, key in usage.keys.items():
-            valid = valid_mask(self.get(name, key))
+    def visible(self, view: View) -> UInt64Array | np.uint64:
+        mask, bit = None, np.uint64(1 << view.bit % WORD_BITS)
+        for key in view.keys:
+            valid = valid_mask(self.get(str(key), key))
             if valid is not None:
                 mask = valid if mask is None else mask & valid
-        for condition in usage.filters:
+        for condition in view.filters:
             true = is_true(self.get(str(condition), condition))
             mask = true if mask is None else mask & true
-        return usage.bit if mask is None else np.where(mask, usage.bit, np.uint64(0))
-
-
-def free_bit(taken: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """The first (word, bit) that no usage has."""
-    used = set(taken)
-    place = 0
-    while (place // _WORD_BITS, 1 << (place % _WORD_BITS)) in used:
-        place += 1
-    return place // _WORD_BITS, 1 << (place % _WORD_BITS)
+        return bit if mask is None else np.where(mask, bit, _NO_FLAGS)

@@ -10,20 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Int64Array, UInt64Array
-from dovetail.engine.columns import byte_values, fixed_values, storage_dtype, valid_mask
+from dovetail.engine.buffers import byte_values, fixed_values, storage_dtype, valid_mask
 from dovetail.engine.kernels.index import hash_bytes, mix
+from dovetail.schema import is_exact
 
 NULL_CODE = np.uint64(0xA5C3_96E1_7B4D_2F08)
 """The code of NULL. It equals nothing: every reader checks validity, the value only keeps NULLs out of other chains."""
-_EXACT_DECIMAL_DIGITS = 18
 _INT64 = np.dtype(np.int64)
-
-
-def is_exact(dtype: pa.DataType) -> bool:
-    """Whether equal codes mean equal values."""
-    if pa.types.is_decimal(dtype):
-        return bool(dtype.precision <= _EXACT_DECIMAL_DIGITS)
-    return not (pa.types.is_string(dtype) or pa.types.is_binary(dtype))
 
 
 def codes_of(values: pa.Array) -> UInt64Array:

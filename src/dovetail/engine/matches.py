@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 from dovetail._typing import BoolArray, Int64Array
 from dovetail.engine.columns import BytesColumn
 from dovetail.engine.evaluate import is_true
-from dovetail.engine.kernels.matches import keep_marked_results, mark_equal_bytes, mark_equal_codes, transpose
-from dovetail.engine.keys import is_exact
-from dovetail.engine.needs import must_verify, stored_name
+from dovetail.engine.kernels.extend import transpose
+from dovetail.engine.kernels.verify import keep_marked_results, mark_equal_bytes, mark_equal_codes
 from dovetail.engine.states import StateStore
-from dovetail.engine.window_store import WindowStore
+from dovetail.engine.window_store import WORD_BITS, WindowStore
+from dovetail.plan.needs import must_verify, stored_name
 from dovetail.plan.nodes import ProbePath
 from dovetail.query.model import CountWindow, StoredWindow, TimeWindow, Window
+from dovetail.schema import is_exact
 
 _FIRST_CAPACITY = 1024
 
@@ -30,8 +31,16 @@ class Member:
     """Its column in the matrices of row numbers."""
     store: WindowStore
     window: Window
-    word: int
-    bit: np.uint64
+    flag: int
+    """The bit of the rows that it may see."""
+
+    @property
+    def word(self) -> int:
+        return self.flag // WORD_BITS
+
+    @property
+    def bit(self) -> np.uint64:
+        return np.uint64(1 << self.flag % WORD_BITS)
 
     @property
     def span(self) -> int:
@@ -133,10 +142,7 @@ class Verifier:
             return marks
         a, b = left.store.columns[left_name], right.store.columns[right_name]
         if isinstance(a, BytesColumn) and isinstance(b, BytesColumn):
-            mark_equal_bytes(
-                left_rows, left_base, a.starts, a.lengths, a.heap_base, a.heap,
-                right_rows, right_base, b.starts, b.lengths, b.heap_base, b.heap, marks,
-            )  # fmt: skip
+            mark_equal_bytes(left_rows, left_base, *a.values, right_rows, right_base, *b.values, marks)
             return marks
         equal = pc.equal(a.take(left_rows - left_base), b.take(right_rows - right_base))
         return is_true(equal).astype(np.int64)

@@ -7,32 +7,28 @@ lies in memory where a stage keeps it in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.evaluate import evaluate, is_true
+from dovetail.engine.kernels.extend import Added, Wanted, WindowArrays, gather_codes, probe_hash, probe_scan
 from dovetail.engine.kernels.index import mix
-from dovetail.engine.kernels.probe import gather_codes, keep_marked, probe_hash, probe_scan, scan_new
-from dovetail.engine.kernels.rows import FOREVER
+from dovetail.engine.kernels.times import FOREVER
+from dovetail.engine.kernels.verify import keep_marked
 from dovetail.engine.matches import Matches, Member, Verifier
-from dovetail.engine.needs import key_id, stored_name
 from dovetail.engine.window_store import LONG_AGO
+from dovetail.plan.needs import key_id, stored_name
 from dovetail.plan.nodes import ProbePath, ProbeStage
 from dovetail.query.expressions import Column, Expression
 
 _NO_CODES = np.zeros(0, np.uint64)
 _FIRST_CAPACITY = 1024
-_Kernel: TypeAlias = Callable[..., tuple[int, int, int, int]]
-# Called with prepared groups of arguments, which a checker cannot count.
-_probe_hash: _Kernel = probe_hash
-_probe_scan: _Kernel = probe_scan
-_scan_new: _Kernel = scan_new
 
 
 @dataclass(slots=True)
@@ -170,17 +166,17 @@ class _Search:
     def __init__(self, path: ProbePath, depth: int, members: Mapping[str, Member]) -> None:
         self.stage = stage = path.stages[depth]
         member = members[stage.alias]
-        self._rows, self._place, self._span, self._bit = member.store.rows, member.place, member.span, member.bit
+        self._store, self._rows, self._key = member.store, member.store.rows, key_id(stage)
         self._ends, self._flags = member.ends, member.store.flag_name(member.word)
-        self._store, self._key = member.store, key_id(stage)
+        self._added = Added(member.place, member.span, member.bit)
         self._driver = members[path.driver].place
-        self._joined = np.array([members[before.alias].place for before in path.stages[:depth]], np.int64)
+        joined = path.stages[:depth] if stage.access == "new" else ()
+        self._joined = np.array([members[before.alias].place for before in joined], np.int64)
         self._started = path.driver in path.order[:depth]
         self._parts = [(members[part.source.alias], stored_name(part.source.expression)) for part in stage.key]
         self._source = self._parts[0][0].store.rows if len(self._parts) == 1 else None
         self._codes = np.empty(0, np.uint64)
-        self._wanted: tuple[UInt64Array, int, int] = (_NO_CODES, -1, 0)
-        self._window: tuple[Any, ...] = ()
+        self._wanted = (*Wanted(_NO_CODES, -1, 0),)
         self._versions = (-1, -1)
 
     @property
@@ -189,24 +185,23 @@ class _Search:
 
     def _before_driver(self) -> tuple[Int64Array, Int64Array]:
         """Bounds while the driving tuple is not known yet: all rows there are."""
-        shape = (self._place + 1, 1)
+        shape = (self._added.column + 1, 1)
         return np.full(shape, self._rows.head), np.full(shape, self._rows.tail)
 
     def _refresh(self) -> None:
-        """Look up arrays again after a window has moved or grown."""
+        """Look up arrays again after a window has moved or grown. Plain tuples of them are spread faster than named ones."""
         rows, arrays = self._rows, self._rows.arrays
         self._versions = (rows.version, -1 if self._source is None else self._source.version)
         if len(self._parts) == 1:
             member, name = self._parts[0]
-            self._wanted = (member.store.rows.arrays[member.store.codes[(name,)]], member.place, member.store.rows.base)
+            source = member.store.rows
+            self._wanted = (*Wanted(source[member.store.codes[(name,)]], member.place, source.base),)
         code = arrays[self._store.codes[self._key]] if self._key else _NO_CODES
-        ts, last, flags = arrays["ts"], arrays[self._ends], arrays[self._flags]
+        window = WindowArrays(rows.base, code, arrays["ts"], arrays[self._ends], arrays[self._flags])
+        self._window = (*window, *self._added)
         if self.stage.access == "hash":
-            index = self._store.indexes[self._key]
-            chain = (index.shift, index.head, arrays[index.links])
-            self._window = (rows.base, *chain, code, ts, arrays["prefix_max"], last, flags)
-        else:
-            self._window = (rows.base, code, ts, last, flags)
+            chain = self._store.chain(self._store.indexes[self._key])
+            self._chained = (*window, *self._added, *chain, arrays["prefix_max"])
 
     def _mixed_codes(self, partial: Int64Array, count: int) -> UInt64Array:
         """For a key of several parts: the code to look for, for each partial result."""
@@ -228,25 +223,13 @@ class _Search:
         if versions[0] != self._rows.version or (self._source is not None and versions[1] != self._source.version):
             self._refresh()
         wanted = (self._mixed_codes(partial, count), -1, 0) if len(self._parts) > 1 else self._wanted
-        member = (self._place, self._span, self._bit)
-        if self.stage.access == "new":
-            return _scan_new(
-                partial, count, at, cursor, *wanted, self._joined, bounds.limits, bounds.floors, bounds.first, bounds.stop,
-                *member, *self._window, out,
-            )  # fmt: skip
-        limits, floors = (bounds.limits, bounds.floors) if self._started else self._before_driver()
-        search = _probe_hash if self.stage.access == "hash" else _probe_scan
-        return search(
-            partial,
-            count,
-            at,
-            cursor,
-            *wanted,
-            limits,
-            floors,
-            self._driver,
-            bounds.first,
-            *member,
-            *self._window,
-            out,
-        )
+        new = self.stage.access == "new"
+        limits, floors = (bounds.limits, bounds.floors) if new or self._started else self._before_driver()
+        if self.stage.access == "hash":
+            return probe_hash(
+                partial, count, at, cursor, *self._chained, *wanted, limits, floors, bounds.first, self._driver, out
+            )
+        return probe_scan(
+            partial, count, at, cursor, *self._window, *wanted, limits, floors, bounds.first, self._driver,
+            bounds.stop if new else -1, self._joined, out,
+        )  # fmt: skip

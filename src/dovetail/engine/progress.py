@@ -171,17 +171,6 @@ class Progress:
                 if active and min(active) > LONG_AGO:
                     progress.head = max(progress.head, min(active) + progress.schema.lateness)
 
-    def metrics(self, stream: str) -> dict[str, float | None]:
-        progress = self.streams[stream]
-        return {
-            "arrivals": progress.arrived,
-            "late": progress.late,
-            "ahead": progress.ahead,
-            "refused": progress.refused,
-            "lateness_needed": progress.late_by / 1e6,
-            "event_time": progress.head if progress.head > LONG_AGO else None,
-        }
-
 
 def partition_heads(ts: Int64Array, partitions: pa.Array) -> dict[PartitionValue, int]:
     """The largest event time of each partition: texts by themselves, other values by their codes, which JSON can hold."""

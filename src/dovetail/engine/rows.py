@@ -23,16 +23,12 @@ _ROOMY, _FITTING = 16, 4
 class Rows:
     """The living rows of a window and every array that has one entry per row."""
 
-    def __init__(self, arena: Arena, prefix: str, position: Sequence[int] | None = None) -> None:
-        """Start empty, or, to attach to arrays already in the arena, at another's `position`."""
+    def __init__(self, arena: Arena, prefix: str, capacity: int | None = None) -> None:
+        """Start empty, with room for `capacity` rows."""
         self.arena = arena
         self.prefix = prefix
-        self.attaching = position is not None
-        self.base, self.tail, self.head, self.capacity = position or (0, 0, 0, SMALLEST_CAPACITY)
-        whole = all(isinstance(number, int) for number in self.position)
-        ordered = 0 <= self.base <= self.tail <= self.head <= self.base + self.capacity
-        if not whole or not ordered or self.capacity & (self.capacity - 1):
-            raise StateError(f"window {prefix!r} cannot have its rows at {position}")
+        self.base = self.tail = self.head = 0
+        self.capacity = capacity or SMALLEST_CAPACITY
         self.arrays: dict[str, Array] = {}
         self.version = 0
         """Changes whenever an array or `base` does."""
@@ -42,6 +38,15 @@ class Rows:
     @property
     def position(self) -> list[int]:
         return [self.base, self.tail, self.head, self.capacity]
+
+    def resume(self, position: Sequence[int]) -> None:
+        """Go on where others were that had the same arrays."""
+        self.base, self.tail, self.head, capacity = position
+        whole = all(isinstance(number, int) for number in position)
+        ordered = 0 <= self.base <= self.tail <= self.head <= self.base + self.capacity
+        if not whole or not ordered or capacity != self.capacity or capacity & (capacity - 1):
+            raise StateError(f"window {self.prefix!r} cannot have its rows at {position}")
+        self.version += 1
 
     def __len__(self) -> int:
         return self.head - self.tail
@@ -66,14 +71,13 @@ class Rows:
         }
 
     def add(self, name: str, dtype: DTypeLike, fill: object = 0) -> None:
-        """Add an array, `fill` for rows already there; when attaching, open it."""
+        """Add an array, `fill` for rows already there."""
         self.version += 1
-        if self.attaching:
-            self.arrays[name] = self.arena.open(f"{self.prefix}.{name}", dtype, self.capacity)
-        else:
-            array = self.arena.allocate(f"{self.prefix}.{name}", dtype, self.capacity)
-            array[: self.head - self.base] = fill
-            self.arrays[name] = array
+        array = self.arena.allocate(f"{self.prefix}.{name}", dtype, self.capacity)
+        if len(array) != self.capacity:
+            raise StateError(f"array {name!r} of window {self.prefix!r} has {len(array)} entries, not {self.capacity}")
+        array[: self.head - self.base] = fill
+        self.arrays[name] = array
 
     def remove(self, name: str) -> None:
         self.version += 1

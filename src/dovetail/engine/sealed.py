@@ -7,18 +7,15 @@ it: a directory of another state does not fit. What does not fit is a `StateErro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from dovetail.engine.arena import MappedArena
-from dovetail.engine.shapes import reading
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import attach, manifest, stores
+from dovetail.engine.snapshot import attach, left_in_arena
 from dovetail.engine.watch import Replan
-from dovetail.errors import StateError
-from dovetail.plan.steps import Cell, JoinStep
+from dovetail.errors import StateError, reading
+from dovetail.plan.execution import ExecutionPlan
 
 FILE = "engine.json"
 _DIGEST = 16
@@ -30,18 +27,18 @@ def write_sealed(engine: ShardEngine, key: str) -> None:
     if not isinstance(arena, MappedArena):
         raise StateError("arrays in memory cannot be sealed", "use a MappedArena to share arrays")
     living: dict[str, tuple[int, int]] = {}
-    for store in stores(engine):
+    for store in engine.stores():
         living.update(store.rows.living)
         for column in store.columns.values():
             living.update(column.living)
-    content = json.dumps(manifest(engine) | {"seal": arena.seal(living, int.from_bytes(_digest(b"", key)))}).encode()
+    content = json.dumps(
+        left_in_arena(engine) | {"seal": arena.seal(living, int.from_bytes(_digest(b"", key)))}
+    ).encode()
     (arena.directory / FILE).write_bytes(_digest(content, key) + content)
 
 
-def read_sealed(
-    directory: Path, key: str, steps: Mapping[str, JoinStep], cells: Mapping[str, Cell], replan: Replan | None
-) -> ShardEngine:
-    """The engine that was sealed under `key`, its arrays compared with their seals."""
+def read_sealed(directory: Path, key: str, plan: ExecutionPlan, replan: Replan | None) -> ShardEngine:
+    """The engine that was sealed under `key`, its arrays compared with their seals; it must have run `plan`."""
     try:
         written = (directory / FILE).read_bytes()
     except OSError as error:
@@ -51,20 +48,10 @@ def read_sealed(
         raise StateError(f"{directory / FILE} is damaged, or belongs to another state: its digest does not match")
     with reading(str(directory)):
         stored = json.loads(content)
-        _check_steps(stored, steps)
         arena = MappedArena(directory, stored["seal"])
-        engine = attach(arena, stored, steps, cells, replan)
+        engine = attach(arena, stored, plan, replan)
         arena.check_complete()
     return engine
-
-
-def _check_steps(stored: Mapping[str, Any], steps: Mapping[str, JoinStep]) -> None:
-    """Raise `StateError` if joins had fewer queries, or other windows, than they are to have."""
-    for run in (run for group in stored["groups"] for run in group["runs"] if run["name"] in steps):
-        step = steps[run["name"]]
-        expected = sorted(taker.query.name for taker in step.takers), step.state, step.windows
-        if (sorted(taker["name"] for taker in run["takers"]), run["state"], run["windows"]) != expected:
-            raise StateError(f"join {step.name!r} ran for other queries, or with other windows")
 
 
 def _digest(content: bytes, key: str) -> bytes:

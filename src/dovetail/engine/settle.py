@@ -8,46 +8,58 @@ every result of settled tuples is therefore final. Filters and NULL keys hide tu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail._typing import BoolArray
 from dovetail.config import Config
+from dovetail.engine.adoption import Adoption, Installed, Positions
 from dovetail.engine.arena import Arena
+from dovetail.engine.expiry import alive
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, in_content_order
 from dovetail.engine.progress import Progress
-from dovetail.engine.shared_window import SharedWindow
 from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
-from dovetail.query.model import CountWindow, TimeWindow
+from dovetail.plan.execution import StoredPlan, WindowPlan
+from dovetail.plan.needs import Kept
+from dovetail.plan.steps import Step
+from dovetail.query.expressions import Column
 from dovetail.schema import StreamSchema
 
 
 class SettledGroup(JoinGroup):
     """A `JoinGroup` whose tuples enter when they are settled."""
 
-    def __init__(
-        self, name: str, streams: Mapping[str, StreamSchema], config: Config, arena: Arena, frontier: frozenset[str]
-    ) -> None:
-        super().__init__(name, streams, config, arena)
-        self.frontier = frontier
-        self.pending: dict[str, WindowStore] = {}
+    def __init__(self, step: Step, streams: Mapping[str, StreamSchema], config: Config, arena: Arena) -> None:
+        """Make a group for `step` and those like it: with count windows on the same streams, from the same batch on."""
+        super().__init__(step.group, streams, config, arena)
+        self.frontier = frozenset(step.frontier)
+        self.since = step.since
 
-    def _window(self, stream: str) -> SharedWindow:
-        if stream not in self.pending:
-            name = f"{self.name}.{stream}.pending"
-            store = WindowStore(self._arena, name, self._streams[stream], self.position(name))
-            for field in self._streams[stream].columns:
-                store.add_column(f".{field.name}", field.type)
-            self.pending[stream] = store
-        return super()._window(stream)
+    def extended(
+        self,
+        windows: Sequence[WindowPlan],
+        stored: Sequence[StoredPlan],
+        steps: Sequence[Step],
+        positions: Positions | None = None,
+    ) -> Installed:
+        """See `JoinGroup.extended`; a window's tuples wait with all their columns."""
+        adoption = self._adoption(positions)
+        waiting = {plan.stream: self.pending.get(plan.stream) or self._waiting(plan, adoption) for plan in windows}
+        return replace(adoption.make(windows, stored, steps), pending=waiting)
 
-    def drop_query(self, name: str) -> None:
-        super().drop_query(name)
-        self.pending = {stream: store for stream, store in self.pending.items() if stream in self.windows}
+    @property
+    def pending(self) -> dict[str, WindowStore]:
+        return self.installed.pending
+
+    def _waiting(self, plan: WindowPlan, adoption: Adoption) -> WindowStore:
+        store = adoption.store(f"{plan.name}.pending", plan.stream)
+        columns = {f".{each.name}": Column("", each.name, each.type) for each in self._streams[plan.stream].columns}
+        store.extend(Kept(columns, {}, (), ()))
+        return store
 
     def stores(self, stream: str) -> list[WindowStore]:
         waiting = [self.pending[stream]] if stream in self.pending else []
@@ -93,20 +105,9 @@ class SettledGroup(JoinGroup):
         frontier = progress.watermark(self.frontier)
         for store in self.pending.values():
             _forget_before(store, frontier)
-        for window in self.windows.values():
+        for stream, store in self.windows.items():
             if frontier > LONG_AGO:
-                window.store.expire_where(partial(self._alive, window, frontier, progress))
-
-    def _alive(self, window: SharedWindow, frontier: int, progress: Progress) -> BoolArray:
-        store = window.store
-        alive = np.zeros(len(store.rows), np.bool_)
-        for (run, alias), ref in window.windows.items():
-            horizon = min(frontier, self.horizon(self.runs[run].step.flat, alias, progress))
-            if isinstance(ref.window, CountWindow):
-                alive |= store.living(store.ledgers[ref.window].ends) >= horizon
-            elif isinstance(ref.window, TimeWindow):
-                alive |= store.living("ts") >= horizon - ref.window.micros
-        return alive
+                store.expire_where(partial(alive, self.plans[stream], store, frontier, progress))
 
 
 def _between(store: WindowStore, first: int, frontier: int) -> Batch | None:

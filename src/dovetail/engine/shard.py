@@ -10,26 +10,25 @@ back is to forget them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from dovetail.config import Config
+from dovetail.engine.adoption import Positions
 from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import JoinGroup
-from dovetail.engine.intake import Batch, Reader, in_time_order, judge
+from dovetail.engine.intake import Batch, TableReader, in_time_order, judge
 from dovetail.engine.progress import Observed, Progress
 from dovetail.engine.runs import Collector, JoinRun
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import LONG_AGO, WindowStore
 from dovetail.errors import ConfigError, listed
-from dovetail.plan.names import window_name
-from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.steps import Cell, JoinStep
-from dovetail.query.model import CountWindow, JoinQuery
+from dovetail.plan.execution import ExecutionPlan
+from dovetail.plan.steps import JOINED
 from dovetail.schema import StreamSchema
 
 
@@ -37,29 +36,31 @@ from dovetail.schema import StreamSchema
 class Mark:
     """Where an engine stood before a change, if there is a way back to it."""
 
+    plan: ExecutionPlan
     batches: int
     begun: int | None
     progress: Mapping[str, tuple[Any, ...]]
     heads: Mapping[str, int]
-    """By window: the row number that came next."""
-    runs: frozenset[str]
+    """By store: the row number that came next."""
     results: Mapping[str, int]
     """By query: results so far."""
 
 
-NO_WAY_BACK = Mark(-1, None, {}, {}, frozenset(), {})
+NO_WAY_BACK = Mark(ExecutionPlan(), -1, None, {}, {}, {})
 
 
 class ShardEngine:
-    """Joins batches of streams for any number of queries over shared windows."""
+    """Joins batches of streams as a plan says."""
 
     def __init__(self, config: Config | None = None, arena: Arena | None = None, replan: Replan | None = None) -> None:
         self.config = config or Config()
         self.arena = arena or HeapArena()
         self.replan = replan if self.config.adaptive else None
+        """Chooses new orders while the queries run; without it they stay."""
+        self.plan = ExecutionPlan()
         self.streams: dict[str, StreamSchema] = {}
         self.progress = Progress({})
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, TableReader] = {}
         self._related: dict[str, set[str]] = {}
         self.batches = 0
         self._begun: int | None = None
@@ -69,81 +70,107 @@ class ShardEngine:
         """Told what was seen of each stream's part of a batch, before anything changes."""
         self.unfinished: Mark | None = None
         """Set when the engine begins to change: if it still is when the next call begins, the last one was not completed."""
-        self.joined = JoinGroup("joined", self.streams, self.config, self.arena)
-        self.joined.replan = self.replan
+        self.joined = JoinGroup(JOINED, self.streams, self.config, self.arena)
         self.settled: dict[str, SettledGroup] = {}
 
     def add_stream(self, schema: StreamSchema) -> None:
         self.streams[schema.name] = schema
-        self._readers[schema.name] = Reader(schema)
+        self._readers[schema.name] = TableReader(schema)
         self.needs_clock |= schema.idle_after is not None or schema.max_ahead is not None
         self.progress.streams.update(Progress({schema.name: schema}).streams)
 
-    # -- queries ------------------------------------------------------------------------------------------------------------
+    # -- plans --------------------------------------------------------------------------------------------------------------
 
-    def add_query(self, plan: QueryPlan) -> None:
-        """Start a query that is planned alone. It sees the tuples of later batches only."""
-        self.add_steps([JoinStep.single(plan)])
+    def adopt(self, plan: ExecutionPlan, positions: Positions | None = None) -> None:
+        """Go on with another plan, whatever was there before: queries come and go, orders change, sub-joins are stored or not.
 
-    def add_steps(self, steps: Iterable[JoinStep], cells: Mapping[str, Cell] | None = None) -> None:
-        """Start joins, each after those that it reads; `cells` are, by query, the shard's own part of the results."""
-        for step in steps:
-            self._group_for(step.flat).add_step(step, cells)
-        self.relate()
+        Queries of both plans go on as if they had always run by the new one; a new query sees the tuples of later batches. With
+        `positions` the arrays are there already: an empty engine attaches to what another one left in the arena.
+        """
+        settled: dict[str, SettledGroup] = {}
+        for step in plan.steps:
+            if step.group != JOINED and step.group not in settled:
+                settled[step.group] = self.settled.get(step.group) or SettledGroup(
+                    step, self.streams, self.config, self.arena
+                )
+        gone = [group for name, group in self.settled.items() if name not in settled]
+        made = []
+        for group in (self.joined, *settled.values(), *gone):
+            windows = [window for window in plan.windows if window.group == group.name]
+            steps = [step for step in plan.steps if step.group == group.name]
+            stored = plan.stored if group is self.joined else ()
+            made.append((group, group.extended(windows, stored, steps, positions)))
+        if self.unfinished is not None and self.unfinished is not NO_WAY_BACK:
+            # All that was missing is there: from here on the way back is to be done with it.
+            self.unfinished = replace(self.unfinished, plan=plan)
+        unneeded = [store for group, new in made for store in group.install(new)]
+        self.plan, self.settled = plan, settled
+        for group, _ in made:
+            group.trim()
+        for store in unneeded:
+            store.remove()
+        self.relate([{source.stream for source in step.sources} for step in plan.steps if step.consumers])
 
-    def relate(self, queries: Iterable[JoinQuery] | None = None) -> None:
+    def relate(self, joins: Iterable[set[str]]) -> None:
         """Note which streams are joined with which: by this engine's queries, or by those of all shards."""
-        if queries is None:
-            queries = [collector.query for collector in self.collectors.values()]
-        joins = [{ref.stream for ref in query.refs} for query in queries]
-        self._related = {stream: set().union(*(join for join in joins if stream in join)) for stream in self.streams}
-
-    def drop_query(self, name: str) -> None:
-        group = self.group_of(name)
-        group.drop_query(name)
-        if group is not self.joined and not group.runs:
-            del self.settled[group.name]
-        self.relate()
+        known = list(joins)
+        self._related = {stream: set().union(*(join for join in known if stream in join)) for stream in self.streams}
 
     def group_of(self, name: str) -> JoinGroup:
-        return next(group for group in self.groups if name in group.queries)
+        return next(group for group in self.groups if name in group.installed.queries)
 
     @property
     def groups(self) -> list[JoinGroup]:
         return [self.joined, *self.settled.values()]
 
+    @property
+    def runs(self) -> Iterator[JoinRun]:
+        return (run for group in self.groups for run in group.runs.values())
+
     def run_of(self, name: str) -> JoinRun:
         """The join that answers a query."""
-        return self.group_of(name).queries[name]
+        return self.group_of(name).installed.queries[name]
 
     @property
     def collectors(self) -> dict[str, Collector]:
         """By query."""
-        runs = (run for group in self.groups for run in group.runs.values())
-        return {name: collector for run in runs for name, collector in run.collectors.items()}
+        return {name: collector for run in self.runs for name, collector in run.collectors.items()}
 
-    def _group_for(self, query: JoinQuery) -> JoinGroup:
-        if not query.has_count_window:
-            return self.joined
-        frontier = frozenset(ref.stream for ref in query.refs if isinstance(ref.window, CountWindow))
-        # Tuples that wait in a group would be seen by a query added later, so a group takes queries of one instant only.
-        name = f"settled:{self.batches}:{','.join(sorted(frontier))}"
-        return self.settled_group(name, frontier)
-
-    def settled_group(self, name: str, frontier: frozenset[str]) -> SettledGroup:
-        if name not in self.settled:
-            self.settled[name] = SettledGroup(name, self.streams, self.config, self.arena, frontier)
-            self.settled[name].replan = self.replan
-        return self.settled[name]
+    def adapt(self) -> None:
+        """After a batch: look at the counters of joins that have seen enough, and replace orders that have become bad."""
+        if self.replan is None:
+            return
+        changed, time = [], self._head
+        for group in self.groups:
+            arrived, group.arrived = group.arrived, 0
+            for run in group.runs.values():
+                run.watch.fresh += arrived
+                if run.watch.is_ready(run.runners, time, run.span) and run.watch.look(run.runners, time):
+                    revised = self.replan(run.plan, run.watch.measured)
+                    if revised is not None:
+                        plan, changes = revised
+                        run.watch.changed(changes, run.runners, group.batches)
+                        if plan.paths != run.plan.paths:
+                            changed.append(replace(run.step, plan=plan))
+                        else:
+                            run.step = replace(run.step, plan=plan)  # with other estimates
+        if changed:
+            self.adopt(self.plan.with_steps(changed))
 
     # -- data ---------------------------------------------------------------------------------------------------------------
 
     def push(
-        self, tables: Mapping[str, object], now: int | None = None, observed: Mapping[str, Observed] | None = None
+        self,
+        tables: Mapping[str, object],
+        now: int | None = None,
+        observed: Mapping[str, Observed] | None = None,
+        *,
+        more: bool = False,
     ) -> dict[str, pa.Table]:
         """Join one batch; return the results it completes, one table per query.
 
-        A shard is given what all shards together `observed` of each stream; alone, an engine observes its own tuples.
+        A shard is given what all shards together `observed` of each stream; alone, an engine observes its own tuples. `more` says
+        that this is a part of a batch, and others follow.
         """
         unknown = [stream for stream in tables if stream not in self.streams]
         if unknown:
@@ -173,42 +200,42 @@ class ShardEngine:
         results = self.joined.join(prepared, self.progress, together=self.config.evaluation == "eager")
         for group in self.settled.values():
             group.wait(accepted)
-        return self._finish(results)
+        return self._finish(results, more=more)
 
     def mark(self) -> Mark:
         """Where the engine stands."""
         return Mark(
+            self.plan,
             self.batches,
             self._begun,
             {name: progress.figures() for name, progress in self.progress.streams.items()},
-            {store.name: store.rows.head for store in self._stores()},
-            frozenset(name for group in self.groups for name in group.runs),
+            {store.name: store.rows.head for store in self.stores()},
             {name: collector.results for name, collector in self.collectors.items()},
         )
 
     def go_back(self, mark: Mark) -> bool:
-        """Forget what came after a mark; False if that is not possible. Then only a snapshot of the engine is sound: indexes are not.
+        """Forget what came after a mark; False if that is not possible.
 
         Counters of work done (probes, matches) keep what the unfinished change has added.
         """
-        if mark is NO_WAY_BACK or any(store.rows.moving for store in self._stores()):
+        if mark is NO_WAY_BACK or any(store.rows.moving for store in self.stores()):
             return False
-        for group in self.groups:
-            group.forget_others(mark.runs)
-        self.settled = {name: group for name, group in self.settled.items() if group.runs}
-        for store in self._stores():
-            store.rows.head = mark.heads[store.name]
-        for name, collector in self.collectors.items():
-            collector.results = mark.results[name]
         for name in [name for name in self.streams if name not in mark.progress]:
             del self.streams[name]
+        for store in self.stores():
+            store.rows.head = mark.heads.get(store.name, store.rows.tail)
+            store.rebuild_chains()
+        self.adopt(mark.plan)
+        for name, collector in self.collectors.items():
+            collector.results = mark.results.get(name, 0)
         for name, figures in mark.progress.items():
             self.progress[name].go_back(figures)
         self.batches, self._begun = mark.batches, mark.begun
         return True
 
-    def _stores(self) -> Iterable[WindowStore]:
-        return (store for group in self.groups for stream in group.windows for store in group.stores(stream))
+    def stores(self) -> Iterator[WindowStore]:
+        """Every store, always in the same order."""
+        return (store for group in self.groups for store in group.all_stores())
 
     def _begin(self, batches: Iterable[Batch]) -> None:
         reached = self._head
@@ -220,20 +247,31 @@ class ShardEngine:
     def _head(self) -> int:
         return max((progress.head for progress in self.progress.streams.values()), default=LONG_AGO)
 
-    def load(self, tables: Mapping[str, pa.Table], progress: Mapping[str, Mapping[str, Any]]) -> None:
-        """Fill an empty engine with tuples that were accepted, and joined, before; `progress` is how far streams had come.
+    def load(
+        self,
+        held: Iterable[tuple[int, Mapping[str, pa.Table]]],
+        progress: Mapping[str, Mapping[str, Any]],
+        batches: int = 0,
+    ) -> None:
+        """Fill an empty engine with tuples that were accepted, and joined, before; only later batches produce results.
 
-        What is loaded at once need not have arrived at once: only later batches produce results.
+        `held`: the number of a batch, and tuples that came with it, or after it and before the next query did; earliest first.
+        `progress`: how far streams had come. `batches`: how many there were.
         """
-        batches = {stream: self._readers[stream].read(table) for stream, table in tables.items()}
-        for batch in batches.values():
-            batch.in_order = False
-        accepted = {stream: in_time_order(batch) for stream, batch in batches.items() if len(batch)}
-        self.joined.load(self.joined.prepare(accepted))
+        for came, tables in held:
+            read = {stream: self._readers[stream].read(table) for stream, table in tables.items()}
+            for batch in read.values():
+                batch.in_order = False
+            accepted = {stream: in_time_order(batch) for stream, batch in read.items() if len(batch)}
+            self.joined.load(self.joined.prepare(accepted, came=came))
+            for group in self.settled.values():
+                if group.since <= came:
+                    group.wait(accepted)
+        self.joined.store_again()
+        self.batches = batches
         for stream, stored in progress.items():
             self.progress[stream].restore(stored)
         for group in self.settled.values():
-            group.wait(accepted)
             group.settle_loaded(self.progress)
         for joined in self.groups:
             joined.expire(self.progress)
@@ -243,82 +281,29 @@ class ShardEngine:
         held = [store.living("ts") for group in self.groups for store in group.stores(stream) if len(store.rows)]
         return min(int(ts.min()) for ts in held) if held else None
 
-    def advance(self, times: Mapping[str, int], now: int | None = None) -> dict[str, pa.Table]:
-        """Move streams' progress without tuples; return the results that this settles."""
+    def advance(self, times: Mapping[str, int], now: int | None = None, *, more: bool = False) -> dict[str, pa.Table]:
+        """Move streams' progress without tuples; return the results that this settles. `more` parts of the batch may follow."""
         self.unfinished = self.mark()
         for stream, time in times.items():
             self.progress[stream].move(time, now)
-        return self._finish({})
+        return self._finish({}, more=more)
 
-    def _finish(self, found: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
+    def _finish(self, found: dict[str, list[pa.Table]], *, more: bool) -> dict[str, pa.Table]:
         """Settle, put the results together, and only then forget what no later batch needs."""
         for settled in self.settled.values():
             found.update(settled.settle(self.progress))
         results = {name: _whole(collector, found.get(name, [])) for name, collector in self.collectors.items()}
+        self.adapt()
         self.unfinished = NO_WAY_BACK
         for group in self.groups:
             group.expire(self.progress)
-        self.batches += 1
+        self.batches += not more
         return results
 
-    # -- numbers ------------------------------------------------------------------------------------------------------------
-
-    def metrics(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Counters so far: per stream (arrivals, drops, state), per query (probes, matches, results), per part of the plan."""
-        streams: dict[str, dict[str, object]] = {}
-        for stream in self.streams:
-            tuples, nbytes = 0, 0
-            for group in self.groups:
-                stores = group.stores(stream)
-                tuples += sum(len(store.rows) for store in stores)
-                nbytes += sum(store.nbytes for store in stores)
-            streams[stream] = {**self.progress.metrics(stream), "state_tuples": tuples, "state_bytes": nbytes}
-        return {
-            "streams": streams,
-            "queries": {
-                name: {"results": collector.results, **_run_metrics(self.run_of(name))}
-                for name, collector in self.collectors.items()
-            },
-            "joins": {
-                name: _run_metrics(run)
-                for group in self.groups
-                for name, run in group.runs.items()
-                if not run.step.is_alone
-            },
-            "nodes": self._node_metrics(),
-        }
-
-    def _node_metrics(self) -> dict[str, dict[str, Any]]:
-        """What the parts of the plan have taken, and the seconds of event time that their milliseconds are about."""
-        found: dict[str, dict[str, Any]] = {kind: {} for kind in ("windows", "joins", "states", "results")}
-        for group in self.groups:
-            for kind, name, figures in group.nodes():
-                label = window_name(name, settled=group is not self.joined) if kind == "windows" else name
-                known = found[kind].get(label, {})
-                found[kind][label] = {key: value + known.get(key, 0) for key, value in figures.items()}
-        found["span"] = {"seconds": (self._head - self._begun) / 1e6 if self._begun is not None else 0.0}
-        return found
-
-
-def _run_metrics(run: JoinRun) -> dict[str, object]:
-    kinds = ("probes", "looked", "matches")
-    paths: dict[str, list[dict[str, object]]] = {}
-    for driver, runner in run.runners.items():
-        paths[driver] = [
-            {
-                "alias": stage.alias,
-                "access": stage.access,
-                **dict(zip(kinds, counts, strict=False)),
-                "ms": 1000 * seconds,
-            }
-            for stage, counts, seconds in zip(runner.path.stages, runner.counts, runner.seconds, strict=True)
-        ]
-        paths[driver][0]["timed"] = runner.timed
-    return {
-        **dict(zip(kinds, run.totals, strict=True)),
-        "paths": paths,
-        "changes": [change.to_json() for change in run.watch.changes],
-    }
+    @property
+    def seconds(self) -> float:
+        """Of event time, since the engine was made or its first tuple came."""
+        return (self._head - self._begun) / 1e6 if self._begun is not None else 0.0
 
 
 def _whole(collector: Collector, tables: list[pa.Table]) -> pa.Table:

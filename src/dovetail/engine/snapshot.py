@@ -9,61 +9,56 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 
-from dovetail.config import Config
-from dovetail.engine.arena import Arena
-from dovetail.engine.group import JoinGroup
-from dovetail.engine.progress import StreamProgress
+from dovetail.engine.arena import Arena, MappedArena
 from dovetail.engine.runs import JoinRun
-from dovetail.engine.settle import SettledGroup
-from dovetail.engine.shapes import reading
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.stored import check_filled, check_run, check_snapshot, check_stream, check_watch
+from dovetail.engine.states import StateStore
+from dovetail.engine.stored import LeftInArena, Manifest, Snapshot, StoredRun, check_runs, check_streams
 from dovetail.engine.stored_tables import arrivals_of, written
-from dovetail.engine.watch import Replan, Watch
+from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import WindowStore
-from dovetail.errors import StateError, listed
-from dovetail.plan.nodes import ProbePath, QueryPlan
-from dovetail.plan.steps import Cell, JoinStep
-from dovetail.schema import StreamSchema
+from dovetail.errors import StateError, listed, reading
+from dovetail.plan.codec import from_json, to_json
+from dovetail.plan.execution import ExecutionPlan
+from dovetail.plan.nodes import Access
+from dovetail.plan.paths import AccessRule, PathMaker
+from dovetail.plan.statistics import PlanEstimate
 
 MAGIC = b"DOVETAIL"
-VERSION = 3
+VERSION = 4
 _HEADER = struct.Struct("<8sI16sQ")
 """Magic, format version, digest of all that follows it, length of the JSON."""
 _LENGTH = struct.Struct("<Q")
-_FLAGS = "flags:"
 
 
 @dataclass(slots=True)
 class StoredShard:
     """A snapshot that has been read, not yet filled into an engine."""
 
-    config: Config
-    streams: list[StreamSchema]
-    queries: list[tuple[str, str]]
-    extra: dict[str, Any]
-    manifest: dict[str, Any]
-    tables: list[pa.Buffer] = field(default_factory=list)
-    ours: bool = False
-    """Whether it was taken by this process just now, and not read."""
+    content: Snapshot
+    tables: list[pa.Buffer]
 
-    def fill(self, engine: ShardEngine, steps: Mapping[str, JoinStep]) -> None:
-        """Bring an engine that knows the streams, and nothing else, to the stored state."""
-        words = max((_words(table) for table in self.tables), default=0)
-        for group in self.manifest["groups"]:
-            for run in group["runs"]:
-                check_run(run, steps[run["name"]], group, words)
-                check_watch(run["watch"], steps[run["name"]].plan)
-        _restore_runs(engine, self.manifest, steps)
-        check_filled(engine)
+    def fill(self, engine: ShardEngine, expected: ExecutionPlan) -> None:
+        """Bring an engine that knows the streams, and nothing else, to the stored state.
+
+        `expected` is the plan as queries and declarations have it: the stored one may differ in its orders, and in its bits.
+        """
+        check_runs(self.content, self.content["plan"])
+        plan = ExecutionPlan.of(as_they_ran(expected, self.content["runs"]).steps, self.content["plan"])
+        if plan != self.content["plan"]:
+            raise StateError("the snapshot's plan is not that of its queries")
+        engine.adopt(plan)
+        _go_on(engine, self.content)
+        if self.content["windows"] != [store.name for store in _windows(engine)]:
+            raise StateError(f"the stored windows are not those of the plan: {listed(self.content['windows'])}")
         for store, table in zip(_windows(engine), self.tables, strict=True):
-            for arrivals in arrivals_of(store, table, ours=self.ours):
+            for arrivals in arrivals_of(store, table):
                 store.append(arrivals)
         if not engine.batches and any(len(store.rows) for store in _windows(engine)):
             raise StateError("the snapshot has tuples though no batch was pushed")
@@ -71,28 +66,17 @@ class StoredShard:
         engine.joined.expire(engine.progress)
 
 
-def _words(table: pa.Buffer) -> int:
-    """How many words of flags the rows of a stored window have."""
-    return sum(name.startswith(_FLAGS) for name in pa.ipc.open_stream(table).schema.names)
-
-
-def take_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> StoredShard:
-    """The same as writing and reading a snapshot, without the copies."""
-    content = json.loads(json.dumps(manifest(engine) | {"extra": extra}))
-    stored = _stored(content, [written(store) for store in _windows(engine)])
-    stored.ours = True
-    return stored
-
-
 def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
     """The whole state of an engine, and whatever JSON its session adds."""
-    header = json.dumps(manifest(engine) | {"extra": extra}).encode()
+    windows = [store.name for store in _windows(engine)]
+    content = _manifest(engine) | {"windows": windows, "plan": engine.plan, "extra": extra}
+    header = json.dumps(to_json(content)).encode()
     parts = [header]
     for store in _windows(engine):
         table = written(store)
         parts += [_LENGTH.pack(len(table)), table.to_pybytes()]
-    content = b"".join(parts)
-    return _HEADER.pack(MAGIC, VERSION, _digest(len(header), content), len(header)) + content
+    whole = b"".join(parts)
+    return _HEADER.pack(MAGIC, VERSION, _digest(len(header), whole), len(header)) + whole
 
 
 def _digest(length: int, content: bytes | memoryview) -> bytes:
@@ -110,8 +94,8 @@ def read_snapshot(blob: object) -> StoredShard:
         raise StateError("the snapshot is damaged: its digest does not match", "take it again, or use an earlier one")
     end = _HEADER.size + length
     with reading("the snapshot"):
-        content = json.loads(blob[_HEADER.size : end])
-        check_snapshot(content)
+        content = from_json(Snapshot, json.loads(blob[_HEADER.size : end]), "the snapshot")
+        check_streams(content["streams"])
         tables = []
         while end < len(blob):
             (size,) = _LENGTH.unpack_from(blob, end)
@@ -119,150 +103,101 @@ def read_snapshot(blob: object) -> StoredShard:
             tables.append(pa.py_buffer(blob)[end - size : end])
         if end != len(blob) or len(tables) != len(content["windows"]):
             raise StateError(f"the snapshot is cut short: it holds {len(tables)} of {len(content['windows'])} windows")
-        stored = _stored(content, tables)
-        for schema, stream in zip(stored.streams, content["streams"], strict=True):
-            check_stream(schema, stream["progress"])
-    return stored
+    return StoredShard(content, tables)
 
 
-def manifest(engine: ShardEngine) -> dict[str, Any]:
-    """What an engine knows beside its arrays, as JSON: enough to attach another engine to the same mapped arrays."""
+def _manifest(engine: ShardEngine) -> dict[str, Any]:
+    """The content of a `Manifest`."""
     return {
-        "config": asdict(engine.config),
+        "config": engine.config,
         "batches": engine.batches,
-        "streams": [_stream_json(engine.progress[name]) for name in engine.streams],
-        "groups": [_group_json(group) for group in engine.groups],
-        "windows": [store.name for store in _windows(engine)],
-        "stores": {store.name: store.position for store in stores(engine)},
+        "streams": [
+            {"schema": progress.schema, "progress": progress.to_json()}
+            for progress in map(engine.progress.__getitem__, engine.streams)
+        ],
+        "groups": {group.name: group.batches for group in engine.groups},
+        "runs": {run.name: _run_json(run) for run in engine.runs},
     }
 
 
-def attach(
-    arena: Arena,
-    stored: Mapping[str, Any],
-    steps: Mapping[str, JoinStep],
-    cells: Mapping[str, Cell] | None = None,
-    replan: Replan | None = None,
-) -> ShardEngine:
-    """An engine over the arrays that another one, whose `manifest` this is, left in `arena`; all `steps` must have run in it."""
-    described = _stored(dict(stored), [])
-    ran = {run["name"] for group in stored["groups"] for run in group["runs"]}
-    if ran != set(steps):
-        raise StateError(f"the arrays are those of joins {listed(sorted(ran))}; expected {listed(sorted(steps))}")
-    engine = ShardEngine(described.config, arena, replan)
-    for schema in described.streams:
-        engine.add_stream(schema)
-    _restore_runs(engine, described.manifest, steps, cells, attaching=True)
+def attach(arena: Arena, stored: Mapping[str, Any], plan: ExecutionPlan, replan: Replan | None = None) -> ShardEngine:
+    """An engine over the arrays that another one, whose `left_in_arena` this is, left in `arena`.
+
+    It must have run `plan`, in whatever orders.
+    """
+    if not isinstance(arena, MappedArena):
+        raise StateError("the arrays lived in another process's memory", "use a MappedArena to share arrays")
+    differ = [
+        step[0] for step in (*stored["outline"], *plan.outline) if (step in stored["outline"]) != (step in plan.outline)
+    ]
+    if differ:
+        raise StateError(f"the arrays are not those of the plan: it differs in {listed(sorted(set(differ)))}")
+    left = from_json(LeftInArena, stored, "the arrays")
+    engine = ShardEngine(left["config"], arena, replan)
+    for stream in left["streams"]:
+        engine.add_stream(stream["schema"])
+    arena.opening = True
+    engine.adopt(as_they_ran(plan, left["runs"]), stored["stores"])
+    if stored["stores"].keys() != {store.name for store in engine.stores()}:
+        raise StateError(f"the stored windows are not those of the plan: {listed(stored['stores'])}")
+    for store in engine.stores():
+        store.resume(stored["stores"][store.name])
+    arena.opening = False
+    _go_on(engine, left)
     return engine
 
 
-def _stored(content: dict[str, Any], tables: list[pa.Buffer]) -> StoredShard:
-    streams = [StreamSchema.from_json(stream["schema"]) for stream in content["streams"]]
-    runs = [run for group in content["groups"] for run in group["runs"]]
-    queries = [(taker["name"], taker["sql"]) for run in runs for taker in run["takers"]]
-    return StoredShard(Config(**content["config"]), streams, queries, content.get("extra", {}), content, tables)
+def left_in_arena(engine: ShardEngine) -> dict[str, Any]:
+    """What another engine needs, beside the plan, to attach to the arrays of this one."""
+    stores = {store.name: store.position for store in engine.stores()}
+    left: dict[str, Any] = to_json(_manifest(engine) | {"outline": engine.plan.outline, "stores": stores})
+    return left
 
 
-def _stream_json(progress: StreamProgress) -> dict[str, Any]:
-    return {"schema": progress.schema.to_json(), "progress": progress.to_json()}
+def as_they_ran(plan: ExecutionPlan, runs: Mapping[str, StoredRun]) -> ExecutionPlan:
+    """The plan with the orders that an engine had come to: the arrays hold what those need."""
+    changed = []
+    for step in plan.steps:
+        runners, maker, paths = runs[step.name]["runners"], PathMaker(step.plan.query), []
+        for path in step.plan.paths:
+            order, access = runners[path.driver]["order"], runners[path.driver]["access"]
+            same = order == list(path.order) and access == [stage.access for stage in path.stages]
+            paths.append(path if same else maker.path(path.driver, order, _as_it_was(order, access)))
+        if tuple(paths) != step.plan.paths:
+            changed.append(replace(step, plan=replace(step.plan, paths=tuple(paths), estimate=PlanEstimate())))
+    return plan.with_steps(changed) if changed else plan
 
 
-def _group_json(group: JoinGroup) -> dict[str, Any]:
-    frontier = sorted(group.frontier) if isinstance(group, SettledGroup) else None
-    runs = [_run_json(group, run) for run in group.runs.values()]
-    return {"name": group.name, "frontier": frontier, "batches": group.batches, "runs": runs}
+def _as_it_was(order: list[str], access: list[Access]) -> AccessRule:
+    chosen = dict(zip(order, access, strict=True))
+    return lambda alias, _: chosen[alias]
 
 
-def _run_json(group: JoinGroup, run: JoinRun) -> dict[str, Any]:
-    sources = {ref.alias: group.windows[ref.stream].usages[run.name, ref.alias] for ref in run.step.flat.refs}
-    inputs = {alias: group.states[alias].readers[run.name] for alias in run.step.stored_inputs}
+def _run_json(run: JoinRun) -> dict[str, Any]:
     return {
-        "name": run.name,
-        "sources": {source: [usage.word, int(usage.bit)] for source, usage in sources.items()},
-        "inputs": {alias: [reader.word, int(reader.bit)] for alias, reader in inputs.items()},
-        "takers": [
-            {"name": name, "sql": collector.query.sql, "results": collector.results}
-            for name, collector in run.collectors.items()
-        ],
+        "results": {name: collector.results for name, collector in run.collectors.items()},
         "runners": {driver: runner.to_json() for driver, runner in run.runners.items()},
-        "watch": run.watch.to_json(),
+        "watch": run.watch,
         "retired": run.retired,
-        "state": run.step.state,
-        "windows": run.windows,
     }
 
 
-def _restore_runs(
-    engine: ShardEngine,
-    stored: Mapping[str, Any],
-    steps: Mapping[str, JoinStep],
-    cells: Mapping[str, Cell] | None = None,
-    *,
-    attaching: bool = False,
-) -> None:
+def _go_on(engine: ShardEngine, stored: Manifest) -> None:
+    """Take over progress and counters."""
     engine.batches = stored["batches"]
     for stream in stored["streams"]:
-        engine.progress[stream["schema"]["name"]].restore(stream["progress"])
-    for entry in stored["groups"]:
-        frontier = entry["frontier"]
-        group = engine.joined if frontier is None else engine.settled_group(entry["name"], frozenset(frontier))
-        group.batches = entry["batches"]
-        group.positions = stored["stores"] if attaching else None
-        for run in entry["runs"]:
-            _restore_run(engine, group, run, steps[run["name"]], cells)
-        group.positions = None
-    engine.relate()
-    if stored["windows"] != [store.name for store in _windows(engine)]:
-        raise StateError(f"the stored windows are not those of the joins: {listed(stored['windows'])}")
-    for store in stores(engine):
-        store.attached()
-
-
-def _restore_run(
-    engine: ShardEngine,
-    group: JoinGroup,
-    stored: Mapping[str, Any],
-    step: JoinStep,
-    cells: Mapping[str, Cell] | None,
-) -> None:
-    results = {taker["name"]: taker["results"] for taker in stored["takers"]}
-    takers = tuple(taker for taker in step.takers if taker.query.name in results)
-    step = step.narrowed(stored["windows"])
-    step = replace(step, plan=_as_it_ran(engine, step.plan, stored["runners"]), takers=takers, state=stored["state"])
-    places = {kind: {name: (word, bit) for name, (word, bit) in stored[kind].items()} for kind in ("sources", "inputs")}
-    group.add_step(step, cells, places)
-    run = group.runs[step.name]
-    run.retired, run.watch = stored["retired"], Watch.from_json(stored["watch"])
-    for name, collector in run.collectors.items():
-        collector.results = results[name]
-    for driver, runner in run.runners.items():
-        runner.restore(stored["runners"][driver])
-
-
-def _as_it_ran(engine: ShardEngine, plan: QueryPlan, runners: Mapping[str, Any]) -> QueryPlan:
-    """The plan with the orders that had been reached: the arrays hold what those need."""
-    orders = {driver: tuple(runner["order"]) for driver, runner in runners.items()}
-    access = {driver: dict(zip(runner["order"], runner["access"], strict=True)) for driver, runner in runners.items()}
-    same = (path.order == orders[path.driver] and _access(path) == access[path.driver] for path in plan.paths)
-    if engine.replan is None or all(same):
-        return plan
-    return engine.replan.with_orders(plan, orders, access=access)
-
-
-def _access(path: ProbePath) -> dict[str, str]:
-    return {stage.alias: stage.access for stage in path.stages}
-
-
-def stores(engine: ShardEngine) -> Iterator[WindowStore]:
-    """Every store of an engine."""
-    yield from _windows(engine)
-    yield from engine.joined.states.values()
+        engine.progress[stream["schema"].name].restore(stream["progress"])
+    for group in engine.groups:
+        group.batches = stored["groups"][group.name]
+    for run in engine.runs:
+        known = stored["runs"][run.name]
+        run.retired, run.watch = list(known["retired"]), known["watch"]
+        for name, collector in run.collectors.items():
+            collector.results = known["results"][name]
+        for driver, runner in run.runners.items():
+            runner.restore(known["runners"][driver])
 
 
 def _windows(engine: ShardEngine) -> Iterator[WindowStore]:
     """Every store of tuples, always in the same order. Stored matches are found again from these."""
-    for group in engine.groups:
-        for stream in sorted(group.windows):
-            yield group.windows[stream].store
-            if isinstance(group, SettledGroup):
-                yield group.pending[stream]
+    return (store for store in engine.stores() if not isinstance(store, StateStore))

@@ -48,9 +48,9 @@ def _batches(store: WindowStore, first: int, stop: int) -> list[pa.RecordBatch]:
     return [pa.record_batch(values)]
 
 
-def arrivals_of(store: WindowStore, content: pa.Buffer, *, ours: bool) -> Iterator[Arrivals]:
-    """The rows of a stored table, to be appended to an empty store; `ours` are not looked at as others' are."""
-    for batch in _read(store, content, ours=ours):
+def arrivals_of(store: WindowStore, content: pa.Buffer) -> Iterator[Arrivals]:
+    """The rows of a stored table, to be appended to an empty store."""
+    for batch in _read(store, content):
         numbers = {name: batch.column(name).to_numpy() for name in _numbers(store)}
         parts = {key[0]: numbers[name] for key, name in store.codes.items() if len(key) == 1}
         columns = {name: batch.column(f"column:{name}") for name in store.columns}
@@ -66,7 +66,7 @@ def _numbers(store: WindowStore) -> dict[str, pa.DataType]:
     return {"ts": pa.int64()} | dict.fromkeys(names, pa.uint64())
 
 
-def _read(store: WindowStore, content: pa.Buffer, *, ours: bool) -> Iterator[pa.RecordBatch]:
+def _read(store: WindowStore, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
     numbers = _numbers(store)
     expected = {**numbers, **{f"column:{name}": column.type for name, column in store.columns.items()}}
     with pa.ipc.open_stream(content) as reader:
@@ -79,8 +79,7 @@ def _read(store: WindowStore, content: pa.Buffer, *, ours: bool) -> Iterator[pa.
         _refuse_compressed(store.name, content)
         for batch in reader:
             chosen = batch.select(list(expected))
-            if not ours:
-                _check(store.name, chosen, list(numbers))
+            _check(store.name, chosen, list(numbers))
             yield chosen
 
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 
 from dovetail.config import Config
+from dovetail.engine.kernels.verify import keep_marked, keep_marked_results
 from dovetail.engine.shard import ShardEngine
+from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.paths import probe_path
-from dovetail.query.expressions import Column
+from dovetail.plan.steps import Consumer, SourceUse, Step
+from dovetail.query.expressions import Column, rename_alias
 from dovetail.query.model import (
     CountWindow,
     Equality,
@@ -23,7 +27,6 @@ from dovetail.query.model import (
     Output,
     StreamRef,
     TimeWindow,
-    Window,
     equality_classes,
 )
 from dovetail.schema import TIMESTAMP, StreamSchema
@@ -42,14 +45,17 @@ def warm_up() -> None:
     ):
         engine = ShardEngine(config)
         engine.add_stream(StreamSchema("w", _COLUMNS, "t"))
-        for number, (window, keys) in enumerate(_SHAPES):
-            engine.add_query(_plan(f"q{number}", window, keys, config))
+        steps = [_step(f"q{number}", window, keys, config) for number, (window, keys) in enumerate(_SHAPES)]
+        engine.adopt(ExecutionPlan.of(steps))
         for _ in range(2):
             engine.push({"w": _ROWS})
         engine.advance({"w": 1 << 40})
+    marks = np.zeros(1, np.int64)  # what follows is needed only where a condition fails or two hashes collide
+    keep_marked(np.zeros((1, 1), np.int64), 1, marks)
+    keep_marked_results(np.zeros((1, 1), np.int64), 0, marks)
 
 
-_SHAPES: tuple[tuple[Window, tuple[str, ...]], ...] = (
+_SHAPES: tuple[tuple[TimeWindow | CountWindow, tuple[str, ...]], ...] = (
     (TimeWindow(10), ("k",)),
     (TimeWindow(10), ("k", "s")),
     (TimeWindow(10), ("s",)),
@@ -58,7 +64,7 @@ _SHAPES: tuple[tuple[Window, tuple[str, ...]], ...] = (
 )
 
 
-def _plan(name: str, window: Window, keys: tuple[str, ...], config: Config) -> QueryPlan:
+def _step(name: str, window: TimeWindow | CountWindow, keys: tuple[str, ...], config: Config) -> Step:
     refs = tuple(StreamRef(alias, "w", window) for alias in "xy")
     columns = {alias: [Column(alias, field.name, field.type) for field in _COLUMNS] for alias in "xy"}
     pairs = [[column for column in columns[alias] if column.name in keys] for alias in "xy"]
@@ -72,4 +78,14 @@ def _plan(name: str, window: Window, keys: tuple[str, ...], config: Config) -> Q
     paths = (
         probe_path(query, driver, order, lambda *_: "scan" if scan else "hash") for driver, order in orders.items()
     )
-    return QueryPlan(query, tuple(paths), "fixed")
+    plan = QueryPlan(query, tuple(paths), "fixed")
+    own = {
+        alias: tuple(rename_alias(column, lambda _: "") for column in columns[alias] if column.name in keys)
+        for alias in "xy"
+    }
+    text = Column("", "s", pa.string())
+    partition = (text, text) if isinstance(window, CountWindow) and window.partition_by else None
+    sources = [SourceUse(alias, "w", window, alias, (), own[alias], partition) for alias in "xy"]
+    spans = dict.fromkeys("xy", window.micros) if isinstance(window, TimeWindow) else {}
+    consumer = Consumer(name, {alias: alias for alias in "xy"}, outputs, tuple(range(len(outputs))), spans)
+    return Step(plan, tuple(sources), (consumer,))

@@ -18,13 +18,14 @@ other; an order that was tried and was no better is not tried again until the co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from math import inf, isfinite
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Annotated, Protocol
 
 from dovetail.engine.probe import PathRunner
 from dovetail.engine.window_store import LONG_AGO
-from dovetail.plan.nodes import Access, QueryPlan
+from dovetail.plan.codec import LARGEST, Count, Positive, Size, Time
+from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.statistics import Change, Cost, Found, Measured, Step
 
 MEMORY = 1000
@@ -54,56 +55,48 @@ class Replan(Protocol):
     def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
         """A plan with the orders to go on with and its estimates, and what it changes; None if there is nothing to go by."""
 
-    def with_orders(
-        self,
-        plan: QueryPlan,
-        orders: Mapping[str, tuple[str, ...]],
-        *,
-        access: Mapping[str, Mapping[str, Access]] | None = None,
-    ) -> QueryPlan: ...
 
-
+@dataclass(slots=True)
 class Watch:
     """One query's statistics."""
 
-    def __init__(self) -> None:
-        self.found: dict[Step, Found] = {}
-        self.rates: dict[str, float] = {}
-        self.sizes: dict[str, float] = {}
-        self.tried: dict[str, dict[tuple[str, ...], Cost]] = {}
-        self.changes: list[Change] = []
-        self.fresh = 0
-        """New tuples since the last glance."""
-        self.credit = inf
-        """Tuples that watching may still cost; what the first glance finds is too much."""
-        self._seen: dict[str, tuple[int, int]] = {}
-        """By driver, at the last glance: its new tuples so far, and all that its path had produced, these included."""
-        self._costs: dict[str, float] = {}
-        """By driver, at the last look: what its path produced per new tuple."""
-        self._time: int | None = None
-        self._ready_at: int | None = None
-        self._patience = 1
-        self._skipped = 0
-        self._settled: dict[Step, float] = {}
-        """Selectivities when orders were last considered."""
-        self._unmeasured: dict[str, int] = {}
-        """Drivers whose last change waits for its measured cost."""
+    found: dict[Step, Found] = field(default_factory=dict)
+    rates: dict[str, Positive] = field(default_factory=dict)
+    sizes: dict[str, Size] = field(default_factory=dict)
+    tried: dict[str, dict[tuple[str, ...], Cost]] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    fresh: Count = 0
+    """New tuples since the last glance."""
+    credit: Annotated[float, (-LARGEST, inf)] = inf
+    """Tuples that watching may still cost; what the first glance finds is too much."""
+    seen: dict[str, tuple[Count, Count]] = field(default_factory=dict)
+    """By driver, at the last glance: its new tuples so far, and all that its path had produced, these included."""
+    costs: dict[str, Size] = field(default_factory=dict)
+    """By driver, at the last look: what its path produced per new tuple."""
+    time: Time | None = None
+    ready_at: Time | None = None
+    patience: Count = 1
+    skipped: Count = 0
+    settled: dict[Step, Size] = field(default_factory=dict)
+    """Selectivities when orders were last considered."""
+    unmeasured: dict[str, Count] = field(default_factory=dict)
+    """Drivers whose last change waits for its measured cost."""
 
     def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int) -> bool:
         """Whether to look now; not before windows of `span` microseconds have filled for the first time."""
         if self.fresh * WIDE < LOOK_AFTER * max(WIDE, len(runners)) or time <= LONG_AGO:
             return False
         self.fresh = 0
-        if self._ready_at is None:
-            self._ready_at = time + span
-        if time < self._ready_at:
+        if self.ready_at is None:
+            self.ready_at = time + span
+        if time < self.ready_at:
             return False
         look, price = look_cost(len(runners)), consider_cost(len(runners))
         drifted, most = self._glance(runners), MOST_CREDIT + 4 * (look + price)
         self.credit = min(self.credit, most)
-        if self._time is not None and self.credit >= (look + price if drifted else most / 2):
+        if self.time is not None and self.credit >= (look + price if drifted else most / 2):
             return True
-        self._time = time
+        self.time = time
         for runner in runners.values():
             runner.forget()
         return False
@@ -112,20 +105,20 @@ class Watch:
         """Take credit for what was joined since the last glance; say whether a path's cost has drifted since the last look."""
         drifted = False
         for driver, runner in runners.items():
-            counts, before = runner.counts, self._seen.get(driver, (0, 0))
+            counts, before = runner.counts, self.seen.get(driver, (0, 0))
             new, whole = counts[0][2], sum([counted[2] for counted in counts])
-            self._seen[driver] = (new, whole)
+            self.seen[driver] = (new, whole)
             new, made = new - before[0], whole - before[1]
             self.credit += SHARE * made
             if new >= LEAST_NEW:
-                drifted |= not 1 / DRIFT < made / new / (1 + self._costs.get(driver, 0.0)) < DRIFT
+                drifted |= not 1 / DRIFT < made / new / (1 + self.costs.get(driver, 0.0)) < DRIFT
         return drifted
 
     def look(self, runners: Mapping[str, PathRunner], time: int) -> bool:
         """Read the counters; say whether orders should be considered."""
         self.credit -= look_cost(len(runners))
-        seconds = (time - self._time) / 1e6 if self._time is not None and time > self._time else None
-        self._time = time
+        seconds = (time - self.time) / 1e6 if self.time is not None and time > self.time else None
+        self.time = time
         self.found = {step: found for step, found in self.found.items() if found.age < OLDEST}
         for found in self.found.values():
             found.age += 1
@@ -145,21 +138,21 @@ class Watch:
         for step, found in newer.items():
             drifted |= self._note_step(step, found)
         self._measure_sizes()
-        self._skipped += 1
+        self.skipped += 1
         price = consider_cost(len(runners))
         # Without a drift, enough is left to answer one.
-        if self.credit < price or not (drifted or (self._skipped >= self._patience and self.credit >= 2 * price)):
+        if self.credit < price or not (drifted or (self.skipped >= self.patience and self.credit >= 2 * price)):
             return False
         self.credit -= price
-        self._patience = 1 if drifted else min(2 * self._patience, MOST_PATIENCE)
-        self._skipped = 0
-        self._settled = {step: found.selectivity or 0.0 for step, found in self.found.items()}
+        self.patience = 1 if drifted else min(2 * self.patience, MOST_PATIENCE)
+        self.skipped = 0
+        self.settled = {step: found.selectivity or 0.0 for step, found in self.found.items()}
         return True
 
     def _note_step(self, step: Step, newer: Found) -> bool:
         """Take note of what a probe has found, whatever the driver; say whether its selectivity left its range."""
         self.found[step] = self.found.get(step, Found()).followed_by(newer, MEMORY)
-        before, after = self._settled.get(step), self.found[step].selectivity
+        before, after = self.settled.get(step), self.found[step].selectivity
         return bool(after and (not before or not before / DRIFT < after < before * DRIFT))
 
     def _note_cost(self, driver: str, order: tuple[str, ...], cost: Cost) -> None:
@@ -169,7 +162,7 @@ class Watch:
             self.tried[driver] = {}
             before = cost
         self.tried.setdefault(driver, {})[order] = before.mean(cost)
-        self._costs[driver] = cost.produced
+        self.costs[driver] = cost.produced
 
     def _measure_sizes(self) -> None:
         """The rows that probes met in each window, on average over the recent ones."""
@@ -181,54 +174,24 @@ class Watch:
             self.sizes[alias] = sum(found.pairs for found in steps) / sum(found.probes for found in steps)
 
     def _note_change(self, driver: str, produced: float) -> None:
-        if driver in self._unmeasured:
-            number = self._unmeasured.pop(driver)
+        if driver in self.unmeasured:
+            number = self.unmeasured.pop(driver)
             self.changes[number] = replace(self.changes[number], measured_after=produced)
 
     def changed(self, changes: list[Change], runners: Mapping[str, PathRunner], batch: int) -> None:
         """Take note of a new plan; `runners` are those of the old one."""
         if len(self.changes) + len(changes) > MOST_CHANGES:
             del self.changes[: len(changes)]
-            self._unmeasured.clear()
+            self.unmeasured.clear()
         for change in changes:
             measured = runners[change.driver].produced_lately
-            self._unmeasured[change.driver] = len(self.changes)
-            self._seen.pop(change.driver, None)
+            self.unmeasured[change.driver] = len(self.changes)
+            self.seen.pop(change.driver, None)
             self.changes.append(replace(change, measured_before=measured, batch=batch))
 
     @property
     def measured(self) -> Measured:
         return Measured(self.rates, self.sizes, self.found, self.tried)
-
-    def to_json(self) -> dict[str, Any]:
-        found = [
-            [sorted(joined), alias, f.probes, f.pairs, f.matches, f.age] for (joined, alias), f in self.found.items()
-        ]
-        settled = [[sorted(joined), alias, value] for (joined, alias), value in self._settled.items()]
-        tried = [[driver, order, *cost] for driver, orders in self.tried.items() for order, cost in orders.items()]
-        return {
-            "found": found, "settled": settled, "tried": tried, "rates": self.rates, "sizes": self.sizes, "fresh": self.fresh,
-            "time": self._time, "ready_at": self._ready_at, "patience": self._patience, "skipped": self._skipped,
-            "changes": [change.to_json() for change in self.changes], "unmeasured": self._unmeasured,
-            "credit": self.credit if isfinite(self.credit) else None, "seen": self._seen, "costs": self._costs,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Watch:
-        watch = cls()
-        watch.found = {(frozenset(joined), alias): Found(*sums) for joined, alias, *sums in stored["found"]}
-        watch._settled = {(frozenset(joined), alias): value for joined, alias, value in stored["settled"]}
-        for driver, order, *cost in stored["tried"]:
-            watch.tried.setdefault(driver, {})[tuple(order)] = Cost(*cost)
-        watch.rates, watch.sizes, watch.fresh = dict(stored["rates"]), dict(stored["sizes"]), stored["fresh"]
-        watch._time, watch._patience, watch._skipped = stored["time"], stored["patience"], stored["skipped"]
-        watch._ready_at = stored["ready_at"]
-        watch.changes = [Change.from_json(change) for change in stored["changes"]]
-        watch._unmeasured = dict(stored["unmeasured"])
-        watch.credit = inf if stored["credit"] is None else float(stored["credit"])
-        watch._costs = {driver: max(float(cost), 0.0) for driver, cost in stored["costs"].items()}
-        watch._seen = {driver: (int(new), int(whole)) for driver, (new, whole) in stored["seen"].items()}
-        return watch
 
 
 def look_cost(width: int) -> float:

@@ -9,8 +9,8 @@ enough), the window is rewritten without them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +18,12 @@ import pyarrow as pa
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.engine.arena import Arena
-from dovetail.engine.columns import BytesColumn, Column, TimeColumn, column_for, valid_mask
-from dovetail.engine.kernels.index import insert
-from dovetail.engine.kernels.rows import (
+from dovetail.engine.buffers import valid_mask
+from dovetail.engine.columns import BytesColumn, StoredColumn, TimeColumn, column_for
+from dovetail.engine.kernels.gather import ByteValues
+from dovetail.engine.kernels.index import Chain, insert
+from dovetail.engine.kernels.times import (
+    Partitions,
     close_partition_windows,
     close_row_windows,
     extend_prefix_max,
@@ -28,6 +31,10 @@ from dovetail.engine.kernels.rows import (
 )
 from dovetail.engine.keys import combine
 from dovetail.engine.rows import Rows
+from dovetail.errors import StateError
+from dovetail.plan.needs import Kept, KeyId
+from dovetail.plan.steps import Ledger
+from dovetail.query.expressions import Expression
 from dovetail.query.model import CountWindow
 from dovetail.schema import StreamSchema
 
@@ -37,11 +44,12 @@ TEXT = 16
 """Bytes that a text is expected to have."""
 LONG_AGO = -(1 << 62)
 """A time before every event."""
-KeyId = tuple[str, ...]
-"""The parts of a key, each named by its expression."""
+WORD_BITS = 64
+"""Flags in a word."""
 Position = dict[str, Any]
 """Where a store's arrays begin and end, as JSON."""
 _SMALLEST_REWRITE = 4096
+_NO_BYTES = ByteValues(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, np.zeros(0, np.uint8))
 
 
 @dataclass(slots=True)
@@ -71,15 +79,13 @@ class HashIndex:
 
 
 @dataclass(slots=True)
-class Ledger:
-    """What `[PARTITION BY c ROWS n]` keeps per row, and the heads of its own chains."""
+class RunningLedger:
+    """The arrays of a `Ledger`, and the heads of its own chains if it counts partitions."""
 
-    window: CountWindow
+    plan: Ledger
     ends: str
-    key: KeyId | None = None
-    column: str = ""
+    arrays: tuple[str, ...] = ()
     index: HashIndex | None = None
-    arrays: tuple[str, ...] = field(default=())
 
 
 class Linked(Protocol):
@@ -89,24 +95,25 @@ class Linked(Protocol):
 
 
 class WindowStore:
-    """The tuples of one stream that some result may still need."""
+    """Rows that some result may still need: the tuples of a stream, or stored matches."""
 
-    def __init__(self, arena: Arena, name: str, schema: StreamSchema | None, position: Position | None = None) -> None:
-        """Start empty, or attach to another's arrays in the arena, at its `position`; `schema` says which column is the time."""
+    def __init__(
+        self, arena: Arena, name: str, schema: StreamSchema | None = None, capacity: int | None = None
+    ) -> None:
+        """Start empty, with room for `capacity` rows; `schema` says which column is the time."""
         self.name = name
         self._time = schema and (
             f".{schema.event_time}",
             pa.timestamp("us", schema.columns.field(schema.event_time).type.tz),
         )
         self._arena = arena
-        self._position = position
-        self.rows = Rows(arena, name, position["rows"] if position else None)
+        self.rows = Rows(arena, name, capacity)
         self.rows.add("ts", np.int64)
         self.rows.add("prefix_max", np.int64)
-        self.columns: dict[str, Column] = {}
+        self.columns: dict[str, StoredColumn] = {}
         self.codes: dict[KeyId, str] = {}
         self.indexes: dict[KeyId, HashIndex] = {}
-        self.ledgers: dict[CountWindow, Ledger] = {}
+        self.ledgers: dict[CountWindow, RunningLedger] = {}
         self.linked: list[tuple[Linked, str]] = []
         """Who keeps row numbers of this window, and as which source."""
         self.seconds = 0.0
@@ -118,57 +125,78 @@ class WindowStore:
 
     @property
     def position(self) -> Position:
-        """What another store needs, beside the arrays, to attach."""
+        """What another store needs, beside the arrays, to go on."""
         return {"rows": self.rows.position, "columns": {name: column.position for name, column in self.columns.items()}}
 
-    def attached(self) -> None:
-        """End of attaching: what is added from now on is new."""
-        self._position = None
-        self.rows.attaching = False
+    def resume(self, position: Position) -> None:
+        """Go on where another store was that had the same arrays."""
+        for name, column in self.columns.items():
+            column.resume(position["columns"][name])
+        self.rows.resume(position["rows"])  # last: an array that is added to rows is filled
 
-    def add_column(self, name: str, dtype: pa.DataType) -> None:
-        if name not in self.columns:
-            position = self._position["columns"][name] if self._position else ()
-            is_time = (name, dtype) == self._time
-            self.columns[name] = (
-                TimeColumn(self.rows, name, dtype) if is_time else column_for(self.rows, name, dtype, position)
-            )
+    def extend(self, kept: Kept, ledgers: Iterable[Ledger] = (), words: int = 0) -> None:
+        """Keep what is missing, also of the rows that are there already as far as it follows from what is kept."""
+        while self.flag_words < words:
+            self.rows.add(self.flag_name(self.flag_words), np.uint64)
+            self._flag_names = [*self._flag_names, self.flag_name(self.flag_words)]
+        for name, expression in kept.columns.items():
+            if name not in self.columns:
+                self.columns[name] = self._column(name, expression)
+        for key in kept.codes:
+            self._add_codes(key)
+        for key in kept.indexes:
+            self._add_index(key)
+        for ledger in ledgers:
+            self._add_ledger(ledger)
 
-    def remove_column(self, name: str) -> None:
-        self.columns.pop(name).remove()
+    def trim(self, kept: Kept, ledgers: Iterable[Ledger] = ()) -> None:
+        """Keep no more than this."""
+        for name in [name for name in self.columns if name not in kept.columns]:
+            self.columns.pop(name).remove()
+        for key in [key for key in self.indexes if key not in kept.indexes]:
+            self._remove_index(key)
+        for key in [key for key in self.codes if key not in kept.codes]:
+            self.rows.remove(self.codes.pop(key))
+        for window in self.ledgers.keys() - {ledger.window for ledger in ledgers}:
+            running = self.ledgers.pop(window)
+            for name in (running.ends, *running.arrays):
+                self.rows.remove(name)
+            if running.index is not None:
+                self._arena.free(self._heads(running.index.links))
 
-    def add_codes(self, key: KeyId) -> None:
-        if key not in self.codes:
-            name = f"code:{json.dumps(key)}"
-            self.rows.add(name, np.uint64)
-            self.codes[key] = name  # when it is there: an interrupt may come before
-            if len(key) > 1 and self._position is None and len(self.rows):
-                parts = [self.rows[self.codes[(part,)]] for part in key]
-                self.rows[self.codes[key]][:] = combine(parts)
+    def remove(self) -> None:
+        """Give all arrays back."""
+        self.trim(Kept({}, {}, (), ()))
+        for name in list(self.rows.arrays):
+            self.rows.remove(name)
 
-    def add_index(self, key: KeyId) -> None:
-        self.add_codes(key)
+    def _column(self, name: str, expression: Expression) -> StoredColumn:
+        if (name, expression.type) == self._time:
+            return TimeColumn(self.rows, name, expression.type)
+        return column_for(self.rows, name, expression.type)
+
+    def _add_codes(self, key: KeyId) -> None:
+        if key in self.codes:
+            return
+        name = f"code:{json.dumps(key)}"
+        self.rows.add(name, np.uint64)
+        if len(key) > 1 and len(self.rows):
+            parts = [self.rows[self.codes[(part,)]] for part in key]
+            self.rows[name][:] = combine(parts)
+        self.codes[key] = name  # when it is there: an interrupt may come before
+
+    def _add_index(self, key: KeyId) -> None:
         if key not in self.indexes:
             links = f"next:{json.dumps(key)}"
             self.rows.add(links, np.int64, -1)
-            self.indexes[key] = self._empty_index(links)
-            if self._position is None:
-                self._fill_index(key, self.rows.tail)
+            index = self._empty_index(links)
+            self._fill_index(key, index, self.rows.tail)
+            self.indexes[key] = index
 
-    def remove_index(self, key: KeyId) -> None:
+    def _remove_index(self, key: KeyId) -> None:
         links = self.indexes.pop(key).links
         self.rows.remove(links)
-        self._arena.free(f"{self.name}.head:{links}")
-
-    def remove_key(self, key: KeyId) -> None:
-        if key in self.indexes:
-            self.remove_index(key)
-        self.rows.remove(self.codes.pop(key))
-
-    def add_flag_word(self) -> None:
-        name = self.flag_name(self.flag_words)
-        self.rows.add(name, np.uint64)
-        self._flag_names.append(name)
+        self._arena.free(self._heads(links))
 
     @property
     def flag_words(self) -> int:
@@ -178,32 +206,26 @@ class WindowStore:
     def flag_name(word: int) -> str:
         return f"flags:{word}"
 
-    def clear_flag(self, word: int, bit: int) -> None:
-        self.rows[self.flag_name(word)][:] &= ~np.uint64(bit)
+    def flags(self, bit: int) -> tuple[UInt64Array, np.uint64]:
+        """The living rows' words that a bit is in, and the bit in them."""
+        word: UInt64Array = self.living(self.flag_name(bit // WORD_BITS)).view(np.uint64)
+        return word, np.uint64(1 << bit % WORD_BITS)
 
-    def add_count_window(self, window: CountWindow, key: KeyId | None, column: str) -> None:
-        """Keep the ends of `window`; `key` and `column` name the partition's code and value."""
-        if window in self.ledgers:
+    def _add_ledger(self, plan: Ledger) -> None:
+        """Keep the ends of a count window; of rows that are there already they are not known, and nobody asks."""
+        if plan.window in self.ledgers:
             return
-        label = f"{window.partition_by or ''}:{window.rows}"
-        ledger = Ledger(window, f"last:{label}")
+        label = f"{plan.window.partition_by or ''}:{plan.window.rows}"
+        ledger = RunningLedger(plan, f"last:{label}")
         self.rows.add(ledger.ends, np.int64)
-        if key is not None:
-            ledger.key, ledger.column = key, column
+        if plan.key:
             ledger.arrays = tuple(
                 f"{kind}:{label}" for kind in ("following", "oldest_inside", "later", "filled", "null")
             )
             for array in ledger.arrays:
                 self.rows.add(array, np.int64)
             ledger.index = self._empty_index(ledger.arrays[0])
-        self.ledgers[window] = ledger
-
-    def remove_count_window(self, window: CountWindow) -> None:
-        ledger = self.ledgers.pop(window)
-        for name in (ledger.ends, *ledger.arrays):
-            self.rows.remove(name)
-        if ledger.index is not None:
-            self._arena.free(f"{self.name}.head:{ledger.index.links}")
+        self.ledgers[plan.window] = ledger
 
     # -- content ------------------------------------------------------------------------------------------------------------
 
@@ -228,67 +250,61 @@ class WindowStore:
         largest = prefix_max[place - 1] if place > rows.tail - rows.base else LONG_AGO
         extend_prefix_max(arrays["ts"], prefix_max, place, stop, largest)
         if rows.capacity != capacity:
-            self._rebuild_chains()
+            self.rebuild_chains()
         else:
             for key, index in self.indexes.items():
-                insert(
-                    index.head,
-                    arrays[index.links],
-                    arrays[self.codes[key]],
-                    first,
-                    first + count,
-                    rows.base,
-                    index.shift,
-                )
+                self._fill_index(key, index, first)
             for ledger in self.ledgers.values():
                 self._close_windows(ledger, first)
         return first
 
+    def _heads(self, links: str) -> str:
+        return f"{self.name}.head:{links}"
+
     def _empty_index(self, links: str) -> HashIndex:
         # At most half of the capacity is alive after a move, so chains hold about one living row.
         bits = max(1, (self.rows.capacity // 2 - 1).bit_length())
-        name = f"{self.name}.head:{links}"
-        if self._position is not None:
-            head = self._arena.open(name, np.int64, 1 << bits)
-        else:
-            head = self._arena.allocate(name, np.int64, 1 << bits)
-            head[:] = -1
+        head = self._arena.allocate(self._heads(links), np.int64, 1 << bits, -1)
+        if len(head) != 1 << bits:
+            raise StateError(f"an index of window {self.name!r} has {len(head)} heads; expected {1 << bits}")
         return HashIndex(head, np.uint64(64 - bits), links)
 
-    def _fill_index(self, key: KeyId, first: int) -> None:
-        index, rows = self.indexes[key], self.rows
-        insert(index.head, rows[index.links], rows[self.codes[key]], first, rows.head, rows.base, index.shift)
+    def _fill_index(self, key: KeyId, index: HashIndex, first: int) -> None:
+        rows = self.rows
+        insert(index.head, rows[index.links], index.shift, rows[self.codes[key]], rows.base, first, rows.head)
 
-    def _rebuild_chains(self) -> None:
+    def chain(self, index: HashIndex) -> Chain:
+        """The arrays of an index."""
+        return Chain(index.head, self.rows[index.links], index.shift)
+
+    def rebuild_chains(self) -> None:
+        """Make all that leads from row to row anew."""
         for key, index in self.indexes.items():
             self.indexes[key] = self._empty_index(index.links)
-            self._fill_index(key, self.rows.tail)
+            self._fill_index(key, self.indexes[key], self.rows.tail)
         for ledger in self.ledgers.values():
             if ledger.index is not None:
                 ledger.index = self._empty_index(ledger.arrays[0])
             self._close_windows(ledger, self.rows.tail)
+        self.rows.version += 1
 
-    def _close_windows(self, ledger: Ledger, first: int) -> None:
+    def _close_windows(self, ledger: RunningLedger, first: int) -> None:
         rows = self.rows
-        ts, ends, size = rows["ts"], rows[ledger.ends], ledger.window.rows
-        if ledger.index is None or ledger.key is None:
+        ts, ends, size = rows["ts"], rows[ledger.ends], ledger.plan.window.rows
+        if ledger.index is None:
             oldest = rows.tail - rows.base
             close_row_windows(ts, ends, first - rows.base, rows.head - rows.base, oldest, size)
             return
-        following, oldest_inside, later, filled, null = (rows[name] for name in ledger.arrays)
-        column = self.columns[ledger.column]
+        partitions = Partitions(*(rows[name] for name in ledger.arrays[1:]))
+        column = self.columns[ledger.plan.column]
         fresh = np.arange(first - rows.base, rows.head - rows.base)
         valid = valid_mask(column.take(fresh))
-        null[fresh] = 0 if valid is None else ~valid
-        nothing = np.zeros(0, np.int64)
-        starts, lengths, data, data_base = nothing, nothing, np.zeros(0, np.uint8), 0
-        if isinstance(column, BytesColumn):
-            starts, lengths, data, data_base = column.starts, column.lengths, column.heap, column.heap_base
+        partitions.null[fresh] = 0 if valid is None else ~valid
+        values = column.values if isinstance(column, BytesColumn) else _NO_BYTES
+        code, chain = rows[self.codes[ledger.plan.key]], self.chain(ledger.index)
         close_partition_windows(
-            ts, ends, rows[self.codes[ledger.key]], null, starts, lengths, data, data_base,
-            ledger.index.head, following, oldest_inside, later, filled,
-            first, rows.head, rows.tail, rows.base, ledger.index.shift, size,
-        )  # fmt: skip
+            ts, ends, rows.base, first, rows.head, rows.tail, size, code, *partitions, *values, *chain
+        )
 
     def take(self, column: str, row_numbers: Int64Array) -> pa.Array:
         return self.columns[column].take(row_numbers - self.rows.base)
@@ -353,5 +369,5 @@ class WindowStore:
             self.rows.keep(mask)
             largest = LONG_AGO
             extend_prefix_max(self.rows["ts"], self.rows["prefix_max"], 0, living, largest)
-            self._rebuild_chains()
+            self.rebuild_chains()
         self._rewrite_at = max(_SMALLEST_REWRITE, 2 * living)

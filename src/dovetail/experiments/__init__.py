@@ -1,17 +1,19 @@
 """The papers' experiments, run again: `dovetail reproduce <paper>`.
 
-Each module has `reproduce(console, out, quick)`, which computes what is missing under `out`, one file per point so that a run that was
-stopped goes on where it stood, and then writes tables, plots and a report there.
+What is missing under `out` is computed, one file per point so that a run that was stopped goes on where it stood; then tables, plots
+and a report are written there. Each paper has a module that says what is run, one that reports and one that draws.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
 
 from dovetail.errors import ConfigError
+from dovetail.experiments.points import Points
 
 PAPERS = {
     "alrahmani": "Alrahmani, Generating Qualified Plans for Multiple Queries: CPU and memory of shared plans",
@@ -23,5 +25,13 @@ def reproduce(paper: str, console: Console, out: Path, *, quick: bool = False) -
     """Run one paper's experiments and give the path of the report."""
     if paper not in PAPERS:
         raise ConfigError.choice("reproduce: the paper", paper, PAPERS)
-    report: Path = import_module(f"dovetail.experiments.{paper}").reproduce(console, out, quick=quick)
+    module, reports, plots = (
+        import_module(f"dovetail.experiments.{paper}{part}") for part in ("", "_report", "_plots")
+    )
+    plots.require()
+    grid = module.QUICK if quick else module.Grid()
+    results = module.run(console, Points(out / "points", asdict(grid)), grid)
+    reports.show(console, results)
+    plots.draw(results, out)
+    report: Path = reports.write(results, grid, out)
     return report

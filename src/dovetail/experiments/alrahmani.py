@@ -28,13 +28,11 @@ import json
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import dovetail as dt
 from dovetail.experiments import alrahmani_optimum
@@ -99,37 +97,10 @@ class Point:
 QUICK = Grid(draws=3, predicates=(3, 5), delays=(2, 4))
 
 
-def reproduce(console: Console, out: Path, *, quick: bool = False) -> Path:
-    """Run what is missing, then write tables, plots and the report; give the report's path."""
-    from dovetail.experiments import alrahmani_plots, alrahmani_report  # noqa: PLC0415 - plots need matplotlib: say so first
-
-    alrahmani_plots.require()
-    grid = QUICK if quick else Grid()
-    results = run(console, Points(out / "points", asdict(grid)), grid)
-    alrahmani_report.show(console, results)
-    alrahmani_plots.draw(results, out)
-    return alrahmani_report.write(results, grid, out)
-
-
 def run(console: Console, points: Points, grid: Grid) -> dict[Point, list[dict[str, Any]]]:
     """Compute all points that are not there yet."""
-    results = {}
-    planned = list(grid.points())
-    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("planning", total=len(planned))
-        for point in planned:
-            progress.update(task, description=point.name)
-            found = points.read(point.name)
-            if found is None:
-                started = time.perf_counter()
-                found = {"draws": run_point(point, grid)}
-                points.write(point.name, found)
-                if not console.is_terminal:
-                    console.print(f"{point.name}: {time.perf_counter() - started:.1f} s", soft_wrap=True)
-            results[point] = found["draws"]
-            progress.advance(task)
-    return results
+    results = points.fill(console, grid.points(), lambda point: {"draws": run_point(point, grid)})
+    return {point: found["draws"] for point, found in results.items()}
 
 
 def run_point(point: Point, grid: Grid) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.experiments.alrahmani import ORDERS, SCENARIOS, SPARSE, STRATEGIES, Point
 from dovetail.experiments.alrahmani_claims import Numbers, Results, points, values
 from dovetail.experiments.alrahmani_report import LIMITED
-from dovetail.experiments.raghavan_plots import STYLE, require
+from dovetail.experiments.raghavan_plots import draw_figures, require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,21 +32,12 @@ FIGURES = {
 
 def draw(results: Results, out: Path) -> None:
     """Write all plots to a directory."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    style: Any = STYLE  # matplotlib's stubs want every key as a literal
     figures = {"strategies": _strategies, "avoidable": _avoidable, "selective": _selective, "orders": _orders}
-    with plt.rc_context(style):
-        for name, figure in {**figures, "times": _times}.items():
-            drawn = figure(results)
-            drawn.savefig(out / f"alrahmani-{name}.png")
-            plt.close(drawn)
+    draw_figures("alrahmani", {**figures, "times": _times}, results, out)
 
 
-def _strategies(results: Results) -> Any:
+def _strategies(plt: Any, results: Results) -> Any:
     """Figures 4-3 to 4-10: CPU above, memory below, one column per scenario."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     figure, grid = plt.subplots(2, len(SCENARIOS), figsize=(10, 5), sharex=True, sharey="row", layout="constrained")
     for column, scenario in enumerate(SCENARIOS):
         _consumption(results, points(results, "strategies", scenario), grid[:, column])
@@ -55,10 +46,8 @@ def _strategies(results: Results) -> Any:
     return figure
 
 
-def _selective(results: Results) -> Any:
+def _selective(plt: Any, results: Results) -> Any:
     """The same with selective predicates."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     figure, grid = plt.subplots(2, len(SPARSE), figsize=(7, 5), sharex=True, sharey="row", layout="constrained")
     for column, scenario in enumerate(SPARSE):
         _consumption(results, points(results, "selective", scenario), grid[:, column])
@@ -87,10 +76,8 @@ def _label(figure: Any, grid: Any) -> None:
     _legend(figure, grid[0, 0])
 
 
-def _avoidable(results: Results) -> Any:
+def _avoidable(plt: Any, results: Results) -> Any:
     """CPU above the least possible, where sharing results is out of the picture."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     figure, panels = plt.subplots(1, len(SCENARIOS), figsize=(10, 2.9), sharey=True, layout="constrained")
     for panel, scenario in zip(panels, SCENARIOS, strict=True):
         chosen = points(results, "strategies", scenario)
@@ -108,10 +95,8 @@ def _avoidable(results: Results) -> Any:
     return figure
 
 
-def _orders(results: Results) -> Any:
+def _orders(plt: Any, results: Results) -> Any:
     """Figures 4-1 and 4-2: each draw's three orders over their mean."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     (point,) = points(results, "orders")
     figure, panels = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
     for panel, field, title in ((panels[0], "cpu", "CPU (figure 4-1)"), (panels[1], "memory", "memory (figure 4-2)")):
@@ -127,10 +112,8 @@ def _orders(results: Results) -> Any:
     return figure
 
 
-def _times(results: Results) -> Any:
+def _times(plt: Any, results: Results) -> Any:
     """Figure 4-11."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     figure, panel = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
     chosen = points(results, "delay")
     for strategy in STRATEGIES:

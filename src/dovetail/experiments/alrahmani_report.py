@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-import dovetail as dt
 from dovetail.experiments import report
 from dovetail.experiments.alrahmani import DIVISOR, MEMORY, ORDERS, SCENARIOS, SPARSE, STRATEGIES, Grid, Point
 from dovetail.experiments.alrahmani_claims import Results, claims, compared, points, values
 from dovetail.experiments.alrahmani_optimum import STRATEGIES as SMALL_STRATEGIES
+from dovetail.experiments.report import markdown
 
 LIMITED = {"none": "nothing limited", "both": "both limited", "memory": "memory limited", "cpu": "CPU limited"}
 
@@ -157,10 +153,8 @@ def _missing(cpu: Any) -> str:
 def show(console: Console, results: Results) -> None:
     """Print the tables."""
     for scenario in SCENARIOS:
-        table = Table(*CONSUMPTION, title=LIMITED[scenario], box=None)
-        for row in consumption(results, points(results, "strategies", scenario)):
-            table.add_row(*row)
-        console.print(table)
+        rows_of = consumption(results, points(results, "strategies", scenario))
+        console.print(report.table(CONSUMPTION, rows_of, LIMITED[scenario]))
     console.print(report.claims_table(claims(results), "the thesis"))
 
 
@@ -174,16 +168,11 @@ def write(results: Results, grid: Grid, out: Path) -> Path:
 
 def page(results: Results, grid: Grid) -> str:
     """The report."""
-    stated = list(claims(results))
-    compared_rows = [claim.row for claim in stated]
-    reasons = [f"- {c.place}, “{c.says}”: {c.because}." for c in stated if not c.holds]
     parts = [
         "# Many queries, one plan: the experiments of Alrahmani",
+        report.origin("alrahmani", grid.seed),
         _introduction(grid),
-        "## The thesis's statements, measured",
-        "The figures are plots without printed numbers; these are the statements that the text makes about them.",
-        _markdown(["place", "the thesis", "measured", ""], compared_rows),
-        "Where we differ:\n\n" + ("\n".join(reasons) or "nowhere."),
+        *report.statements(claims(results), "the thesis"),
         "## Where the CPU goes",
         _where_it_goes(results),
         "![CPU and memory by predicates, one column per scenario](alrahmani-strategies.png)",
@@ -191,17 +180,17 @@ def page(results: Results, grid: Grid) -> str:
     ]
     for scenario in SCENARIOS:
         title = f"## {LIMITED[scenario].capitalize().replace('Cpu', 'CPU')} (appendix {SCENARIOS[scenario]})"
-        parts += [title, _markdown(CONSUMPTION, consumption(results, points(results, "strategies", scenario)))]
+        parts += [title, markdown(CONSUMPTION, consumption(results, points(results, "strategies", scenario)))]
     parts += ["## Selective predicates", _selective_text(results)]
     parts.append("![CPU and memory with selective predicates](alrahmani-selective.png)")
     for scenario in SPARSE:
         chosen = points(results, "selective", scenario)
         parts += [
             f"### {LIMITED[scenario].capitalize()}, selective",
-            _markdown(CONSUMPTION, consumption(results, chosen)),
+            markdown(CONSUMPTION, consumption(results, chosen)),
         ]
     parts += _orders_and_times(results)
-    return "\n\n".join(_wrapped(part) for part in parts) + "\n"
+    return report.page(parts)
 
 
 def _orders_and_times(results: Results) -> list[str]:
@@ -210,18 +199,18 @@ def _orders_and_times(results: Results) -> list[str]:
     return [
         "## The order of queries (figures 4-1 and 4-2)",
         "![CPU and memory of the three orders](alrahmani-orders.png)",
-        _markdown(headings, orders_table(results)),
+        markdown(headings, orders_table(results)),
         "## Planning time (figure 4-11)",
         "Milliseconds for ten queries, by predicates per query, on a machine that did other work as well.",
         "![Planning time by predicates](alrahmani-times.png)",
-        _markdown(["strategy", *delays], delay_table(results)),
+        markdown(["strategy", *delays], delay_table(results)),
         "## Distance from the optimum",
         _optimum_text(results),
-        _markdown(
+        markdown(
             ["strategy", "mean", "95 %", "largest", "optimal", "no plan although there is one"], optimum_table(results)
         ),
         "## Limits and sharing ratios",
-        _markdown(
+        markdown(
             ["experiment", "limits", "predicates", "CPU, ms/s", "memory, tuples", "sharing ratio"],
             limits_table(results),
         ),
@@ -229,10 +218,7 @@ def _orders_and_times(results: Results) -> list[str]:
 
 
 def _introduction(grid: Grid) -> str:
-    when = datetime.now(UTC).date().isoformat()
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
     return (
-        f"Written by `dovetail reproduce alrahmani` (version {dt.__version__}, seed {grid.seed}) on {when} ({machine}).\n\n"
         f"Ten queries over twenty streams are planned together, {grid.draws} times for each point, with the "
         "rates and selectivities of "
         "the thesis's appendix A, windows of 10 s and the prices of its table 4-2; memory is counted in "
@@ -285,16 +271,3 @@ def _selective_text(results: Results) -> str:
         f"plans differ. In the median shared takes {shared:.2f} of naive's CPU, exchange {ours:.2f}; exchange over shared: median "
         f"{rival:.3f}, mean {np.mean(gain):.3f}, at best {np.min(gain):.3f}."
     )
-
-
-def _wrapped(part: str) -> str:
-    """Prose in lines of a readable length; tables, pictures and headings as they are."""
-    if part.startswith(("|", "!", "#")):
-        return part
-    lines = [fill(line, 92, subsequent_indent="  " if line.startswith("- ") else "") for line in part.split("\n")]
-    return "\n".join(lines)
-
-
-def _markdown(headings: Sequence[str], table: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---", *(["---"] * (len(headings) - 1))], *table]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -21,13 +21,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dovetail as dt
 from dovetail.experiments.points import Points
@@ -93,36 +91,9 @@ class Point:
 QUICK = Grid(most=10, runs=20, range_counts=(6,), range_runs=20)
 
 
-def reproduce(console: Console, out: Path, *, quick: bool = False) -> Path:
-    """Run what is missing, then write tables, plots and the report; give the report's path."""
-    from dovetail.experiments import raghavan_plots, raghavan_report  # noqa: PLC0415 - plots need matplotlib: say so first
-
-    raghavan_plots.require()
-    grid = QUICK if quick else Grid()
-    results = run(console, Points(out / "points", asdict(grid)), grid)
-    raghavan_report.show(console, results)
-    raghavan_plots.draw(results, out)
-    return raghavan_report.write(results, grid, out)
-
-
 def run(console: Console, points: Points, grid: Grid) -> dict[Point, dict[str, Any]]:
     """Compute all points that are not there yet."""
-    planned = list(grid.points())
-    results = {}
-    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("random settings", total=sum(_weight(point) for point in planned))
-        for point in planned:
-            progress.update(task, description=f"{point.shape}, {point.count} streams")
-            result = points.read(point.name)
-            if result is None:
-                result = run_point(point, grid.seed)
-                points.write(point.name, result)
-                if not console.is_terminal:
-                    console.print(f"{point.name}: {result['seconds']['total']:.1f} s", soft_wrap=True)
-            results[point] = result
-            progress.advance(task, _weight(point))
-    return results
+    return points.fill(console, grid.points(), lambda point: run_point(point, grid.seed), _weight)
 
 
 def _weight(point: Point) -> int:

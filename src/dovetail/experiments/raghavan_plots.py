@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,22 +57,25 @@ def require() -> None:
     mpl.use("Agg")
 
 
-def draw(results: Results, out: Path) -> None:
-    """Write all plots to a directory."""
+def draw_figures(paper: str, figures: Mapping[str, Callable[[Any, Any], Any]], results: Any, out: Path) -> None:
+    """Write all plots of a paper to a directory."""
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     style: Any = STYLE  # matplotlib's stubs want every key as a literal
     with plt.rc_context(style):
-        for name, figure in (("optimal", _optimal), ("costs", _costs), ("times", _times)):
-            drawn = figure(results)
-            drawn.savefig(out / f"raghavan-{name}.png")
+        for name, figure in figures.items():
+            drawn = figure(plt, results)
+            drawn.savefig(out / f"{paper}-{name}.png")
             plt.close(drawn)
 
 
-def _optimal(results: Results) -> Any:
-    """Figures 4(b), 7(a) and 9(b): one panel per method, one line per shape."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+def draw(results: Results, out: Path) -> None:
+    """Write all plots to a directory."""
+    draw_figures("raghavan", {"optimal": _optimal, "costs": _costs, "times": _times}, results, out)
 
+
+def _optimal(plt: Any, results: Results) -> Any:
+    """Figures 4(b), 7(a) and 9(b): one panel per method, one line per shape."""
     figure, panels = plt.subplots(1, len(METHODS), figsize=(10, 3.1), sharey=True, layout="constrained")
     for panel, method in zip(panels, METHODS, strict=True):
         for shape in SHAPES:
@@ -87,10 +91,8 @@ def _optimal(results: Results) -> Any:
     return figure
 
 
-def _costs(results: Results) -> Any:
+def _costs(plt: Any, results: Results) -> Any:
     """Figures 4(c), 4(d), 7(c), 10(a) and 10(b): quartiles, 95 % and the worst, with the paper's worst."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     shapes = ("acyclic", "cyclic", "complete")
     figure, grid = plt.subplots(
         len(shapes), len(METHODS), figsize=(10, 6.6), sharex=True, sharey=True, layout="constrained"
@@ -133,10 +135,8 @@ def _grey_key(panel: Axes) -> tuple[list[Any], list[str]]:
     return key, labels
 
 
-def _times(results: Results) -> Any:
+def _times(plt: Any, results: Results) -> Any:
     """Figures 4(a), 7(b) and 9(a): mean planning time, for cyclic graphs."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     figure, panels = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
     for panel, shape in zip(panels, ("cyclic", "complete"), strict=True):
         points = main_grid(results, (shape,))

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from textwrap import fill
 from typing import Any, TypeAlias
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-import dovetail as dt
 from dovetail.experiments import report
 from dovetail.experiments.raghavan import ACYCLIC, CHECKED, METHODS, RANGES, SHAPES, Grid, Point
-from dovetail.experiments.report import Claim
+from dovetail.experiments.report import Claim, markdown
 
 Results: TypeAlias = Mapping[Point, Mapping[str, Any]]
 TITLES = {"f-greedy": "F-Greedy", "treeopt": "TreeOpt", "fab": "FAB", "weave": "Weave", "dmjoin": "DMJoin"}
@@ -217,10 +212,7 @@ def _percent(share: float) -> str:
 
 def show(console: Console, results: Results) -> None:
     """Print the tables."""
-    table = Table(*OVERVIEW, title="All settings; costs over the optimum", box=None)
-    for row in overview(results):
-        table.add_row(*row)
-    console.print(table)
+    console.print(report.table(OVERVIEW, overview(results), "All settings; costs over the optimum"))
     console.print(report.claims_table(claims(results), "the paper"))
 
 
@@ -236,43 +228,31 @@ def page(results: Results, grid: Grid) -> str:
     """The report."""
     largest = grid.most
     counts = [count for count in (3, 4, 6, 8, 10, 12, 14, 16, 18, 19, 20) if count <= largest]
-    compared = [claim.row for claim in claims(results)]
-    reasons = [f"- {c.place}, “{c.says}”: {c.because}." for c in claims(results) if not c.holds]
     parts = [
         "# Probe orders: the experiment of Raghavan et al.",
+        report.origin("raghavan", grid.seed),
         _introduction(grid),
-        "## The paper's statements, measured",
-        "The figures themselves are plots without printed numbers; these are the statements that the text makes about them.",
-        _markdown(["place", "the paper", "measured", ""], compared),
-        "Where we differ:\n\n" + ("\n".join(reasons) or "nowhere."),
+        *report.statements(claims(results), "the paper"),
         "## All settings",
         "Costs are divided by the optimum of the same setting. A pipeline is the order of one stream; a plan has one for each.",
-        _markdown(OVERVIEW, overview(results)),
+        markdown(OVERVIEW, overview(results)),
         "## Optimal plans by number of streams",
         "![Share of optimal plans by number of streams, one panel per method](raghavan-optimal.png)",
-        _markdown(["graph", "method", *map(str, counts)], by_count(results, counts)),
+        markdown(["graph", "method", *map(str, counts)], by_count(results, counts)),
         "## Costs by number of streams",
         "![Cost over the optimum by number of streams, one panel per method and shape](raghavan-costs.png)",
         "## Weave's search by itself",
         _SEARCH_TEXT,
-        _markdown(SEARCHED, searched(results)),
+        markdown(SEARCHED, searched(results)),
         "## Other selectivities",
         _ranges_text(results),
-        _markdown(["selectivities", "graph", *(TITLES[method] for method in METHODS)], by_range(results)),
+        markdown(["selectivities", "graph", *(TITLES[method] for method in METHODS)], by_range(results)),
         "## Planning time",
         _TIMES_TEXT,
         "![Planning time by number of streams](raghavan-times.png)",
-        _markdown(["method", *map(str, counts)], planning_times(results, counts)),
+        markdown(["method", *map(str, counts)], planning_times(results, counts)),
     ]
-    return "\n\n".join(_wrapped(part) for part in parts) + "\n"
-
-
-def _wrapped(part: str) -> str:
-    """Prose in lines of a readable length; tables, pictures and headings as they are."""
-    if part.startswith(("|", "!", "#")):
-        return part
-    lines = [fill(line, 92, subsequent_indent="  " if line.startswith("- ") else "") for line in part.split("\n")]
-    return "\n".join(lines)
+    return report.page(parts)
 
 
 SEARCHED = ["graph", "streams", "method", "optimal plans", "optimal pipelines", "mean", "worst", "ms"]
@@ -296,10 +276,7 @@ def _ranges_text(results: Results) -> str:
 
 
 def _introduction(grid: Grid) -> str:
-    when = datetime.now(UTC).date().isoformat()
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
     return (
-        f"Written by `dovetail reproduce raghavan` (version {dt.__version__}, seed {grid.seed}) on {when} ({machine}).\n\n"
         f"For each shape and 3 to {grid.most} streams, {grid.runs} random settings: {grid.runs * (grid.most - 2):,} per shape. Rates "
         "are uniform from 1 to 100 tuples per second, as in the paper. What it leaves out: selectivities are uniform above 0 and "
         "up to 1, windows are 1 second, a general acyclic graph joins each stream to a random earlier one, a cyclic graph adds "
@@ -310,11 +287,6 @@ def _introduction(grid: Grid) -> str:
         "Weave is exact up to 20 streams and on acyclic graphs, so its rows show that it is what it says and what that costs; its "
         "search for larger graphs has a table of its own."
     )
-
-
-def _markdown(headings: Sequence[str], table: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---", *(["---"] * (len(headings) - 1))], *table]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _series(numbers: Sequence[int]) -> str:

@@ -1,11 +1,12 @@
 """From queries and statistics to a plan; pure functions over frozen data."""
 
-from dovetail.optimizer import golab
+from dovetail.optimizer import nested_loop_cost as golab
 from dovetail.optimizer.cost import ProbeCost, probe_cost
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.multiquery import plan_queries
-from dovetail.optimizer.multiquery.named import NamedGraph
-from dovetail.optimizer.multiquery.trees import binary_tree, tree_cost
+from dovetail.optimizer.multiquery.model.named import NamedGraph
+from dovetail.optimizer.multiquery.model.trees import tree_cost
+from dovetail.optimizer.multiquery.thesis.jtrees import binary_tree
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.ordering.golab import general_orders
 from dovetail.optimizer.units import UnitCosts

@@ -78,11 +78,11 @@ def probe_cost(graph: JoinGraph, orders: Mapping[str, Sequence[str]], objective:
     if objective not in OBJECTIVES:
         raise PlanError(f"objective is {objective!r}; allowed: {listed(OBJECTIVES)}")
     indexed = graph.indexed
-    place = {name: number for number, name in enumerate(indexed.names)}
+    numbers = {name: number for number, name in enumerate(indexed.names)}
     costs = {}
     for driver, order in _checked(graph, orders).items():
-        costs[driver] = path_cost(indexed, [place[driver], *(place[name] for name in order)], objective)
-    named = [place[name] for name in costs]
+        costs[driver] = path_cost(indexed, [numbers[driver], *(numbers[name] for name in order)], objective)
+    named = [numbers[name] for name in costs]
     arrivals = sum(indexed.rates[number] for number in named)
     return ProbeCost(objective, costs, arrivals, sum(indexed.sizes))
 
@@ -90,15 +90,15 @@ def probe_cost(graph: JoinGraph, orders: Mapping[str, Sequence[str]], objective:
 def path_cost(graph: Indexed, path: Sequence[int], objective: Objective) -> float:
     """Give the cost per second of one path, which starts with the driver."""
     partials, cost = graph.rates[path[0]], 0.0
-    least = [group.counts.get(path[0], inf) for group in graph.groups]
+    least = [each.counts.get(path[0], inf) for each in graph.classes]
     for place, number in enumerate(path[1:], start=1):
         if objective == "comparisons":
             cost += partials * graph.sizes[number]
         partials *= graph.sizes[number] * prod(map(graph.factors[number].__getitem__, path[:place]))
-        for which, group in enumerate(graph.groups):
-            if number in group.counts:
-                partials /= max(least[which], group.counts[number]) if least[which] < inf else 1.0
-                least[which] = min(least[which], group.counts[number])
+        for which, each in enumerate(graph.classes):
+            if number in each.counts:
+                partials /= max(least[which], each.counts[number]) if least[which] < inf else 1.0
+                least[which] = min(least[which], each.counts[number])
         if objective == "produced":
             cost += partials
     return cost

@@ -30,7 +30,7 @@ from dovetail.optimizer.graph_checks import (
     reached,
     refuse_unconnected,
 )
-from dovetail.optimizer.indexed import Group, Indexed
+from dovetail.optimizer.indexed import Indexed, KeyClass
 
 Pair: TypeAlias = frozenset[str]
 Edges: TypeAlias = Mapping[tuple[str, str], float] | Mapping[frozenset[str], float]
@@ -94,13 +94,13 @@ class JoinGraph:
         checked_sizes(speeds, spans)
         edges = checked_pairs("selectivities", selectivities, speeds)
         others = checked_pairs("conditions", conditions or {}, speeds)
-        groups = checked_classes(classes, distinct, speeds)
+        keyed = checked_classes(classes, distinct, speeds)
         if distinct is None:
-            distinct = counts_from_edges(groups, edges)
-            for pair, rest in _unexplained(groups, distinct, edges).items():
+            distinct = counts_from_edges(keyed, edges)
+            for pair, rest in _unexplained(keyed, distinct, edges).items():
                 others[pair] = others.get(pair, 1.0) * rest
-        counts = checked_counts(groups, distinct)
-        fields = (speeds, edges, spans, counts, groups, others)
+        counts = checked_counts(keyed, distinct)
+        fields = (speeds, edges, spans, counts, keyed, others)
         for name, value in zip(self.__dataclass_fields__, fields, strict=True):
             object.__setattr__(self, name, value)
         refuse_unconnected(speeds, self.edges)
@@ -108,14 +108,17 @@ class JoinGraph:
     @cached_property
     def edges(self) -> frozenset[Pair]:
         """Pairs that a probe can follow: given edges and all pairs of each class."""
-        implied = (frozenset(pair) for group in self.classes for pair in combinations(group, 2))
-        return frozenset((*self.selectivities, *implied))
+        return frozenset((*self.selectivities, *self.implied))
+
+    @cached_property
+    def implied(self) -> frozenset[Pair]:
+        """All pairs of each class."""
+        return frozenset(frozenset(pair) for inputs in self.classes for pair in combinations(inputs, 2))
 
     @cached_property
     def factors(self) -> Mapping[Pair, float]:
         """What lowers the matches of a pair independently of all else: edges outside the classes, and conditions."""
-        inside = {frozenset(pair) for group in self.classes for pair in combinations(group, 2)}
-        factors = {pair: value for pair, value in self.selectivities.items() if pair not in inside}
+        factors = {pair: value for pair, value in self.selectivities.items() if pair not in self.implied}
         for pair, value in self.conditions.items():
             factors[pair] = factors.get(pair, 1.0) * value
         return factors
@@ -124,22 +127,22 @@ class JoinGraph:
     def indexed(self) -> Indexed:
         """The graph by number, as the ordering methods read it."""
         names = tuple(self.rates)
-        place = {name: number for number, name in enumerate(names)}
+        numbers = {name: number for number, name in enumerate(names)}
         factors = [[1.0] * len(names) for _ in names]
         for pair, value in self.factors.items():
-            left, right = (place[name] for name in pair)
+            left, right = (numbers[name] for name in pair)
             factors[left][right] = factors[right][left] = value
         near = [0] * len(names)
         for pair in self.edges:
-            left, right = (place[name] for name in pair)
+            left, right = (numbers[name] for name in pair)
             near[left] |= 1 << right
             near[right] |= 1 << left
-        groups = [
-            Group({place[name]: self.distinct[name, number] for name in group})
-            for number, group in enumerate(self.classes)
+        classes = [
+            KeyClass({numbers[name]: self.distinct[name, which] for name in inputs})
+            for which, inputs in enumerate(self.classes)
         ]
         rates, windows = [self.rates[name] for name in names], [self.windows[name] for name in names]
-        return Indexed(names, rates, windows, factors, near, groups)
+        return Indexed(names, rates, windows, factors, near, classes)
 
     @cached_property
     def shape(self) -> Shape:
@@ -167,14 +170,14 @@ class JoinGraph:
         matches = self.rates[candidate] * self.windows[candidate]
         for other in before:
             matches *= self.factors.get(frozenset((other, candidate)), 1.0)
-        for number, group in enumerate(self.classes):
-            least = min((self.distinct[name, number] for name in before if name in group), default=inf)
-            if candidate in group and least < inf:
+        for number, inputs in enumerate(self.classes):
+            least = min((self.distinct[name, number] for name in before if name in inputs), default=inf)
+            if candidate in inputs and least < inf:
                 matches /= max(least, self.distinct[candidate, number])
         return matches
 
 
-def counts_from_edges(groups: Sequence[Sequence[str]], edges: Mapping[Pair, float]) -> dict[tuple[str, int], float]:
+def counts_from_edges(classes: Sequence[Sequence[str]], edges: Mapping[Pair, float]) -> dict[tuple[str, int], float]:
     """Give each input of each class the largest distinct count that the selectivities of its edges inside the class allow.
 
     Under containment 1/σ of an edge is the larger count of its two inputs, so no input on it has more. A selectivity that several
@@ -184,22 +187,22 @@ def counts_from_edges(groups: Sequence[Sequence[str]], edges: Mapping[Pair, floa
     {('A', 0): 1000.0, ('B', 0): 100.0, ('C', 0): 100.0}
     """
     counts: dict[tuple[str, int], float] = {}
-    for number, group in enumerate(groups):
-        for pair in combinations(group, 2):
+    for number, inputs in enumerate(classes):
+        for pair in combinations(inputs, 2):
             if (edge := frozenset(pair)) in edges:
-                most = (1 / edges[edge]) ** (1 / sum(edge.issubset(other) for other in groups))
+                most = (1 / edges[edge]) ** (1 / sum(edge.issubset(other) for other in classes))
                 for name in pair:
                     counts[name, number] = min(most, counts.get((name, number), inf))
     return counts
 
 
 def _unexplained(
-    groups: Sequence[Sequence[str]], counts: Mapping[tuple[str, int], float], edges: Mapping[Pair, float]
+    classes: Sequence[Sequence[str]], counts: Mapping[tuple[str, int], float], edges: Mapping[Pair, float]
 ) -> dict[Pair, float]:
     """The part of each selectivity inside the classes that their counts leave over."""
     rest = {}
     for edge, value in edges.items():
-        numbers = [number for number, group in enumerate(groups) if edge.issubset(group)]
+        numbers = [number for number, inputs in enumerate(classes) if edge.issubset(inputs)]
         left = value
         for number in numbers:
             left *= max(counts[name, number] for name in edge)
@@ -210,8 +213,8 @@ def _unexplained(
 
 def components(names: Iterable[str], pairs: Collection[Pair]) -> list[set[str]]:
     """Split inputs into those that are connected by `pairs`."""
-    left, found = list(names), []
+    left, parts = list(names), []
     while left:
-        found.append(reached(left[0], pairs))
-        left = [name for name in left if name not in found[-1]]
-    return found
+        parts.append(reached(left[0], pairs))
+        left = [name for name in left if name not in parts[-1]]
+    return parts

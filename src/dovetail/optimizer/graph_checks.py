@@ -1,4 +1,4 @@
-"""What a join graph must be, checked when it is made; each error names the place, the value, and what is allowed."""
+"""What a join graph must be, checked when it is made; each error names the parameter, the value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from typing import Any
 from dovetail.errors import PlanError, listed
 
 
-def checked_numbers(place: str, given: Mapping[str, float], names: Collection[str] | None = None) -> dict[str, float]:
-    """Numbers above zero by name, for all of `names` if there are any."""
-    _check_mapping(place, given, "{'A': 10.0, ...}")
+def checked_numbers(
+    parameter: str, given: Mapping[str, float], names: Collection[str] | None = None
+) -> dict[str, float]:
+    """Give the numbers of `given` by name, which must be above zero, for all of `names` if there are any."""
+    _check_mapping(parameter, given, "{'A': 10.0, ...}")
     if names is None and not given:
         raise PlanError(
             "JoinGraph: rates is empty; it must name at least one input", "JoinGraph({'A': 10.0, ...}, ...)"
         )
     for name, value in given.items():
         if names is not None and name not in names:
-            raise _unknown(f"{place}[{name!r}]", [name], names)
+            raise _unknown(f"{parameter}[{name!r}]", [name], names)
         if not (_is_real(value) and value > 0):
             raise PlanError(
-                f"JoinGraph: {place}[{name!r}] is {value!r}; it must be a finite number above 0",
-                "leave out an input that never sends anything" if place == "rates" else "give the window in seconds",
+                f"JoinGraph: {parameter}[{name!r}] is {value!r}; it must be a finite number above 0",
+                "leave out an input that never sends anything"
+                if parameter == "rates"
+                else "give the window in seconds",
             )
     missing = [name for name in names or () if name not in given]
     if missing:
         raise PlanError(
-            f"JoinGraph: {place} has no value for {listed(missing)}; it must have one for each of {listed(names or ())}"
+            f"JoinGraph: {parameter} has no value for {listed(missing)}; it must have one for each of {listed(names or ())}"
         )
     return {name: float(given[name]) for name in names or given}
 
@@ -44,12 +48,12 @@ def checked_sizes(rates: Mapping[str, float], windows: Mapping[str, float]) -> N
             )
 
 
-def checked_pairs(place: str, given: Mapping[Any, float], names: Collection[str]) -> dict[frozenset[str], float]:
-    """Selectivities by pair of known inputs, whatever the spelling of the pair."""
-    _check_mapping(place, given, "{('A', 'B'): 0.1, ...}")
+def checked_pairs(parameter: str, given: Mapping[Any, float], names: Collection[str]) -> dict[frozenset[str], float]:
+    """Give the selectivities of `given` by pair of known inputs, whatever the spelling of the pair."""
+    _check_mapping(parameter, given, "{('A', 'B'): 0.1, ...}")
     pairs: dict[frozenset[str], float] = {}
     for key, value in given.items():
-        spelled = f"{place}[{_shown(key)}]"
+        spelled = f"{parameter}[{_shown(key)}]"
         if not isinstance(key, tuple | frozenset) or not 1 <= len(key) <= 2:
             raise PlanError(f"JoinGraph: {spelled}: the key must be a pair of inputs", "write ('A', 'B'): 0.1")
         _check_known(spelled, key, names)
@@ -73,7 +77,7 @@ def checked_pairs(place: str, given: Mapping[Any, float], names: Collection[str]
 def checked_classes(
     given: Sequence[Collection[str]] | None, distinct: Mapping[Any, float] | None, names: Collection[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Classes of known inputs; without any, the inputs that have distinct counts are one."""
+    """Give the classes of known inputs; without any, the inputs that have `distinct` counts are one."""
     if given is None:
         if distinct is None:
             return ()
@@ -85,26 +89,26 @@ def checked_classes(
         raise PlanError(
             f"JoinGraph: classes is {given!r}; expected groups of inputs", "write classes=[('A', 'B', 'C')]"
         )
-    groups = []
-    for number, group in enumerate(given):
-        if isinstance(group, str) or not isinstance(group, Collection):
-            raise PlanError(f"JoinGraph: classes[{number}] is {group!r}; expected a group of inputs, e.g. ('A', 'B')")
-        members = tuple(dict.fromkeys(group))
+    classes = []
+    for number, inputs in enumerate(given):
+        if isinstance(inputs, str) or not isinstance(inputs, Collection):
+            raise PlanError(f"JoinGraph: classes[{number}] is {inputs!r}; expected a group of inputs, e.g. ('A', 'B')")
+        members = tuple(dict.fromkeys(inputs))
         _check_known(f"classes[{number}]", members, names)
         if len(members) < 2:
             raise PlanError(f"JoinGraph: classes[{number}] is {listed(members)}; a common key has at least two inputs")
-        groups.append(members)
-    return tuple(groups)
+        classes.append(members)
+    return tuple(classes)
 
 
-def checked_counts(groups: Sequence[Sequence[str]], given: Mapping[Any, float]) -> dict[tuple[str, int], float]:
-    """A distinct count for every input of every class."""
+def checked_counts(classes: Sequence[Sequence[str]], given: Mapping[Any, float]) -> dict[tuple[str, int], float]:
+    """Give a distinct count for every input of every one of `classes`."""
     _check_mapping("distinct", given, "{'A': 500, ...}")
-    members = [(name, number) for number, group in enumerate(groups) for name in group]
+    members = [(name, number) for number, inputs in enumerate(classes) for name in inputs]
     counts: dict[tuple[str, int], float] = {}
     for key, value in given.items():
-        places = [place for place in members if key in (place, place[0])]
-        if not places:
+        named = [member for member in members if key in (member, member[0])]
+        if not named:
             known = sorted({name for name, _ in members})
             raise PlanError(
                 f"JoinGraph: distinct[{_shown(key)}] is not about an input of a class; those are {listed(known)}",
@@ -112,16 +116,16 @@ def checked_counts(groups: Sequence[Sequence[str]], given: Mapping[Any, float]) 
             )
         if not (_is_real(value) and value >= 1):
             raise PlanError(f"JoinGraph: distinct[{_shown(key)}] is {value!r}; it must be finite and at least 1")
-        for place in places:
-            if isinstance(key, tuple) or place not in given:
-                counts[place] = float(value)
+        for member in named:
+            if isinstance(key, tuple) or member not in given:
+                counts[member] = float(value)
     for name, number in members:
         if (name, number) not in counts:
             raise PlanError(
                 f"JoinGraph: {name!r} of classes[{number}] has no distinct count",
                 f"add distinct={{({name!r}, {number}): ...}}, or a selectivity between it and another input of the class",
             )
-    return {place: counts[place] for place in members}
+    return {member: counts[member] for member in members}
 
 
 def refuse_unconnected(names: Collection[str], pairs: Collection[frozenset[str]]) -> None:
@@ -138,7 +142,7 @@ def refuse_unconnected(names: Collection[str], pairs: Collection[frozenset[str]]
 
 
 def reached(start: str, pairs: Collection[frozenset[str]]) -> set[str]:
-    """The inputs that pairs connect with `start`, itself included."""
+    """Give the inputs that `pairs` connect with `start`, itself included."""
     neighbours: dict[str, set[str]] = {}
     for pair in pairs:
         for name in pair:
@@ -151,18 +155,18 @@ def reached(start: str, pairs: Collection[frozenset[str]]) -> set[str]:
     return found
 
 
-def _check_known(place: str, used: Collection[str], names: Collection[str]) -> None:
+def _check_known(parameter: str, used: Collection[str], names: Collection[str]) -> None:
     if unknown := [name for name in used if name not in names]:
-        raise _unknown(place, unknown, names)
+        raise _unknown(parameter, unknown, names)
 
 
-def _unknown(place: str, unknown: Collection[str], names: Collection[str]) -> PlanError:
-    return PlanError(f"JoinGraph: {place} names {listed(unknown)}; the inputs in rates are {listed(names)}")
+def _unknown(parameter: str, unknown: Collection[str], names: Collection[str]) -> PlanError:
+    return PlanError(f"JoinGraph: {parameter} names {listed(unknown)}; the inputs in rates are {listed(names)}")
 
 
-def _check_mapping(place: str, given: object, example: str) -> None:
+def _check_mapping(parameter: str, given: object, example: str) -> None:
     if not isinstance(given, Mapping):
-        raise PlanError(f"JoinGraph: {place} is {given!r}; expected a mapping", f"write {place}={example}")
+        raise PlanError(f"JoinGraph: {parameter} is {given!r}; expected a mapping", f"write {parameter}={example}")
 
 
 def _is_real(value: object) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Annotated, TypeAlias
 
 from dovetail.config import is_number
 from dovetail.errors import ConfigError
 
 LEAST = 1e-30
+Selectivity: TypeAlias = Annotated[float, (LEAST, 1)]
 _QUALIFIED = re.compile(r"([A-Za-z_]\w*)\s*\.\s*[A-Za-z_`]")
 
 

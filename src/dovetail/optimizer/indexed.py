@@ -13,7 +13,7 @@ from math import inf
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class KeyClass:
     """A class of equal columns: the distinct count of each of its inputs."""
 
     counts: Mapping[int, float]
@@ -26,7 +26,7 @@ class Group:
         object.__setattr__(self, "_ascending", sorted(self.counts.items(), key=lambda pair: pair[1]))
 
     def least(self, joined: int) -> float:
-        """The smallest count among the joined inputs; infinite when there are none."""
+        """Give the smallest count among the inputs `joined`; infinite when there are none."""
         return next((count for number, count in self._ascending if joined >> number & 1), inf)
 
 
@@ -41,7 +41,7 @@ class Indexed:
     """What lowers the matches of a pair independently of all else; 1.0 where nothing does."""
     near: Sequence[int]
     """For each input the set of those that it can be probed from."""
-    groups: Sequence[Group]
+    classes: Sequence[KeyClass]
     sizes: Sequence[float] = field(init=False)
     """Tuples in each window: rate times window."""
     linked: Sequence[int] = field(init=False)
@@ -67,19 +67,25 @@ class Indexed:
         """Whether every input can be probed from every other."""
         return all(near | 1 << number == self.all for number, near in enumerate(self.near))
 
+    @property
+    def acyclic(self) -> bool:
+        """Whether the inputs are a tree; conditions that lead nowhere close cycles, too."""
+        pairs = sum((near | linked).bit_count() for near, linked in zip(self.near, self.linked, strict=True))
+        return pairs == 2 * (self.count - 1)
+
     def extension(self, joined: int, candidate: int) -> float:
-        """Expected matches of one partial result over the set `joined` in the window of `candidate`."""
+        """Give the expected matches of one partial result over the set `joined` in the window of `candidate`."""
         matches = self.sizes[candidate]
         row = self.factors[candidate]
         for other in members(joined & self.linked[candidate]):
             matches *= row[other]
-        for group in self.groups:
-            if candidate in group.counts and joined & group.members:
-                matches /= max(group.least(joined), group.counts[candidate])
+        for each in self.classes:
+            if candidate in each.counts and joined & each.members:
+                matches /= max(each.least(joined), each.counts[candidate])
         return matches
 
     def pair(self, first: int, second: int) -> float:
-        """The share of pairs of two inputs that match."""
+        """Give the share of pairs of the inputs `first` and `second` that match."""
         return self.extension(1 << first, second) / self.sizes[second]
 
 
@@ -93,7 +99,7 @@ class Prefix:
 
     def __init__(self, graph: Indexed, start: int) -> None:
         self._graph = graph
-        self._least = [inf] * len(graph.groups)
+        self._least = [inf] * len(graph.classes)
         self.joined = 0
         self.reach = 0
         """The set of inputs that an edge leads to."""
@@ -108,27 +114,27 @@ class Prefix:
             self.matches[other] *= graph.factors[number][other]
         self.joined |= 1 << number
         self.reach |= graph.near[number]
-        for place, group in enumerate(graph.groups):
-            if number in group.counts:
-                self._narrow(place, group, group.counts[number])
+        for which, each in enumerate(graph.classes):
+            if number in each.counts:
+                self._narrow(which, each, each.counts[number])
 
-    def _narrow(self, place: int, group: Group, count: float) -> None:
-        before = self._least[place]
+    def _narrow(self, which: int, key_class: KeyClass, count: float) -> None:
+        before = self._least[which]
         if before <= count:
             return
-        after = self._least[place] = count
-        for other, distinct in group.counts.items():
+        after = self._least[which] = count
+        for other, distinct in key_class.counts.items():
             known = 1.0 if before == inf else max(before, distinct)
             self.matches[other] *= known / max(after, distinct)
 
 
-def members(group: int) -> Iterator[int]:
-    """The inputs of a set, ascending.
+def members(inputs: int) -> Iterator[int]:
+    """Give the numbers in the set `inputs`, ascending.
 
     >>> list(members(0b1011))
     [0, 1, 3]
     """
-    while group:
-        lowest = group & -group
+    while inputs:
+        lowest = inputs & -inputs
         yield lowest.bit_length() - 1
-        group ^= lowest
+        inputs ^= lowest

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
+from dovetail.optimizer.hints import Selectivity
 from dovetail.optimizer.ordering import order_probes
-from dovetail.optimizer.query_graph import join_graph
-from dovetail.plan.nodes import Access, QueryPlan
+from dovetail.optimizer.query_graph import declared_rates, graph_of
+from dovetail.optimizer.shares import Shape, Shares
+from dovetail.plan.nodes import Access, Known, QueryPlan
 from dovetail.plan.paths import AccessRule, PathMaker
 from dovetail.plan.statistics import Objective
 from dovetail.query.model import JoinQuery
@@ -26,31 +28,20 @@ Orders: TypeAlias = Mapping[str, Sequence[str]]
 class PlanChoices:
     """What a user asked of one query's plan."""
 
-    hints: Mapping[frozenset[str], float] = field(default_factory=dict)
+    hints: Mapping[frozenset[str], Selectivity] = field(default_factory=dict)
     """Selectivities, by pair of aliases."""
     orders: Mapping[str, Sequence[str]] | None = None
     """Probe orders forced on some inputs: the other aliases, or all of them for a nested-loop plan in which new tuples stand
     further in."""
 
-    def to_json(self) -> dict[str, Any]:
-        hints = [[sorted(pair), value] for pair, value in self.hints.items()]
-        return {"hints": hints, "orders": {alias: list(order) for alias, order in (self.orders or {}).items()}}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> PlanChoices:
-        return cls({frozenset(pair): value for pair, value in stored["hints"]}, stored["orders"])
-
 
 def plan_query(
-    query: JoinQuery,
-    streams: Mapping[str, StreamSchema],
-    config: Config,
-    choices: PlanChoices | None = None,
-    known: Orders | None = None,
+    query: JoinQuery, streams: Mapping[str, StreamSchema], config: Config, choices: PlanChoices | None = None
 ) -> QueryPlan:
-    """Choose an order and an access path for every input; `known` are the cheapest orders, if they were found before."""
+    """Choose an order and an access path for every input."""
     choices = choices or PlanChoices()
-    graph = join_graph(query, streams, choices.hints)
+    rates = declared_rates(query, streams)
+    graph = graph_of(query, rates, Shares(Shape.of(query), choices.hints))
     access = access_rule(query, graph, config)
     forced = choices.orders or {}
     if not isinstance(forced, Mapping):
@@ -62,27 +53,16 @@ def plan_query(
         raise PlanError(
             f"query {query.name!r}: probe orders name {listed(unknown)}; its aliases are {listed(query.aliases)}"
         )
-    if known is not None and not forced and _by_weave(config):
-        chosen = {driver: (driver, *others) for driver, others in known.items()}
-    else:
-        chosen = {} if forced.keys() >= set(query.aliases) else _orders(graph, config)
+    chosen: Orders = {}
+    if not forced.keys() >= set(query.aliases):
+        chosen = complete_orders(graph, config, order_probes(graph, config.ordering, objective(config)))
     paths, maker = [], PathMaker(query)
     for driver in query.aliases:
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
         paths.append(maker.path(driver, order, access))
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
-    return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, expected)
-
-
-def _by_weave(config: Config) -> bool:
-    """Whether orders are what the planner of many queries would choose, too."""
-    return config.ordering == "weave" and config.join != "nested-loop"
-
-
-def cheapest_orders(plan: QueryPlan, config: Config) -> Orders | None:
-    """The orders of a plan, the drivers left out, if nothing but their cost has led to them."""
-    found = plan.ordering == "weave" and _by_weave(config)
-    return {path.driver: path.order[1:] for path in plan.paths} if found else None
+    known = Known(rates, choices.hints, tuple(forced))
+    return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, known, expected)
 
 
 def objective(config: Config) -> Objective:
@@ -90,9 +70,8 @@ def objective(config: Config) -> Objective:
     return "comparisons" if config.join == "nested-loop" else "produced"
 
 
-def _orders(graph: JoinGraph, config: Config) -> dict[str, tuple[str, ...]]:
-    """For each driver all aliases in order; only the naive and general nested loops put it anywhere but first."""
-    orders = order_probes(graph, config.ordering, objective(config))
+def complete_orders(graph: JoinGraph, config: Config, orders: Orders) -> dict[str, tuple[str, ...]]:
+    """For each driver all aliases, given the others in order; only the naive and general nested loops put it anywhere but first."""
     if config.nested_loop == "naive":
         start = min(graph.rates, key=lambda alias: graph.rates[alias] * graph.windows[alias])
         return dict.fromkeys(graph.rates, (start, *orders[start]))
@@ -101,7 +80,7 @@ def _orders(graph: JoinGraph, config: Config) -> dict[str, tuple[str, ...]]:
     return {driver: (driver, *others) for driver, others in orders.items()}
 
 
-def _best_place(graph: JoinGraph, driver: str, others: tuple[str, ...]) -> tuple[str, ...]:
+def _best_place(graph: JoinGraph, driver: str, others: Sequence[str]) -> tuple[str, ...]:
     placements = [(*others[:place], driver, *others[place:]) for place in range(len(others) + 1)]
     return min(placements, key=lambda order: _scan_cost(graph, driver, order))
 

@@ -32,17 +32,21 @@ def join_graph(
     query: JoinQuery, streams: Mapping[str, StreamSchema], hints: Mapping[frozenset[str], float]
 ) -> JoinGraph:
     """The graph of a query, from declared rates and the user's selectivity hints (by pair of aliases)."""
-    return graph_of(query, streams, Shares(Shape.of(query), hints))
+    return graph_of(query, declared_rates(query, streams), Shares(Shape.of(query), hints))
+
+
+def declared_rates(query: JoinQuery, streams: Mapping[str, StreamSchema]) -> dict[str, float]:
+    """Tuples per second of each alias, as its stream was declared."""
+    return {ref.alias: streams[ref.stream].rate or DEFAULT_RATE for ref in query.refs}
 
 
 def graph_of(
-    query: JoinQuery, streams: Mapping[str, StreamSchema], shares: Shares, measured: Measured | None = None
+    query: JoinQuery, rates: Mapping[str, float], shares: Shares, measured: Measured | None = None
 ) -> JoinGraph:
     """The graph of a query whose pairs match by `shares`.
 
     With `measured` rates and the sizes of windows are as measured; it has the sizes of all aliases.
     """
-    rates = {ref.alias: streams[ref.stream].rate or DEFAULT_RATE for ref in query.refs}
     if measured is None:
         windows = {ref.alias: _seconds(ref, rates[ref.alias]) for ref in query.refs}
     else:

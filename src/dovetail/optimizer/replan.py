@@ -20,8 +20,8 @@ from dovetail.optimizer.cost import probe_cost
 from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
-from dovetail.optimizer.planner import PlanChoices, access_rule, objective
-from dovetail.optimizer.query_graph import graph_of, join_graph
+from dovetail.optimizer.planner import access_rule, objective
+from dovetail.optimizer.query_graph import declared_rates, graph_of
 from dovetail.optimizer.shares import Shape, Shares
 from dovetail.plan.nodes import Access, QueryPlan
 from dovetail.plan.paths import AccessRule, PathMaker
@@ -44,18 +44,16 @@ _EXACT = 16
 class Replanner:
     """Plans queries of one session again."""
 
-    streams: Mapping[str, StreamSchema]
     config: Config
-    choices: Mapping[str, PlanChoices]
     _shapes: dict[str, tuple[JoinQuery, Shape]] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What does not change of a query that is planned again."""
 
     def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
         """The plan to go on with, its estimates as of now, and what it changes; None if too little was measured."""
-        choices = self.choices.get(plan.query.name, PlanChoices())
+        known = plan.known
         if self.config.nested_loop != "multi-way" or measured.sizes.keys() < set(plan.query.aliases):
             return None
-        graph = _fitted(plan.query, self.streams, Shares(self._shape(plan.query), choices.hints), measured)
+        graph = _fitted(plan.query, known.rates, Shares(self._shape(plan.query), known.hints), measured)
         aim = objective(self.config)
         current = {path.driver: path.order[1:] for path in plan.paths}
         wanted = order_probes(
@@ -66,7 +64,7 @@ class Replanner:
         changes = []
         for driver, order in current.items():
             rate, saved = graph.rates[driver], now[driver] - then[driver]
-            if driver in (choices.orders or {}) or saved <= least or now[driver] + rate <= GAIN * (then[driver] + rate):
+            if driver in known.forced or saved <= least or now[driver] + rate <= GAIN * (then[driver] + rate):
                 continue
             seen = measured.gain(driver, order, wanted[driver], aim)
             if seen is not None and seen <= GAIN:
@@ -93,26 +91,26 @@ class Replanner:
         access: Mapping[str, Mapping[str, Access]] | None = None,
     ) -> QueryPlan:
         """A plan with other orders, each of which starts with its driver; and with `access` by driver and alias, if it is given."""
-        choices = self.choices.get(plan.query.name, PlanChoices())
-        known = graph or join_graph(plan.query, self.streams, choices.hints)
-        rule = access_rule(plan.query, known, self.config)
+        known = plan.known
+        graph = graph or graph_of(plan.query, known.rates, Shares(self._shape(plan.query), known.hints))
+        rule = access_rule(plan.query, graph, self.config)
 
         def rule_of(driver: str) -> AccessRule:
             return rule if access is None else lambda alias, _: access[driver][alias]
 
         maker = PathMaker(plan.query)
         paths = tuple(maker.path(driver, orders[driver], rule_of(driver)) for driver in plan.query.aliases)
-        return QueryPlan(plan.query, paths, plan.ordering, estimate(known, orders, objective(self.config)))
+        return replace(plan, paths=paths, estimate=estimate(graph, orders, objective(self.config)))
 
 
 def measured_graph(
     query: JoinQuery, streams: Mapping[str, StreamSchema], hints: Mapping[frozenset[str], float], measured: Measured
 ) -> JoinGraph:
     """The query's graph with rates, window sizes and selectivities as measured, where enough was."""
-    return _fitted(query, streams, Shares(Shape.of(query), hints), measured)
+    return _fitted(query, declared_rates(query, streams), Shares(Shape.of(query), hints), measured)
 
 
-def _fitted(query: JoinQuery, streams: Mapping[str, StreamSchema], shares: Shares, measured: Measured) -> JoinGraph:
+def _fitted(query: JoinQuery, rates: Mapping[str, float], shares: Shares, measured: Measured) -> JoinGraph:
     trusted = [
         (found.age == 0, len(joined), sorted(joined), alias, found.selectivity)
         for (joined, alias), found in measured.found.items()
@@ -124,4 +122,4 @@ def _fitted(query: JoinQuery, streams: Mapping[str, StreamSchema], shares: Share
             for new, _, joined, alias, share in trusted:
                 if new is recent:
                     shares.fit((frozenset(joined), alias), share)
-    return graph_of(query, streams, shares, measured)
+    return graph_of(query, rates, shares, measured)

@@ -40,11 +40,11 @@ class Shape:
 
     @classmethod
     def of(cls, query: JoinQuery) -> Shape:
-        groups = [tuple(dict.fromkeys(key.alias for key in group.keys)) for group in query.classes]
-        classes = tuple(group for group in groups if len(group) > 1)
+        joined = [tuple(dict.fromkeys(key.alias for key in each.keys)) for each in query.classes]
+        classes = tuple(inputs for inputs in joined if len(inputs) > 1)
         within: dict[Pair, tuple[int, ...]] = {}
-        for number, group in enumerate(classes):
-            for both in combinations(group, 2):
+        for number, inputs in enumerate(classes):
+            for both in combinations(inputs, 2):
                 within[frozenset(both)] = (*within.get(frozenset(both), ()), number)
         conditions = _conditions(query)
         apart = {name: number for number, part in enumerate(components(query.aliases, within.keys())) for name in part}
@@ -54,18 +54,18 @@ class Shape:
             left, right = sorted(pair)
             related[left][right] = related[right][left] = pair
         own = {
-            alias: tuple(number for number, group in enumerate(classes) if alias in group) for alias in query.aliases
+            alias: tuple(number for number, inputs in enumerate(classes) if alias in inputs) for alias in query.aliases
         }
         return cls(classes, within, conditions, edges, related, own)
 
 
 def _conditions(query: JoinQuery) -> dict[Pair, float]:
-    found: dict[Pair, float] = {}
+    shares: dict[Pair, float] = {}
     for condition in query.conditions:
         pairs = [frozenset(pair) for pair in combinations(condition.aliases, 2)]
         for pair in pairs:
-            found[pair] = max(found.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs)), SMALLEST)
-    return found
+            shares[pair] = max(shares.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs)), SMALLEST)
+    return shares
 
 
 class Shares:
@@ -126,7 +126,7 @@ class Shares:
     def counts(self) -> dict[tuple[str, int], float]:
         """Distinct values by alias and class."""
         classes = enumerate(self.shape.classes)
-        return {(alias, number): self.count(number, alias) for number, group in classes for alias in group}
+        return {(alias, number): self.count(number, alias) for number, inputs in classes for alias in inputs}
 
     def fit(self, step: Step, share: float) -> None:
         """Scale the pairs that lead to a step, so that together they are what was found.

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from dovetail.config import Config
 from dovetail.errors import ConfigError
-from dovetail.plan.explain_global import describe_global, explain_global
+from dovetail.plan.codec import to_json
+from dovetail.plan.explain_global import FORMS, Explanation, describe_global, explain_global
 from dovetail.plan.global_plan import GlobalPlan
+from dovetail.plan.measurements import JoinFigures, Measurements
 from dovetail.plan.names import mermaid_text
 from dovetail.plan.nodes import ProbeStage, QueryPlan
-from dovetail.plan.steps import JoinStep, Taker
+from dovetail.plan.steps import Consumer, Step
 from dovetail.query.expressions import Expression, map_columns
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, Window
 from dovetail.schema import StreamSchema
 
-Explanation: TypeAlias = str | dict[str, Any]
-FORMS = ("text", "dict", "mermaid")
 _UNITS = (
     ("day", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -46,11 +46,11 @@ class Declared(Protocol):
 
 def explain(
     declared: Declared,
-    steps: Sequence[JoinStep],
+    steps: Sequence[Step],
     config: Config,
     form: str = "text",
     *,
-    measured: Mapping[str, Any] | None = None,
+    measured: Measurements | None = None,
     units: Units | None = None,
     plan: GlobalPlan | None = None,
 ) -> Explanation:
@@ -60,30 +60,30 @@ def explain(
     """
     if form not in FORMS:
         raise ConfigError.choice("explain(...)", form, FORMS)
-    found = measured or {}
+    found = measured or Measurements()
     if form == "mermaid" and plan is not None:
         return explain_global(plan, form)
     description = describe(declared, steps, config)
     for step in steps:
-        alone = step.is_alone
+        alone = step.is_own
         entry = description["queries" if alone else "joins"][step.name]
-        known = found.get("queries", {}) if alone else found.get("joins", {})
+        known: Mapping[str, JoinFigures] = found.queries if alone else found.joins
         add_figures(entry, step.plan, known.get(step.name), units)
     if plan is not None:
-        description["plan"] = describe_global(plan, found.get("nodes"))
+        description["plan"] = describe_global(plan, found.nodes)
     if form == "dict":
         return description
     if form == "mermaid":
         return _mermaid(description)
-    whole = [str(explain_global(plan, "text", found.get("nodes")))] if plan is not None else []
+    whole = [str(explain_global(plan, "text", found.nodes))] if plan is not None else []
     return "\n\n".join([_text(description), *whole])
 
 
-def describe(declared: Declared, steps: Sequence[JoinStep], config: Config) -> dict[str, Any]:
+def describe(declared: Declared, steps: Sequence[Step], config: Config) -> dict[str, Any]:
     """The plan as plain data: what the other forms are drawn from."""
     queries = declared.queries
-    alone = {step.name: step for step in steps if step.is_alone}
-    answered = {taker.query.name: (step, taker) for step in steps for taker in step.takers}
+    own = {step.name: step for step in steps if step.is_own}
+    answered = {consumer.query: (step, consumer) for step in steps for consumer in step.consumers}
     description = {
         "evaluation": config.evaluation,
         "expiration": config.expiration,
@@ -96,27 +96,29 @@ def describe(declared: Declared, steps: Sequence[JoinStep], config: Config) -> d
             }
             for name, schema in declared.streams.items()
         },
-        "queries": {name: _query(alone[name]) if name in alone else _answered(*answered[name]) for name in queries},
+        "queries": {
+            name: _query(own[name], query.sql) if name in own else _answered(query, *answered[name])
+            for name, query in queries.items()
+        },
     }
-    joins = {step.name: _query(step) for step in steps if not step.is_alone}
+    joins = {step.name: _query(step, step.plan.query.sql) for step in steps if not step.is_own}
     return description | ({"joins": joins} if joins else {})
 
 
-def _answered(step: JoinStep, taker: Taker) -> dict[str, Any]:
+def _answered(query: JoinQuery, step: Step, consumer: Consumer) -> dict[str, Any]:
     """A query whose results come from a join that serves others, too, or reads stored sub-joins."""
-    query = taker.query
     return {
         "sql": query.sql,
-        "inputs": {alias: {**entry, "source": taker.sources[alias]} for alias, entry in _inputs(query).items()},
+        "inputs": {alias: {**entry, "source": consumer.sources[alias]} for alias, entry in _inputs(query).items()},
         "join": step.name,
         "output": query.schema.names,
     }
 
 
-def _query(step: JoinStep) -> dict[str, Any]:
+def _query(step: Step, sql: str) -> dict[str, Any]:
     plan, query = step.plan, step.plan.query
     return {
-        "sql": query.sql,
+        "sql": sql,
         "inputs": _inputs(query),
         "equal": [[f"{key.alias}: {_plain(key.expression, step)}" for key in group.keys] for group in query.classes],
         "conditions": [condition.text for condition in query.conditions],
@@ -138,17 +140,15 @@ def _inputs(query: JoinQuery) -> dict[str, dict[str, Any]]:
     }
 
 
-def add_figures(
-    entry: dict[str, Any], plan: QueryPlan, measured: Mapping[str, Any] | None, units: Units | None
-) -> None:
+def add_figures(entry: dict[str, Any], plan: QueryPlan, measured: JoinFigures | None, units: Units | None) -> None:
     """Add to a query's description what was expected of each stage and what was measured."""
-    entry["changes"] = list(measured["changes"]) if measured else []
+    entry["changes"] = to_json(measured.changes) if measured else []
     entry["costs"] = {}
     for path in plan.paths:
         expected = plan.estimate.paths.get(path.driver)
-        counted = measured["paths"][path.driver] if measured else []
-        if [stage["alias"] for stage in counted] != list(path.order) or not (counted and counted[0]["matches"]):
-            counted = []
+        counted = measured.paths[path.driver] if measured else ()
+        if tuple(stage.alias for stage in counted) != path.order or not counted[0].matches:
+            counted = ()
         if expected is not None:
             other = list(expected.other) or None
             entry["costs"][path.driver] = {"cost": expected.cost, "next": other, "next_cost": expected.other_cost}
@@ -156,22 +156,21 @@ def add_figures(
             if place and expected is not None:
                 stage["expected"] = {"rows": expected.rows[place]}
             if place and counted:
-                new, met = counted[0]["matches"], counted[place]
-                stage["measured"] = {"rows": met["matches"] / new}
-                timed = counted[0]["timed"]
+                new, timed, met = counted[0].matches, counted[0].timed, counted[place]
+                stage["measured"] = {"rows": met.matches / new}
                 if timed:
-                    stage["measured"]["us"] = 1000 * met["ms"] / timed
-                if timed and units is not None and expected is not None and met["access"] == "hash":
-                    calls = counted[0]["probes"] / new
+                    stage["measured"]["us"] = 1000 * met.ms / timed
+                if timed and units is not None and expected is not None and met.access == "hash":
+                    calls = counted[0].probes / new
                     stage["expected"]["us"] = units.stage(calls, expected.rows[place - 1], expected.rows[place])
 
 
-def _plain(expression: Expression, step: JoinStep) -> Expression:
+def _plain(expression: Expression, step: Step) -> Expression:
     """An expression over sources, also where they are part of a stored input."""
     return map_columns(expression, lambda column: step.columns.get(column.name, column))
 
 
-def _stage(stage: ProbeStage, step: JoinStep) -> dict[str, Any]:
+def _stage(stage: ProbeStage, step: Step) -> dict[str, Any]:
     return {
         "alias": stage.alias,
         "access": stage.access,

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from dataclasses import dataclass
 from math import inf, isinf
 from typing import Any, TypeAlias
 
 from dovetail.errors import ConfigError
-from dovetail.plan.global_plan import GlobalPlan, JoinNode, Load, Node, ResultNode, WindowNode
+from dovetail.plan.global_plan import GlobalPlan, JoinNode, Load, Node, WindowNode
+from dovetail.plan.measurements import PlanFigures
 from dovetail.plan.names import mermaid_text
 
 Explanation: TypeAlias = str | dict[str, Any]
 FORMS = ("text", "dict", "mermaid")
 
 
-def explain_global(plan: GlobalPlan, form: str = "text", measured: Mapping[str, Any] | None = None) -> Explanation:
+def explain_global(
+    plan: GlobalPlan, form: str = "text", measured: PlanFigures | Mapping[str, Any] | None = None
+) -> Explanation:
     """Show what is kept and joined for which queries, and what it takes of the budget: as expected, and as measured.
 
     `measured` is `metrics()["nodes"]` of a session that runs the plan.
@@ -24,15 +27,16 @@ def explain_global(plan: GlobalPlan, form: str = "text", measured: Mapping[str, 
         raise ConfigError.choice("explain_global(...)", form, FORMS)
     if form == "mermaid":
         return _mermaid(plan)
-    return describe_global(plan, measured) if form == "dict" else _text(plan, _Measured(plan, measured))
+    figures = measured if isinstance(measured, PlanFigures) else PlanFigures.from_json(measured or {})
+    return describe_global(plan, figures) if form == "dict" else _text(plan, _Loads(plan, figures))
 
 
 # -- data --------------------------------------------------------------------------------------------------------------------
 
 
-def describe_global(plan: GlobalPlan, measured: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def describe_global(plan: GlobalPlan, measured: PlanFigures | None = None) -> dict[str, Any]:
     """The plan as plain data, which JSON can hold."""
-    found = _Measured(plan, measured)
+    found = _Loads(plan, measured or PlanFigures())
     return {
         "strategy": plan.strategy,
         "query_order": list(plan.query_order),
@@ -89,7 +93,7 @@ def _resource(used: float, limit: float) -> dict[str, float | None]:
     return {"used": used, "limit": None if isinf(limit) else limit}
 
 
-def _common(node: Node, found: _Measured) -> dict[str, Any]:
+def _common(node: Node, found: _Loads) -> dict[str, Any]:
     load = found.load(node)
     measured = {"cpu_ms_per_second": load.cpu, "memory_bytes": load.memory} if load is not None else None
     return {
@@ -100,35 +104,31 @@ def _common(node: Node, found: _Measured) -> dict[str, Any]:
     }
 
 
-class _Measured:
+@dataclass(frozen=True)
+class _Loads:
     """What the nodes of a plan have taken, per second of event time."""
 
-    def __init__(self, plan: GlobalPlan, measured: Mapping[str, Any] | None) -> None:
-        self._plan = plan
-        self._figures: Mapping[str, Any] = measured or {}
-        self._seconds = measured["span"]["seconds"] if measured else 0.0
+    plan: GlobalPlan
+    measured: PlanFigures
 
     def load(self, node: Node) -> Load | None:
         """CPU and memory of a node; None if nothing was measured."""
-        if not self._seconds:
-            return None
-        figures = [self._of("states", node.id)] if isinstance(node, ResultNode) else []
+        measured, seconds = self.measured, self.measured.span.seconds
         if isinstance(node, WindowNode):
-            figures = [self._of("windows", node.stream)]
+            figures = [measured.windows.get(node.stream)]
         elif isinstance(node, JoinNode):
-            answers = [answer.query for answer in self._plan.answers if answer.result == node.output]
             # A join for one query alone runs under that query's name.
-            figures = [self._of("joins", name) for name in dict.fromkeys((node.id, *answers))]
+            figures = [measured.joins.get(name) for name in dict.fromkeys((node.id, *self._answers(node.output)))]
         else:
-            figures += [self._of("results", a.query) for a in self._plan.answers if a.result == node.id]
+            figures = [measured.states.get(node.id), *map(measured.results.get, self._answers(node.id))]
         known = [figure for figure in figures if figure is not None]
-        if not known:
+        if not known or not seconds:
             return None
-        return Load(sum(f["ms"] for f in known) / self._seconds, sum(f.get("bytes", 0) for f in known))
+        return Load(sum(figure.ms for figure in known) / seconds, sum(figure.bytes or 0 for figure in known))
 
-    def _of(self, kind: str, name: str) -> Mapping[str, float] | None:
-        found: Mapping[str, float] | None = self._figures[kind].get(name)
-        return found
+    def _answers(self, result: str) -> list[str]:
+        """The queries that a result is taken for."""
+        return [answer.query for answer in self.plan.answers if answer.result == result]
 
 
 def _orders(node: JoinNode) -> dict[str, list[str]]:
@@ -143,7 +143,7 @@ def _label(sources: Sequence[str]) -> str:
 # -- text --------------------------------------------------------------------------------------------------------------------
 
 
-def _text(plan: GlobalPlan, found: _Measured) -> str:
+def _text(plan: GlobalPlan, found: _Loads) -> str:
     lines = [
         f"plan for {_count(len(plan.answers), 'query', 'queries')}, strategy {plan.strategy}",
         f"cpu {_used(plan.load.cpu, plan.limits.cpu, cpu_text)}",
@@ -182,11 +182,11 @@ def _as(plan: GlobalPlan, node: str, sources: Sequence[str]) -> str:
     return "" if plain else f" as {sources[0]}"
 
 
-def _shares(plan: GlobalPlan, found: _Measured, *nodes: Node) -> list[str]:
+def _shares(plan: GlobalPlan, found: _Loads, *nodes: Node) -> list[str]:
     """What some nodes take together: as expected and, if it is known, as measured."""
-    lines = [_share(reduce(Load.plus, (node.load for node in nodes)), plan.limits)]
+    lines = [_share(Load.total(node.load for node in nodes), plan.limits)]
     measured = [load for load in map(found.load, nodes) if load is not None]
-    return [*lines, f"measured {_share(reduce(Load.plus, measured), plan.limits)}"] if measured else lines
+    return [*lines, f"measured {_share(Load.total(measured), plan.limits)}"] if measured else lines
 
 
 def _share(load: Load, limits: Load) -> str:

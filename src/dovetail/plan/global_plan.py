@@ -27,7 +27,7 @@ CPU is milliseconds per second, memory is bytes, as in a `Budget`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -41,6 +41,14 @@ class Load(NamedTuple):
 
     cpu: float = 0.0
     memory: float = 0.0
+
+    @classmethod
+    def total(cls, loads: Iterable[Load]) -> Load:
+        cpu = memory = 0.0
+        for load in loads:
+            cpu += load.cpu
+            memory += load.memory
+        return cls(cpu, memory)
 
     def plus(self, other: Load) -> Load:
         return Load(self.cpu + other.cpu, self.memory + other.memory)

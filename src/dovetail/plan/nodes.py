@@ -6,6 +6,7 @@ Results never depend on the plan. A path starts from the new tuples of its drive
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -48,7 +49,19 @@ class ProbePath:
         return tuple(stage.alias for stage in self.stages)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Known:
+    """What a planner was told of a join: enough to choose its orders again."""
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Tuples, or stored matches, per second of each alias."""
+    hints: Mapping[frozenset[str], float] = field(default_factory=dict)
+    """Selectivities, by pair of aliases."""
+    forced: tuple[str, ...] = ()
+    """Aliases whose orders the user gave."""
+
+
+@dataclass(frozen=True)
 class QueryPlan:
     """One path for each alias of a query."""
 
@@ -56,5 +69,6 @@ class QueryPlan:
     paths: tuple[ProbePath, ...]
     ordering: str
     """How the orders were chosen, for people."""
+    known: Known = field(default_factory=Known)
     estimate: PlanEstimate = field(default_factory=PlanEstimate, compare=False)
     """What is expected of them, for people."""

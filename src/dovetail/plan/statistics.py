@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
+
+from dovetail.plan.codec import Count, Size
 
 Step: TypeAlias = tuple[frozenset[str], str]
 """A probe: the aliases joined so far, and the alias whose window they meet."""
@@ -14,11 +16,11 @@ Step: TypeAlias = tuple[frozenset[str], str]
 class Found:
     """What probes of one kind have found."""
 
-    probes: float = 0.0
-    pairs: float = 0.0
+    probes: Size = 0.0
+    pairs: Size = 0.0
     """Probes times the tuples in the window they met."""
-    matches: float = 0.0
-    age: int = 0
+    matches: Size = 0.0
+    age: Count = 0
     """Looks at the counters since the last of these probes."""
 
     @property
@@ -42,9 +44,9 @@ Objective: TypeAlias = Literal["produced", "comparisons"]
 class Cost(NamedTuple):
     """What a path costs for each new tuple."""
 
-    produced: float
+    produced: Size
     """Partial and final results."""
-    comparisons: float
+    comparisons: Size
     """Tuples looked at."""
 
     def mean(self, other: Cost) -> Cost:
@@ -97,13 +99,6 @@ class Change:
     measured_before: float | None = None
     measured_after: float | None = None
     batch: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Change:
-        return cls(**{**stored, "before": tuple(stored["before"]), "after": tuple(stored["after"])})
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 import pyarrow as pa
@@ -76,7 +76,16 @@ class Catalog:
         self.check_new_query(query.name)
         self._queries[query.name] = query
 
-    def drop_query(self, name: str) -> JoinQuery:
+    def check_query(self, name: str) -> None:
         if name not in self._queries:
             raise ConfigError(f"there is no query {name!r}; registered: {listed(self._queries)}")
+
+    def keep(self, streams: Iterable[str], queries: Iterable[str]) -> None:
+        """Forget all streams and queries but these."""
+        streams, queries = set(streams), set(queries)
+        self._streams = {name: schema for name, schema in self._streams.items() if name in streams}
+        self._queries = {name: query for name, query in self._queries.items() if name in queries}
+
+    def drop_query(self, name: str) -> JoinQuery:
+        self.check_query(name)
         return self._queries.pop(name)

@@ -129,6 +129,25 @@ def map_columns(expression: Expression, change: Callable[[Column], Column]) -> E
     return expression
 
 
+TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+"""Comparisons with their sides exchanged."""
+SYMMETRIC = {"eq", "ne", "null_safe_eq", "and", "or"}
+
+
+def canonical(expression: Expression) -> Expression:
+    """The same expression in the one spelling of all that differ only in the order of their sides."""
+    if not isinstance(expression, Call):
+        return expression
+    arguments = tuple(canonical(argument) for argument in expression.arguments)
+    operation = expression.operation
+    if operation in TURNED or operation in SYMMETRIC:
+        ordered = sorted(arguments, key=lambda argument: (isinstance(argument, Literal), str(argument)))
+        if ordered[0] is not arguments[0]:
+            operation = TURNED.get(operation, operation)
+        arguments = tuple(ordered)
+    return Call(operation, arguments, expression.type)
+
+
 def rename_alias(expression: Expression, rename: Callable[[str], str]) -> Expression:
     """The same expression with every alias passed through `rename`."""
     return map_columns(expression, lambda column: Column(rename(column.alias), column.name, column.type))

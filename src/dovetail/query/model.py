@@ -148,9 +148,6 @@ class JoinQuery:
     def ref(self, alias: str) -> StreamRef:
         return next(ref for ref in self.refs if ref.alias == alias)
 
-    def class_of(self, key: Key) -> EqualityClass:
-        return next(group for group in self.classes if key in group.keys)
-
     @property
     def inexact_equalities(self) -> tuple[Equality, ...]:
         """Equalities that hashing in the class's type does not settle."""

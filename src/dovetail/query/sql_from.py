@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sqlglot import TokenType, exp
+from sqlglot import Parser, TokenType, exp
 
 from dovetail.errors import QueryError
 from dovetail.query.binder import Source, find_column, find_stream
@@ -20,20 +20,7 @@ from dovetail.query.sql_expressions import SUBQUERY_HINT
 from dovetail.query.sql_text import Extent, SourceText
 from dovetail.schema import StreamSchema
 
-_JOIN_WORDS = {
-    TokenType.JOIN,
-    TokenType.LEFT,
-    TokenType.RIGHT,
-    TokenType.FULL,
-    TokenType.OUTER,
-    TokenType.SEMI,
-    TokenType.ANTI,
-    TokenType.NATURAL,
-    TokenType.ASOF,
-    TokenType.INNER,
-    TokenType.CROSS,
-    TokenType.STRAIGHT_JOIN,
-}
+_JOIN_WORDS = {TokenType.JOIN, *Parser.JOIN_METHODS, *Parser.JOIN_SIDES, *Parser.JOIN_KINDS}
 _ON_HINT = "write JOIN ... ON a.key = b.key"
 
 

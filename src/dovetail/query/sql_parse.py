@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from sqlglot import Token, TokenType, exp
+from sqlglot import Parser, Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, TokenError
 
@@ -19,7 +19,6 @@ from dovetail.query.sql_expressions import SUBQUERY_HINT
 from dovetail.query.sql_text import DIALECT, SourceText
 
 SHAPE = "a query reads SELECT columns FROM stream alias [RANGE n UNIT], ... WHERE conditions"
-_SET_OPERATIONS = (TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT)
 _QUOTED = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`", re.DOTALL)
 _OPENERS = {"'": "quote", '"': "quote", "`": "backtick", "/*": "comment"}
 _WORDS = {TokenType.R_PAREN: ")", TokenType.THEN: "THEN", TokenType.AND: "AND"}
@@ -97,7 +96,7 @@ def parse_select(source: SourceText) -> exp.Select:
     if isinstance(statement, exp.Select):
         _refuse_guesses(source, statement)
         return statement
-    token = next((token for token in source.tokens if token.token_type in _SET_OPERATIONS), source.tokens[0])
+    token = next((token for token in source.tokens if token.token_type in Parser.SET_OPERATIONS), source.tokens[0])
     hint = "register each SELECT as a query of its own"
     raise _at(source.sql, f"{token.text.upper()} is not supported", hint, token)
 

@@ -28,7 +28,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError, listed
-from dovetail.spark.stages import FRAME_ROWS
+from dovetail.spark.wire import FRAME_ROWS
 
 OLDEST = (4, 3)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -137,11 +137,11 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         # Each broadcast, of which a micro-batch has several, begins with a buffer of this size; 4 MB if it is not set.
         "spark.broadcast.blockSize": "256k",
-        # See `Cut._fillers`.
+        # See `wire.fillers`.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(FRAME_ROWS),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Its variable would tell workers of the two stages apart: one pool serves both without it.
+        # Its variable would tell workers of the two callbacks apart: one pool serves both without it.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         # A file up to this size is read by one task: a part without a row group of its own would be a task that reads nothing.
         "spark.sql.files.openCostInBytes": "16m",

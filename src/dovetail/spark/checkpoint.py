@@ -12,8 +12,9 @@ import uuid
 from dataclasses import dataclass
 
 from dovetail.errors import ConfigError, StateError
+from dovetail.spark.contract import frozen_json, thawed
+from dovetail.spark.directories import Directory, Lock
 from dovetail.spark.layout import Layout
-from dovetail.spark.places import Lock, Place
 
 _LAYOUT, _IDENTITY, _LOCK = "layout.json", "_identity.json", "_lock"
 """Earlier releases read all files but those with an underscore as one layout."""
@@ -23,7 +24,7 @@ _LAYOUT, _IDENTITY, _LOCK = "layout.json", "_identity.json", "_lock"
 class Checkpoint:
     """A checkpoint that this process has for itself until it is released."""
 
-    place: Place
+    directory: Directory
     identity: str
     layout: str | None
     """What it is bound to; None when it is new."""
@@ -34,20 +35,20 @@ class Checkpoint:
     lock: Lock | None
 
     @classmethod
-    def open(cls, place: Place) -> Checkpoint:
+    def open(cls, directory: Directory) -> Checkpoint:
         """Take a checkpoint, or refuse one that is in use or somebody else's. Nothing but the lock is written."""
-        lock = _lock(place.within("dovetail"))
+        lock = _lock(directory.within("dovetail"))
         try:
-            return cls._read(place, lock)
+            return cls._read(directory, lock)
         except BaseException:
             if lock is not None:
                 lock.release()
             raise
 
     @classmethod
-    def _read(cls, place: Place, lock: Lock | None) -> Checkpoint:
-        own = place.within("dovetail")
-        begun = [int(name) for name in place.within("offsets").names() if name.isdigit()]
+    def _read(cls, directory: Directory, lock: Lock | None) -> Checkpoint:
+        own = directory.within("dovetail")
+        begun = [int(name) for name in directory.within("offsets").names() if name.isdigit()]
         layouts = [name for name in own.names() if not name.startswith(("_", "."))]
         if len(layouts) > 1:
             raise StateError(
@@ -56,41 +57,43 @@ class Checkpoint:
         layout = own.read(layouts[0]) if layouts else None
         if not layout and begun:
             raise StateError(
-                f"{place.uri} is the checkpoint of another streaming query, or lost its layout in {own.uri}",
+                f"{directory.uri} is the checkpoint of another streaming query, or lost its layout in {own.uri}",
                 "start with a new checkpoint directory and new sink paths",
             )
         stored = own.read(_IDENTITY)
         is_nameless = stored is None and bool(layout)
-        given = _spark_id(place) if is_nameless else uuid.uuid4().hex
+        given = _spark_id(directory) if is_nameless else uuid.uuid4().hex
         identity = given if stored is None else str(json.loads(stored)["identity"])
-        return cls(place, identity, layout or None, is_nameless, max(begun, default=-1), lock)
+        return cls(directory, identity, layout or None, is_nameless, max(begun, default=-1), lock)
 
     def bind(self, layout: Layout) -> Layout:
         """Go on with the layout of an old checkpoint, or refuse it if it is another."""
-        return layout if self.layout is None else layout.thawed(self.layout)
+        return layout if self.layout is None else thawed(layout, self.layout)
 
     def save(self, layout: Layout) -> None:
         """Bind a new checkpoint to a layout, before any sink is claimed."""
         if self.layout is not None:
             return
-        made = self._name() if not self.place.within("dovetail").read(_IDENTITY) else True
-        if not made or not self.place.within("dovetail").create(_LAYOUT, layout.frozen_json()):
-            raise _in_use(self.place)
+        made = self._name() if not self.directory.within("dovetail").read(_IDENTITY) else True
+        if not made or not self.directory.within("dovetail").create(_LAYOUT, frozen_json(layout)):
+            raise _in_use(self.directory)
 
     def save_name(self) -> None:
         """Give an old checkpoint an identity, after its sinks have been claimed by it."""
         if self.is_nameless and not self._name():
-            raise _in_use(self.place)
+            raise _in_use(self.directory)
 
     def _name(self) -> bool:
-        return self.place.within("dovetail").create(_IDENTITY, json.dumps({"version": 1, "identity": self.identity}))
+        return self.directory.within("dovetail").create(
+            _IDENTITY, json.dumps({"version": 1, "identity": self.identity})
+        )
 
     def release(self) -> None:
         if self.lock is not None:
             self.lock.release()
 
 
-def _lock(own: Place) -> Lock | None:
+def _lock(own: Directory) -> Lock | None:
     if own.local is None:
         return None
     try:
@@ -105,14 +108,14 @@ def _lock(own: Place) -> Lock | None:
         ) from error
 
 
-def _in_use(place: Place) -> StateError:
-    where = place.uri.removesuffix("/dovetail")
+def _in_use(directory: Directory) -> StateError:
+    where = directory.uri.removesuffix("/dovetail")
     return StateError(
         f"the checkpoint {where} is in use: another session has been started with it and has not ended",
         "stop() that one first, or give this session a checkpoint and sinks of its own",
     )
 
 
-def _spark_id(place: Place) -> str:
-    text = place.read("metadata")
+def _spark_id(directory: Directory) -> str:
+    text = directory.read("metadata")
     return str(json.loads(text)["id"]) if text else uuid.uuid4().hex

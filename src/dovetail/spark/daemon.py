@@ -26,7 +26,7 @@ from dovetail.schema import TIMESTAMP, StreamSchema
 def prepare() -> None:
     """Do what every worker would do first."""
     # Spark puts a jar on Python's path: looking for a module would read the names of its 6,000 classes.
-    sys.path[:] = [place for place in sys.path if not place.endswith(".jar")]
+    sys.path[:] = [entry for entry in sys.path if not entry.endswith(".jar")]
     sys.path_importer_cache.clear()
     stream = StreamSchema("s", pa.schema([("t", TIMESTAMP), ("k", pa.int64())]), "t")
     parse_query("q", "SELECT a.k FROM s a [RANGE 1 SECOND], s b [RANGE 1 SECOND] WHERE a.k = b.k", {"s": stream})

@@ -6,7 +6,7 @@ the state. If the attempt fails, or its state is never committed, nobody asks fo
 token that the state names rebuilds the shard from its log.
 
 Directories lie where everybody may write. What is used, or swept, is a real directory that belongs to this user, seen through no
-link, in a place where others cannot replace it; nobody else may look into it. If something else has its name, another name is taken,
+link, in another where others cannot replace it; nobody else may look into it. If something else has its name, another name is taken,
 one that nobody can know beforehand and that all workers of the host come to by themselves.
 """
 
@@ -35,35 +35,35 @@ _PRIVATE = 0o700
 _REAL_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-def live_root(run: str) -> Path:
+def live_root(run_id: str) -> Path:
     """Where one run of a session keeps its live shards on this host: memory where there is enough, else a local directory.
 
     All workers must come to the same answer at any time, so enough is judged by its size, not by what is free; and a run that once
     went to the name of its own, because the common one was taken, stays there.
     """
-    place = _place()
-    common, own = place / f"dovetail-{os.getuid()}", place / f"dovetail-{os.getuid()}-{run}"
+    parent = _parent()
+    common, own = parent / f"dovetail-{os.getuid()}", parent / f"dovetail-{os.getuid()}-{run_id}"
     if not os.path.lexists(own) and _make_private(common):
-        return common / run
+        return common / run_id
     if not _make_private(own):
         raise StateError(
             f"{own} is a link, a file or another user's, and so is {common}", "set TMPDIR to a directory of yours"
         )
-    return own / run
+    return own / run_id
 
 
-def _place() -> Path:
-    """The first place with room in which others cannot remove or replace what is ours."""
+def _parent() -> Path:
+    """The first directory with room in which others cannot remove or replace what is ours."""
     shared = Path("/dev/shm")  # noqa: S108 - this is what is done about it
     roomy = os.access(shared, os.W_OK) and shutil.disk_usage(shared).total >= _LEAST_MEMORY
-    places = [shared] * roomy + [Path(tempfile.gettempdir()), Path("~").expanduser()]
-    for place in places:
-        found = place.stat()
+    parents = [shared] * roomy + [Path(tempfile.gettempdir()), Path("~").expanduser()]
+    for parent in parents:
+        found = parent.stat()
         others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if found.st_uid in (0, os.getuid()) and (not others_write or found.st_mode & stat.S_ISVTX):
-            return place
+            return parent
     raise StateError(
-        f"others can replace our files in {listed(map(str, places))}", "set TMPDIR to a directory of yours"
+        f"others can replace our files in {listed(map(str, parents))}", "set TMPDIR to a directory of yours"
     )
 
 
@@ -93,19 +93,19 @@ def _opened(name: str | Path, inside: int | None = None) -> Iterator[int | None]
         os.close(directory)
 
 
-def claim(run: str) -> None:
+def claim(run_id: str) -> None:
     """Say that this process drives a run, and sweep what runs that ended without cleaning up have left on this host."""
-    home = live_root(run)
+    home = live_root(run_id)
     _make(home)
     sign(home)
     _sweep(home)
 
 
-def release(run: str) -> None:
+def release(run_id: str) -> None:
     """Remove what a run has left on this host."""
-    home = live_root(run)
+    home = live_root(run_id)
     shutil.rmtree(home, ignore_errors=True)
-    if home.parent.name.endswith(run):
+    if home.parent.name.endswith(run_id):
         with suppress(OSError):
             home.parent.rmdir()
 

@@ -10,7 +10,8 @@ that has another number of tuples is an error, never an empty window; so is a ma
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 
 from dovetail.errors import StateError
 from dovetail.schema import StreamSchema
-from dovetail.spark.cut import from_ipc, to_ipc
+from dovetail.spark.wire import from_ipc, to_ipc
 
 VERSION = 1
 MANIFEST = -1
@@ -51,6 +52,8 @@ class Segment:
     oldest: int
     newest: int
     digest: str
+    batch: int = 0
+    """The number of the batch that its tuples came with; if there were several, of the last."""
 
 
 @dataclass(slots=True)
@@ -63,6 +66,8 @@ class Manifest:
     progress: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By stream, as `StreamProgress.to_json` gives it."""
     segments: list[Segment] = field(default_factory=list)
+    batches: int = 0
+    """How many there were."""
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -105,15 +110,17 @@ class Log:
         """Keep the manifest as it is now."""
         self._segments.updateValue((MANIFEST,), (self.manifest.to_json().encode(),))
 
-    def append(self, stream: StreamSchema, table: pa.Table) -> None:
-        """Add tuples."""
+    def append(self, stream: StreamSchema, table: pa.Table, batch: int) -> None:
+        """Add tuples that came with a batch."""
         content = to_ipc(table)
         span = pc.min_max(micros(table, stream.event_time)).as_py()
         number = self.manifest.next
         self._segments.updateValue((number,), (content,))
         self.manifest.next = number + 1
         self.manifest.segments.append(
-            Segment(number, stream.name, table.num_rows, len(content), span["min"], span["max"], _digest(content))
+            Segment(
+                number, stream.name, table.num_rows, len(content), span["min"], span["max"], _digest(content), batch
+            )
         )
 
     def tables(self, stream: str) -> Iterator[pa.Table]:
@@ -132,17 +139,35 @@ class Log:
                 kept.append(segment)
         self.manifest.segments = kept
 
-    def compact(self, stream: StreamSchema, oldest: int) -> None:
-        """Put small segments of a stream together when there are too many, without what is older than `oldest`."""
-        small = [s for s in self.manifest.segments if s.stream == stream.name and s.size < SMALL_BYTES]
-        if len(small) <= MOST_SEGMENTS:
-            return
+    def held(self, begins: Sequence[int] = (0,)) -> Iterator[tuple[int, dict[str, pa.Table]]]:
+        """All tuples, earliest first, each part with the last batch of which some came with; `begins` part them as in `compact`."""
+        parts: dict[int, list[Segment]] = {}
+        for segment in self.manifest.segments:
+            parts.setdefault(bisect(begins, segment.batch), []).append(segment)
+        for _, segments in sorted(parts.items()):
+            streams = dict.fromkeys(segment.stream for segment in segments)
+            tables = {stream: [self._read(each) for each in segments if each.stream == stream] for stream in streams}
+            came = max(segment.batch for segment in segments)
+            yield came, {stream: pa.concat_tables(found) for stream, found in tables.items()}
+
+    def compact(self, stream: StreamSchema, oldest: int, begins: Sequence[int] = (0,)) -> None:
+        """Put small segments of a stream together when there are too many, without what is older than `oldest`.
+
+        `begins` are the batches from which on queries see tuples: what came before one of them stays apart from what came after.
+        """
+        own = [s for s in self.manifest.segments if s.stream == stream.name and s.size < SMALL_BYTES]
+        for era in {bisect(begins, segment.batch) for segment in own}:
+            small = [segment for segment in own if bisect(begins, segment.batch) == era]
+            if len(small) > MOST_SEGMENTS:
+                self._put_together(stream, small, oldest)
+
+    def _put_together(self, stream: StreamSchema, small: Sequence[Segment], oldest: int) -> None:
         table = pa.concat_tables([self._read(segment) for segment in small])
         for segment in small:
             self._segments.removeKey((segment.number,))
         numbers = {segment.number for segment in small}
         self.manifest.segments = [s for s in self.manifest.segments if s.number not in numbers]
-        self.append(stream, since(table, stream.event_time, oldest))
+        self.append(stream, since(table, stream.event_time, oldest), max(segment.batch for segment in small))
 
     def _read(self, segment: Segment) -> pa.Table:
         value = self._segments.getValue((segment.number,))

@@ -1,8 +1,8 @@
-"""What a shard gives to Spark: rows that hold results, or only say which shard has written how many of them itself."""
+"""What a shard gives to Spark: rows that hold results, or only say how many of them it has written itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Self
 
@@ -11,25 +11,20 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from dovetail.errors import StateError
-from dovetail.spark.cut import to_ipc
 from dovetail.spark.staging import Staging
-
-LARGEST_RESULT = 32 << 20
-"""Bytes of results that go into one row."""
-
-Row = tuple[int, int, bytes]
+from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 
 
-class Output:
+class ShardOutput:
     """Takes a shard's results as they come; used as a context, so that files are closed and none is left half-written."""
 
-    def __init__(self, queries: list[str], staged: Mapping[int, Staging], shard: int) -> None:
+    def __init__(self, queries: Sequence[str], staged: Mapping[int, Staging], shard: int) -> None:
         self._numbers = {name: number for number, name in enumerate(queries)}
         self._staged = staged
         self._shard = shard
         self._files: dict[int, pq.ParquetWriter] = {}
         self._open = ExitStack()
-        self.rows: list[Row] = []
+        self.rows: list[ResultRow] = []
 
     def __enter__(self) -> Self:
         return self
@@ -45,9 +40,9 @@ class Output:
                 continue
             if number in self._staged:
                 self._file(number, table.schema).write_table(table)
-                self.rows.append((number, table.num_rows, str(self._shard).encode()))
+                self.rows.append(ResultRow(self._shard, number, ResultKind.STAGED, table.num_rows))
             else:
-                self.rows += [(number, piece.num_rows, to_ipc(piece)) for piece in pieces(table)]
+                self.rows += result_rows(self._shard, number, table)
 
     def _file(self, number: int, schema: pa.Schema) -> pq.ParquetWriter:
         if number not in self._files:
@@ -62,11 +57,3 @@ def _batch_id() -> int:
     if found is None:
         raise StateError("Spark does not say which batch this is", "use dt.sinks.format('parquet', path=...) instead")
     return int(found)
-
-
-def pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """A table in parts that fit into a row of Spark's, which holds two gigabytes at the most."""
-    count = max(1, -(-table.nbytes // LARGEST_RESULT))
-    step = max(1, -(-table.num_rows // count))
-    for first in range(0, table.num_rows, step):
-        yield table.slice(first, step)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError, DovetailWarning, StateError, listed
 from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.places import Lock, Place
+from dovetail.spark.directories import Directory, Lock
 
 OWNER = "_dovetail.json"
 """Spark and Arrow skip names that start with an underscore."""
@@ -67,7 +67,7 @@ class Use:
 
     @property
     def owner(self) -> Owner:
-        return Owner(self.checkpoint.identity, self.query, self.checkpoint.place.uri)
+        return Owner(self.checkpoint.identity, self.query, self.checkpoint.directory.uri)
 
     def warn_of_earlier_results(self, where: str) -> None:
         """Say that a sink is new to a checkpoint which is not: what it wrote before is elsewhere."""
@@ -92,58 +92,58 @@ class Use:
         elif batches and not self.checkpoint.is_nameless:
             raise StateError(
                 f"query {self.query!r}: {where} holds results ({len(batches)} batches) and does not say of which checkpoint; "
-                f"this is {self.checkpoint.place.uri}, which has not written them",
+                f"this is {self.checkpoint.directory.uri}, which has not written them",
                 _ELSEWHERE,
             )
         last = self.checkpoint.last_batch
         ahead = [batch for batch in batches if batch > last]
         if ahead:
             raise StateError(
-                f"query {self.query!r}: {where} holds batch {max(ahead)}, but the checkpoint {self.checkpoint.place.uri} has come to "
-                f"{f'batch {last}' if last >= 0 else 'none'}: it was emptied or put back to an earlier state",
+                f"query {self.query!r}: {where} holds batch {max(ahead)}, but the checkpoint {self.checkpoint.directory.uri} "
+                f"has come to {f'batch {last}' if last >= 0 else 'none'}: it was emptied or put back to an earlier state",
                 f"remove the batches after {last} from the sink, they will come again; or use a new checkpoint and a new sink",
             )
 
 
-def check_directory(place: Place, use: Use) -> None:
+def check_directory(directory: Directory, use: Use) -> None:
     """Refuse a directory that is not this query's; nothing is changed."""
-    names = place.names()
+    names = directory.names()
     batches = [int(found[1]) for found in map(_BATCH.fullmatch, names) if found]
-    stored = place.read(OWNER) if OWNER in names else None
+    stored = directory.read(OWNER) if OWNER in names else None
     foreign = [name for name in names if not _BATCH.fullmatch(name) and not _OURS.fullmatch(name)]
     if foreign and stored is None:
         raise ConfigError(
-            f"query {use.query!r}: the directory {place.uri} holds {listed(foreign[:3])}, which no query of Dovetail wrote",
+            f"query {use.query!r}: the directory {directory.uri} holds {listed(foreign[:3])}, which no query of Dovetail wrote",
             "give the sink a new or an empty directory",
         )
-    for above in place.local.parents if place.local is not None else ():
+    for above in directory.local.parents if directory.local is not None else ():
         if (above / OWNER).exists():
             raise ConfigError(
-                f"query {use.query!r}: {place.uri} is inside {above}, where another query's results are",
+                f"query {use.query!r}: {directory.uri} is inside {above}, where another query's results are",
                 "give each query a directory beside the others",
             )
-    use.check_owner(stored, batches, place.uri)
+    use.check_owner(stored, batches, directory.uri)
 
 
-def claim_directory(place: Place, use: Use) -> Lock | None:
+def claim_directory(directory: Directory, use: Use) -> Lock | None:
     """Make a directory this query's, or refuse it; locked where that can be done, so that a copied checkpoint is refused too."""
-    check_directory(place, use)
-    names = place.names()
+    check_directory(directory, use)
+    names = directory.names()
     if OWNER not in names:
-        if not place.create(OWNER, use.owner.to_json()):
-            check_directory(place, use)  # somebody was first: perhaps a start of this very checkpoint
+        if not directory.create(OWNER, use.owner.to_json()):
+            check_directory(directory, use)  # somebody was first: perhaps a start of this very checkpoint
         elif not any(map(_BATCH.fullmatch, names)):
-            use.warn_of_earlier_results(place.uri)
-    if place.local is None:
+            use.warn_of_earlier_results(directory.uri)
+    if directory.local is None:
         return None
     try:
-        return Lock(place.local / OWNER)
+        return Lock(directory.local / OWNER)
     except BlockingIOError:
         raise StateError(
-            f"query {use.query!r}: a session that is running writes to {place.uri}",
+            f"query {use.query!r}: a session that is running writes to {directory.uri}",
             "stop() it first, or use another path",
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"{place.uri} cannot be written: {error.strerror}", "make it writable, or use another path"
+            f"{directory.uri} cannot be written: {error.strerror}", "make it writable, or use another path"
         ) from error

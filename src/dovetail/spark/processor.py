@@ -1,4 +1,4 @@
-"""The stateful stage: a thin shell that gives each batch of a shard to its engine and keeps the shard's log.
+"""The second of the two callbacks: a thin shell that gives each batch of a shard to its engine and keeps the shard's log.
 
 An attempt reads the manifest, takes over the live arrays that belong to it or rebuilds them from the log, joins the batch, writes log
 and manifest under a new token, and gives the arrays back under that token. Spark commits the state only if the task succeeds; until
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
@@ -22,20 +22,21 @@ import pyarrow as pa
 
 from dovetail._typing import Int64Array
 from dovetail.engine.arena import MappedArena
+from dovetail.engine.measuring import measure
 from dovetail.engine.progress import LATEST, Observed, StreamProgress
 from dovetail.engine.sealed import read_sealed, write_sealed
 from dovetail.engine.shard import ShardEngine
 from dovetail.errors import StateError
-from dovetail.plan.steps import Cell, JoinStep
+from dovetail.optimizer.replan import Replanner
+from dovetail.plan.codec import from_json
 from dovetail.schema import StreamSchema
-from dovetail.spark.cut import from_ipc
-from dovetail.spark.layout import Layout, ShardGroup, read_layout
+from dovetail.spark.layout import WorkerPlan, read_worker_plan
 from dovetail.spark.live import LiveShard, live_root
 from dovetail.spark.log import Log, SegmentMap, micros, since
 from dovetail.spark.memory import give_back
-from dovetail.spark.output import Output
-from dovetail.spark.stages import METRICS, UNPLACED
+from dovetail.spark.output import ShardOutput
 from dovetail.spark.staging import Staging
+from dovetail.spark.wire import CutKind, Report, ResultKind, ResultRow, from_ipc, received
 
 SLICE_ROWS = 1 << 15
 """Tuples that are joined at a time: a micro-batch may span many windows, of which only the last are needed in the end."""
@@ -44,77 +45,71 @@ SAMPLED = 16
 
 
 def join_rows(
-    layout_text: str,
+    plan_text: str,
     shard: int,
-    rows: Iterator[pd.DataFrame],
+    rows: Iterable[pd.DataFrame],
     segments: SegmentMap,
-    run: str,
+    run_id: str,
     staged: Mapping[int, Staging],
 ) -> pd.DataFrame:
-    """Join a micro-batch of a shard."""
-    layout = read_layout(layout_text)
-    worker = Worker(layout, shard, Log(segments, layout.digest), LiveShard(live_root(run), shard))
-    batch = read_rows(rows)
+    """Join a micro-batch of a shard; results of the queries in `staged` go to files."""
+    plan = read_worker_plan(plan_text)
+    worker = Worker(plan, shard, Log(segments, plan.digest), LiveShard(live_root(run_id), shard))
+    batch = ShardInput.read(rows)
     give_back()
-    with Output([name for name, _ in layout.queries], staged, shard) as output:
-        metrics = worker.run(batch, output.add)
+    with ShardOutput(plan.queries, staged, shard) as output:
+        metrics = worker.join(batch, output.add)
     worker.log.save()
     give_back()
-    reported = (METRICS, 0, json.dumps(metrics).encode())
-    return pd.DataFrame([*output.rows, reported], columns=["query", "rows", "segment"])
+    reported = ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(metrics).encode())
+    return pd.DataFrame([*output.rows, reported])
 
 
 @dataclass
-class Batch:
+class ShardInput:
     """One shard's part of a micro-batch."""
 
     segments: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
-    """By stream: tuples, and how many of the first of them are counted in this shard."""
+    """By stream: tuples as bytes, and how many leading ones only this shard counts."""
     unplaced: dict[int, list[bytes]] = field(default_factory=dict)
     """By stream: event times of tuples that are in no window."""
     observed: dict[int, Observed] = field(default_factory=dict)
     now: int | None = None
 
-    def observe(self, stream: int, report: Mapping[str, Any]) -> None:
-        """Take in what a task saw of a stream."""
-        counts = {name: report.get(name, 0) for name in ("arrived", "ahead", "refused")}
-        heads = dict(report["heads"])
-        self.observed.setdefault(stream, Observed()).add(Observed(**counts, largest=report["largest"], heads=heads))
-        if report["now"] is not None:
-            self.now = max(report["now"], self.now or report["now"])
+    @classmethod
+    def read(cls, frames: Iterable[pd.DataFrame]) -> ShardInput:
+        """Take in the rows of the cut."""
+        found = cls()
+        for stream, kind, firsts, content in received(frames):
+            match kind:
+                case CutKind.TUPLES:
+                    found.segments.setdefault(stream, []).append((content, firsts))
+                case CutKind.UNPLACED:
+                    found.unplaced.setdefault(stream, []).append(content)
+                case CutKind.REPORT:
+                    found._observe(stream, from_json(Report, json.loads(content)))
+        for segments in found.segments.values():
+            segments.sort()  # tasks finish in any order; a replay must see the same one
+        return found
 
-
-def read_rows(frames: Iterator[pd.DataFrame]) -> Batch:
-    """A micro-batch from the rows of the cut."""
-    batch = Batch()
-    for frame in frames:
-        for stream, firsts, segment, report in zip(
-            frame["stream"], frame["firsts"], frame["segment"], frame["report"], strict=True
-        ):
-            if segment is None and report is None:
-                continue  # fills a frame
-            if segment is None:
-                batch.observe(int(stream), json.loads(report))
-            elif report == UNPLACED:
-                batch.unplaced.setdefault(int(stream), []).append(bytes(segment))
-            else:
-                batch.segments.setdefault(int(stream), []).append((bytes(segment), int(firsts)))
-    for segments in batch.segments.values():
-        segments.sort()  # tasks finish in any order; a replay must see the same one
-    return batch
+    def _observe(self, stream: int, report: Report) -> None:
+        seen = Observed(report.arrived, ahead=report.ahead, refused=report.refused, largest=report.largest)
+        seen.heads = dict(report.heads)
+        self.observed.setdefault(stream, Observed()).add(seen)
+        if report.now is not None:
+            self.now = max(report.now, self.now or report.now)
 
 
 class Worker:
     """One attempt at one batch of one shard."""
 
-    def __init__(self, layout: Layout, shard: int, log: Log, live: LiveShard) -> None:
-        self._layout = layout
+    def __init__(self, plan: WorkerPlan, shard: int, log: Log, live: LiveShard) -> None:
+        self._plan = plan
         self._shard = shard
-        self._group: ShardGroup = layout.group_of(shard)
         self.log = log
         self._live = live
 
-    def run(self, batch: Batch, take: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
+    def join(self, batch: ShardInput, take: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
         """Join a batch; results go to `take`, what the shard reports is returned."""
         before = self.log.manifest.token
         token = uuid.uuid4().hex
@@ -123,8 +118,8 @@ class Worker:
         work = work or self._live.new()
         try:
             engine = engine or self._rebuilt(work)
-            engine.relate(self._layout.bound.values())
-            self._join(engine, batch, take)
+            engine.relate(set(join) for join in self._plan.joins)
+            self._push(engine, batch, take)
             write_sealed(engine, token)
         except BaseException:
             self._live.drop(work)
@@ -133,11 +128,7 @@ class Worker:
         self._live.give(work, token)
         log_bytes = sum(segment.size for segment in self.log.manifest.segments)
         rebuilt = before is not None and not found
-        return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **engine.metrics()}
-
-    def _steps(self) -> tuple[dict[str, JoinStep], dict[str, Cell]]:
-        cells = {query.name: self._group.cell(query, self._shard) for query in self._group.queries}
-        return self._layout.steps(self._group), cells
+        return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **measure(engine).to_json()}
 
     def _attached(self) -> tuple[Path | None, ShardEngine | None]:
         """The live arrays of the state's token; nothing when they are not here or damaged, for the log has it all."""
@@ -146,7 +137,7 @@ class Worker:
         if work is None or token is None:
             return None, None
         try:
-            engine = read_sealed(work, token, *self._steps(), self._layout.replanner)
+            engine = read_sealed(work, token, self._plan.plan_of(self._shard), Replanner(self._plan.config))
             self._compare(engine)
         except StateError:
             self._live.drop(work)
@@ -155,57 +146,57 @@ class Worker:
 
     def _compare(self, engine: ShardEngine) -> None:
         """Raise `StateError` if arrays are run otherwise than they are to be, or are not of the same moment as the log."""
-        if engine.config != self._layout.config:
+        if engine.config != self._plan.config:
             raise StateError(f"the live arrays are those of {engine.config}")
         progress = {name: engine.progress[name].to_json() for name in engine.streams}
         if json.dumps(progress, sort_keys=True) != json.dumps(self.log.manifest.progress, sort_keys=True):
             raise StateError("the live arrays have come to other event times than the log")
+        if engine.batches != self.log.manifest.batches:
+            raise StateError(
+                f"the live arrays are of {engine.batches} batches, the log is of {self.log.manifest.batches}"
+            )
 
     def _rebuilt(self, work: Path) -> ShardEngine:
-        steps, cells = self._steps()
-        engine = ShardEngine(self._layout.config, MappedArena(work), self._layout.replanner)
-        for stream in self._layout.streams:
+        engine = ShardEngine(self._plan.config, MappedArena(work), Replanner(self._plan.config))
+        for stream in self._plan.streams:
             engine.add_stream(stream)
-        engine.add_steps(steps.values(), cells)
-        tables = {}
-        for stream in self._layout.streams:
-            held = list(self.log.tables(stream.name))
-            if held:
-                tables[stream.name] = pa.concat_tables(held)
-        engine.load(tables, self.log.manifest.progress)
+        engine.adopt(self._plan.plan_of(self._shard))
+        engine.load(self.log.held(engine.plan.begins), self.log.manifest.progress, self.log.manifest.batches)
         return engine
 
-    def _join(self, engine: ShardEngine, batch: Batch, take: Callable[[dict[str, pa.Table]], None]) -> None:
+    def _push(self, engine: ShardEngine, batch: ShardInput, take: Callable[[dict[str, pa.Table]], None]) -> None:
         """Join a batch, and keep in the log those of its tuples that windows need afterwards."""
         tables = {}
-        for number, schema in enumerate(self._layout.streams):
+        for number, schema in enumerate(self._plan.streams):
             progress = engine.progress[schema.name]
             if number in batch.segments:
                 tables[schema.name] = _on_time(batch.segments[number], progress, batch.observed[number])
             for times in batch.unplaced.get(number, ()):
                 _count_late(micros(from_ipc(times), schema.event_time).to_numpy(), progress, batch.observed[number])
         batch.segments.clear()
-        observed = {self._layout.streams[number].name: seen for number, seen in batch.observed.items()}
+        observed = {self._plan.streams[number].name: seen for number, seen in batch.observed.items()}
         heads = {name: engine.progress[name].head_after(seen) for name, seen in observed.items()}
-        *early, last = slices(tables, self._layout.catalog)
+        *early, last = slices(tables, self._plan.catalog)
         for end, part in early:
-            take(engine.push(part, None, {}))
+            take(engine.push(part, None, {}, more=True))
             # The rest of this batch is later than `end`, later batches can be as early as the whole of this one allows.
-            reached = {name: min(head, end + self._layout.catalog[name].lateness) for name, head in heads.items()}
-            take(engine.advance(reached, batch.now))
+            reached = {name: min(head, end + self._plan.catalog[name].lateness) for name, head in heads.items()}
+            take(engine.advance(reached, batch.now, more=True))
         take(engine.push(last[1], batch.now, observed))
-        for schema in self._layout.streams:
-            self._keep(schema, tables.get(schema.name), engine.oldest(schema.name))
+        for schema in self._plan.streams:
+            self._keep(schema, tables.get(schema.name), engine)
             self.log.manifest.progress[schema.name] = engine.progress[schema.name].to_json()
+        self.log.manifest.batches = engine.batches
 
-    def _keep(self, schema: StreamSchema, table: pa.Table | None, oldest: int | None) -> None:
+    def _keep(self, schema: StreamSchema, table: pa.Table | None, engine: ShardEngine) -> None:
+        oldest = engine.oldest(schema.name)
         self.log.forget(schema.name, oldest)
         if oldest is None:
             return
         kept = None if table is None else since(table, schema.event_time, oldest)
         if kept is not None and kept.num_rows:
-            self.log.append(schema, kept)
-        self.log.compact(schema, oldest)
+            self.log.append(schema, kept, self.log.manifest.batches)
+        self.log.compact(schema, oldest, engine.plan.begins)
 
 
 def _on_time(segments: list[tuple[bytes, int]], progress: StreamProgress, seen: Observed) -> pa.Table:

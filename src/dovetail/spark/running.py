@@ -1,8 +1,8 @@
 """A session that runs: each batch's results reach every sink, or the query ends with an error that says what failed.
 
-Results come encoded, one row per shard and query; `foreachBatch` keeps that frame, so that the stateful stage runs once however many
-sinks there are and whatever they do, and gives each sink its own decoded part. What shards have written themselves is counted before
-any sink is touched.
+Results come encoded, a row or more per shard and query; `foreachBatch` keeps that frame, so that the stateful operator runs once
+however many sinks there are and whatever they do, and gives each sink its own decoded part. What shards have written themselves is
+counted before any sink is touched.
 """
 
 from __future__ import annotations
@@ -11,35 +11,30 @@ import logging
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail import errors
 from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError
-from dovetail.plan.explain import Explanation
+from dovetail.plan.explain_global import Explanation
+from dovetail.plan.measurements import Measurements
 from dovetail.query.losses import Losses
-from dovetail.query.model import JoinQuery
 from dovetail.spark.checkpoint import Checkpoint
+from dovetail.spark.directories import JVM_ERRORS, Lock
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import release
 from dovetail.spark.metrics import ShardReports
 from dovetail.spark.owners import Use
-from dovetail.spark.places import JVM_ERRORS, Lock
 from dovetail.spark.sinks import Sink
 from dovetail.spark.staging import Staging
-
-if TYPE_CHECKING:
-    from dovetail.spark.sessions import Session
+from dovetail.spark.wire import decoded
 
 _SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _OURS = re.compile(r"dovetail\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)", re.DOTALL)
@@ -60,17 +55,17 @@ class RunningSession:
 
     def __init__(
         self,
-        session: Session,
+        explain: Callable[[str, Layout, Measurements], Explanation],
         layout: Layout,
         sinks: Mapping[str, Sink],
-        run: str,
+        run_id: str,
         staged: Mapping[int, Staging] | None = None,
         held: Sequence[Held] = (),
     ) -> None:
-        self._session = session
+        self._explain = explain
         self._layout = layout
         self._sinks = sinks
-        self._run = run
+        self._run_id = run_id
         self._staged = dict(staged or {})
         self._held = held
         self._reports = ShardReports(layout)
@@ -107,7 +102,7 @@ class RunningSession:
                     encoded.unpersist()
 
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
-        found = self._reports.collect(encoded, self._staged)
+        found = self._reports.collect(encoded)
         self._tell_losses()
         names = [name for name, _ in self._layout.queries]
         for number, staging in self._staged.items():
@@ -121,15 +116,15 @@ class RunningSession:
                 if number in self._staged:
                     self._staged[number].commit(batch_id)
                 else:
-                    self._sinks[name].write(decoded(encoded, number, self._layout.bound[name]), batch_id)
+                    self._sinks[name].write(decoded(encoded, number, self._layout.bound[name].schema), batch_id)
                     self._sinks[name].verify(batch_id, rows)
             self._reports.add_results(name, rows)
 
     def _tell_losses(self) -> None:
         """Warn of dropped tuples. A job must not end over that, so where warnings are errors they are logged."""
         for name, counted in self._reports.streams().items():
-            figures = (int(counted["late"]), round(1e6 * counted["lateness_needed"]), int(counted["refused"]))
-            for text in self._losses.unsaid(self._layout.catalog[name], *figures):
+            late_by = round(1e6 * counted.lateness_needed)
+            for text in self._losses.unsaid(self._layout.catalog[name], counted.late, late_by, counted.refused):
                 try:
                     warnings.warn(text, DovetailWarning, stacklevel=2)
                 except DovetailWarning:
@@ -176,7 +171,7 @@ class RunningSession:
 
     def explain(self, form: str = "text") -> Explanation:
         """The plan, and what the shards have measured; see `Session.explain`."""
-        return self._session.explain_run(form, self._layout, self._reports.measured())
+        return self._explain(form, self._layout, self._reports.measured())
 
     def await_termination(self, timeout: int | None = None) -> bool:
         """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
@@ -205,7 +200,7 @@ class RunningSession:
         """Give back what a run holds, once it has ended."""
         with self._writing:
             self._is_cleared = True
-            release(self._run)
+            release(self._run_id)
             for staging in self._staged.values():
                 staging.clear()
             for held in self._held:
@@ -220,7 +215,7 @@ def clear_ended() -> None:
 
 
 def claim_sinks(
-    spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, run: str
+    spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, run_id: str
 ) -> tuple[dict[int, Staging], list[Lock]]:
     """Make sinks the checkpoint's own, all of them or none; give where shards write results themselves, by query."""
     uses = {name: Use(spark, name, query.schema, checkpoint) for name, query in layout.bound.items()}
@@ -239,33 +234,22 @@ def claim_sinks(
             lock.release()
         raise
     checkpoint.save_name()
-    found = {number: sinks[name].staging(uses[name], run) for number, (name, _) in enumerate(layout.queries)}
+    found = {number: sinks[name].staging(uses[name], run_id) for number, (name, _) in enumerate(layout.queries)}
     return {number: staging for number, staging in found.items() if staging is not None}, locks
 
 
 def _check_apart(uses: Mapping[str, Use], sinks: Mapping[str, Sink]) -> None:
     """Refuse directories that are, or contain, one another or the checkpoint."""
-    places = {f"query {name!r}": place for name, use in uses.items() if (place := sinks[name].place(use)) is not None}
-    places["the checkpoint"] = next(iter(uses.values())).checkpoint.place
-    for (first, outer), (second, inner) in permutations(places.items(), 2):
+    given = {f"query {name!r}": sinks[name].directory(use) for name, use in uses.items()}
+    used = {whose: directory for whose, directory in given.items() if directory is not None}
+    used["the checkpoint"] = next(iter(uses.values())).checkpoint.directory
+    for (first, outer), (second, inner) in permutations(used.items(), 2):
         if outer.holds(inner):
             how = "is also" if inner.holds(outer) else "is inside"
             raise ConfigError(
                 f"the directory of {second}, {inner.uri}, {how} that of {first}, {outer.uri}",
                 "give each query, and the checkpoint, a directory beside the others",
             )
-
-
-def decoded(encoded: DataFrame, number: int, query: JoinQuery) -> DataFrame:
-    """One query's results as typed rows."""
-    rows = encoded.where(F.col("query") == number).select("segment")
-    return rows.mapInArrow(_decode, from_arrow_schema(query.schema))
-
-
-def _decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for value in batch.column(0):
-            yield from pa.ipc.open_stream(value.as_buffer()).read_all().to_batches()
 
 
 def _raised_in_a_worker(error: BaseException) -> DovetailError | None:

@@ -7,7 +7,6 @@ One streaming query runs all joins; what becomes of its results is in `running`.
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 import warnings
@@ -21,31 +20,32 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from dovetail.config import Budget, Config
-from dovetail.errors import ConfigError, DovetailError, DovetailWarning, listed
-from dovetail.optimizer.hints import hints_for, parse_hint
-from dovetail.optimizer.joint import Together
-from dovetail.optimizer.planner import PlanChoices, plan_query
-from dovetail.plan.explain import Explanation, explain
-from dovetail.plan.nodes import QueryPlan
-from dovetail.query.catalog import Catalog, check_name
+from dovetail.errors import ConfigError, DovetailWarning, listed
+from dovetail.plan.explain import explain
+from dovetail.plan.explain_global import Explanation
+from dovetail.plan.measurements import Measurements
+from dovetail.query.catalog import check_name
 from dovetail.query.expressions import columns
 from dovetail.query.model import CountWindow, JoinQuery
-from dovetail.query.sql import parse_query
+from dovetail.registry import Registry
 from dovetail.schema import StreamSchema
 from dovetail.spark.arguments import check_checkpoint, check_frame, check_sinks, check_trigger, triggered
 from dovetail.spark.builder import check
+from dovetail.spark.callbacks import ShardProcessor, cutter
 from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.layout import Layout
+from dovetail.spark.contract import digest
+from dovetail.spark.directories import Directory
+from dovetail.spark.layout import Layout, WorkerPlan
 from dovetail.spark.live import claim
 from dovetail.spark.metrics import observed
-from dovetail.spark.places import Place
-from dovetail.spark.running import RunningSession, claim_sinks, clear_ended, decoded
+from dovetail.spark.placement import Placement
+from dovetail.spark.running import RunningSession, claim_sinks, clear_ended
 from dovetail.spark.sinks import Sink
-from dovetail.spark.stages import CLOCK, CUT_SCHEMA, RESULT_SCHEMA, ShardProcessor, cutter
 from dovetail.spark.staging import Staging
+from dovetail.spark.wire import CLOCK, CUT_SCHEMA, RESULT_SCHEMA, decoded
 
 _MOST_TRIED_IDS = 100
 _MOST_SHARDS = 10_000
@@ -80,14 +80,11 @@ class Session:
             raise ConfigError(f"Session(shards={shards!r}): it must be a whole number from 1 to {_MOST_SHARDS:,}")
         check(spark)
         self._spark = spark
-        self._budget = budget
-        self._config = config or Config()
         self._shards = shards or 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        self._catalog = Catalog()
+        self._registry = Registry(config or Config(), budget, Placement(self._shards))
         self._frames: dict[str, DataFrame] = {}
-        self._hints: dict[frozenset[str], float] = {}
-        self._choices: dict[str, PlanChoices] = {}
-        self._plans: dict[str, QueryPlan] = {}
+        self._drafted: Layout | None = None
+        """The layout of all queries so far, if it was asked for: what is planned for `explain` is not planned again to start."""
         self._is_started = False
 
     def stream(
@@ -127,7 +124,7 @@ class Session:
         check_name("stream", name)
         check_frame(name, frame, event_time)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
-        self._catalog.declare_stream(
+        self._registry.catalog.declare_stream(
             name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
         )
         self._frames[name] = frame
@@ -135,28 +132,15 @@ class Session:
     def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
         """Register a query; see `LocalSession.query`."""
         self._check_declaring(f"query {name!r}")
-        check_name("query", name)
-        zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
-        query = parse_query(name, sql, self._catalog.streams, zone)
-        self._catalog.check_new_query(name)
-        for text in query.warnings:
+        plan = self._registry.bind(name, sql, probe_orders, str(self._spark.conf.get("spark.sql.session.timeZone")))
+        for text in plan.query.warnings:
             warnings.warn(text, DovetailWarning, stacklevel=2)
-        choices = PlanChoices(hints_for(self._hints, query.aliases), probe_orders)
-        self._plans[name] = plan_query(query, self._catalog.streams, self._config, choices)
-        self._catalog.add_query(query)
-        self._choices[name] = choices
-        whole = self._budget is not None or self._config.strategy == "exact"
-        try:
-            self._together(self._layout(None if whole else name)).check()
-        except DovetailError:
-            self._catalog.drop_query(name)
-            del self._choices[name]
-            raise
+        self._registry.declare(plan, probe_orders)
 
     def selectivity(self, condition: str, value: float) -> None:
         """Tell the planner which share of pairs meets a condition; see `LocalSession.selectivity`."""
         self._check_declaring(f"the selectivity of {condition!r}")
-        self._hints.update(parse_hint(condition, value))
+        self._registry.selectivity(condition, value)
 
     def _check_declaring(self, what: str) -> None:
         if self._is_started:
@@ -168,20 +152,19 @@ class Session:
 
     def explain(self, form: str = "text") -> Explanation:
         """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
-        return self.explain_run(form, self._planned(self._layout()), None)
+        return self._explained(form, self._layout(), None)
 
-    def explain_run(self, form: str, layout: Layout, measured: Mapping[str, Any] | None) -> Explanation:
+    def _explained(self, form: str, layout: Layout, measured: Measurements | None) -> Explanation:
         """The plan of a layout, and what its shards have measured, if they run."""
-        plan = layout.joint.plan if self._budget is not None or not layout.joint.is_plain else None
+        plan = layout.joint if layout.budget is not None or not layout.is_plain else None
         units = None
-        if measured:
+        if measured is not None:
             from dovetail.calibrate import units_of  # noqa: PLC0415 - it loads the engine
 
             units = units_of(measured)
-        described = explain(
-            self._catalog, layout.joint.run.steps, self._config, form, measured=measured, units=units, plan=plan
-        )
-        return described if form != "text" else f"{described}\n\n{layout.describe_shards()}"
+        catalog = self._registry.catalog
+        described = explain(catalog, layout.steps, layout.config, form, measured=measured, units=units, plan=plan)
+        return described if form != "text" else f"{described}\n\n{layout.placement.describe()}"
 
     # -- the pipeline -------------------------------------------------------------------------------------------------------
 
@@ -190,11 +173,11 @@ class Session:
 
         Each such DataFrame is a pipeline of its own with windows of its own: for several queries `start` shares them.
         """
-        layout = self._planned(self._layout(only=name))
-        run = uuid.uuid4().hex
-        claim(run)
-        encoded = self._encoded(layout, run)
-        return decoded(encoded, 0, layout.bound[name])
+        layout = self._layout(only=name)
+        run_id = uuid.uuid4().hex
+        claim(run_id)
+        encoded = self._encoded(layout, layout.for_workers(digest(layout)), run_id)
+        return decoded(encoded, 0, layout.bound[name].schema)
 
     def start(
         self,
@@ -215,64 +198,57 @@ class Session:
         trigger
             As for `writeStream.trigger`, e.g. `{"availableNow": True}` or `{"processingTime": "1 second"}`.
         """
-        given = check_sinks(sinks, self._catalog.queries)
+        given = check_sinks(sinks, self._registry.queries)
         options, path = check_trigger(trigger), check_checkpoint(checkpoint)
         clear_ended()
         with ExitStack() as undo:  # what a start that fails has taken
-            taken = Checkpoint.open(Place.of(self._spark, path))
+            taken = Checkpoint.open(Directory.of(self._spark, path))
             undo.callback(taken.release)
-            layout = self._planned(taken.bind(self._layout()))
-            run = uuid.uuid4().hex
-            staged, locks = claim_sinks(self._spark, layout, given, taken, run)
-            running = RunningSession(self, layout, given, run, staged, (taken, *locks))
+            layout = taken.bind(self._layout())
+            plan = layout.for_workers(digest(layout))  # what cannot be planned is not started
+            run_id = uuid.uuid4().hex
+            staged, locks = claim_sinks(self._spark, layout, given, taken, run_id)
+            running = RunningSession(self._explained, layout, given, run_id, staged, (taken, *locks))
             undo.callback(running.clear)
-            claim(run)
+            claim(run_id)
             for staging in staged.values():
                 staging.prepare()
-            writer = self._encoded(layout, run, staged).writeStream.foreachBatch(running.write_batch)
-            writer = writer.outputMode("append").option("checkpointLocation", taken.place.uri)
+            writer = self._encoded(layout, plan, run_id, staged).writeStream.foreachBatch(running.write_batch)
+            writer = writer.outputMode("append").option("checkpointLocation", taken.directory.uri)
             running.begin(triggered(writer, options))
             undo.pop_all()
         self._is_started = True
         return running
 
     def _layout(self, only: str | None = None) -> Layout:
-        names = [only] if only is not None else list(self._catalog.queries)
-        if not names or any(name not in self._catalog.queries for name in names):
+        registry = self._registry
+        names = [only] if only is not None else list(registry.queries)
+        if not names or any(name not in registry.queries for name in names):
             raise ConfigError(
-                f"there is no query {only!r}; registered: {listed(self._catalog.queries)}", "add one with query()"
+                f"there is no query {only!r}; registered: {listed(registry.queries)}", "add one with query()"
             )
-        queries = [self._catalog.queries[name] for name in names]
-        used = dict.fromkeys(ref.stream for query in queries for ref in query.refs)
-        streams = tuple(
-            _projected(self._catalog.streams[stream], queries) for stream in self._catalog.streams if stream in used
-        )
-        choices = tuple((name, json.dumps(self._choices[name].to_json())) for name in names)
-        zones = tuple((q.name, q.time_zone) for q in queries if q.time_zone != "UTC")
-        texts = tuple((q.name, q.sql) for q in queries)
-        return Layout(streams, texts, choices, self._config, self._shards, time_zones=zones)
+        plans = tuple(registry.plans[name] for name in names)
+        if only is None and self._drafted is not None and self._drafted.plans == plans:
+            return self._drafted
+        used = {ref.stream for plan in plans for ref in plan.query.refs}
+        queries = [plan.query for plan in plans]
+        streams = tuple(_projected(schema, queries) for name, schema in registry.streams.items() if name in used)
+        layout = Layout(streams, plans, registry.config, self._shards, registry.budget)
+        if only is None:
+            self._drafted = layout
+        return layout
 
-    def _planned(self, layout: Layout) -> Layout:
-        """With a plan for all queries; made last, for what can be shared depends on where tuples lie."""
-        return replace(layout, plan=json.dumps(self._together(layout).plan().to_json()))
-
-    def _together(self, layout: Layout) -> Together:
-        if self._budget is None:
-            return replace(layout.together(), plans=self._plans)
-        from dovetail.calibrate import units_for  # noqa: PLC0415 - only who has a budget loads the engine here
-
-        plans = [plan_query(query, layout.catalog, self._config) for query in layout.bound.values()]
-        return layout.together(self._budget, units_for(plans, layout.catalog, layout.copies))
-
-    def _encoded(self, layout: Layout, run: str, staged: Mapping[int, Staging] | None = None) -> DataFrame:
-        text, ids = layout.to_json(), self._shard_ids(layout.total)
+    def _encoded(
+        self, layout: Layout, plan: WorkerPlan, run_id: str, staged: Mapping[int, Staging] | None = None
+    ) -> DataFrame:
+        text, ids = plan.to_json(), self._shard_ids(layout.placement.total)
         # The batch's own time: a replay reads the same.
         clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
         pieces = []
         for number, stream in enumerate(layout.streams):
             frame = self._frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
-            pieces.append(frame.mapInArrow(cutter(text, number, ids), CUT_SCHEMA))
-        processor = ShardProcessor(text, ids, run, staged)
+            pieces.append(frame.mapInArrow(cutter(text, number, ids), from_arrow_schema(CUT_SCHEMA)))
+        processor = ShardProcessor(text, ids, run_id, staged)
         joined = (
             reduce(DataFrame.unionAll, pieces)
             .groupBy("shard")
@@ -286,12 +262,12 @@ class Session:
         They are the keys of the stored state, so they must depend on nothing but the number of shards.
         """
         tried = self._spark.range(count * _MOST_TRIED_IDS).select(
-            F.col("id").cast("int").alias("id"), F.expr(f"pmod(hash(cast(id as int)), {count})").alias("place")
+            F.col("id").cast("int").alias("id"), F.expr(f"pmod(hash(cast(id as int)), {count})").alias("part")
         )
         first: dict[int, int] = {}
         for row in tried.sort("id").collect():
-            first.setdefault(row.place, row.id)
-        return [first[place] for place in range(count)]
+            first.setdefault(row.part, row.id)
+        return [first[part] for part in range(count)]
 
 
 def _projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSchema:

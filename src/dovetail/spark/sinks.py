@@ -21,8 +21,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType
 
 from dovetail.errors import ConfigError, DovetailWarning, StateError, listed
+from dovetail.spark.directories import Directory, Lock
 from dovetail.spark.owners import Use, check_directory, claim_directory
-from dovetail.spark.places import Lock, Place
 from dovetail.spark.staging import Staging, plain_types, rows_in
 
 _PROPERTY = "dovetail.owner"
@@ -42,11 +42,11 @@ class Sink(ABC):
         """Belong to this query from now on, or refuse it."""
         return None
 
-    def place(self, use: Use) -> Place | None:  # noqa: ARG002
+    def directory(self, use: Use) -> Directory | None:  # noqa: ARG002
         """The directory that it writes to, if it is one."""
         return None
 
-    def staging(self, use: Use, run: str) -> Staging | None:  # noqa: ARG002
+    def staging(self, use: Use, run_id: str) -> Staging | None:  # noqa: ARG002
         """Where shards may write results as Parquet themselves; None if Spark must."""
         return None
 
@@ -55,33 +55,36 @@ class Sink(ABC):
 
 
 class ParquetSink(Sink):
-    """One directory per batch, overwritten on replay: no row is lost and none is there twice."""
+    """Write to a directory, exactly once: read it back with `spark.read.parquet(path)`.
+
+    One directory per batch, overwritten on replay: no row is lost and none is there twice.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ConfigError(f"dt.sinks.parquet got {path!r}; expected the path of a directory, as text")
         self.path = os.fspath(path)
-        self._place: Place | None = None
+        self._directory: Directory | None = None
 
     def __repr__(self) -> str:
         return f"parquet({self.path!r})"
 
-    def place(self, use: Use) -> Place:
-        return Place.of(use.spark, self.path)
+    def directory(self, use: Use) -> Directory:
+        return Directory.of(use.spark, self.path)
 
     def check(self, use: Use) -> None:
         _check_columns(use)
-        check_directory(self.place(use), use)
+        check_directory(self.directory(use), use)
 
     def claim(self, use: Use) -> Lock | None:
-        self._place = self.place(use)
-        return claim_directory(self._place, use)
+        self._directory = self.directory(use)
+        return claim_directory(self._directory, use)
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         results.write.mode("overwrite").parquet(f"{self.path.rstrip('/')}/batch_id={batch_id}")
 
     def verify(self, batch_id: int, rows: int) -> None:
-        local = None if self._place is None else self._place.local
+        local = None if self._directory is None else self._directory.local
         if local is None:
             return
         found = sum(rows_in(file) for file in (local / f"batch_id={batch_id}").glob("*.parquet"))
@@ -91,15 +94,15 @@ class ParquetSink(Sink):
                 "workers must share that disk with the driver; else use a path on a file system that all can reach",
             )
 
-    def staging(self, use: Use, run: str) -> Staging | None:
+    def staging(self, use: Use, run_id: str) -> Staging | None:
         """Shards write to a disk that they share with the driver: `file:` says so, and a local master has but one."""
-        local = self.place(use).local
+        local = self.directory(use).local
         shared = self.path.startswith("file:") or str(use.spark.conf.get("spark.master", "")).startswith("local")
-        return Staging(str(local), run) if local is not None and shared and plain_types(use.schema) else None
+        return Staging(str(local), run_id) if local is not None and shared and plain_types(use.schema) else None
 
 
 class MemorySink(Sink):
-    """Collects results in the driver, for tests and notebooks; a replayed batch replaces itself."""
+    """Keep results in the driver, for tests and notebooks; `.table()` gives them. A replayed batch replaces itself."""
 
     def __init__(self) -> None:
         self.batches: dict[int, pa.Table] = {}
@@ -129,7 +132,7 @@ class MemorySink(Sink):
 
 
 class CallableSink(Sink):
-    """Hands a normal DataFrame and the batch id to a function, which may do with it what it likes, or nothing."""
+    """Call `function(results, batch_id)` for every batch that has results; it may do with the DataFrame what it likes."""
 
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
         if not callable(function):
@@ -144,18 +147,18 @@ class CallableSink(Sink):
 
 
 class FormatSink(Sink):
-    """Any `df.write.format`, with a `batch_id` column so that replays can be told apart: at least once."""
+    """Write with any Spark data source; results may come twice after a failure, with the same `batch_id`, which is a column."""
 
-    def __init__(self, format: str, mode: str = "append", **options: str) -> None:  # noqa: A002
+    def __init__(self, name: str, mode: str = "append", **options: str) -> None:
         if mode not in ("append", "overwrite"):  # the others leave out, or fail at, every batch but the first
             raise ConfigError.choice("dt.sinks.format(mode=...)", mode, ("append", "overwrite"))
-        if mode == "overwrite" and format != "noop":
+        if mode == "overwrite" and name != "noop":
             warnings.warn(
                 "dt.sinks.format(mode='overwrite'): each batch replaces all that were written before it; use 'append' to keep them",
                 DovetailWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
-        self._format, self._mode, self._options = format, mode, options
+        self._format, self._mode, self._options = name, mode, options
 
     def __repr__(self) -> str:
         return f"format({self._format!r})"
@@ -169,9 +172,12 @@ class FormatSink(Sink):
 
 
 class TableSink(Sink):
-    """A table of Spark's catalog, partitioned by `batch_id`: each batch replaces its own partition, so replays change nothing."""
+    """Write to a table of Spark's catalog, exactly once; it is created if it does not exist, with a `batch_id` column.
 
-    def __init__(self, name: str, format: str) -> None:  # noqa: A002
+    It is partitioned by that column: each batch replaces its own partition, so replays change nothing.
+    """
+
+    def __init__(self, name: str, format: str = "parquet") -> None:  # noqa: A002
         if not isinstance(name, str) or not name:
             raise ConfigError(f"dt.sinks.table got {name!r}; expected the name of a table, as text")
         self.name, self._format = name, format
@@ -266,26 +272,4 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def parquet(path: str | os.PathLike[str]) -> Sink:
-    """Write to a directory, exactly once: read it back with `spark.read.parquet(path)`."""
-    return ParquetSink(path)
-
-
-def table(name: str, format: str = "parquet") -> Sink:  # noqa: A002
-    """Write to a table of Spark's catalog, exactly once; it is created if it does not exist, with a `batch_id` column."""
-    return TableSink(name, format)
-
-
-def memory() -> MemorySink:
-    """Keep results in the driver; `.table()` gives them."""
-    return MemorySink()
-
-
-def call(function: Callable[[DataFrame, int], Any]) -> Sink:
-    """Call `function(results, batch_id)` for every batch that has results."""
-    return CallableSink(function)
-
-
-def format(name: str, mode: str = "append", **options: str) -> Sink:  # noqa: A001
-    """Write with any Spark data source; results may come twice after a failure, with the same `batch_id`."""
-    return FormatSink(name, mode, **options)
+parquet, table, memory, call, format = ParquetSink, TableSink, MemorySink, CallableSink, FormatSink  # noqa: A001

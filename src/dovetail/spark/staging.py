@@ -66,11 +66,11 @@ class Staging:
     """Where one query's results wait until their batch is complete."""
 
     target: str
-    run: str
+    run_id: str
 
     @property
     def _home(self) -> Path:
-        return Path(self.target) / f"{_PREFIX}{self.run}"
+        return Path(self.target) / f"{_PREFIX}{self.run_id}"
 
     def prepare(self) -> None:
         """Make room, and sweep what runs have left whose driver is dead; those of others, alive, are left alone."""
@@ -117,17 +117,17 @@ class Staging:
 
     def commit(self, batch_id: int) -> None:
         """Show a batch to readers, in place of an earlier attempt at it."""
-        place, done = Path(self.target) / f"batch_id={batch_id}", self._home / str(batch_id)
+        shown, done = Path(self.target) / f"batch_id={batch_id}", self._home / str(batch_id)
         for unfinished in done.glob(".*"):  # of attempts that were killed
             unfinished.unlink(missing_ok=True)
-        if not place.exists():
-            done.rename(place)
-        elif exchange(done, place):
+        if not shown.exists():
+            done.rename(shown)
+        elif exchange(done, shown):
             shutil.rmtree(done)
         else:  # killed between the two steps, the earlier attempt is put back by whoever sweeps
             replaced = self._home / f"{_REPLACED}{batch_id}"
-            place.rename(replaced)
-            done.rename(place)
+            shown.rename(replaced)
+            done.rename(shown)
             shutil.rmtree(replaced)
 
     def clear(self) -> None:
@@ -137,9 +137,9 @@ class Staging:
 def _sweep(home: Path) -> None:
     """Remove what a run left, except for a batch that it was about to replace: that goes back to its place."""
     for replaced in home.glob(f"{_REPLACED}*"):
-        place = home.parent / f"batch_id={replaced.name.removeprefix(_REPLACED)}"
-        if not place.exists():
-            replaced.rename(place)
+        shown = home.parent / f"batch_id={replaced.name.removeprefix(_REPLACED)}"
+        if not shown.exists():
+            replaced.rename(shown)
     for batch in [
         entry for entry in home.glob("*") if entry.is_dir()
     ]:  # before the owner: killed here, it can be swept again

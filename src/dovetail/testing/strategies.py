@@ -147,7 +147,7 @@ class _Query:
             conjuncts += [
                 (self._filter(alias), (alias,)) for alias in self.aliases if self.rng.random() < 1 / len(self.aliases)
             ]
-        tables, joined = self._from(), self.rng.random() < 0.3
+        tables, joined = [self._table(alias) for alias in self.aliases], self.rng.random() < 0.3
         if not joined:
             for place in range(len(tables) - 1):
                 if self.rng.random() < 0.08:  # it then takes the next window to its right
@@ -238,9 +238,6 @@ class _Query:
         ]
         choices += [f"({alias}.x = 1 OR {alias}.x >= 3)", f"{alias}.k0 IS NOT NULL", f"{alias}.p LIKE '%a%'"]
         return self.rng.choice(choices)
-
-    def _from(self) -> list[str]:
-        return [self._table(alias) for alias in self.aliases]
 
     def _table(self, alias: str) -> str:
         rng, name = self.rng, self.stream[alias].name

@@ -1,9 +1,11 @@
-"""Chained hash indexes: `head[slot]` is the newest row of a chain, `next[row - base]` the one before it.
+"""Chained hash indexes: `head[slot]` is the newest row of a chain, `links[row - base]` the one before it.
 
 Row numbers along a chain only fall, so a walk ends at the first row that is too old to matter, and expiry never touches the index.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,21 +15,24 @@ from dovetail.engine.kernels.compile import kernel
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
+class Chain(NamedTuple):
+    """The chains of one key."""
+
+    head: Int64Array
+    links: Int64Array
+    shift: np.uint64
+    """A slot is the uppermost bits of a hash: what is left when it is shifted so far."""
+
+
 @kernel
 def insert(
-    head: Int64Array,
-    following: Int64Array,
-    code: UInt64Array,
-    first: int,
-    stop: int,
-    base: int,
-    shift: np.uint64,
+    head: Int64Array, links: Int64Array, shift: np.uint64, code: UInt64Array, base: int, first: int, stop: int
 ) -> None:
     """Put rows `first` to `stop` (exclusive) on top of their chains."""
     for row in range(first, stop):
         place = row - base
         slot = np.int64((code[place] * GOLDEN) >> shift)
-        following[place] = head[slot]
+        links[place] = head[slot]
         head[slot] = row
 
 

@@ -1,35 +1,47 @@
-"""Many queries, one plan that fits a CPU and a memory budget (Alrahmani, chapter 3). One file per algorithm.
+"""Many queries, one plan that fits a CPU and a memory budget (Alrahmani, chapter 3).
 
-Reading order: `named` (what makes sub-joins of different queries the same), `workload`, `costs` (equations 2-1 to 2-6), `draft`;
-then the thesis's method: `query_order` (algorithms 1 to 3), `allocation`, `sharing`, `shared` (algorithm 4), `state_selection`
-(5), `bjtree` (6), `state_removal` (7); its baselines: `naive`; ours: `states`, `exchange`, `exact`.
+- `model`: what is planned and what it costs, whoever plans. Read `named`, `workload`, `costs`, `draft`.
+- `search`: our own strategies, over sets of stored sub-joins. Read `state_plans`, `exchange`.
+- `thesis`: the thesis's strategy and its baselines, one query after the other. Read `shared`, `jtrees`.
+
+`STRATEGIES` is the whole choice at a glance. `steps` turns a plan into what an engine runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
-from dovetail.config import PLANNERS, Budget
+from dovetail.config import Budget
 from dovetail.errors import PlanError, listed
+from dovetail.optimizer.cost import OBJECTIVES
 from dovetail.optimizer.graph import JoinGraph
-from dovetail.optimizer.multiquery.bjtree import bjtree
-from dovetail.optimizer.multiquery.build import PlanBuilder
-from dovetail.optimizer.multiquery.costs import CostModel
-from dovetail.optimizer.multiquery.draft import Draft, mjoin, tidied
-from dovetail.optimizer.multiquery.exact import MOST, candidate_states, exact
-from dovetail.optimizer.multiquery.exchange import exchange
-from dovetail.optimizer.multiquery.infeasible import does_not_fit
-from dovetail.optimizer.multiquery.naive import naive, shared_naive
-from dovetail.optimizer.multiquery.named import NamedGraph
-from dovetail.optimizer.multiquery.query_order import QUERY_ORDERS, ordered
-from dovetail.optimizer.multiquery.shared import shared
-from dovetail.optimizer.multiquery.turn import Turn
-from dovetail.optimizer.multiquery.workload import workload_of
+from dovetail.optimizer.multiquery.model.build import PlanBuilder
+from dovetail.optimizer.multiquery.model.costs import CostModel
+from dovetail.optimizer.multiquery.model.draft import Draft
+from dovetail.optimizer.multiquery.model.infeasible import does_not_fit
+from dovetail.optimizer.multiquery.model.named import NamedGraph
+from dovetail.optimizer.multiquery.model.workload import workload_of
+from dovetail.optimizer.multiquery.search.exact import exact
+from dovetail.optimizer.multiquery.search.exchange import exchange
+from dovetail.optimizer.multiquery.thesis.baselines import bjtrees, mjoins, naive, shared_naive
+from dovetail.optimizer.multiquery.thesis.query_order import QUERY_ORDERS, ordered
+from dovetail.optimizer.multiquery.thesis.shared import shared
+from dovetail.optimizer.ordering import METHODS
 from dovetail.optimizer.units import UnitCosts
-from dovetail.plan.global_plan import NO_LIMITS, GlobalPlan, Load
+from dovetail.plan.global_plan import GlobalPlan, Load
+from dovetail.plan.statistics import Objective
 
-STRATEGIES = PLANNERS
+STRATEGIES: Mapping[str, Callable[[CostModel, Sequence[int], Load], list[Draft]]] = {
+    "exchange": exchange,
+    "shared": shared,
+    "shared-naive": shared_naive,
+    "naive": naive,
+    "exact": exact,
+    "mjoin": mjoins,
+    "bjtree": bjtrees,
+}
+"""From prices, an order of the queries and limits to drafts, which share nothing with each other; most give one for all queries."""
 
 
 def plan_queries(
@@ -39,6 +51,8 @@ def plan_queries(
     query_order: str = "shared-predicate",
     *,
     units: UnitCosts | None = None,
+    ordering: str = "weave",
+    objective: Objective = "produced",
 ) -> GlobalPlan:
     """Plan queries together, so that they fit a budget and do common work once.
 
@@ -58,6 +72,9 @@ def plan_queries(
         In which order `shared` and the baselines take the queries: `shared-predicate`, `heaviest`, `lightest` or `given`.
     units
         What a tuple costs in milliseconds and bytes.
+    ordering, objective
+        The method that orders the probes of every join, and what it minimises; see `order_probes`. Orders that a `NamedGraph` has
+        are those of its query's own n-ary join.
 
     Raises
     ------
@@ -75,23 +92,25 @@ def plan_queries(
     >>> [(state.id, state.queries) for state in plan.states]
     [('state:A+B', ('q1', 'q2'))]
     """
-    for place, found, allowed in (("strategy", strategy, STRATEGIES), ("query_order", query_order, QUERY_ORDERS)):
-        if found not in allowed:
-            raise PlanError(f"plan_queries: {place} is {found!r}; allowed: {listed(allowed)}")
+    for parameter, given, allowed in (
+        ("strategy", strategy, STRATEGIES),
+        ("query_order", query_order, QUERY_ORDERS),
+        ("ordering", ordering, METHODS),
+        ("objective", objective, OBJECTIVES),
+    ):
+        if given not in allowed:
+            raise PlanError(f"plan_queries: {parameter} is {given!r}; allowed: {listed(allowed)}")
     if budget is not None and not isinstance(budget, Budget):
         raise PlanError(f"plan_queries: budget is {budget!r}; expected a dt.Budget, or None for no limits")
-    model = CostModel(workload_of(queries), units or UnitCosts())
+    model = CostModel(workload_of(queries), units or UnitCosts(), ordering, objective)
     limits = limits_of(budget)
     left = Load(limits.cpu - model.delivering_all, limits.memory)
     if left.cpu <= 0:
         raise does_not_fit(model, left, Load(), proved=True)
     order = ordered(model.workload, query_order)
     builder = PlanBuilder(model)
-    if strategy == "naive":
-        for query, draft in zip(order, naive(model, order, left), strict=True):
-            builder.add(draft, f"{model.workload.names[query]}/")
-    else:
-        builder.add(tidied(model, _draft(model, strategy, order, left)))
+    for draft in STRATEGIES[strategy](model, order, left):
+        builder.add(draft)
     plan = builder.plan(strategy, order, limits)
     if not plan.qualified:
         raise does_not_fit(model, left, Load(plan.load.cpu - model.delivering_all, plan.load.memory), proved=False)
@@ -99,39 +118,7 @@ def plan_queries(
 
 
 def limits_of(budget: Budget | None) -> Load:
-    """A budget as limits; infinite where it has none."""
+    """Give `budget` as limits; infinite where it has none."""
     if budget is None:
         return Load(inf, inf)
     return Load(budget.cpu_ms_per_second or inf, budget.memory_bytes or inf)
-
-
-def _draft(model: CostModel, strategy: str, order: list[int], limits: Load) -> Draft:
-    if strategy == "shared":
-        return shared(model, order, limits)
-    if strategy == "shared-naive":
-        return shared_naive(model, order, limits)
-    if strategy in ("mjoin", "bjtree"):
-        return _uniform(model, strategy, order)
-    windows = model.least_windows()
-    if windows.memory > limits.memory * (1 + 1e-9):
-        raise does_not_fit(model, limits, Load(0.0, windows.memory), proved=True)
-    if strategy == "exchange":
-        draft = exchange(model, order, limits)
-        if draft.load(model).fits(limits):
-            return draft
-        if len(candidate_states(model.workload)) > MOST:
-            raise does_not_fit(model, limits, draft.load(model), proved=False)
-    if (best := exact(model, limits)) is not None:
-        return best
-    least = exact(model, Load(inf, limits.memory))
-    assert least is not None  # noqa: S101 - the n-ary joins fit the memory
-    raise does_not_fit(model, limits, least.load(model), proved=True)
-
-
-def _uniform(model: CostModel, strategy: str, order: list[int]) -> Draft:
-    """All queries in the same way, whatever it costs."""
-    draft = Draft()
-    for place, query in enumerate(order):
-        turn = Turn(model, draft, order[place:], NO_LIMITS)
-        draft = draft.joined(query, bjtree(turn) if strategy == "bjtree" else mjoin(model, query))
-    return draft

@@ -12,12 +12,12 @@ from dovetail.optimizer.ordering.f_greedy import f_greedy
 from dovetail.optimizer.ordering.fab import fab
 from dovetail.optimizer.ordering.golab import golab
 from dovetail.optimizer.ordering.q_aware import q_aware
-from dovetail.optimizer.ordering.task import Found, Loops, Task
+from dovetail.optimizer.ordering.task import Loops, SearchResult, Task
 from dovetail.optimizer.ordering.treeopt import treeopt
 from dovetail.optimizer.ordering.weave import weave
 from dovetail.plan.statistics import Objective
 
-METHODS: Mapping[str, Callable[[Task], Found]] = {
+METHODS: Mapping[str, Callable[[Task], SearchResult]] = {
     "f-greedy": f_greedy,
     "dmjoin": dmjoin,
     "treeopt": treeopt,
@@ -63,9 +63,9 @@ def order_probes(
     {'A': ('B', 'C'), 'B': ('A', 'C'), 'C': ('B', 'A')}
     """
     loops = Loops(tau, buckets, expense)
-    found = search(graph, method, objective, cross_products=cross_products, loops=loops, exact=exact)
+    result = search(graph, method, objective, cross_products=cross_products, loops=loops, exact=exact)
     names = graph.indexed.names
-    return {names[path[0]]: tuple(names[number] for number in path[1:]) for path in found.paths}
+    return {names[path[0]]: tuple(names[number] for number in path[1:]) for path in result.paths}
 
 
 def search(
@@ -76,7 +76,7 @@ def search(
     cross_products: bool = False,
     loops: Loops | None = None,
     exact: int | None = None,
-) -> Found:
+) -> SearchResult:
     """Give the orders by number, with the steps that it took to find them."""
     if not isinstance(graph, JoinGraph):
         raise PlanError(f"order_probes: graph is {graph!r}; expected a JoinGraph")
@@ -93,4 +93,4 @@ def search(
         raise PlanError(f"order_probes: method {method!r} knows no exact; it is for 'weave'")
     if exact is not None and (not isinstance(exact, int) or not 0 <= exact <= MOST):
         raise PlanError(f"order_probes: exact is {exact!r}; it must be a whole number from 0 to {MOST}")
-    return METHODS[method](Task(graph.indexed, objective, cross_products, graph.shape, loops or Loops(), exact))
+    return METHODS[method](Task(graph.indexed, objective, cross_products, loops or Loops(), exact))

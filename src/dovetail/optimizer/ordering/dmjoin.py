@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from dovetail._typing import Int64Array
 from dovetail.errors import PlanError
 from dovetail.optimizer.indexed import Indexed, members
-from dovetail.optimizer.ordering.task import Found, Path, Task
+from dovetail.optimizer.ordering.task import Path, SearchResult, Task
 
 MOST = 22
 """Inputs that are still ordered exactly."""
 
 
-def dmjoin(task: Task) -> Found:
+def dmjoin(task: Task) -> SearchResult:
     """Order the probes of every driver at the least cost."""
     count = task.graph.count
     if count > MOST:
@@ -35,11 +35,11 @@ def dmjoin(task: Task) -> Found:
     sizes = set_sizes(task.graph)
     onward, steps = _cost_onward(task, sizes)
     paths = [_cheapest_path(task, sizes, onward, driver) for driver in range(count)]
-    return Found(paths, steps)
+    return SearchResult(paths, steps)
 
 
 def set_sizes(graph: Indexed) -> NDArray[np.float64]:
-    """The expected size of the join of every set of inputs; each new input doubles what is known."""
+    """Give the expected size of the join of every set of inputs; each new input doubles what is known."""
     sizes = np.ones(1 << graph.count)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for number in range(graph.count):
@@ -50,8 +50,8 @@ def set_sizes(graph: Indexed) -> NDArray[np.float64]:
                     # Sets of earlier inputs that hold `other`, as a view.
                     added.reshape(-1, 2, 1 << other)[:, 1] *= factor
             np.multiply(sizes[:half], added, out=sizes[half : 2 * half])
-        for group in graph.groups:
-            sizes *= _class_shares(graph.count, group.counts)
+        for each in graph.classes:
+            sizes *= _class_shares(graph.count, each.counts)
     return sizes
 
 

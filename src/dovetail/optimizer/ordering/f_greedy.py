@@ -8,10 +8,10 @@ Only inputs connected to those already joined are candidates, unless cross produ
 from __future__ import annotations
 
 from dovetail.optimizer.indexed import Prefix, members
-from dovetail.optimizer.ordering.task import Found, Task
+from dovetail.optimizer.ordering.task import SearchResult, Task
 
 
-def f_greedy(task: Task) -> Found:
+def f_greedy(task: Task) -> SearchResult:
     """Order the probes of every driver."""
     paths, steps = [], 0
     for driver in range(task.graph.count):
@@ -21,4 +21,4 @@ def f_greedy(task: Task) -> Found:
             path.append(min(members(candidates), key=prefix.matches.__getitem__))
             prefix.add(path[-1])
         paths.append(path)
-    return Found(paths, steps)
+    return SearchResult(paths, steps)

@@ -13,22 +13,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from dovetail.optimizer.indexed import Group, Indexed, members
+from dovetail.optimizer.indexed import Indexed, KeyClass, members
 from dovetail.optimizer.ordering.f_greedy import f_greedy
-from dovetail.optimizer.ordering.task import Found, Path, Task, cheaper
+from dovetail.optimizer.ordering.task import Path, SearchResult, Task, cheaper
 
 
-def fab(task: Task) -> Found:
+def fab(task: Task) -> SearchResult:
     """Order the probes of every driver from the back and from the front."""
     return cheaper(task, (global_impact(task), f_greedy(task)))
 
 
-def global_impact(task: Task) -> Found:
+def global_impact(task: Task) -> SearchResult:
     """Order the probes of every driver from the back (algorithm 1)."""
     removal = _Removal(task)
     whole = _contributions(task.graph)
     paths = [_from_the_back(task, removal, whole, driver) for driver in range(task.graph.count)]
-    return Found(paths, removal.steps)
+    return SearchResult(paths, removal.steps)
 
 
 def _from_the_back(task: Task, removal: _Removal, whole: list[float], driver: int) -> Path:
@@ -37,7 +37,7 @@ def _from_the_back(task: Task, removal: _Removal, whole: list[float], driver: in
     while left != 1 << driver:
         free = removal.free(left) & ~(1 << driver)
         removal.steps += free.bit_count()
-        impact = _with_classes(graph, left, adds) if graph.groups else adds
+        impact = _with_classes(graph, left, adds) if graph.classes else adds
         chosen = max(members(free), key=impact.__getitem__)
         backwards.append(chosen)
         left &= ~(1 << chosen)
@@ -55,21 +55,21 @@ def _contributions(graph: Indexed) -> list[float]:
 
 def _with_classes(graph: Indexed, left: int, adds: list[float]) -> list[float]:
     impact = list(adds)
-    for group in graph.groups:
-        first, second, holder = _two_least(group, left)
-        for number in members(left & group.members):
+    for each in graph.classes:
+        first, second, holder = _two_least(each, left)
+        for number in members(left & each.members):
             without = second if number == holder else first
             # The share of a class is least / product; without its only input it is 1.
             if without < inf:
-                impact[number] *= first / (without * group.counts[number])
+                impact[number] *= first / (without * each.counts[number])
     return impact
 
 
-def _two_least(group: Group, left: int) -> tuple[float, float, int]:
+def _two_least(key_class: KeyClass, left: int) -> tuple[float, float, int]:
     """The two smallest counts of a class among the inputs left, and who has the first."""
     first, second, holder = inf, inf, -1
-    for number in members(left & group.members):
-        if (count := group.counts[number]) < first:
+    for number in members(left & key_class.members):
+        if (count := key_class.counts[number]) < first:
             first, second, holder = count, first, number
         elif count < second:
             second = count

@@ -1,6 +1,6 @@
 """Golab and Özsu's heuristics for nested loops and hash buckets (CS-2003-01, section 5).
 
-Its cost is its own, whatever the objective: comparisons per unit time, as in `dovetail.optimizer.golab`.
+Its cost is its own, whatever the objective: comparisons per unit time, as in `dovetail.optimizer.nested_loop_cost`.
 
 - **One common key** (5.1): one global order for all drivers, each driver's new tuples in front. Start from the pair with the smallest
   join, both ways round; add whatever keeps the join smallest; then move fast streams (rate above the mean) to every place but the
@@ -21,14 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations, product
-from math import inf
+from math import inf, prod
 from typing import TypeAlias
 
 from dovetail.errors import PlanError, listed
-from dovetail.optimizer.golab import StreamStatistics, multi_way_cost, origin_cost
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.indexed import Prefix, members
-from dovetail.optimizer.ordering.task import Found, Loops, Path, Task
+from dovetail.optimizer.nested_loop_cost import StreamStatistics, multi_way_cost, origin_cost
+from dovetail.optimizer.ordering.task import Loops, Path, SearchResult, Task
 
 TRIED = 256
 """Orders that are tried for all fast streams at once."""
@@ -38,7 +38,7 @@ Names: TypeAlias = tuple[str, ...]
 Cost: TypeAlias = Callable[[Names], float]
 
 
-def golab(task: Task) -> Found:
+def golab(task: Task) -> SearchResult:
     """Order the probes of every driver."""
     _check(task.loops, task.graph.names)
     if not _one_common_key(task):
@@ -46,9 +46,10 @@ def golab(task: Task) -> Found:
     streams, tau = _statistics(task), task.loops.tau
     entering = {name: stream.tuples(tau or 0.0) for name, stream in streams.items()}
     order, steps = _best_order(streams, entering, lambda order: sum(multi_way_cost(streams, order, tau).values()))
-    place = {name: number for number, name in enumerate(task.graph.names)}
-    numbers = [place[name] for name in order]
-    return Found([[driver, *(number for number in numbers if number != driver)] for driver in place.values()], steps)
+    numbers = [task.graph.names.index(name) for name in order]
+    return SearchResult(
+        [[driver, *(number for number in numbers if number != driver)] for driver in range(task.graph.count)], steps
+    )
 
 
 def general_orders(
@@ -61,9 +62,7 @@ def general_orders(
     >>> general_orders(graph, tau=50)["4"]
     ('1', '2', '3', '4')
     """
-    task = Task(
-        graph.indexed, "comparisons", cross_products=False, shape=graph.shape, loops=Loops(tau, buckets, expense)
-    )
+    task = Task(graph.indexed, "comparisons", loops=Loops(tau, buckets, expense))
     _check(task.loops, task.graph.names)
     if not _one_common_key(task):
         raise PlanError(
@@ -103,7 +102,7 @@ def _best_order(
 
 
 def _by_size(streams: Mapping[str, StreamStatistics], sizes: Mapping[str, float]) -> Iterator[Names]:
-    """The order that keeps the join smallest, from the smallest pair, both ways round."""
+    """Give the order that keeps the join smallest, from the smallest pair, both ways round."""
 
     def joined(names: Names) -> float:
         size, least = 1.0, inf
@@ -127,7 +126,7 @@ def _indexed_last(streams: Mapping[str, StreamStatistics], order: Names) -> Name
 
 
 def _moved_up(streams: Mapping[str, StreamStatistics], start: Names, cost: Cost) -> Iterator[Names]:
-    """An order, and those in which its fast and expensive streams stand elsewhere, though not on top."""
+    """Give the order `start`, and those in which its fast and expensive streams stand elsewhere, though not on top."""
     yield start
     mean = sum(stream.rate for stream in streams.values()) / len(streams)
     moving = [name for name in start if streams[name].rate > mean * (1 + _TIE) or streams[name].expense > 1]
@@ -135,7 +134,7 @@ def _moved_up(streams: Mapping[str, StreamStatistics], start: Names, cost: Cost)
     if not moving or not rest:
         return
     places = [range(1, len(start) - len(moving) + 1 + number) for number in range(len(moving))]
-    if _times(map(len, places)) <= TRIED:
+    if prod(map(len, places)) <= TRIED:
         for chosen in product(*places):
             yield _inserted(rest, zip(moving, chosen, strict=True))
         return
@@ -154,17 +153,10 @@ def _inserted(order: Names, moves: Iterable[tuple[str, int]]) -> Names:
     return tuple(names)
 
 
-def _times(numbers: Iterable[int]) -> int:
-    result = 1
-    for number in numbers:
-        result *= number
-    return result
-
-
 # -- different attributes -------------------------------------------------------------------------------------------------------
 
 
-def _along_the_graph(task: Task) -> Found:
+def _along_the_graph(task: Task) -> SearchResult:
     graph, loops = task.graph, task.loops
     buckets, expense = loops.buckets or {}, loops.expense or {}
     scanned = sum(1 << number for number, name in enumerate(graph.names) if buckets.get(name, 1) == 1)
@@ -176,11 +168,11 @@ def _along_the_graph(task: Task) -> Found:
         options = [_greedy(task, driver, preferred) for preferred in preferences]
         paths.append(min(options, key=lambda path: _scans(task, path, weights)))
         steps += len(preferences) * graph.count**2
-    return Found(paths, steps)
+    return SearchResult(paths, steps)
 
 
 def _greedy(task: Task, driver: int, preferred: int) -> Path:
-    """F-Greedy, with `preferred` inputs before all others where the graph allows it."""
+    """Order as F-Greedy does, with `preferred` inputs before all others where the graph allows it."""
     path, prefix = [driver], Prefix(task.graph, driver)
     while candidates := task.candidates(prefix.joined, prefix.reach):
         path.append(min(members(candidates & preferred or candidates), key=prefix.matches.__getitem__))
@@ -189,7 +181,7 @@ def _greedy(task: Task, driver: int, preferred: int) -> Path:
 
 
 def _scans(task: Task, path: Path, weights: Sequence[float]) -> float:
-    """Comparisons of one path, weighed; windows are longer by tau."""
+    """Count the comparisons of `path`, weighed; windows are longer by tau."""
     graph, tau = task.graph, task.loops.tau or 0.0
     longer = [1 + tau / window for window in graph.windows]
     prefix, partials, cost = Prefix(graph, path[0]), graph.rates[path[0]], 0.0
@@ -203,12 +195,12 @@ def _scans(task: Task, path: Path, weights: Sequence[float]) -> float:
 def _one_common_key(task: Task) -> bool:
     graph = task.graph
     plain = all(factor == 1.0 for row in graph.factors for factor in row)
-    return plain and len(graph.groups) == 1 and graph.groups[0].members == graph.all
+    return plain and len(graph.classes) == 1 and graph.classes[0].members == graph.all
 
 
 def _statistics(task: Task) -> dict[str, StreamStatistics]:
     graph, loops = task.graph, task.loops
-    counts = graph.groups[0].counts
+    counts = graph.classes[0].counts
     buckets, expense = loops.buckets or {}, loops.expense or {}
     return {
         name: StreamStatistics(

@@ -6,12 +6,10 @@ O(n³). Optimal for linear, star and other acyclic graphs, near-optimal for the 
 from __future__ import annotations
 
 from dovetail.optimizer.ordering.fab import fab
-from dovetail.optimizer.ordering.task import Found, Task
+from dovetail.optimizer.ordering.task import SearchResult, Task
 from dovetail.optimizer.ordering.treeopt import treeopt
 
-ACYCLIC = ("linear", "star", "acyclic")
 
-
-def q_aware(task: Task) -> Found:
+def q_aware(task: Task) -> SearchResult:
     """Order the probes of every driver by the method that suits the graph's shape."""
-    return treeopt(task) if task.shape in ACYCLIC and not task.cross_products else fab(task)
+    return treeopt(task) if task.graph.acyclic and not task.cross_products else fab(task)

@@ -31,15 +31,14 @@ class Task:
     """A graph to find orders for."""
 
     graph: Indexed
-    objective: Objective
-    cross_products: bool
-    shape: str
+    objective: Objective = "produced"
+    cross_products: bool = False
     loops: Loops = Loops()
     exact: int | None = None
     """For `weave`: the most inputs whose sets are all looked at; None for its own choice."""
 
     def candidates(self, joined: int, reach: int) -> int:
-        """The set of inputs that may come after those joined."""
+        """Give the set of inputs that may come after those `joined`; edges lead from these to `reach`."""
         left = self.graph.all & ~joined
         return left if self.cross_products else left & reach
 
@@ -48,8 +47,8 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The orders of all inputs."""
+class SearchResult:
+    """The orders that a method gives all inputs."""
 
     paths: list[Path]
     """By driver."""
@@ -57,11 +56,11 @@ class Found:
     """How many candidates were weighed, sets looked at or edges compared: what the stated complexity is about."""
 
 
-def cheaper(task: Task, alternatives: Iterable[Found]) -> Found:
-    """For each driver the cheapest of some methods' paths; of equal ones the first."""
-    found = list(alternatives)
+def cheaper(task: Task, alternatives: Iterable[SearchResult]) -> SearchResult:
+    """Take for each driver the cheapest path of `alternatives`; of equal ones the first."""
+    results = list(alternatives)
     paths = []
-    for options in zip(*(each.paths for each in found), strict=True):
+    for options in zip(*(each.paths for each in results), strict=True):
         same = all(path == options[0] for path in options)
         paths.append(options[0] if same else min(options, key=task.cost))
-    return Found(paths, sum(each.steps for each in found))
+    return SearchResult(paths, sum(each.steps for each in results))

@@ -19,10 +19,10 @@ from heapq import heapify, heappop, heappush
 from math import inf, isnan
 
 from dovetail.optimizer.indexed import Indexed, members
-from dovetail.optimizer.ordering.task import Found, Path, Task
+from dovetail.optimizer.ordering.task import Path, SearchResult, Task
 
 
-def treeopt(task: Task) -> Found:
+def treeopt(task: Task) -> SearchResult:
     """Order the probes of every driver along a tree."""
     tree, steps = _spanning_tree(task.graph)
     paths = []
@@ -30,7 +30,7 @@ def treeopt(task: Task) -> Found:
         path, weighed = _linearized(task, tree, driver)
         paths.append(path)
         steps += weighed
-    return Found(paths, steps)
+    return SearchResult(paths, steps)
 
 
 def _spanning_tree(graph: Indexed) -> tuple[list[list[tuple[int, float]]], int]:

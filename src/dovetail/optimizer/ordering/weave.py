@@ -29,8 +29,7 @@ from dovetail.optimizer.indexed import Prefix, members
 from dovetail.optimizer.ordering.dmjoin import dmjoin
 from dovetail.optimizer.ordering.f_greedy import f_greedy
 from dovetail.optimizer.ordering.fab import global_impact
-from dovetail.optimizer.ordering.q_aware import ACYCLIC
-from dovetail.optimizer.ordering.task import Found, Path, Task
+from dovetail.optimizer.ordering.task import Path, SearchResult, Task
 from dovetail.optimizer.ordering.treeopt import treeopt
 
 EXACT = 20
@@ -41,15 +40,15 @@ NEIGHBOURS = 800_000
 """Bounds how far from its place an input comes early or late: this divided by n³ places. That is all up to 29 inputs, six at 50."""
 
 
-def weave(task: Task) -> Found:
+def weave(task: Task) -> SearchResult:
     """Order the probes of every driver by what all drivers' orders have shown."""
-    if task.shape in ACYCLIC and not task.cross_products:
+    if task.graph.acyclic and not task.cross_products:
         return treeopt(task)
     if task.graph.count <= (EXACT if task.exact is None else task.exact):
         return dmjoin(task)
     started = [method(task) for method in (global_impact, f_greedy, treeopt)]
     web = _Web(task)
-    paths: list[Path] = [path for found in started for path in found.paths]
+    paths: list[Path] = [path for each in started for path in each.paths]
     best = [inf] * task.graph.count
     for _ in range(ROUNDS):
         for path in paths:
@@ -58,7 +57,7 @@ def weave(task: Task) -> Found:
         if all(cost >= before * (1 - 1e-12) for cost, before in zip(costs, best, strict=True)):
             break
         best, paths = costs, [web.path(driver) for driver in range(task.graph.count)]
-    return Found(paths, sum(found.steps for found in started) + web.steps)
+    return SearchResult(paths, sum(each.steps for each in started) + web.steps)
 
 
 class _Web:

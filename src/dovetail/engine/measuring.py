@@ -1,0 +1,83 @@
+"""Read off an engine what it has counted and timed so far."""
+
+from __future__ import annotations
+
+from dovetail.engine.group import JoinGroup
+from dovetail.engine.probe import PathRunner
+from dovetail.engine.runs import JoinRun
+from dovetail.engine.shard import ShardEngine
+from dovetail.engine.window_store import LONG_AGO, WindowStore
+from dovetail.plan.measurements import (
+    JoinFigures,
+    Measurements,
+    PartFigures,
+    PathFigures,
+    PlanFigures,
+    QueryFigures,
+    Span,
+    StageFigures,
+    StreamFigures,
+)
+from dovetail.plan.names import window_name
+from dovetail.plan.statistics import Change
+
+
+def measure(engine: ShardEngine) -> Measurements:
+    """What the streams, queries, joins and parts of the plan of a shard have come to."""
+    runs = list(engine.runs)
+    parts = (_parts(group, settled=group is not engine.joined) for group in engine.groups)
+    return Measurements(
+        {stream: _stream(engine, stream) for stream in engine.streams},
+        {name: QueryFigures(*_work(run), it.results) for run in runs for name, it in run.collectors.items()},
+        {run.name: JoinFigures(*_work(run)) for run in runs if not run.step.is_own},
+        sum(parts, PlanFigures(span=Span(engine.seconds))),
+    )
+
+
+def _stream(engine: ShardEngine, stream: str) -> StreamFigures:
+    progress = engine.progress[stream]
+    stores = [store for group in engine.groups for store in group.stores(stream)]
+    return StreamFigures(
+        progress.arrived,
+        progress.late,
+        progress.ahead,
+        progress.refused,
+        lateness_needed=progress.late_by / 1e6,
+        event_time=progress.head if progress.head > LONG_AGO else None,
+        state_tuples=sum(len(store.rows) for store in stores),
+        state_bytes=sum(store.nbytes for store in stores),
+    )
+
+
+def _work(run: JoinRun) -> tuple[int, int, int, dict[str, PathFigures], tuple[Change, ...]]:
+    """What figures of joins, and of the queries that they answer, begin with."""
+    probes, looked, matches = run.totals
+    return probes, looked, matches, {path: _path(it) for path, it in run.runners.items()}, tuple(run.watch.changes)
+
+
+def _path(runner: PathRunner) -> PathFigures:
+    counted = zip(runner.path.stages, runner.counts, runner.seconds, strict=True)
+    return tuple(
+        StageFigures(
+            stage.alias, stage.access, probes, looked, matches, 1000 * seconds, None if place else runner.timed
+        )
+        for place, (stage, (probes, looked, matches, _), seconds) in enumerate(counted)
+    )
+
+
+def _parts(group: JoinGroup, *, settled: bool) -> PlanFigures:
+    def store(it: WindowStore) -> PartFigures:
+        return PartFigures(1000 * it.seconds, tuples=len(it.rows), bytes=it.allocated)
+
+    def join(run: JoinRun) -> PartFigures:
+        probes, _, matches = run.totals
+        seconds = sum(sum(runner.seconds) for runner in run.runners.values())
+        return PartFigures(1000 * seconds, probes=probes, matches=matches)
+
+    collectors = {name: it for run in group.runs.values() for name, it in run.collectors.items()}
+    return PlanFigures(
+        {window_name(stream, settled=settled): store(window) for stream, window in group.windows.items()},
+        {name: join(run) for name, run in group.runs.items()},
+        {name: store(state) for name, state in group.states.items()},
+        {name: PartFigures(1000 * it.seconds, results=it.results) for name, it in collectors.items()},
+    )

@@ -1,0 +1,328 @@
+"""What a session was told, and the plans that follow from it: declared, parsed, planned, checked, and taken back if refused.
+
+While streams and queries are being *declared*, a query is only checked: that it can be run, and that it fits the budget with those
+before it. When the session begins to *run*, all queries are planned together, once. A query that comes later is planned by itself,
+within what the others leave of the budget. Queries that were planned together are a `Cohort`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isinf
+from typing import Any, Protocol
+
+from dovetail.config import Budget, Config
+from dovetail.errors import BudgetError, ConfigError, StateError, listed
+from dovetail.optimizer.hints import Selectivity, hints_for, parse_hint
+from dovetail.optimizer.joint import JointPlanning
+from dovetail.optimizer.lowering import Lowering
+from dovetail.optimizer.multiquery import limits_of
+from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.units import UnitCosts
+from dovetail.plan.codec import Count, from_json, to_json
+from dovetail.plan.execution import ExecutionPlan
+from dovetail.plan.global_part import part_of
+from dovetail.plan.global_plan import GlobalPlan, Load
+from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.steps import Step
+from dovetail.query.catalog import Catalog, check_name
+from dovetail.query.model import JoinQuery
+from dovetail.query.sql import parse_query
+from dovetail.schema import StreamSchema
+
+Orders = Mapping[str, Sequence[str]]
+SMALLEST = 1e-9
+"""What is left of a budget that is used up."""
+_EASY = 0.8
+"""A query is let in without planning all of them again while they use no more than this part of the budget."""
+
+
+class Placed(Protocol):
+    """Where the tuples of queries go: which of them can share something, and how often a tuple is kept."""
+
+    @property
+    def scopes(self) -> Mapping[str, str]: ...
+
+    @property
+    def copies(self) -> Mapping[str, tuple[str, float]]: ...
+
+    def with_query(self, query: JoinQuery, streams: Mapping[str, StreamSchema]) -> Placed: ...
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Queries that were planned together; `since`: the batch from which on they see tuples."""
+
+    plan: GlobalPlan
+    since: int
+    steps: tuple[Step, ...]
+
+    @cached_property
+    def queries(self) -> tuple[str, ...]:
+        return tuple(answer.query for answer in self.plan.answers)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each query is by itself."""
+        return not self.plan.states and all(step.is_own for step in self.steps)
+
+
+class Registry:
+    """Streams, queries and plans of a session."""
+
+    def __init__(self, config: Config, budget: Budget | None, placed: Placed | None = None) -> None:
+        """Start with nothing; `placed` says where tuples go if there are several shards."""
+        self.config, self.budget = config, budget
+        self._placed = placed
+        self.catalog = Catalog()
+        self.hints: dict[frozenset[str], float] = {}
+        self.choices: dict[str, PlanChoices] = {}
+        """What was asked of each query's plan."""
+        self.plans: dict[str, QueryPlan] = {}
+        """The plan that each query has by itself."""
+        self.cohorts: tuple[Cohort, ...] = ()
+        """Empty until queries run."""
+        self._drafted: Cohort | None = None
+        """The first cohort, if it was asked for before queries run."""
+        self._most: _Most | None = _Most()
+
+    @property
+    def streams(self) -> Mapping[str, StreamSchema]:
+        return self.catalog.streams
+
+    @property
+    def queries(self) -> Mapping[str, JoinQuery]:
+        return self.catalog.queries
+
+    # -- declaring ----------------------------------------------------------------------------------------------------------
+
+    def selectivity(self, condition: str, value: float) -> None:
+        """Take note of the share of pairs that meets a condition."""
+        self.hints.update(parse_hint(condition, value))
+
+    def bind(self, name: str, sql: str, orders: Orders | None, time_zone: str = "UTC") -> QueryPlan:
+        """Parse and plan a query, by itself. Changes nothing."""
+        check_name("query", name)
+        query = parse_query(name, sql, self.streams, time_zone)
+        self.catalog.check_new_query(name)
+        return plan_query(query, self.streams, self.config, self._asked(query, orders))
+
+    def _asked(self, query: JoinQuery, orders: Orders | None) -> PlanChoices:
+        return PlanChoices(hints_for(self.hints, query.aliases), orders)
+
+    def declare(self, plan: QueryPlan, orders: Orders | None) -> None:
+        """Add a query before queries run; refuse one that cannot be planned, or does not fit, with those before it."""
+        most = self._checked(plan)
+        self._add(plan, orders)
+        self.cohorts, self._most = (), most
+
+    def _add(self, plan: QueryPlan, orders: Orders | None) -> None:
+        name = plan.query.name
+        self._drafted, self._most = None, None
+        self.catalog.add_query(plan.query)
+        self.choices[name], self.plans[name] = self._asked(plan.query, orders), plan
+
+    def mend(self, streams: Iterable[str], running: Iterable[str] | None) -> None:
+        """After a change that was not completed: know these `streams`, and of queries that run only those that are `running`."""
+        self.catalog.keep(streams, self.plans.keys() & self.choices.keys())
+        for names in (self.plans, self.choices):
+            for name in names.keys() - self.queries.keys():
+                del names[name]
+        if running is not None:
+            self.keep(running)
+        else:
+            self.cohorts, self._drafted, self._most = (), None, None
+
+    def _checked(self, plan: QueryPlan) -> _Most | None:
+        """What queries take at most, this one included; raise an error if they cannot be planned."""
+        name, plans = plan.query.name, {**self.plans, plan.query.name: plan}
+        if self.budget is None:
+            JointPlanning(plans if self.config.strategy == "exact" else {name: plan}, self.config).check()
+            return None
+        if self._most is not None and self.config.strategy != "exact":
+            own, placed = self._own([plan], self._most.own), self._place([plan], self._most.placed)
+            units = self._units(own, placed)
+            scopes = placed.scopes if placed is not None else {}
+            alone = JointPlanning({name: plan}, self.config, units=units, scopes=scopes).apart()
+            most = self._most.with_query(own, placed, units, alone)
+            if most.load.fits(Load(*(_EASY * limit for limit in limits_of(self.budget)))):
+                return most
+        own, placed = self._own(plans.values()), self._place(plans.values(), self._placed)
+        units = self._units(own, placed)
+        scopes = placed.scopes if placed is not None else {}
+        joint = JointPlanning(plans, self.config, self.budget, units, scopes).check()
+        return _Most().with_query(own, placed, units, joint)
+
+    def _own(self, plans: Iterable[QueryPlan], before: ExecutionPlan | None = None) -> ExecutionPlan:
+        """Queries, each with a join of its own, beside others."""
+        lowering = Lowering(self.streams, self.config)
+        return (before or ExecutionPlan()).with_steps(map(lowering.own, plans))
+
+    def _place(self, plans: Iterable[QueryPlan], before: Placed | None) -> Placed | None:
+        placed = before or self._placed
+        for plan in plans if placed is not None else ():
+            assert placed is not None  # noqa: S101 - it never becomes None
+            placed = placed.with_query(plan.query, self.streams)
+        return placed
+
+    def _units(self, own: ExecutionPlan, placed: Placed | None = None) -> UnitCosts:
+        from dovetail.calibrate import units_for  # noqa: PLC0415 - it loads the engine, which a driver does without
+
+        return units_for(own, self.streams, placed.copies if placed is not None else None)
+
+    def _planned(self) -> GlobalPlan:
+        units = self._units(self._own(self.plans.values())) if self.budget is not None else None
+        return JointPlanning(self.plans, self.config, self.budget, units).plan()
+
+    # -- running ------------------------------------------------------------------------------------------------------------
+
+    def drafted(self) -> tuple[Cohort, ...]:
+        """The cohorts that run, or, before queries do, the one that would."""
+        if self.cohorts or not self.plans:
+            return self.cohorts
+        if self._drafted is None:
+            self._drafted = self._cohort(self._planned(), 0)
+        return (self._drafted,)
+
+    def begin(self) -> None:
+        """All queries run from now on; they are planned together."""
+        self.cohorts = self.drafted()
+
+    def join_in(self, plan: QueryPlan, orders: Orders | None, since: int) -> None:
+        """Add a query to those that run, from batch `since` on; it is planned by itself, within what they leave of the budget."""
+        name = plan.query.name
+        if name in {step.name for step in self.steps}:
+            raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
+        planning = JointPlanning({name: plan}, replace(self.config, strategy="mjoin"))
+        if self.budget is not None:
+            planning = replace(planning, budget=self._left(self.budget), units=self._units(self._own([plan])))
+        try:
+            found = planning.plan()
+        except BudgetError as error:
+            raise BudgetError(f"running queries leave too little of the budget: {error}") from None
+        cohort = Cohort(found, since, Lowering(self.streams, self.config, since).steps(found, {name: plan}))
+        self._add(plan, orders)
+        self.cohorts = (*self.cohorts, cohort)
+
+    def _cohort(self, plan: GlobalPlan, since: int) -> Cohort:
+        return Cohort(plan, since, Lowering(self.streams, self.config, since).steps(plan, self.plans))
+
+    def _left(self, budget: Budget) -> Budget:
+        """What running queries leave of the budget."""
+        used = Load.total(cohort.plan.load for cohort in self.cohorts)
+        limits = limits_of(budget)
+        cpu, memory = max(limits.cpu - used.cpu, SMALLEST), max(limits.memory - used.memory, SMALLEST)
+        return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)
+
+    def drop(self, name: str) -> None:
+        """Forget a query, and what its cohort did for it alone."""
+        self.catalog.check_query(name)
+        self.keep(self.queries.keys() - {name})
+
+    def keep(self, queries: Iterable[str]) -> None:
+        """Forget all queries but these."""
+        self._drafted, self._most = None, None
+        wanted, left = set(queries), []
+        for cohort in self.cohorts:
+            if wanted.issuperset(cohort.queries):
+                left.append(cohort)
+                continue
+            part = part_of(cohort.plan, wanted)
+            if part is not None:
+                left.append(self._cohort(part, cohort.since))
+        self.cohorts = tuple(left)
+        for gone in self.queries.keys() - wanted:
+            self.catalog.drop_query(gone)
+            del self.choices[gone], self.plans[gone]
+
+    @property
+    def steps(self) -> list[Step]:
+        """The joins that run."""
+        return [step for cohort in self.cohorts for step in cohort.steps]
+
+    # -- as JSON ------------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """All that was declared, but the streams, and the plans of the queries that run."""
+        queries = {
+            name: _StoredQuery(query.sql, query.time_zone, self.choices[name]) for name, query in self.queries.items()
+        }
+        cohorts = tuple((cohort.since, cohort.plan) for cohort in self.cohorts)
+        written: dict[str, Any] = to_json(_Stored(self.hints, self.budget, queries, cohorts))
+        return written
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any], config: Config, streams: Iterable[StreamSchema]) -> Registry:
+        stored = from_json(_Stored, written, "the session")
+        registry = cls(config, stored.budget)
+        for schema in streams:
+            registry.catalog.add_stream(schema)
+        for name, asked in stored.queries.items():
+            query = parse_query(name, asked.sql, registry.streams, asked.time_zone)
+            registry.catalog.add_query(query)
+            registry.choices[name] = asked.choices
+            registry.plans[name] = plan_query(query, registry.streams, config, asked.choices)
+        registry.hints = dict(stored.hints)
+        for _, plan in stored.cohorts:
+            _check_stored(plan)
+        registry.cohorts = tuple(registry._cohort(plan, since) for since, plan in stored.cohorts)
+        return registry
+
+
+@dataclass(frozen=True)
+class _StoredQuery:
+    """A query as it was registered."""
+
+    sql: str
+    time_zone: str
+    choices: PlanChoices
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A registry as JSON."""
+
+    hints: Mapping[frozenset[str], Selectivity]
+    budget: Budget | None
+    queries: Mapping[str, _StoredQuery]
+    cohorts: tuple[tuple[Count, GlobalPlan], ...]
+
+
+def _check_stored(plan: GlobalPlan) -> None:
+    """Raise `StateError` unless the nodes of a plan that was read say of themselves whom they serve."""
+    queries = {answer.query for answer in plan.answers}
+    below = {name: {node.id for node in plan.below(name)} for name in queries}
+    if set(plan.query_order) != queries or not all(limit > 0 for limit in plan.limits):
+        raise StateError("the stored plan is not one of its queries, within limits")
+    for node in plan.nodes.values():
+        if set(node.queries) != {name for name in queries if node.id in below[name]}:
+            raise StateError(f"the stored plan has {node.id!r} for {listed(node.queries)}, who do not need it")
+
+
+@dataclass(frozen=True)
+class _Most:
+    """What the queries so far take at most: each has joins of its own, and they share windows."""
+
+    own: ExecutionPlan = field(default_factory=ExecutionPlan)
+    placed: Placed | None = None
+    units: UnitCosts = field(default_factory=UnitCosts)
+    cpu: float = 0.0
+    """Of joins and results."""
+    windows: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Seconds and tuples per second of each window."""
+
+    def with_query(self, own: ExecutionPlan, placed: Placed | None, units: UnitCosts, plan: GlobalPlan) -> _Most:
+        """The same with what is in another plan; `own` are all queries' own joins, which say what windows keep."""
+        windows = dict(self.windows)
+        for window in plan.windows:
+            windows[window.stream] = (max(window.span, windows.get(window.stream, (0.0, 0.0))[0]), window.rate)
+        joins = plan.load.cpu - sum(window.load.cpu for window in plan.windows)
+        return _Most(own, placed, units, self.cpu + joins, windows)
+
+    @property
+    def load(self) -> Load:
+        keeping = sum(rate for _, rate in self.windows.values()) * self.units.keep
+        kept = [span * rate * self.units.window_bytes(name) for name, (span, rate) in self.windows.items()]
+        return Load(self.cpu + keeping, sum(kept))

@@ -1,0 +1,182 @@
+"""Directories on any file system that Spark can write, and locks that end with the process that holds them.
+
+A path means what it means to Spark: Hadoop resolves it, in the JVM, against the JVM's working directory and the default file system
+of its configuration. Python's own reading differs (`%20` in a `file:` path, the directory after `os.chdir`), and results
+would then be written where nobody looks for them. Small files are created whole, and by one of those who try at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dovetail.errors import ConfigError
+
+JVM_ERRORS = (Py4JError, PySparkException)
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A directory, which need not be there yet."""
+
+    uri: str
+    """Whole, and without a slash at the end: one directory, one text, except for links."""
+    local: Path | None
+    """On the driver's own disk, with links resolved; None when it is elsewhere."""
+    files: Any = None
+    """Hadoop's file system; not needed on the own disk."""
+
+    @classmethod
+    def of(cls, spark: SparkSession, path: str) -> Directory:
+        """The directory that Spark reads and writes under a path."""
+        jvm: Any = getattr(spark, "_jvm", None)
+        if jvm is None:
+            raise ConfigError(
+                f"{path!r} cannot be looked at through Spark Connect", "use a session on the driver itself"
+            )
+        session: Any = spark
+        try:
+            given = jvm.org.apache.hadoop.fs.Path(path)
+            files = given.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+            whole = files.makeQualified(given)
+        except JVM_ERRORS as error:
+            reason = str(error).partition("\n\tat ")[0].splitlines()[-1]
+            raise ConfigError(
+                f"Spark cannot use the path {path!r}: {reason}", "see Spark's configuration of that file system"
+            ) from error
+        own = whole.toUri().getScheme() == "file"
+        return cls(whole.toString(), Path(whole.toUri().getPath()).resolve() if own else None, files)
+
+    def within(self, *names: str) -> Directory:
+        """A directory below this one."""
+        local = None if self.local is None else self.local.joinpath(*names)
+        return Directory("/".join((self.uri, *names)), local, self.files)
+
+    def holds(self, other: Directory) -> bool:
+        """Whether another directory is this one, or somewhere below it."""
+        if self.local is not None and other.local is not None:
+            return other.local.is_relative_to(self.local)
+        return f"{other.uri}/".startswith(f"{self.uri}/")
+
+    def names(self) -> list[str]:
+        """What is in it, by name; nothing when it is not there."""
+        try:
+            if self.local is not None:
+                return sorted(entry.name for entry in self.local.iterdir())
+            path = self._path()
+            return (
+                sorted(entry.getPath().getName() for entry in self.files.listStatus(path))
+                if self.files.exists(path)
+                else []
+            )
+        except FileNotFoundError:
+            return []
+        except (OSError, *JVM_ERRORS) as error:
+            raise ConfigError(
+                f"{self.uri} cannot be read as a directory: {_reason(error)}", "use another path"
+            ) from error
+
+    def read(self, name: str) -> str | None:
+        """The text of a small file; None when there is none."""
+        if self.local is not None:
+            try:
+                return (self.local / name).read_text(encoding="utf-8")
+            except FileNotFoundError:
+                return None
+        path = self._path(name)
+        if not self.files.exists(path):
+            return None
+        stream = self.files.open(path)
+        try:
+            return str(self._jvm().org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def create(self, name: str, text: str) -> bool:
+        """Make a small file; False if somebody else has made it before."""
+        try:
+            return (
+                self._create_here(self.local, name, text) if self.local is not None else self._create_there(name, text)
+            )
+        except (OSError, *JVM_ERRORS) as error:
+            raise ConfigError(
+                f"{self.uri} cannot be written: {_reason(error)}", "make it writable, or use another path"
+            ) from error
+
+    @staticmethod
+    def _create_here(local: Path, name: str, text: str) -> bool:
+        local.mkdir(parents=True, exist_ok=True)
+        whole = local / f".{uuid.uuid4().hex}"
+        try:
+            whole.write_text(text, encoding="utf-8")
+            try:
+                (local / name).hardlink_to(whole)
+            except FileExistsError:
+                return False
+            except OSError:  # no links on this file system: killed in the middle of this, it leaves an empty file
+                with suppress(FileExistsError), (local / name).open("x", encoding="utf-8") as file:
+                    file.write(text)
+                    return True
+                return False
+        finally:
+            whole.unlink(missing_ok=True)
+        return True
+
+    def _create_there(self, name: str, text: str) -> bool:
+        try:
+            stream = self.files.create(self._path(name), False)
+        except JVM_ERRORS:
+            if self.files.exists(self._path(name)):
+                return False
+            raise
+        stream.write(bytearray(text, "utf-8"))
+        stream.close()
+        return self.read(name) == text  # object stores may let two writers create it: the last one holds
+
+    def _path(self, *names: str) -> Any:
+        return self._jvm().org.apache.hadoop.fs.Path("/".join((self.uri, *names)))
+
+    @staticmethod
+    def _jvm() -> Any:
+        session: Any = SparkSession.active()
+        return session._jvm  # noqa: SLF001
+
+
+def _reason(error: BaseException) -> str:
+    """What a Python or Java error says, without its trace."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    java = getattr(error, "java_exception", None)
+    return str(java.toString()) if java is not None else str(error).splitlines()[0]
+
+
+class Lock:
+    """Held by one process at a time, and given back by the system when that process dies.
+
+    File systems without locks give none; then Spark's own logs are what is left to tell two drivers apart.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock; `BlockingIOError` if somebody holds it."""
+        self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise
+        except OSError:
+            pass
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

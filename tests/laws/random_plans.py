@@ -1,0 +1,100 @@
+"""Overlapping queries, and random plans for them: any mixture of n-ary joins and stored sub-joins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dovetail.optimizer import UnitCosts
+from dovetail.optimizer.multiquery.model.build import PlanBuilder
+from dovetail.optimizer.multiquery.model.costs import CostModel
+from dovetail.optimizer.multiquery.model.draft import Draft, Subplan, coalesced, mjoin, tidied
+from dovetail.optimizer.multiquery.model.translate import named_query
+from dovetail.optimizer.multiquery.model.workload import workload_of
+from dovetail.optimizer.query_graph import join_graph
+from dovetail.plan.global_plan import NO_LIMITS, GlobalPlan
+from dovetail.query.expressions import columns
+from dovetail.query.model import JoinQuery, TimeWindow, equality_classes
+from dovetail.schema import StreamSchema
+
+
+def overlapping(rng: random.Random, queries: Mapping[str, JoinQuery], most: int = 3) -> dict[str, JoinQuery]:
+    """The queries, and parts of them with other windows and outputs."""
+    found = dict(queries)
+    for query in queries.values():
+        for _ in range(rng.randint(0, most)):
+            name = f"q{len(found) + 1}"
+            found[name] = part(rng, query, name)
+    return found
+
+
+def part(rng: random.Random, query: JoinQuery, name: str) -> JoinQuery:
+    """A query over some of the aliases of another, with windows of its own."""
+    linked = [{edge.left.alias, edge.right.alias} for edge in query.equalities]
+    linked += [set(condition.aliases) for condition in query.conditions if len(condition.aliases) == 2]
+    inside = {rng.choice(query.aliases)}
+    wanted = rng.randint(2, len(query.aliases))
+    while len(inside) < wanted:
+        near = {alias for link in linked if link & inside for alias in link - inside}
+        inside = inside | {rng.choice(sorted(near))} if near else set(query.aliases)
+    equalities = tuple(e for e in query.equalities if {e.left.alias, e.right.alias} <= inside)
+    conditions = tuple(c for c in query.conditions if inside.issuperset(c.aliases))
+    outputs = [output for output in query.outputs if inside.issuperset(c.alias for c in columns(output.expression))]
+    outputs = rng.sample(outputs, rng.randint(1, len(outputs))) if outputs else []
+    refs = [ref for ref in query.refs if ref.alias in inside]
+    if rng.random() < 0.7:
+        refs = [
+            replace(ref, window=TimeWindow(ref.window.micros * rng.choice((0, 1, 1, 2, 3)) // 2))
+            if isinstance(ref.window, TimeWindow)
+            else ref
+            for ref in refs
+        ]
+    return JoinQuery(
+        name,
+        query.sql,
+        tuple(rng.sample(refs, len(refs))),
+        equalities,
+        conditions,
+        tuple(f for f in query.filters if inside.issuperset(f.aliases)),
+        tuple(outputs),
+        equality_classes(equalities),
+    )
+
+
+def random_plan(
+    rng: random.Random, queries: Mapping[str, JoinQuery], streams: Mapping[str, StreamSchema]
+) -> GlobalPlan:
+    """A random tree of joins for each query; sub-joins that several of them have may be shared."""
+    graphs = {name: named_query(query, join_graph(query, streams, {})) for name, query in queries.items()}
+    model = CostModel(workload_of(graphs), UnitCosts())
+    order = list(range(len(queries)))
+    rng.shuffle(order)
+    draft = Draft()
+    for query in order:
+        draft = draft.joined(query, _random_tree(rng, model, query, draft))
+    builder = PlanBuilder(model)
+    builder.add(tidied(model, draft))
+    return builder.plan("random", order, NO_LIMITS)
+
+
+def _random_tree(rng: random.Random, model: CostModel, query: int, draft: Draft) -> Subplan:
+    subplan, workload = mjoin(model, query), model.workload
+    numbered = workload.queries[query]
+    everyone = range(len(workload.queries))
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        parts = list(subplan.parts)
+        merged = rng.sample(parts, rng.randint(2, len(parts) - 1)) if len(parts) > 2 else []
+        masks = [workload.mask(each.signature, query) for each in merged]
+        if sum(masks) not in numbered.connected_sets() or sum(masks) & numbered.unstorable:
+            continue
+        among = everyone if rng.random() < 0.7 else [query]
+        state = workload.widest(query, sum(masks), among)
+        # What is read must have windows at least as large as the reader's.
+        wide = [
+            part if part.is_base else workload.widest(query, mask, among)
+            for part, mask in zip(merged, masks, strict=True)
+        ]
+        if wide == merged:
+            subplan = coalesced(model, subplan, merged, state, draft)
+    return subplan

@@ -1,0 +1,68 @@
+"""What shards measure travels as JSON and adds up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dovetail.plan.measurements import (
+    JoinFigures,
+    Measurements,
+    PartFigures,
+    PlanFigures,
+    QueryFigures,
+    Span,
+    StageFigures,
+    StreamFigures,
+)
+from dovetail.plan.statistics import Change
+
+CHANGE = Change("a", ("b", "c"), ("c", "b"), 2.0, 1.0, batch=3)
+NEW = StageFigures("a", "new", 1, 4, 4, 0.5, timed=4)
+PATH = (NEW, StageFigures("b", "hash", 4, 6, 5, 1.5))
+JOIN = JoinFigures(4, 6, 5, {"a": PATH}, (CHANGE,))
+WHOLE = Measurements(
+    {"a": StreamFigures(4, 1, 0, 2, lateness_needed=3.5, event_time=None, state_tuples=3, state_bytes=96)},
+    {"q": QueryFigures(4, 6, 5, {"a": PATH}, (CHANGE,), 5)},
+    {"join:ab": JOIN},
+    PlanFigures(
+        {"a": PartFigures(0.5, tuples=3, bytes=96)},
+        {"q": PartFigures(2.0, probes=4, matches=5)},
+        results={"q": PartFigures(0.25, results=5)},
+        span=Span(10.0),
+    ),
+)
+
+
+def test_json_and_back() -> None:
+    stored = json.loads(json.dumps(WHOLE.to_json()))
+    assert Measurements.from_json({**stored, "shard": 0}) == WHOLE
+
+
+def test_what_a_figure_does_not_have_is_left_out() -> None:
+    written = WHOLE.to_json()
+    assert written["streams"]["a"]["event_time"] is None
+    assert written["nodes"]["windows"] == {"a": {"ms": 0.5, "tuples": 3, "bytes": 96}}
+    assert ["timed" in stage for stage in written["queries"]["q"]["paths"]["a"]] == [True, False]
+
+
+def test_shards_add_up() -> None:
+    stream = replace(WHOLE.streams["a"], lateness_needed=1.0, event_time=7)
+    both = WHOLE + replace(WHOLE, streams={"a": stream, "b": stream}, nodes=PlanFigures(span=Span(30.0)))
+    assert both.streams["a"] == StreamFigures(8, 2, 0, 4, 3.5, 7, 6, 192)
+    assert both.streams["b"] == stream
+    assert both.queries["q"].results == 10
+    assert both.joins["join:ab"].changes == (CHANGE, CHANGE)
+    assert both.joins["join:ab"].paths["a"][0] == StageFigures("a", "new", 2, 8, 8, 1.0, timed=8)
+    assert both.nodes == replace(WHOLE.nodes, span=Span(30.0))
+
+
+@pytest.mark.parametrize("shards", [[PATH, PATH[::-1], PATH], [PATH[::-1], PATH, PATH]])
+def test_a_path_with_different_orders_is_left_out(shards: list[tuple[StageFigures, ...]]) -> None:
+    first, *others = [replace(JOIN, paths={"a": path}) for path in shards]
+    for other in others:
+        first += other
+    assert first.paths == {"a": ()}
+    assert first.probes == 12

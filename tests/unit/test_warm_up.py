@@ -1,0 +1,28 @@
+"""Kernels are compiled when a session starts, never inside a batch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from dovetail.engine.kernels.compile import INTERPRETED
+
+_UNCOMPILED = """
+from dovetail.engine.kernels import extend, gather, index, times, verify
+from dovetail.engine.warm_up import warm_up
+
+warm_up()
+for module in (extend, gather, index, times, verify):
+    for name, found in vars(module).items():
+        if getattr(found, "__module__", "") == module.__name__ and found.__class__.__name__ == "CPUDispatcher":
+            print(*([] if found.signatures else [name]), end="")
+"""
+
+
+@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
+def test_every_kernel_is_compiled() -> None:
+    """In a process of its own: here, other tests have run."""
+    done = subprocess.run([sys.executable, "-c", _UNCOMPILED], capture_output=True, check=True, text=True)
+    assert done.stdout == ""

@@ -1,0 +1,237 @@
+"""Write the tables of the docs from what benchmarks measured: `python tools/tables.py [--check] [root]`.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. Its figures are those of the newest file of its kind under
+`benchmarks/results` that has all runners the table compares; runs of the same thing are its rounds, all shown. `--check` writes
+nothing and fails if a table is not what its file says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, TypeAlias
+
+Run: TypeAlias = dict[str, Any]
+Row: TypeAlias = Sequence[str]
+METHODS = ("f-greedy", "treeopt", "fab", "q-aware", "weave", "dmjoin")
+RUNNERS = {
+    "native-plain": "Spark's own chain, plain",
+    "native-plain-newest": "Spark's own chain, plain, newest",
+    "native": "the same in Dovetail's session, default",
+    "native-newest": "the same in Dovetail's session, newest",
+    "dovetail": "Dovetail",
+    "transport": "transport",
+}
+_PLACE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One kind of table."""
+
+    kind: str
+    """How the names of its result files begin."""
+    headings: Row
+    rows: Callable[[list[Run]], Iterator[Row]]
+    runners: frozenset[str] = frozenset()
+    """A file that lacks one of them is passed over."""
+
+
+def grouped(runs: Iterable[Run], *names: str) -> dict[Any, list[Run]]:
+    """Put together the runs that agree in what `names` say, in the order in which they come."""
+    found: dict[Any, list[Run]] = {}
+    for run in runs:
+        key = tuple(run[name] for name in names)
+        found.setdefault(key if len(names) > 1 else key[0], []).append(run)
+    return found
+
+
+def rounds(values: Iterable[str]) -> str:
+    return " / ".join(values)
+
+
+def ratio(value: float) -> str:
+    """Two digits: more would not come out again."""
+    short = float(f"{value:.2g}")
+    return f"{short:,.0f}" if short >= 10 else f"{short:.1f}" if short >= 1 else f"{short:.2f}"
+
+
+def rates(runs: Iterable[Run]) -> list[float]:
+    """Thousand tuples per second."""
+    return [run["tuples_per_second"] / 1000 for run in runs]
+
+
+def rate_text(runs: Iterable[Run]) -> str:
+    return rounds(f"{rate:,.0f}" if rate >= 25 else f"{rate:.1f}" for rate in rates(runs))
+
+
+def engine_throughput(runs: list[Run]) -> Iterator[Row]:
+    for streams, own in grouped(runs, "streams").items():
+        by_runner = grouped(own, "runner")
+        whole, label = rate_text(by_runner.get("duckdb", ())), f"{streams} × {own[0]['tuples'] // streams:,}"
+        peers = grouped(by_runner["polars"], "batch")
+        for batch, ours in grouped(by_runner["dovetail"], "batch").items():
+            times = [one / other for one, other in zip(rates(ours), rates(peers[batch]), strict=True)]
+            yield label, f"{batch:,}", rate_text(ours), rate_text(peers[batch]), rounds(map(ratio, times)), whole
+            label = whole = ""
+
+
+def spark(runs: list[Run]) -> Iterator[Row]:
+    for workload, own in grouped(runs, "workload").items():
+        label, by_runner = workload, grouped(own, "runner")
+        ours = median(rates(by_runner["dovetail"]))
+        for runner, tried in by_runner.items():
+            measured = [run for run in tried if "failed" not in run]
+            if not measured:
+                yield label, RUNNERS[runner], tried[-1]["failed"], "", "", ""
+            else:
+                times = "" if runner == "dovetail" else ratio(ours / median(rates(measured)))
+                peak = rounds(f"{run['peak_bytes'] / 1e9:.2f}" for run in measured)
+                rows = measured[-1]["state_rows"]
+                yield label, RUNNERS[runner], rate_text(measured), times, f"{peak} GB", f"{rows:,}" if rows else ""
+            label = ""
+
+
+def spark_transport(runs: list[Run]) -> Iterator[Row]:
+    for workload, own in grouped(runs, "workload").items():
+        by_runner = grouped(own, "runner")
+        ours, theirs = (by_runner[runner] for runner in ("dovetail", "transport"))
+        yield (
+            workload, rate_text(ours), rate_text(theirs),
+            ratio(median(rates(ours)) / median(rates(theirs))), ratio(mean(rates(ours)) / mean(rates(theirs))),
+        )  # fmt: skip
+
+
+def spark_latency(runs: list[Run]) -> Iterator[Row]:
+    names = {"native": "Spark's own chain", "dovetail": "Dovetail"}
+    for runner, own in grouped(runs, "runner").items():
+        figures = (rounds(f"{run[name]:.2f}" for run in own) for name in ("p50", "p99", "batch_seconds"))
+        yield names[runner], *(f"{figure} s" for figure in figures)
+
+
+def multiquery(runs: list[Run]) -> Iterator[Row]:
+    seconds = {(run["runner"], run["queries"]): run["seconds"] for run in runs}
+    for count in sorted({run["queries"] for run in runs}):
+        cells = []
+        for runner in ("together", "separate", "native"):
+            taken, one = seconds.get((runner, count)), seconds[runner, 1]
+            cells += [f"{taken:.2f}", ratio(taken / one)] if taken is not None else ["", ""]
+        yield str(count), *cells
+
+
+def estimates(runs: list[Run]) -> Iterator[Row]:
+    for what, own in grouped(runs, "what").items():
+        yield what, rounds(f"{run['worst']:.2f}" for run in own)
+
+
+def ordering(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        taken = (f"{1000 * run[method]:.2f}" if method in run else "" for method in METHODS)
+        yield run["shape"], str(run["streams"]), *taken
+
+
+def watching(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        speeds = (f"{run[name]:,.0f}" for name in ("watched", "plain"))
+        yield f"{run['batch']:,}", str(run["streams"]), *speeds, f"{run['ratio']:.2f}"
+
+
+def registration(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        taken = (f"{run[name]:.2f}" if name in run else "" for name in ("registered", "planned", "begun"))
+        yield run["kind"], run["budget"], str(run["queries"]), *taken, f"{run['mb']:.0f}"
+
+
+TABLES = {
+    "engine-throughput": Table(
+        "engine-throughput",
+        ("streams", "tuples per push", "Dovetail", "Polars", "ratio", "DuckDB, all at once"),
+        engine_throughput,
+        frozenset({"dovetail", "polars"}),
+    ),
+    "spark": Table(
+        "spark",
+        ("workload", "runner", "thousand tuples per second", "Dovetail's, to it", "peak memory", "state rows"),
+        spark,
+        frozenset({"dovetail", "native", "transport"}),
+    ),
+    "spark-transport": Table(
+        "spark",
+        ("workload", "Dovetail", "transport", "ratio of the medians", "of the means"),
+        spark_transport,
+        frozenset({"dovetail", "transport"}),
+    ),
+    "spark-latency": Table("spark-latency", ("runner", "p50", "p99", "micro-batch"), spark_latency),
+    "multiquery": Table(
+        "multiquery",
+        ("queries", "together", "to one", "separate", "to one", "Spark's own", "to one"),
+        multiquery,
+        frozenset({"together", "separate", "native"}),
+    ),
+    "estimates": Table("estimates", ("what", "worst factor"), estimates),
+    "ordering": Table("ordering", ("graph", "inputs", *(f"`{method}`" for method in METHODS)), ordering),
+    "watching": Table("watching", ("tuples per batch", "streams", "watched", "not watched", "ratio"), watching),
+    "registration": Table(
+        "registration",
+        ("session", "budget", "queries", "registered, s", "planned, s", "first batch, s", "MB"),
+        registration,
+    ),
+}
+
+
+def newest(folder: Path, table: Table) -> tuple[Path, list[Run]]:
+    """Give the newest file that a table can be made of, and its runs."""
+    for path in sorted(folder.glob(f"{table.kind}-[0-9]*Z.json"), reverse=True):
+        runs: list[Run] = json.loads(path.read_text(encoding="utf-8"))["runs"]
+        if table.runners <= {run.get("runner") for run in runs}:
+            return path, runs
+    raise SystemExit(f"no file {table.kind}-*.json in {folder} has all that its table compares")
+
+
+def markdown(table: Table, runs: list[Run]) -> str:
+    lines = [f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in row)}|\n" for row in table.rows(runs)]
+    return f"| {' | '.join(table.headings)} |\n|{'---|' * len(table.headings)}\n{''.join(lines)}"
+
+
+def written(page: Path, folder: Path) -> str:
+    """Give a page with its tables as the results in `folder` say, each with a link to its run."""
+
+    def table(place: re.Match[str]) -> str:
+        name = place[2]
+        if name not in TABLES:
+            raise SystemExit(f"{page}: there is no table {name!r}; there are {', '.join(TABLES)}")
+        path, runs = newest(folder, TABLES[name])
+        date = "-".join(re.findall(r"-(\d{4})(\d\d)(\d\d)T", path.name)[0])
+        link = Path(os.path.relpath(path, page.parent)).as_posix()
+        return f"{place[1]}{markdown(TABLES[name], runs)}\n[The run of {date}]({link}).\n{place[3]}"
+
+    return _PLACE.sub(table, page.read_text(encoding="utf-8"))
+
+
+def main() -> int:
+    """Write all tables, or say which pages are not as they should be; give the exit status."""
+    check = "--check" in sys.argv
+    given = [option for option in sys.argv[1:] if option != "--check"]
+    root = Path(given[0]) if given else Path(__file__).resolve().parents[1]
+    changed = {}
+    for page in sorted((root / "docs").rglob("*.md")):
+        new = written(page, root / "benchmarks" / "results")
+        if new != page.read_text(encoding="utf-8"):
+            changed[page] = new
+    for page, new in changed.items():
+        print(f"{page}: tables are not those of benchmarks/results" if check else f"{page}: written")
+        if not check:
+            page.write_text(new, encoding="utf-8")
+    if not changed:
+        print("tables: all as measured")
+    return 1 if check and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
