@@ -48,7 +48,7 @@ def read_sealed(directory: Path, key: str, plan: ExecutionPlan, replan: Replan |
         raise StateError(f"{directory / FILE} is damaged, or belongs to another state: its digest does not match")
     with reading(str(directory)):
         stored = json.loads(content)
-        arena = MappedArena(directory, stored["seal"])
+        arena = MappedArena(directory, stored.pop("seal"))
         engine = attach(arena, stored, plan, replan)
         arena.check_complete()
     return engine
