@@ -19,6 +19,9 @@ ORDERINGS = ("f-greedy", "dmjoin", "treeopt", "fab", "q-aware", "golab", "weave"
 MODES = ("lazy", "eager")
 PLANNERS = ("exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree")
 STRATEGIES = ("auto", *PLANNERS)
+INTERLEAVING = ("timestamp", "round-robin")
+"""Policies that take the tuples of a batch's inputs in turn; the others take one input after another."""
+POLICIES = (*INTERLEAVING, "consumption-rate", "initial-output-size", "output-rate", "declared")
 
 
 def is_number(value: object) -> bool:
@@ -97,6 +100,10 @@ class Config:
     strategy
         How the queries of a session are planned together: `auto` (n-ary joins, equal ones computed once; under a budget
         `exchange`), or one of `dovetail.optimizer.plan_queries`, which may store sub-joins that several queries share.
+    driver_policy
+        Whose tuples of a batch are joined first (Valsomatzis and Gounaris): one input after another, `declared` (as streams were
+        declared), `consumption-rate`, `initial-output-size` (the default) or `output-rate`; or tuple by tuple, `timestamp` or
+        `round-robin`. Under eager evaluation it is `timestamp`. See docs/driver-policies.md.
     stage_rows
         Most partial results held at once between two probes; bounds memory, not results.
     """
@@ -109,10 +116,14 @@ class Config:
     adaptive: bool = True
     stage_rows: int = 1 << 17
     strategy: str = "auto"
+    driver_policy: str = ""
 
     def __post_init__(self) -> None:
+        if not self.driver_policy:
+            chosen = "timestamp" if self.evaluation == "eager" else "initial-output-size"
+            object.__setattr__(self, "driver_policy", chosen)
         choices = {"join": JOINS, "nested_loop": LOOPS, "evaluation": MODES, "expiration": MODES}
-        choices |= {"ordering": ORDERINGS, "strategy": STRATEGIES}
+        choices |= {"ordering": ORDERINGS, "strategy": STRATEGIES, "driver_policy": POLICIES}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError.choice(f"Config({name}=...)", getattr(self, name), allowed)
@@ -121,6 +132,11 @@ class Config:
                 "Config(evaluation='lazy', expiration='eager') would lose results: a tuple could be forgotten before the "
                 "batch that needs it is joined",
                 "use expiration='lazy', or evaluation='eager' with either expiration",
+            )
+        if self.evaluation == "eager" and self.driver_policy != "timestamp":
+            raise ConfigError(
+                f"Config(driver_policy={self.driver_policy!r}): eager evaluation joins each tuple in event-time order",
+                "leave driver_policy out, or use evaluation='lazy'",
             )
         if self.nested_loop != "multi-way" and self.join != "nested-loop":
             raise ConfigError(
@@ -134,8 +150,9 @@ class Config:
             )
         if self.strategy not in ("auto", "mjoin") and not self.can_store:
             raise ConfigError(
-                f"Config(strategy={self.strategy!r}) may store sub-joins, which lazy evaluation and multi-way loops can read; "
-                f"evaluation is {self.evaluation!r}, nested_loop {self.nested_loop!r}",
+                f"Config(strategy={self.strategy!r}) may store sub-joins, which lazy evaluation, multi-way loops and inputs that "
+                f"are joined one after another can read; evaluation is {self.evaluation!r}, nested_loop {self.nested_loop!r}, "
+                f"driver_policy {self.driver_policy!r}",
                 "use strategy='mjoin' or 'auto'",
             )
         if not isinstance(self.stage_rows, int) or isinstance(self.stage_rows, bool) or self.stage_rows < 1:
@@ -146,4 +163,4 @@ class Config:
     @property
     def can_store(self) -> bool:
         """Whether joins may read stored sub-joins."""
-        return self.evaluation == "lazy" and self.nested_loop == "multi-way"
+        return self.driver_policy not in INTERLEAVING and self.nested_loop == "multi-way"

@@ -7,6 +7,8 @@ keeps its position as data.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from contextlib import ContextDecorator
 
@@ -78,6 +80,14 @@ class reading(ContextDecorator):  # noqa: N801 - reads as a verb: `with reading(
 
 class DovetailWarning(UserWarning):
     """Something runs, but perhaps not as meant: results may be missing, and the message says which and why."""
+
+
+def warn(text: str) -> None:
+    """Say something to whoever called Dovetail, at their own line."""
+    level, frame = 1, sys._getframe()  # noqa: SLF001 - documented, and warnings count frames
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dovetail":
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(text, DovetailWarning, stacklevel=level)
 
 
 def underline(sql: str, start: int, end: int) -> str:

@@ -10,7 +10,6 @@ results = session.push({"clicks": table})["pairs"]
 from __future__ import annotations
 
 import time as clock
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -27,7 +26,7 @@ from dovetail.engine.progress import LATEST, Observed
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
-from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError, listed, reading
+from dovetail.errors import ConfigError, DovetailError, StateError, listed, reading, warn
 from dovetail.optimizer.replan import Replanner
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain import explain
@@ -38,6 +37,8 @@ from dovetail.registry import Orders, Registry
 from dovetail.schema import StreamSchema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+PIECE_ROWS = 1 << 12
+"""Tuples that are joined before `push_iter` gives their results."""
 _MOMENT = 0.001
 """Seconds between two looks at whether the session is free."""
 _P = ParamSpec("_P")
@@ -57,12 +58,7 @@ def _in_turn(method: _Method[_P, _R]) -> _Method[_P, _R]:
     def taking_turns(self: LocalSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         caller = get_ident()
         while self._user is not None:
-            if self._user == caller:
-                raise StateError(
-                    f"{method.__name__}() was called while the session was at work for the same thread",
-                    "call it when the other call has returned, not from a signal handler or a filter for warnings",
-                )
-            clock.sleep(_MOMENT)
+            self._wait(method.__name__, caller)
         self._user = caller
         try:
             self._make_whole()
@@ -152,6 +148,16 @@ class LocalSession:
         self._registry.mend(self._engine.streams, self._engine.plan.answers if self._is_running else None)
         self._engine.unfinished = None
 
+    def _wait(self, call: str, caller: int) -> None:
+        """Let another thread work here for a moment."""
+        if self._user == caller:
+            raise StateError(
+                f"{call}() was called while the session was at work for the same thread",
+                "call it when the other call has returned, or all that push_iter() gives was taken; not from a signal handler or a "
+                "filter for warnings",
+            )
+        clock.sleep(_MOMENT)
+
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Announce a change of what is declared, and take that back if it is refused."""
@@ -167,7 +173,7 @@ class LocalSession:
     def _notice(self, schema: StreamSchema, seen: Observed) -> None:
         """Say once of a stream that tuples are lost. Nothing has changed yet: where warnings are errors, the batch can come again."""
         for text in self._losses.unsaid(schema, seen.late, seen.late_by, seen.refused):
-            warnings.warn(text, DovetailWarning, stacklevel=5)
+            warn(text)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 
@@ -234,7 +240,7 @@ class LocalSession:
         """
         plan = self._registry.bind(name, sql, probe_orders)
         for text in plan.query.warnings:
-            warnings.warn(text, DovetailWarning, stacklevel=3)
+            warn(text)
         with self._changing():
             if self._is_running:
                 self._registry.join_in(plan, probe_orders, self._engine.batches)
@@ -275,21 +281,71 @@ class LocalSession:
         now
             The clock for `idle_after` and `max_ahead`; the time of the call by default.
         """
+        return self._engine.push(batch, self._clock(batch, now))
+
+    def push_iter(
+        self, batch: Mapping[str, pa.Table], now: datetime | None = None, piece_rows: int = PIECE_ROWS
+    ) -> Iterator[tuple[str, pa.Table]]:
+        """Join one batch like `push`, and give its results as they are found: a query's name and a table, many times.
+
+        What comes first, `Config(driver_policy=...)` says. The batch is joined when the last table was taken; until then no other
+        call on this session is possible from the same thread. If iteration ends early, by `break`, `close()` or an error, the next
+        call goes back to before the batch: what it gave so far will come again when it is pushed again.
+
+        Parameters
+        ----------
+        batch, now
+            As for `push`.
+        piece_rows
+            About how many tuples are joined before their results are given.
+
+        Examples
+        --------
+        >>> session = LocalSession()
+        >>> session.stream("a", schema := pa.schema({"ts": pa.timestamp("s", tz="UTC"), "k": pa.int64()}), event_time="ts")
+        >>> session.query("pairs", "SELECT x.k FROM a x [RANGE 9 s], a y [RANGE 9 s] WHERE x.k = y.k AND x.ts < y.ts")
+        >>> batch = {"a": pa.table([[1, 2, 3], [7, 7, 7]], schema=schema)}
+        >>> [(name, table.num_rows) for name, table in session.push_iter(batch, piece_rows=2)]
+        [('pairs', 1), ('pairs', 2)]
+        """
+        if not isinstance(piece_rows, int) or isinstance(piece_rows, bool) or piece_rows < 1:
+            raise ConfigError(f"push_iter(piece_rows={piece_rows!r}): it must be at least 1, and whole")
+        return self._pieces(batch, now, piece_rows)
+
+    def _pieces(
+        self, batch: Mapping[str, pa.Table], now: datetime | None, piece_rows: int
+    ) -> Iterator[tuple[str, pa.Table]]:
+        caller = get_ident()
+        while self._user is not None:
+            self._wait("push_iter", caller)
+        self._user = caller
+        try:
+            self._make_whole()
+            for part in self._engine.pieces(batch, self._clock(batch, now), piece_rows=piece_rows):
+                for name, tables in part.items():
+                    yield from ((name, table) for table in tables if table.num_rows)
+            self._engine.complete()
+        except BaseException:
+            self._user = None
+            raise
+        self._engine.unfinished = None
+        self._user = None
+
+    def _clock(self, batch: Mapping[str, pa.Table], now: datetime | None) -> int | None:
+        """The time of a batch, if streams need one; the first one lets the queries begin."""
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
+        if now is not None and not isinstance(now, datetime):
+            raise ConfigError(f"push(now=...) is {now!r}; expected a datetime")
         if batch and not self._registry.queries:
             when = "when all queries had been dropped" if self._is_running else "before any query was registered"
-            warnings.warn(
-                f"push got tuples {when}: they are counted and gone, and no query will see them\nHint: call query() first",
-                DovetailWarning,
-                stacklevel=3,
+            warn(
+                f"push got tuples {when}: they are counted and gone, and no query will see them\nHint: call query() first"
             )
         self._begin()
         if now is not None:
-            if not isinstance(now, datetime):
-                raise ConfigError(f"push(now=...) is {now!r}; expected a datetime")
-            return self._engine.push(batch, _micros(now))
-        return self._engine.push(batch, clock.time_ns() // 1000 if self._engine.needs_clock else None)
+            return _micros(now)
+        return clock.time_ns() // 1000 if self._engine.needs_clock else None
 
     @_in_turn
     def advance(self, times: Mapping[str, datetime | int]) -> dict[str, pa.Table]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import dovetail as dt
-from dovetail.config import ORDERINGS
+from dovetail.config import ORDERINGS, POLICIES
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
@@ -28,7 +28,8 @@ def configs(draw: st.DrawFn) -> dt.Config:
     stage_rows = draw(st.sampled_from((1 << 17, 64, 3, 1)))
     ordering = draw(st.sampled_from(ORDERINGS))
     adaptive = draw(st.booleans())
-    return dt.Config(join, nested_loop, evaluation, expiration, ordering, adaptive, stage_rows)
+    policy = draw(st.sampled_from(POLICIES)) if evaluation == "lazy" else "timestamp"
+    return dt.Config(join, nested_loop, evaluation, expiration, ordering, adaptive, stage_rows, driver_policy=policy)
 
 
 def random_orders(rng: random.Random, query: JoinQuery, config: dt.Config) -> dict[str, Sequence[str]]:
@@ -70,7 +71,7 @@ class Pair:
                 raise
             return
         self.oracle.add_query(query)
-        self.found[name] = []
+        self.found[name] = [query.schema.empty_table()]
         self.sql[name] = sql
 
     def drop(self, name: str) -> None:
@@ -79,8 +80,12 @@ class Pair:
         self.oracle.drop_query(name)
         del self.found[name], self.sql[name]
 
-    def push(self, batch: Mapping[str, pa.Table]) -> None:
-        self._collect(self.session.push(batch))
+    def push(self, batch: Mapping[str, pa.Table], piece_rows: int | None = None) -> None:
+        if piece_rows is None:
+            self._collect(self.session.push(batch))
+        else:
+            for name, table in self.session.push_iter(batch, piece_rows=piece_rows):
+                self.found[name].append(table)
         self.oracle.push(batch)
 
     def advance(self, times: Mapping[str, int]) -> None:
@@ -115,6 +120,6 @@ def run(scenario: Scenario, config: dt.Config, seed: int) -> Pair:
     for name, sql in scenario.sql.items():
         pair.add(name, sql, rng, config)
     for batch in scenario.pushes:
-        pair.push(batch)
+        pair.push(batch, rng.choice((None, 1, 3, 100)))
     pair.check_all()
     return pair

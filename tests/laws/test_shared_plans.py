@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from random_plans import overlapping, random_plan
 
 import dovetail as dt
+from dovetail.config import INTERLEAVING, POLICIES
 from dovetail.engine import columns, rows, window_store
 from dovetail.engine.arena import Arena, MappedArena
 from dovetail.engine.shard import ShardEngine
@@ -49,6 +50,7 @@ class Case:
             join=self.rng.choice(("auto", "auto", "hybrid", "nested-loop")),
             stage_rows=self.rng.choice((1 << 17, 3, 1)),
             adaptive=self.rng.random() < 0.5,
+            driver_policy=self.rng.choice([policy for policy in POLICIES if policy not in INTERLEAVING]),
         )
         self.pushed: list[dict[str, pa.Table]] = []
         self.plan = random_plan(self.rng, self.queries, catalog)

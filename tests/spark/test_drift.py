@@ -30,7 +30,7 @@ def pushes() -> list[dict[str, pa.Table]]:
 
 def told(batches: list[dict[str, pa.Table]], *, adaptive: bool) -> tuple[list[pa.Table], int]:
     """Results, and probes, of one process that changes to the right orders at the swap, or not at all."""
-    session = dt.LocalSession(config=dt.Config(adaptive=False))
+    session = dt.LocalSession(config=dt.Config(adaptive=False, driver_policy="declared"))
     drift.declare(session, lambda _: drift.COLUMNS)
     found = []
     for number, push in enumerate(batches):
@@ -48,7 +48,7 @@ def test_orders_follow_a_drift_on_spark(spark: SparkSession, tmp_path: Path) -> 
     batches = pushes()
     source = Source(spark, tmp_path / "in")
     source.add(batches)
-    session = dt.Session(spark, shards=1)
+    session = dt.Session(spark, shards=1, config=dt.Config(driver_policy="declared"))
     drift.declare(session, lambda name: source.frame(name, drift.COLUMNS))
     sink = dt.sinks.memory()
     running = session.start({"q": sink}, str(tmp_path / "checkpoint"), {"availableNow": True})

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Int64Array
-from dovetail.config import Config
+from dovetail.config import INTERLEAVING, Config
 from dovetail.engine import expiry
 from dovetail.engine.adoption import Adoption, Installed, Positions
 from dovetail.engine.arena import Arena
+from dovetail.engine.drivers import DriverChoice, Ranks, interleaved, ranks_of
 from dovetail.engine.intake import Batch, arrivals
-from dovetail.engine.matches import Matches
 from dovetail.engine.probe import Bounds
 from dovetail.engine.progress import Progress
 from dovetail.engine.runs import Driver, JoinRun
@@ -48,6 +47,7 @@ class JoinGroup:
         self.arrived = 0
         """Tuples that were joined since somebody looked."""
         self._expire = expiry.Expiry(lazy=config.expiration == "lazy")
+        self._choice = DriverChoice(config.driver_policy)
         self._first_new: dict[str, int] = {}
         self._fed: dict[str, list[JoinRun]] = {}
 
@@ -79,6 +79,7 @@ class JoinGroup:
         for run in self.runs.values():
             for stream in dict.fromkeys(source.stream for source in run.step.sources):
                 self._fed[stream].append(run)
+        self._choice.install(self.runs.values())
         kept = {store.name for store in self.all_stores()}
         return [store for store in before if store.name not in kept]
 
@@ -128,63 +129,92 @@ class JoinGroup:
         return prepared
 
     def join(
-        self, incoming: Mapping[str, Arrivals], progress: Progress, *, together: bool
-    ) -> dict[str, list[pa.Table]]:
+        self, incoming: Mapping[str, Arrivals], progress: Progress, piece_rows: int | None = None
+    ) -> Iterator[dict[str, list[pa.Table]]]:
         """Insert the arrivals, find the results they complete, and gather their columns.
 
-        Streams go one after another, each seeing those before it; `together` inserts all of them first, which eager evaluation
-        and count windows need. Joins that are run together have no stored inputs.
+        Which of them come first the driver policy says; each sees those before it. Results are given once, for all arrivals, or
+        for each piece of about `piece_rows` of them.
         """
-        found = {name: run.matches for name, run in self.runs.items()}
-        for matches in found.values():
-            matches.clear(self._config.stage_rows)
-        if together:
-            self._join_together(incoming, progress, found)
-        else:
-            for stream, arrived in incoming.items():
-                self._join_stream(stream, arrived, found)
+        self._clear()
+        for piece, ranks in self._pieces(incoming, piece_rows):
+            if ranks is None:
+                for stream, arrived in piece.items():
+                    self._join_stream(stream, arrived)
+            else:
+                self._join_together(piece, progress, ranks)
+            if piece_rows is not None:
+                yield self._gathered()
+                self._clear()
         self.batches += 1
-        self.arrived += sum(map(len, incoming.values()))
+        sizes = {stream: len(arrived) for stream, arrived in incoming.items()}
+        self.arrived += sum(sizes.values())
+        self._choice.end(sizes)
+        if piece_rows is None:
+            yield self._gathered()
+
+    def _clear(self) -> None:
+        for run in self.runs.values():
+            run.matches.clear(self._config.stage_rows)
+
+    def _gathered(self) -> dict[str, list[pa.Table]]:
         return {
-            name: collector.gather(found[run.name])
+            name: collector.gather(run.matches)
             for run in self.runs.values()
-            if len(found[run.name])
+            if len(run.matches)
             for name, collector in run.collectors.items()
         }
 
-    def _join_stream(self, stream: str, arrived: Arrivals, found: Mapping[str, Matches]) -> None:
+    def _pieces(
+        self, incoming: Mapping[str, Arrivals], rows: int | None
+    ) -> Iterator[tuple[Mapping[str, Arrivals], Ranks | None]]:
+        """The arrivals in the order in which they are joined; of those that are interleaved also how many come before each."""
+        policy = self._config.driver_policy
+        if policy in INTERLEAVING:
+            yield from interleaved(incoming, ranks_of(incoming, policy), rows)
+            return
+        waiting = {stream: len(arrived) for stream, arrived in incoming.items() if len(arrived)}
+        while waiting:
+            stream = self._choice.next(waiting)
+            count = waiting.pop(stream)
+            for first in range(0, count, rows or count):
+                yield {stream: incoming[stream].part(first, min(count, first + (rows or count)))}, None
+
+    def _join_stream(self, stream: str, arrived: Arrivals) -> None:
         """Let one stream's new tuples through all joins that they reach, stored sub-joins before those who read them."""
         store, began = self.windows[stream], perf_counter()
         first = store.append(arrived)
         store.seconds += perf_counter() - began
         fresh = {stream: (first, first + len(arrived))}
         for run in self._fed[stream] if len(arrived) else ():
-            matches = found[run.name]
+            matches = run.matches
             begin = len(matches)
             for driver in run.drivers:
                 if driver.feed in fresh:
                     driver.runner.run(driver.bounds(fresh), matches)
-            if run.state is not None and len(matches) > begin:
-                assert run.step.state is not None  # noqa: S101 - it has a state
-                fresh[run.step.state] = run.store(matches, begin)
-                if not run.collectors:
-                    matches.count = begin
+            if len(matches) > begin:
+                self._choice.match(run, len(matches) - begin)
+                if run.state is not None:
+                    assert run.step.state is not None  # noqa: S101 - it has a state
+                    fresh[run.step.state] = run.store(matches, begin)
+                    if not run.collectors:
+                        matches.count = begin
+        self._choice.offer({feed: stop - begin for feed, (begin, stop) in fresh.items()})
 
-    def _join_together(
-        self, incoming: Mapping[str, Arrivals], progress: Progress, found: Mapping[str, Matches]
-    ) -> None:
-        """Insert all new tuples, then join each with those before it: in time, or streams one after another."""
+    def _join_together(self, incoming: Mapping[str, Arrivals], progress: Progress, ranks: Ranks) -> None:
+        """Insert all new tuples, then join each with those before it. Joins that are run so have no stored inputs."""
         self._first_new = {stream: self.windows[stream].append(arrived) for stream, arrived in incoming.items()}
-        eager = self._config.evaluation == "eager"
-        ranks = _interleave(incoming, list(incoming), by_time=eager)
+        hidden = self._config.expiration == "eager"
         for stream, arrived in incoming.items():
-            hidden = self._config.expiration == "eager"
             floors = expiry.floors(self.plans, self.windows, arrived.ts, progress) if hidden else {}
             for run in self._fed[stream] if len(arrived) else ():
+                begin = len(run.matches)
                 for driver in run.drivers:
                     if driver.feed == stream:
                         bounds = self._bounds(driver, len(arrived), ranks, floors)
-                        driver.runner.run(bounds, found[run.name])
+                        driver.runner.run(bounds, run.matches)
+                self._choice.match(run, len(run.matches) - begin)
+        self._choice.offer({stream: len(arrived) for stream, arrived in incoming.items()})
 
     def load(self, incoming: Mapping[str, Arrivals]) -> None:
         """Insert arrivals whose results have been found before."""
@@ -201,7 +231,7 @@ class JoinGroup:
         self,
         driver: Driver,
         count: int,
-        ranks: Mapping[tuple[str, str], Int64Array],
+        ranks: Ranks,
         floors: Mapping[str, Int64Array],
     ) -> Bounds:
         """What each driving tuple sees: those before it in the batch, and what has not expired for it."""
@@ -223,21 +253,3 @@ class JoinGroup:
         """Forget what has expired."""
         self._expire(self.plans, self.windows, progress)
         expiry.expire_matches(self.states, progress)
-
-
-def _interleave(
-    incoming: Mapping[str, Arrivals], streams: Sequence[str], *, by_time: bool
-) -> dict[tuple[str, str], Int64Array]:
-    """For each pair of streams, how many new tuples of the second come before each new tuple of the first."""
-    ranks = {}
-    for number, stream in enumerate(streams):
-        for other_number, other in enumerate(streams):
-            if stream == other:
-                continue
-            if by_time:
-                side: Literal["left", "right"] = "right" if other_number < number else "left"
-                ranks[stream, other] = np.searchsorted(incoming[other].ts, incoming[stream].ts, side=side)
-            else:
-                before = len(incoming[other]) if other_number < number else 0
-                ranks[stream, other] = np.full(len(incoming[stream]), before, np.int64)
-    return ranks

@@ -18,6 +18,7 @@ import pyarrow as pa
 from dovetail.config import Config
 from dovetail.engine.adoption import Adoption, Installed, Positions
 from dovetail.engine.arena import Arena
+from dovetail.engine.drivers import Ranks, ranks_of
 from dovetail.engine.expiry import alive
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, in_content_order
@@ -75,9 +76,19 @@ class SettledGroup(JoinGroup):
         """Let the tuples below the frontier join. They wait no longer, but are there until they expire."""
         found: dict[str, list[pa.Table]] = {}
         for ready in self._ready(LONG_AGO, progress.watermark(self.frontier)):
-            for name, tables in self.join(ready, progress, together=True).items():
-                found.setdefault(name, []).extend(tables)
+            for part in self.join(ready, progress):
+                for name, tables in part.items():
+                    found.setdefault(name, []).extend(tables)
         return found
+
+    def _pieces(
+        self,
+        incoming: Mapping[str, Arrivals],
+        rows: int | None,  # noqa: ARG002 - the other groups' pieces are smaller
+    ) -> Iterator[tuple[Mapping[str, Arrivals], Ranks | None]]:
+        """All at once: when a count window ends, the tuples after it say."""
+        chosen = {stream: incoming[stream] for stream in self._choice.order({s: len(a) for s, a in incoming.items()})}
+        yield chosen, ranks_of(chosen, self._config.driver_policy)
 
     def settle_loaded(self, progress: Progress) -> None:
         """Let tuples below the frontier in whose results have been found before."""

@@ -172,6 +172,19 @@ class ShardEngine:
         A shard is given what all shards together `observed` of each stream; alone, an engine observes its own tuples. `more` says
         that this is a part of a batch, and others follow.
         """
+        return self._completed(self.pieces(tables, now, observed), more=more)
+
+    def pieces(
+        self,
+        tables: Mapping[str, object],
+        now: int | None = None,
+        observed: Mapping[str, Observed] | None = None,
+        piece_rows: int | None = None,
+    ) -> Iterator[dict[str, list[pa.Table]]]:
+        """Join one batch; give results as they are found, each time after about `piece_rows` tuples, or all at once.
+
+        All that can fail is done before the first piece. When the last was taken, `complete` has to be called.
+        """
         unknown = [stream for stream in tables if stream not in self.streams]
         if unknown:
             raise ConfigError(
@@ -197,10 +210,10 @@ class ShardEngine:
         for stream, seen in observed.items():
             self.progress[stream].observe(seen, now)
         self.progress.lift_idle(now, self._related)
-        results = self.joined.join(prepared, self.progress, together=self.config.evaluation == "eager")
+        yield from self.joined.join(prepared, self.progress, piece_rows)
         for group in self.settled.values():
             group.wait(accepted)
-        return self._finish(results, more=more)
+        yield from self._settle()
 
     def mark(self) -> Mark:
         """Where the engine stands."""
@@ -286,19 +299,29 @@ class ShardEngine:
         self.unfinished = self.mark()
         for stream, time in times.items():
             self.progress[stream].move(time, now)
-        return self._finish({}, more=more)
+        return self._completed(self._settle(), more=more)
 
-    def _finish(self, found: dict[str, list[pa.Table]], *, more: bool) -> dict[str, pa.Table]:
-        """Settle, put the results together, and only then forget what no later batch needs."""
+    def _settle(self) -> Iterator[dict[str, list[pa.Table]]]:
         for settled in self.settled.values():
-            found.update(settled.settle(self.progress))
+            yield settled.settle(self.progress)
+
+    def _completed(self, parts: Iterable[dict[str, list[pa.Table]]], *, more: bool) -> dict[str, pa.Table]:
+        """Put results together, and only then forget what no later batch needs."""
+        found: dict[str, list[pa.Table]] = {}
+        for part in parts:
+            for name, tables in part.items():
+                found.setdefault(name, []).extend(tables)
         results = {name: _whole(collector, found.get(name, [])) for name, collector in self.collectors.items()}
+        self.complete(more=more)
+        return results
+
+    def complete(self, *, more: bool = False) -> None:
+        """End a batch whose results have been taken: look whether orders are still good, and forget what no later batch needs."""
         self.adapt()
         self.unfinished = NO_WAY_BACK
         for group in self.groups:
             group.expire(self.progress)
         self.batches += not more
-        return results
 
     @property
     def seconds(self) -> float:

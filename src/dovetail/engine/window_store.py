@@ -68,6 +68,18 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self.ts)
 
+    def part(self, first: int, stop: int) -> Arrivals:
+        """Some of them."""
+        if stop - first == len(self.ts):
+            return self
+        columns, computed = (
+            {name: values.slice(first, stop - first) for name, values in named.items()}
+            for named in (self.columns, self.computed)
+        )
+        flags = [word[first:stop] if isinstance(word, np.ndarray) else word for word in self.flags]
+        codes = {key: code[first:stop] for key, code in self.codes.items()}
+        return Arrivals(self.ts[first:stop], columns, computed, codes, flags)
+
 
 @dataclass(slots=True)
 class HashIndex:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import uuid
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from dovetail.config import Budget, Config
-from dovetail.errors import ConfigError, DovetailWarning, listed
+from dovetail.errors import ConfigError, listed, warn
 from dovetail.plan.explain import explain
 from dovetail.plan.explain_global import Explanation
 from dovetail.plan.measurements import Measurements
@@ -134,7 +133,7 @@ class Session:
         self._check_declaring(f"query {name!r}")
         plan = self._registry.bind(name, sql, probe_orders, str(self._spark.conf.get("spark.sql.session.timeZone")))
         for text in plan.query.warnings:
-            warnings.warn(text, DovetailWarning, stacklevel=2)
+            warn(text)
         self._registry.declare(plan, probe_orders)
 
     def selectivity(self, condition: str, value: float) -> None:
