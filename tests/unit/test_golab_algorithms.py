@@ -17,17 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from golab_orders import lazy_curves, search_general, search_orders
 
 import dovetail as dt
-from dovetail.optimizer.nested_loop_cost import (
-    StreamStatistics,
-    general_cost,
-    lazy_curves,
-    multi_way_cost,
-    naive_cost,
-    search_general,
-    search_orders,
-)
+from dovetail.optimizer.nested_loop_cost import StreamStatistics, general_cost, multi_way_cost, naive_cost
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.testing import assert_same_rows, expected

@@ -1,9 +1,9 @@
 """Cost of a sliding-window nested-loop join, in attribute comparisons per unit time.
 
 These are the equations of Golab and Özsu, "Processing Sliding Window Multi-Joins in Continuous Queries over Data Streams"
-(CS-2003-01): sections 3.1-3.3 (where new tuples stand), 4.2 (figures 2 and 3), 5.1-5.3 (search over orders, hash buckets) and
-appendices A and B. All streams are joined by equality on one common attribute, values are uniform, and a stream with fewer
-distinct values draws them from those of a stream with more ("containment of value sets").
+(CS-2003-01): sections 3.1-3.3 (where new tuples stand), 5.3 (hash buckets) and appendices A and B. All streams
+are joined by equality on one common attribute, values are uniform, and a stream with fewer distinct values draws them from those
+of a stream with more ("containment of value sets").
 
 One equation holds all of theirs. Let an order name every stream, outermost loop first, and let the new tuples stand at any
 position of it. One execution makes
@@ -36,21 +36,14 @@ Where the paper is loose:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from math import inf, isfinite
-from operator import methodcaller
 from typing import TypeAlias
 
 from dovetail.errors import ConfigError, PlanError, listed
 
-Order: TypeAlias = tuple[str, ...]
-"""Stream names, outermost loop first."""
 Streams: TypeAlias = "Mapping[str, StreamStatistics]"
-CostFunction: TypeAlias = "Callable[[Streams, Sequence[str], float | None], dict[str, float]]"
-
-_TIE = 1e-12  # Relative: orders whose costs differ by less are equal, and the first one wins.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,50 +78,6 @@ class StreamStatistics:
         return float(self.rate * (self.window + tau))
 
 
-@dataclass(frozen=True, slots=True)
-class OrderSearch:
-    """What the n! global orders of one algorithm cost."""
-
-    best: float
-    best_order: Order
-    worst: float
-    worst_order: Order
-    average: float
-
-
-@dataclass(frozen=True, slots=True)
-class GeneralSearch:
-    """The cheapest order for each origin, out of n * n!."""
-
-    best: float
-    orders: dict[str, Order]
-    costs: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """Costs of the algorithms that a figure compares, one entry per place on its horizontal axis."""
-
-    axis: tuple[float, ...]
-    costs: dict[str, tuple[float, ...]]
-
-
-def intermediate_size(streams: Iterable[StreamStatistics], tau: float = 0.0) -> float:
-    """Give the expected size of the join of whole windows: φ, or with `tau` the lazy φ-hat (appendix A).
-
-    It does not depend on the order: each join divides by max(min of the distinct counts so far, the next one), and the product of
-    these is the product of all distinct counts but the smallest.
-
-    >>> first, second = StreamStatistics(10, 100, 500), StreamStatistics(1, 100, 50)
-    >>> intermediate_size([first, second])
-    200.0
-    """
-    size, distinct = 1.0, inf
-    for stream in streams:
-        size, distinct = _joined(size, distinct, stream, stream.tuples(tau))
-    return size
-
-
 def origin_cost(streams: Streams, origin: str, order: Sequence[str], tau: float | None = None) -> float:
     """Give the cost of joining the new tuples of `origin` in loops nested as `order` says.
 
@@ -154,7 +103,15 @@ def origin_cost(streams: Streams, origin: str, order: Sequence[str], tau: float 
         raise PlanError(f"origin {origin!r} is not one of the streams: {listed(streams)}")
     if tau is not None and not (isfinite(tau) and tau > 0):
         raise ConfigError(f"tau is {tau!r}; it must be finite and above 0, or None for eager evaluation")
-    return _origin_cost(streams, origin, order, tau)
+    new, executions = (1.0, streams[origin].rate) if tau is None else (streams[origin].rate * tau, 1 / tau)
+    comparisons, size, distinct = 0.0, 1.0, inf
+    for loop, name in enumerate(order):
+        stream = streams[name]
+        entering = new if name == origin else stream.tuples(tau or 0.0)
+        if loop > 0:
+            comparisons += size * entering / stream.buckets * stream.expense
+        size, distinct = joined(size, distinct, stream, entering)
+    return comparisons * executions
 
 
 def multi_way_cost(streams: Streams, order: Sequence[str], tau: float | None = None) -> dict[str, float]:
@@ -164,7 +121,8 @@ def multi_way_cost(streams: Streams, order: Sequence[str], tau: float | None = N
     >>> multi_way_cost(streams, ("a", "b"))
     {'a': 1000.0, 'b': 1000.0}
     """
-    return general_cost(streams, {origin: _origin_first(origin, order) for origin in order}, tau)
+    first = {origin: (origin, *(name for name in order if name != origin)) for origin in order}
+    return general_cost(streams, first, tau)
 
 
 def naive_cost(streams: Streams, order: Sequence[str], tau: float | None = None) -> dict[str, float]:
@@ -188,98 +146,13 @@ def general_cost(streams: Streams, orders: Mapping[str, Sequence[str]], tau: flo
     return {origin: origin_cost(streams, origin, order, tau) for origin, order in orders.items()}
 
 
-def search_orders(streams: Streams, cost: CostFunction = multi_way_cost, tau: float | None = None) -> OrderSearch:
-    """Try all n! global orders of `multi_way_cost` or `naive_cost`; of equal ones the first by the order of `streams` wins.
+def joined(size: float, distinct: float, stream: StreamStatistics, entering: float) -> tuple[float, float]:
+    """Give the size and the distinct count of a join with `entering` tuples of one more `stream` (appendix A).
 
-    >>> streams = {"a": StreamStatistics(10, 100, 500), "b": StreamStatistics(1, 100, 50), "c": StreamStatistics(1, 200, 40)}
-    >>> found = search_orders(streams)
-    >>> found.best, found.best_order
-    (4000.0, ('a', 'b', 'c'))
+    An infinite distinct count marks the empty join: the first stream is taken whole.
     """
-    totals = {order: sum(cost(streams, order, tau).values()) for order in permutations(streams)}
-    best, worst = min(totals.values()), max(totals.values())
-    return OrderSearch(
-        best=best,
-        best_order=next(order for order, total in totals.items() if total <= best * (1 + _TIE)),
-        worst=worst,
-        worst_order=next(order for order, total in totals.items() if total >= worst * (1 - _TIE)),
-        average=sum(totals.values()) / len(totals),
-    )
-
-
-def search_general(streams: Streams, tau: float | None = None) -> GeneralSearch:
-    """Find the cheapest order of each origin by itself; of equal ones the first that stands the new tuples outermost wins.
-
-    >>> streams = {"a": StreamStatistics(1, 100, 50), "b": StreamStatistics(1, 100, 50), "c": StreamStatistics(1, 100, 50)}
-    >>> search_general(streams, tau=10).orders["c"]
-    ('c', 'a', 'b')
-    """
-    orders, costs = {}, {}
-    for origin in streams:
-        position = methodcaller("index", origin)
-        totals = {
-            order: origin_cost(streams, origin, order, tau) for order in sorted(permutations(streams), key=position)
-        }
-        costs[origin] = min(totals.values())
-        orders[origin] = next(order for order, total in totals.items() if total <= costs[origin] * (1 + _TIE))
-    return GeneralSearch(best=sum(costs.values()), orders=orders, costs=costs)
-
-
-def scaling_curves(stream: StreamStatistics, counts: Iterable[int]) -> Curves:
-    """Compare eager multi-way and naive joins of more and more equal streams (figure 2).
-
-    >>> curves = scaling_curves(StreamStatistics(rate=1, window=100, distinct=50), counts=(2, 3))
-    >>> curves.costs["multi-way"], curves.costs["naive"]
-    ((200.0, 900.0), (200.0, 10800.0))
-    """
-    axis = tuple(counts)
-    costs: dict[str, list[float]] = {"multi-way": [], "naive": []}
-    for count in axis:
-        streams = {str(number): stream for number in range(1, count + 1)}
-        costs["multi-way"].append(sum(multi_way_cost(streams, tuple(streams)).values()))
-        costs["naive"].append(sum(naive_cost(streams, tuple(streams)).values()))
-    return Curves(axis, {name: tuple(values) for name, values in costs.items()})
-
-
-def lazy_curves(streams: Streams, taus: Iterable[float]) -> Curves:
-    """Compare the best order of each lazy algorithm as `tau` grows (figure 3).
-
-    >>> streams = {name: StreamStatistics(1, 100, 50) for name in "abc"}
-    >>> curves = lazy_curves(streams, taus=(10, 50))
-    >>> curves.costs["multi-way"] == curves.costs["general"]
-    True
-    """
-    axis = tuple(taus)
-    return Curves(
-        axis,
-        {
-            "naive": tuple(search_orders(streams, naive_cost, tau).best for tau in axis),
-            "multi-way": tuple(search_orders(streams, multi_way_cost, tau).best for tau in axis),
-            "general": tuple(search_general(streams, tau).best for tau in axis),
-        },
-    )
-
-
-def _origin_cost(streams: Streams, origin: str, order: Sequence[str], tau: float | None) -> float:
-    new, executions = (1.0, streams[origin].rate) if tau is None else (streams[origin].rate * tau, 1 / tau)
-    comparisons, size, distinct = 0.0, 1.0, inf
-    for loop, name in enumerate(order):
-        stream = streams[name]
-        entering = new if name == origin else stream.tuples(tau or 0.0)
-        if loop > 0:
-            comparisons += size * entering / stream.buckets * stream.expense
-        size, distinct = _joined(size, distinct, stream, entering)
-    return comparisons * executions
-
-
-def _joined(size: float, distinct: float, stream: StreamStatistics, entering: float) -> tuple[float, float]:
-    # An infinite distinct count marks the empty join: the first stream is taken whole.
     matched = size * entering / (1 if distinct == inf else max(distinct, stream.distinct))
     return matched, min(distinct, stream.distinct)
-
-
-def _origin_first(origin: str, order: Sequence[str]) -> Order:
-    return (origin, *(name for name in order if name != origin))
 
 
 def _check_order(streams: Streams, order: Sequence[str]) -> None:
