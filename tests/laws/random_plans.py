@@ -12,7 +12,7 @@ from dovetail.optimizer.multiquery.model.costs import CostModel
 from dovetail.optimizer.multiquery.model.draft import Draft, Subplan, coalesced, mjoin, tidied
 from dovetail.optimizer.multiquery.model.translate import named_query
 from dovetail.optimizer.multiquery.model.workload import workload_of
-from dovetail.optimizer.query_graph import join_graph
+from dovetail.optimizer.query_graph import declared_rates, join_graph
 from dovetail.plan.global_plan import NO_LIMITS, GlobalPlan
 from dovetail.query.expressions import columns
 from dovetail.query.model import JoinQuery, TimeWindow, equality_classes
@@ -66,7 +66,7 @@ def random_plan(
     rng: random.Random, queries: Mapping[str, JoinQuery], streams: Mapping[str, StreamSchema]
 ) -> GlobalPlan:
     """A random tree of joins for each query; sub-joins that several of them have may be shared."""
-    graphs = {name: named_query(query, join_graph(query, streams, {})) for name, query in queries.items()}
+    graphs = {name: named_query(query, join_graph(query, declared_rates(query, streams), {})) for name, query in queries.items()}
     model = CostModel(workload_of(graphs), UnitCosts())
     order = list(range(len(queries)))
     rng.shuffle(order)

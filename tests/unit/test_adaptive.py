@@ -21,11 +21,14 @@ from dovetail.engine.snapshot import attach, left_in_arena
 from dovetail.engine.watch import MOST_CREDIT, SHARE, Watch, consider_cost, look_cost
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.query_graph import declared_rates
 from dovetail.optimizer.replan import Replanner, measured_graph
+from dovetail.optimizer.shares import Shape, Shares
 from dovetail.plan.codec import from_json, to_json
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.statistics import Change, Cost, Found, Measured
+from dovetail.plan.statistics import Change, Cost, Found, Measured, Step
+from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.testing import Oracle, assert_same_rows, random_scenario
@@ -289,12 +292,17 @@ def found(selectivity: float, probes: float = 1000.0) -> Found:
     return Found(probes, probes * 100, probes * 100 * selectivity)
 
 
+def fitted(query: JoinQuery, steps: dict[Step, Found]) -> dt.JoinGraph:
+    rates, shares = declared_rates(query, STREAMS), Shares(Shape.of(query), {})
+    return measured_graph(query, rates, shares, Measured({}, dict.fromkeys(query.aliases, 100.0), steps))
+
+
 def test_single_edges_are_what_was_measured() -> None:
     query = parse_query(
         "q", "SELECT a.ts FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s] WHERE a.x = b.x AND b.y = c.y", STREAMS
     )
     steps = {(frozenset("a"), "b"): found(0.2), (frozenset("ab"), "c"): found(0.005)}
-    graph = measured_graph(query, STREAMS, {}, Measured({}, dict.fromkeys("abc", 100.0), steps))
+    graph = fitted(query, steps)
     assert graph.selectivity("a", "b") == pytest.approx(0.2)
     assert graph.selectivity("b", "c") == pytest.approx(0.005)
 
@@ -303,7 +311,7 @@ def test_several_edges_have_the_measured_product() -> None:
     sql = "SELECT a.ts FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s] WHERE a.x = b.x AND b.y = c.y AND a.y + 1 = c.x"
     query = parse_query("q", sql, STREAMS)
     steps = {(frozenset("a"), "b"): found(0.2), (frozenset("ab"), "c"): found(0.0001)}
-    graph = measured_graph(query, STREAMS, {}, Measured({}, dict.fromkeys("abc", 100.0), steps))
+    graph = fitted(query, steps)
     assert graph.extension("ab", "c") / 100 == pytest.approx(0.0001)
 
 
@@ -315,7 +323,7 @@ def test_a_common_key_has_the_measured_values() -> None:
         (frozenset("ab"), "c"): found(0.002),
         (frozenset("c"), "b"): found(0.002),
     }
-    graph = measured_graph(query, STREAMS, {}, Measured({}, dict.fromkeys("abc", 100.0), steps))
+    graph = fitted(query, steps)
     assert graph.selectivity("a", "b") == pytest.approx(0.01)
     assert graph.selectivity("c", "b") == pytest.approx(0.002)
     assert graph.extension("ab", "c") / 100 == pytest.approx(0.002)
@@ -324,7 +332,7 @@ def test_a_common_key_has_the_measured_values() -> None:
 def test_few_probes_are_not_trusted() -> None:
     query = parse_query("q", "SELECT a.ts FROM a [RANGE 1 s], b [RANGE 1 s] WHERE a.x = b.x", STREAMS)
     steps = {(frozenset("a"), "b"): found(0.5, probes=10)}
-    graph = measured_graph(query, STREAMS, {}, Measured({}, dict.fromkeys("ab", 100.0), steps))
+    graph = fitted(query, steps)
     assert graph.selectivity("a", "b") == 0.01
 
 

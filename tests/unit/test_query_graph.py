@@ -8,7 +8,7 @@ import pytest
 import dovetail as dt
 from dovetail.optimizer.hints import parse_hint
 from dovetail.optimizer.planner import PlanChoices, plan_query
-from dovetail.optimizer.query_graph import join_graph
+from dovetail.optimizer.query_graph import declared_rates, join_graph
 from dovetail.optimizer.shares import DEFAULT_CONDITION
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
@@ -23,7 +23,7 @@ def graph_of(
     tables = ", ".join(f"s {alias} [{window}]" for alias in aliases)
     query = parse_query("q", f"SELECT a.x AS x FROM {tables} WHERE {where}", STREAMS)
     pairs = {frozenset(pair): value for pair, value in (hints or {}).items()}
-    return join_graph(query, STREAMS, pairs)
+    return join_graph(query, declared_rates(query, STREAMS), pairs)
 
 
 def test_a_common_key_is_a_class() -> None:

@@ -9,7 +9,7 @@ import dovetail as dt
 from dovetail.optimizer.multiquery.model.named import NamedGraph, named
 from dovetail.optimizer.multiquery.model.translate import named_query
 from dovetail.optimizer.multiquery.model.workload import workload_of
-from dovetail.optimizer.query_graph import join_graph
+from dovetail.optimizer.query_graph import declared_rates, join_graph
 from dovetail.plan.global_plan import GlobalPlan, Source
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
@@ -33,7 +33,7 @@ def asked(sql: str, window: str = "RANGE 10 SECONDS") -> NamedGraph:
     entries = [entry if "[" in entry else f"{entry} [{window}]" for entry in tables.split(", ")]
     first = entries[0].split()[1]
     query = parse_query("q", f"SELECT {first}.x AS x FROM {', '.join(entries)} WHERE {where}", STREAMS)
-    return named_query(query, join_graph(query, STREAMS, {}))
+    return named_query(query, join_graph(query, declared_rates(query, STREAMS), {}))
 
 
 def planned(*queries: str) -> GlobalPlan:

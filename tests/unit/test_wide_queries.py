@@ -15,7 +15,7 @@ import dovetail as dt
 from dovetail.optimizer.multiquery import plan_queries
 from dovetail.optimizer.multiquery.model.translate import named_query
 from dovetail.optimizer.ordering import METHODS
-from dovetail.optimizer.query_graph import join_graph
+from dovetail.optimizer.query_graph import declared_rates, join_graph
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.testing import Oracle, assert_same_rows
@@ -166,6 +166,6 @@ def test_the_name_of_a_source_is_written_in_one_pass() -> None:
     query = parse_query("q", sql, streams)
     profile = cProfile.Profile()
     profile.enable()
-    named_query(query, join_graph(query, streams, {}))
+    named_query(query, join_graph(query, declared_rates(query, streams), {}))
     profile.disable()
     assert sum(each.callcount for each in profile.getstats()) < 100_000

@@ -11,8 +11,7 @@ from dovetail.errors import BudgetError
 from dovetail.optimizer.multiquery import plan_queries
 from dovetail.optimizer.multiquery.model.translate import named_query
 from dovetail.optimizer.planner import objective
-from dovetail.optimizer.query_graph import graph_of
-from dovetail.optimizer.shares import Shape, Shares
+from dovetail.optimizer.query_graph import join_graph
 from dovetail.optimizer.units import UnitCosts
 from dovetail.plan.global_plan import GlobalPlan
 from dovetail.plan.nodes import QueryPlan
@@ -50,9 +49,8 @@ class JointPlanning:
     def _plan(self, strategy: str) -> GlobalPlan:
         graphs = {}
         for name, plan in self.plans.items():
-            known = plan.known
-            graph = graph_of(plan.query, known.rates, Shares(Shape.of(plan.query), known.hints))
-            whole = named_query(plan.query, graph, self.scopes.get(name, ""), storable=not known.forced)
+            graph = join_graph(plan.query, plan.known.rates, plan.known.hints)
+            whole = named_query(plan.query, graph, self.scopes.get(name, ""), storable=not plan.known.forced)
             orders = {path.driver: [alias for alias in path.order if alias != path.driver] for path in plan.paths}
             graphs[name] = replace(whole, orders=orders)
         config = self.config

@@ -17,8 +17,7 @@ from dovetail.config import Config
 from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph, Pair
 from dovetail.optimizer.planner import access_rule, complete_orders, objective
-from dovetail.optimizer.query_graph import DEFAULT_RATE, MICROS_PER_SECOND, graph_of
-from dovetail.optimizer.shares import Shape, Shares
+from dovetail.optimizer.query_graph import DEFAULT_RATE, MICROS_PER_SECOND, join_graph
 from dovetail.plan.global_plan import GlobalPlan, JoinInput, JoinNode
 from dovetail.plan.nodes import Known, QueryPlan
 from dovetail.plan.paths import PathMaker
@@ -128,7 +127,7 @@ class _Maker:
         names = [self._name(each) for each in join.inputs]
         rates = {ref.alias: self.stored.get(ref.stream) or self._rate(ref.stream) for ref in query.refs}
         hints = self._between(join) if set(names) & self.stored.keys() else self._over_sources(join)
-        graph = graph_of(query, rates, Shares(Shape.of(query), hints))
+        graph = join_graph(query, rates, hints)
         others = {names[place]: [names[each] for each in order] for place, order in enumerate(join.orders)}
         orders = complete_orders(graph, config, others)
         access, maker = access_rule(query, graph, config), PathMaker(query)
@@ -171,7 +170,7 @@ class _Maker:
     def _between(self, join: JoinNode) -> dict[Pair, float]:
         """For each two inputs that have to do with each other, the share of their pairs that match."""
         first = self.plans[join.queries[0]]
-        graph = graph_of(first.query, first.known.rates, Shares(Shape.of(first.query), first.known.hints))
+        graph = join_graph(first.query, first.known.rates, first.known.hints)
         aliases = self.plan.answer(first.query.name).aliases
         inputs = [(self._name(each), [aliases[source] for source in each.sources]) for each in join.inputs]
         related = graph.edges | set(graph.factors)

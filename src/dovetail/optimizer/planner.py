@@ -12,8 +12,7 @@ from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.hints import Selectivity
 from dovetail.optimizer.ordering import order_probes
-from dovetail.optimizer.query_graph import declared_rates, graph_of
-from dovetail.optimizer.shares import Shape, Shares
+from dovetail.optimizer.query_graph import declared_rates, join_graph
 from dovetail.plan.nodes import Access, Known, QueryPlan
 from dovetail.plan.paths import AccessRule, PathMaker
 from dovetail.plan.statistics import Objective
@@ -41,7 +40,7 @@ def plan_query(
     """Choose an order and an access path for every input."""
     choices = choices or PlanChoices()
     rates = declared_rates(query, streams)
-    graph = graph_of(query, rates, Shares(Shape.of(query), choices.hints))
+    graph = join_graph(query, rates, choices.hints)
     access = access_rule(query, graph, config)
     forced = choices.orders or {}
     if not isinstance(forced, Mapping):

@@ -28,11 +28,9 @@ DEFAULT_RATE = 1.0
 MICROS_PER_SECOND = 1_000_000
 
 
-def join_graph(
-    query: JoinQuery, streams: Mapping[str, StreamSchema], hints: Mapping[frozenset[str], float]
-) -> JoinGraph:
-    """The graph of a query, from declared rates and the user's selectivity hints (by pair of aliases)."""
-    return graph_of(query, declared_rates(query, streams), Shares(Shape.of(query), hints))
+def join_graph(query: JoinQuery, rates: Mapping[str, float], hints: Mapping[frozenset[str], float]) -> JoinGraph:
+    """The graph of a query, from the rates of its aliases and the user's selectivity hints (by pair of aliases)."""
+    return graph_of(query, rates, Shares(Shape.of(query), hints))
 
 
 def declared_rates(query: JoinQuery, streams: Mapping[str, StreamSchema]) -> dict[str, float]:

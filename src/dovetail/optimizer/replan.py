@@ -21,13 +21,12 @@ from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.planner import access_rule, objective
-from dovetail.optimizer.query_graph import declared_rates, graph_of
+from dovetail.optimizer.query_graph import graph_of
 from dovetail.optimizer.shares import Shape, Shares
 from dovetail.plan.nodes import Access, QueryPlan
 from dovetail.plan.paths import AccessRule, PathMaker
 from dovetail.plan.statistics import Change, Measured
 from dovetail.query.model import JoinQuery
-from dovetail.schema import StreamSchema
 
 GAIN = 1.2
 """How many times cheaper a new order must be."""
@@ -53,7 +52,7 @@ class Replanner:
         known = plan.known
         if self.config.nested_loop != "multi-way" or measured.sizes.keys() < set(plan.query.aliases):
             return None
-        graph = _fitted(plan.query, known.rates, Shares(self._shape(plan.query), known.hints), measured)
+        graph = measured_graph(plan.query, known.rates, Shares(self._shape(plan.query), known.hints), measured)
         aim = objective(self.config)
         current = {path.driver: path.order[1:] for path in plan.paths}
         wanted = order_probes(
@@ -103,14 +102,8 @@ class Replanner:
         return replace(plan, paths=paths, estimate=estimate(graph, orders, objective(self.config)))
 
 
-def measured_graph(
-    query: JoinQuery, streams: Mapping[str, StreamSchema], hints: Mapping[frozenset[str], float], measured: Measured
-) -> JoinGraph:
+def measured_graph(query: JoinQuery, rates: Mapping[str, float], shares: Shares, measured: Measured) -> JoinGraph:
     """The query's graph with rates, window sizes and selectivities as measured, where enough was."""
-    return _fitted(query, declared_rates(query, streams), Shares(Shape.of(query), hints), measured)
-
-
-def _fitted(query: JoinQuery, rates: Mapping[str, float], shares: Shares, measured: Measured) -> JoinGraph:
     trusted = [
         (found.age == 0, len(joined), sorted(joined), alias, found.selectivity)
         for (joined, alias), found in measured.found.items()
