@@ -66,7 +66,10 @@ def random_plan(
     rng: random.Random, queries: Mapping[str, JoinQuery], streams: Mapping[str, StreamSchema]
 ) -> GlobalPlan:
     """A random tree of joins for each query; sub-joins that several of them have may be shared."""
-    graphs = {name: named_query(query, join_graph(query, declared_rates(query, streams), {})) for name, query in queries.items()}
+    graphs = {
+        name: named_query(query, join_graph(query, declared_rates(query, streams), {}))
+        for name, query in queries.items()
+    }
     model = CostModel(workload_of(graphs), UnitCosts())
     order = list(range(len(queries)))
     rng.shuffle(order)

@@ -14,7 +14,7 @@ from dovetail.optimizer.multiquery.model.workload import Workload, pace, workloa
 from dovetail.optimizer.multiquery.thesis.jtrees import bjtree, frequencies, state_removal, state_selection
 from dovetail.optimizer.multiquery.thesis.next_query import NextQuery, allocated, shares
 from dovetail.optimizer.multiquery.thesis.query_order import ordered, predicate_weights, query_weights
-from dovetail.optimizer.multiquery.thesis.sharing import EffectiveCost, sharing_degree
+from dovetail.optimizer.multiquery.thesis.sharing import improves, sharing_degree
 from dovetail.plan.global_plan import NO_LIMITS, Load
 
 RATES = {"A": 10.0, "B": 12.0, "C": 10.0, "D": 30.0}
@@ -164,7 +164,7 @@ def test_sharing_degree_counts_queries_by_their_windows() -> None:
 )
 def test_table_3_1_mended(new: Load, old: Load, better: bool) -> None:  # noqa: FBT001
     limits = Load(10, 10)
-    assert EffectiveCost(new, limits).better_than(EffectiveCost(old, limits)) is better
+    assert improves(new, old, limits) is better
 
 
 def test_a_resource_without_limit_is_not_scarce() -> None:
@@ -174,7 +174,7 @@ def test_a_resource_without_limit_is_not_scarce() -> None:
         (Load(10, math.inf), True),
         (NO_LIMITS, True),
     ):
-        assert EffectiveCost(less_cpu, limits).better_than(EffectiveCost(less_memory, limits)) is better
+        assert improves(less_cpu, less_memory, limits) is better
 
 
 # -- section 3.5: algorithms 5 to 7 ----------------------------------------------------------------------------------------------

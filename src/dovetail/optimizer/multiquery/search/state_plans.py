@@ -86,12 +86,7 @@ class StatePlans:
 
     def kept(self, states: States) -> Load:
         """Give what it takes to keep all windows and `states`."""
-        cpu, memory = self.windows
-        for number in members(states):
-            load = self.model.state(self.targets[number])
-            cpu += load.cpu
-            memory += load.memory
-        return Load(cpu, memory)
+        return Load.total((self.windows, *(self.model.state(self.targets[number]) for number in members(states))))
 
     def operators(self, states: States) -> States:
         """Say what has to be produced: `states`, and each query's answer unless something else is that, too."""

@@ -22,7 +22,7 @@ from dovetail.optimizer.multiquery.model.draft import Draft, Subplan, coalesced
 from dovetail.optimizer.multiquery.model.infeasible import UNITS, amount, hint
 from dovetail.optimizer.multiquery.model.workload import Target, Workload, pace
 from dovetail.optimizer.multiquery.thesis.query_order import gauged_weight
-from dovetail.optimizer.multiquery.thesis.sharing import EffectiveCost, effective_load
+from dovetail.optimizer.multiquery.thesis.sharing import effective_load
 from dovetail.plan.global_plan import Load
 
 
@@ -82,10 +82,9 @@ class NextQuery:
         after = self.draft.joined(self.number, subplan).load(self.model)
         return Load(after.cpu - self._drafted.cpu, after.memory - self._drafted.memory)
 
-    def effective(self, subplan: Subplan) -> EffectiveCost:
-        """Give 3-10 for `subplan`."""
-        load = effective_load(self.model, subplan, self.draft, self.left)
-        return EffectiveCost(load.plus(self.used), self.limits)
+    def effective(self, subplan: Subplan) -> Load:
+        """Give 3-10 for `subplan`: its effective cost with what the draft uses."""
+        return effective_load(self.model, subplan, self.draft, self.left).plus(self.used)
 
     def nothing_fits(self, resource: str, need: float) -> BudgetError:
         """Say that no plan for the query fits what the queries before it have left: `need` of `resource` is the least."""

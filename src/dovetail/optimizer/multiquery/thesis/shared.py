@@ -18,6 +18,7 @@ from dovetail.optimizer.multiquery.model.costs import CostModel
 from dovetail.optimizer.multiquery.model.draft import Draft, Subplan, mjoin, tidied
 from dovetail.optimizer.multiquery.thesis.jtrees import bjtree, state_removal, state_selection
 from dovetail.optimizer.multiquery.thesis.next_query import NextQuery
+from dovetail.optimizer.multiquery.thesis.sharing import improves
 from dovetail.plan.global_plan import Load
 
 
@@ -69,6 +70,6 @@ def best(query: NextQuery, subplans: Iterable[Subplan]) -> Subplan:
     first, *others = subplans
     chosen, cost = first, query.effective(first)
     for each in others:
-        if (other := query.effective(each)).better_than(cost):
+        if improves(other := query.effective(each), cost, query.limits):
             chosen, cost = each, other
     return chosen

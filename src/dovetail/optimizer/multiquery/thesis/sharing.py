@@ -9,7 +9,6 @@ limit is never the scarce one; if neither has a limit, CPU is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isinf
 
 from dovetail.optimizer.multiquery.model.costs import CostModel
@@ -38,26 +37,13 @@ def effective_load(model: CostModel, subplan: Subplan, draft: Draft, left: Seque
     return Load.total(loads)
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveCost:
-    """Give 3-10: effective cost with what the draft uses, beside the limits."""
-
-    load: Load
-    limits: Load
-
-    @property
-    def fractions(self) -> tuple[float, float]:
-        """Of CPU and memory; without a limit nothing is scarce."""
-        return self.load.cpu / self.limits.cpu, self.load.memory / self.limits.memory
-
-    def better_than(self, other: EffectiveCost) -> bool:
-        """Say whether this is better than `other`: table 3-1, mended."""
-        (cpu, memory), (cpu_before, memory_before) = self.load, other.load
-        if cpu <= cpu_before and memory <= memory_before:
-            return cpu < cpu_before or memory < memory_before
-        if cpu >= cpu_before and memory >= memory_before:
-            return False
-        cpu_used, memory_used = self.fractions
-        cpu_is_scarce = memory_used < cpu_used or (isinf(self.limits.cpu) and isinf(self.limits.memory))
-        memory_is_scarce = cpu_used < memory_used
-        return cpu_is_scarce if cpu < cpu_before else memory_is_scarce
+def improves(load: Load, before: Load, limits: Load) -> bool:
+    """Say whether an effective cost, with what the draft uses (3-10), is better than another: table 3-1, mended."""
+    if load.cpu <= before.cpu and load.memory <= before.memory:
+        return load != before
+    if load.cpu >= before.cpu and load.memory >= before.memory:
+        return False
+    cpu_used, memory_used = load.cpu / limits.cpu, load.memory / limits.memory  # without a limit nothing is scarce
+    if load.cpu < before.cpu:
+        return memory_used < cpu_used or (isinf(limits.cpu) and isinf(limits.memory))
+    return cpu_used < memory_used
