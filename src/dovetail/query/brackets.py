@@ -17,6 +17,7 @@ from sqlglot import Token, TokenType
 from dovetail.errors import ConfigError, QueryError
 from dovetail.query.durations import measure
 from dovetail.query.model import CountWindow, TimeWindow, Window
+from dovetail.query.sql_text import refusal_at
 
 _EXAMPLES = "write [RANGE 10 MINUTES], [ROWS 100] or [PARTITION BY column ROWS 100]"
 _LARGEST_COUNT = 2**60
@@ -79,15 +80,15 @@ def take_brackets(sql: str, tokens: Sequence[Token]) -> tuple[list[Token], tuple
             closing = _closing(sql, tokens, position)
             if in_from and depth > 0:
                 hint = "write the joins one after another"
-                raise _at(sql, tokens[position], "a window cannot stand in parentheses", hint)
+                raise refusal_at(sql, tokens[position], "a window cannot stand in parentheses", hint)
             where = items if in_from else []
             _attach(sql, tokens[position : closing + 1], where, expecting_stream=expecting_stream)
             position = closing + 1
             continue
         if token.token_type == TokenType.R_BRACKET:
-            raise _at(sql, token, "this ']' closes nothing", _EXAMPLES)
+            raise refusal_at(sql, token, "this ']' closes nothing", _EXAMPLES)
         if depth == 0 and expecting_stream and token.token_type in _AFTER_STREAM:
-            raise _at(
+            raise refusal_at(
                 sql, token, "the name of a stream is missing here", "write FROM a [RANGE 1 HOUR], b [RANGE 1 HOUR]"
             )
         if depth == 0 and _opens_item(token, kept, in_list=bool(items)):
@@ -127,7 +128,7 @@ def _closing(sql: str, tokens: Sequence[Token], opening: int) -> int:
             return position
         if tokens[position].token_type == TokenType.L_BRACKET:
             break
-    raise _at(sql, tokens[opening], "this '[' is not closed", _EXAMPLES)
+    raise refusal_at(sql, tokens[opening], "this '[' is not closed", _EXAMPLES)
 
 
 def _attach(sql: str, bracket: Sequence[Token], items: list[FromItem], *, expecting_stream: bool) -> None:
@@ -240,10 +241,6 @@ def _partitioned(sql: str, words: list[Word], start: int, end: int) -> WindowBra
     column = words[1]
     name = column.text[1:-1].replace("``", "`") if column.text.startswith("`") else column.text
     return WindowBracket(CountWindow(_count(sql, words[2:]), name), start, end, (column.start, column.end))
-
-
-def _at(sql: str, token: Token, message: str, hint: str) -> QueryError:
-    return QueryError(message, hint, sql=sql, start=token.start, end=token.end + 1)
 
 
 def _text(sql: str, words: list[Word]) -> str:

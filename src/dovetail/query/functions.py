@@ -54,13 +54,6 @@ DEEP_HINT = "compute a part of it in a column before the stream enters the join"
 _BOOLEAN = pa.bool_()
 _STRING = pa.string()
 _DAY = 86_400_000_000
-_VERBS = {
-    "add": "add",
-    "subtract": "subtract",
-    "multiply": "multiply",
-    "divide": "divide",
-    "modulo": "take the modulo of",
-}
 
 
 def refuse_deep(expression: Expression) -> Expression:
@@ -246,7 +239,7 @@ def negation(expression: Expression) -> Call:
 
 def arithmetic(operation: str, left: Expression, right: Expression) -> Expression:
     types = (left.type, right.type)
-    if any(map(_is_temporal, types)):
+    if any(map(pa.types.is_temporal, types)):
         return _time_arithmetic(operation, left, right)
     if not all(is_numeric(dtype) or pa.types.is_null(dtype) for dtype in types):
         raise _not_arithmetic(operation, left, right)
@@ -282,10 +275,6 @@ def _in_decimal(side: Expression, other: Expression) -> Expression:
     if isinstance(side, Literal) and isinstance(side.value, int):
         return decimal_literal(Decimal(side.value))
     return coerce(side, as_decimal(other.type if pa.types.is_null(side.type) else side.type))
-
-
-def _is_temporal(dtype: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(dtype))
 
 
 def _is_moment(expression: Expression) -> bool:
@@ -333,11 +322,12 @@ def _refuse_calendar_days(moment: Expression, interval: Expression) -> None:
 def _not_arithmetic(operation: str, left: Expression, right: Expression) -> QueryError:
     types = (left.type, right.type)
     hint = "arithmetic needs numbers"
-    if any(map(_is_temporal, types)):
+    if any(map(pa.types.is_temporal, types)):
         hint = "times take intervals: ts + INTERVAL 5 MINUTES, ts1 - ts2"
     elif operation == "add" and _STRING in types:
         hint = "join texts with ||"
-    return QueryError(f"cannot {_VERBS[operation]} {type_name(types[0])} and {type_name(types[1])}", hint)
+    verb = "take the modulo of" if operation == "modulo" else operation
+    return QueryError(f"cannot {verb} {type_name(types[0])} and {type_name(types[1])}", hint)
 
 
 def signed(operation: str, argument: Expression) -> Expression:

@@ -7,11 +7,11 @@ functions would otherwise be syntax errors somewhere behind the point.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 
 from sqlglot import Token, TokenType
 
 from dovetail.errors import QueryError
+from dovetail.query.sql_text import refusal_at
 
 _OPENERS = {TokenType.L_PAREN: ")", TokenType.L_BRACE: "}", TokenType.LT: ">"}
 _LENGTHS = {TokenType.NUMBER, TokenType.INTERVAL, TokenType.STRING}
@@ -42,7 +42,7 @@ def refuse_near_misses(sql: str, tokens: Sequence[Token]) -> None:
         if word in _TABLE_FUNCTIONS and following == TokenType.L_PAREN:
             hint = "name the stream; its window slides with every tuple: stream alias [RANGE 1 HOUR]"
             message = f"{word} and other functions that cut a stream into pieces are not supported"
-            raise QueryError(message, hint, sql=sql, start=token.start, end=token.end + 1)
+            raise refusal_at(sql, token, message, hint)
 
 
 def _square(sql: str, first: Token, tokens: Sequence[Token], place: int, closing: str) -> QueryError:
@@ -58,12 +58,10 @@ def _square(sql: str, first: Token, tokens: Sequence[Token], place: int, closing
 
 def _until(sql: str, tokens: Sequence[Token], first: int, closing: str) -> tuple[str, int]:
     """The text from a token up to a mark, and where the mark ends."""
-    for place in count(first):
-        if place >= len(tokens):
-            return sql[tokens[first].start :].strip(), len(sql)
-        if tokens[place].text == closing:
-            return " ".join(sql[tokens[first].start : tokens[place].start].split()), tokens[place].end + 1
-    raise AssertionError
+    for token in tokens[first:]:
+        if token.text == closing:
+            return " ".join(sql[tokens[first].start : token.start].split()), token.end + 1
+    return sql[tokens[first].start :].strip(), len(sql)
 
 
 def _refusal(sql: str, extent: tuple[int, int], instead: str, message: str) -> QueryError:

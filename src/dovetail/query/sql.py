@@ -150,13 +150,8 @@ class _Conjuncts:
 
     def add(self, node: exp.Expr) -> None:
         text, extent = self._source.condition_text(node)
-        try:
+        with self._source.placing(extent or (0, len(self._source.sql))):
             self._sort(node, text)
-        except QueryError as error:
-            if error.sql:
-                raise
-            whole = (0, len(self._source.sql))
-            raise self._source.refusal(error.message, error.hint, extent or whole) from None
 
     def _sort(self, node: exp.Expr, text: str) -> None:
         expression = functions.refuse_deep(self._binder.truth(node, "a condition"))

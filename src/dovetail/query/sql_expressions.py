@@ -9,8 +9,7 @@ place in the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -98,29 +97,18 @@ class ExpressionBinder:
 
     def bind(self, node: exp.Expr) -> Expression:
         """The typed expression of a node; a bare column keeps its stored type."""
-        with self._placed(node):
+        with self._source.placing(node):
             return _handler(node)(self, node)
 
     def value(self, node: exp.Expr) -> Expression:
         """The typed expression of a node that is computed with; a column has its SQL type."""
-        with self._placed(node):
+        with self._source.placing(node):
             return functions.usable(self.bind(node))
 
     def truth(self, node: exp.Expr, place: str) -> Expression:
         """The typed expression of a node that must be boolean."""
-        with self._placed(node):
+        with self._source.placing(node):
             return functions.truth(self.value(node), place)
-
-    @contextmanager
-    def _placed(self, node: exp.Expr) -> Iterator[None]:
-        """Point errors raised inside at `node`, if they do not point anywhere yet."""
-        try:
-            yield
-        except QueryError as error:
-            extent = self._source.extent(node)
-            if error.sql or extent is None:
-                raise
-            raise self._source.refusal(error.message, error.hint, extent) from None
 
     def values(self, nodes: list[exp.Expr]) -> list[Expression]:
         return [self.value(node) for node in nodes]
@@ -231,9 +219,6 @@ class ExpressionBinder:
         operands = [self.truth(part, f"an operand of {operation.upper()}") for part in node.flatten()]
         return functions.logical(operation, operands)
 
-    def negated(self, node: exp.Not) -> Expression:
-        return functions.negation(self.truth(node.this, "the operand of NOT"))
-
     def refuse(self, node: exp.Expr) -> Expression:
         extent = self._source.extent(node)
         text = self._source.sql[extent[0] : extent[1]] if extent else node.sql(dialect="spark")
@@ -256,13 +241,10 @@ def _unsupported(node: exp.Expr, text: str) -> QueryError:
     if isinstance(node, exp.Escape):
         return QueryError("LIKE ... ESCAPE is not supported", "escape with a backslash")
     if isinstance(node, exp.Func) and name.isidentifier():
-        known = ", ".join(functions.FUNCTION_NAMES)
-        return QueryError(f"function {name.upper()} is not supported; known: {known}", _function_hint(name))
+        known, otherwise = functions.FUNCTION_NAMES, "compute it in a column before the stream enters the join"
+        message = f"function {name.upper()} is not supported; known: {', '.join(known)}"
+        return QueryError(message, suggestion(name, known, otherwise))
     return QueryError(f"{text!r} is not supported here", "docs/query-language.md lists what is")
-
-
-def _function_hint(name: str) -> str:
-    return suggestion(name, functions.FUNCTION_NAMES, "compute it in a column before the stream enters the join")
 
 
 def _data_type(node: exp.DataType) -> pa.DataType:
@@ -320,7 +302,7 @@ _HANDLERS: dict[type[exp.Expr], Handler] = {
     exp.Greatest: ExpressionBinder.several,
     exp.And: ExpressionBinder.connected,
     exp.Or: ExpressionBinder.connected,
-    exp.Not: ExpressionBinder.negated,
+    exp.Not: lambda binder, node: functions.negation(binder.truth(node.this, "the operand of NOT")),
     exp.Neg: lambda binder, node: functions.signed("negate", binder.value(node.this)),
     exp.Abs: lambda binder, node: functions.signed("abs", binder.value(node.this)),
     exp.Lower: lambda binder, node: texts.text_call("lower", [binder.value(node.this)]),

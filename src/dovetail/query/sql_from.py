@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from sqlglot import Parser, TokenType, exp
 
-from dovetail.errors import QueryError
 from dovetail.query.binder import Source, find_column, find_stream
 from dovetail.query.brackets import WindowBracket
 from dovetail.query.functions import usable
@@ -110,10 +109,8 @@ def find_streams(
     """Look up the streams of the FROM list, by alias."""
     found: dict[str, StreamSchema] = {}
     for entry in entries:
-        try:
+        with source.placing(entry.name_extent):
             found[entry.alias] = streams[find_stream(entry.stream, streams)]
-        except QueryError as error:
-            raise source.refusal(error.message, error.hint, entry.name_extent) from None
     _refuse_mixed_times(source, entries, list(found.values()))
     return found
 
@@ -123,11 +120,9 @@ def resolved(source: SourceText, bracket: WindowBracket, stream: Source) -> Wind
     window = bracket.window
     if not isinstance(window, CountWindow) or window.partition_by is None or bracket.partition is None:
         return window
-    try:
+    with source.placing(bracket.partition):
         column = find_column(window.partition_by, stream)
         usable(column)
-    except QueryError as error:
-        raise source.refusal(error.message, error.hint, bracket.partition) from None
     return replace(window, partition_by=column.name)
 
 

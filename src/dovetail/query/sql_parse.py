@@ -16,7 +16,7 @@ from sqlglot.errors import ParseError, TokenError
 from dovetail.errors import QueryError
 from dovetail.query.intervals import half_read
 from dovetail.query.sql_expressions import SUBQUERY_HINT
-from dovetail.query.sql_text import DIALECT, SourceText
+from dovetail.query.sql_text import DIALECT, SourceText, refusal_at
 
 SHAPE = "a query reads SELECT columns FROM stream alias [RANGE n UNIT], ... WHERE conditions"
 _QUOTED = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`", re.DOTALL)
@@ -40,14 +40,14 @@ def statement_tokens(sql: str) -> list[Token]:
         raise QueryError("the query is empty", SHAPE)
     first = tokens[0]
     if first.token_type == TokenType.WITH:
-        raise _at(sql, "WITH is not supported", SUBQUERY_HINT, first)
+        raise refusal_at(sql, first, "WITH is not supported", SUBQUERY_HINT)
     if first.token_type != TokenType.SELECT:
-        raise _at(sql, f"a query starts with SELECT, not {sql[first.start : first.end + 1]!r}", SHAPE, first)
+        raise refusal_at(sql, first, f"a query starts with SELECT, not {sql[first.start : first.end + 1]!r}", SHAPE)
     for token, following in itertools.pairwise(tokens):
         if token.token_type == TokenType.SEMICOLON:
-            raise _at(sql, "this is more than one statement", "register each one under its own name", following)
+            raise refusal_at(sql, following, "this is more than one statement", "register each one under its own name")
         if token.token_type == TokenType.L_PAREN and following.token_type in (TokenType.SELECT, TokenType.WITH):
-            raise _at(sql, "subqueries are not supported", SUBQUERY_HINT, following)
+            raise refusal_at(sql, following, "subqueries are not supported", SUBQUERY_HINT)
     return tokens
 
 
@@ -79,10 +79,6 @@ def _merge_strings(sql: str, tokens: list[Token]) -> list[Token]:
     return merged
 
 
-def _at(sql: str, message: str, hint: str, token: Token) -> QueryError:
-    return QueryError(message, hint, sql=sql, start=token.start, end=token.end + 1)
-
-
 def parse_select(source: SourceText) -> exp.Select:
     """The tree of the tokens that are left when the windows are taken out."""
     try:
@@ -98,7 +94,7 @@ def parse_select(source: SourceText) -> exp.Select:
         return statement
     token = next((token for token in source.tokens if token.token_type in Parser.SET_OPERATIONS), source.tokens[0])
     hint = "register each SELECT as a query of its own"
-    raise _at(source.sql, f"{token.text.upper()} is not supported", hint, token)
+    raise refusal_at(source.sql, token, f"{token.text.upper()} is not supported", hint)
 
 
 def _syntax_error(source: SourceText, error: ParseError) -> QueryError:
@@ -117,7 +113,7 @@ def _refuse_guesses(source: SourceText, select: exp.Select) -> None:
             raise _syntax_error_at(source, following, SHAPE)
     if (token_ := half_read(source.tokens)) is not None:
         hint = "write INTERVAL '1 hour 30 minutes' or INTERVAL 90 MINUTES"
-        raise _at(source.sql, f"{token_.text!r} is not an interval", hint, token_)
+        raise refusal_at(source.sql, token_, f"{token_.text!r} is not an interval", hint)
     kinds = [token.token_type for token in source.tokens]
     expected = {
         TokenType.R_PAREN: (kinds.count(TokenType.L_PAREN), TokenType.L_PAREN),
@@ -131,4 +127,4 @@ def _refuse_guesses(source: SourceText, select: exp.Select) -> None:
 
 
 def _syntax_error_at(source: SourceText, token: Token, hint: str) -> QueryError:
-    return _at(source.sql, f"syntax error near {source.sql[token.start : token.end + 1]!r}", hint, token)
+    return refusal_at(source.sql, token, f"syntax error near {source.sql[token.start : token.end + 1]!r}", hint)

@@ -37,12 +37,8 @@ def bind_outputs(source: SourceText, select: exp.Select, scope: Scope, binder: E
     items: list[_Item] = []
     for position, node in enumerate(select.expressions):
         place = places[position] if len(places) == len(select.expressions) else (0, len(source.sql))
-        try:
+        with source.placing(place):
             items.extend(_bound(source, node, scope, binder, place))
-        except QueryError as error:
-            if error.sql:
-                raise
-            raise source.refusal(error.message, error.hint, place) from None
     if not items:
         raise source.refusal("the select list is empty", "write SELECT * or name columns", (0, len("SELECT")))
     return tuple(Output(item.name, item.expression) for item in _distinct(source, items))

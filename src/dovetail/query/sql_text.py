@@ -9,7 +9,8 @@ nothing here recurs into the tree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from sqlglot import Token, TokenType, exp, parse_one
 from sqlglot.errors import SqlglotError
@@ -44,6 +45,11 @@ _BEFORE = _BOUNDARIES | {TokenType.L_PAREN}
 _BEHIND = _BOUNDARIES | {TokenType.R_PAREN}
 
 
+def refusal_at(sql: str, token: Token, message: str, hint: str) -> QueryError:
+    """An error that underlines one token."""
+    return QueryError(message, hint, sql=sql, start=token.start, end=token.end + 1)
+
+
 class SourceText:
     """A query's text with the tokens that were parsed (windows taken out)."""
 
@@ -58,6 +64,17 @@ class SourceText:
 
     def refusal(self, message: str, hint: str | None, extent: Extent) -> QueryError:
         return QueryError(message, hint, sql=self.sql, start=extent[0], end=extent[1])
+
+    @contextmanager
+    def placing(self, place: exp.Expr | Extent) -> Iterator[None]:
+        """Point errors raised inside at a node or an extent, if they do not point anywhere yet."""
+        try:
+            yield
+        except QueryError as error:
+            extent = self.extent(place) if isinstance(place, exp.Expr) else place
+            if error.sql or extent is None:
+                raise
+            raise self.refusal(error.message, error.hint, extent) from None
 
     def extent(self, node: exp.Expr) -> Extent | None:
         """Offsets of the first character of a node and of the one after its last; None if nothing in it is marked."""
