@@ -30,6 +30,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from math import prod
 from typing import Any, TypeAlias
 
 from rich.console import Console
@@ -247,9 +248,5 @@ def unavoidable(queries: Queries) -> float:
 
 
 def _result_rate(graph: dt.JoinGraph) -> float:
-    size = 1.0
-    for rate in graph.rates.values():
-        size *= rate * WINDOW
-    for selectivity in graph.selectivities.values():
-        size *= selectivity
+    size = prod((*(rate * WINDOW for rate in graph.rates.values()), *graph.selectivities.values()))
     return size * len(graph.rates) / WINDOW

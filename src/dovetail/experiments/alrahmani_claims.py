@@ -35,22 +35,27 @@ def compared(results: Results, chosen: Sequence[Point], methods: tuple[str, str]
     return found[~np.isnan(found)]
 
 
+def above_least(draws: Sequence[Mapping[str, Any]], method: str) -> Numbers:
+    """By how many per cent a method's CPU is above the least possible, by draw."""
+    least: Numbers = np.array([draw["unavoidable"] for draw in draws], dtype=float)
+    return 100 * (values(draws, method, "cpu") / least - 1)
+
+
 def claims(results: Results) -> Iterator[Claim]:
     """Compare with every statement that the text makes about the figures."""
-    yield from _orders(
-        results
-    )  # that an order is the least is taken to hold if it is so in the mean, and mostly not worse
-    yield from _unlimited(results)
-    yield from _both(results)
-    yield from _memory(results)
-    yield from _cpu(results)
-    yield from _delays(results)
+    for stated in (_orders, _unlimited, _both, _memory, _cpu, _delays):
+        yield from stated(results)
 
 
 _RESULTS = "nearly all CPU goes into final results, which every plan produces: what plans can differ in is a few per cent at most"
+_STORES = (
+    "the baselines take the first plan that fits, mostly n-ary joins, which store nothing; shared stores sub-joins to save CPU, "
+    "so it cannot take less memory than plans without any"
+)
 
 
 def _orders(results: Results) -> Iterator[Claim]:
+    # That an order is the least is taken to hold if it is so in the mean, and mostly not worse.
     chosen = points(results, "orders")
     others = ORDERS[:2]
     for figure, field, word in (("4-1", "cpu", "CPU"), ("4-2", "memory", "memory")):
@@ -72,16 +77,15 @@ def _ratio(results: Results, scenario: str, methods: tuple[str, str], field: str
     return compared(results, points(results, "strategies", scenario), methods, field)
 
 
+def _takes_less(place: str, says: str, ratios: Numbers, form: str, because: str) -> Claim:
+    measured = f"{_less(ratios)}; median ratio {np.median(ratios):{form}}"
+    return Claim(place, says, measured, bool(np.mean(ratios < 1) > 0.9), because)
+
+
 def _unlimited(results: Results) -> Iterator[Claim]:
     for other in ("naive", "shared-naive"):
         cpu = _ratio(results, "none", ("shared", other), "cpu")
-        yield Claim(
-            "figure 4-3",
-            f"without limits, shared takes less CPU than {other}",
-            f"{_less(cpu)}; median ratio {np.median(cpu):.4f}",
-            bool(np.mean(cpu < 1) > 0.9),
-            _RESULTS,
-        )
+        yield _takes_less("figure 4-3", f"without limits, shared takes less CPU than {other}", cpu, ".4f", _RESULTS)
     memory = _ratio(results, "none", ("shared", "naive"), "memory")
     yield Claim(
         "figure 4-4",
@@ -93,20 +97,11 @@ def _unlimited(results: Results) -> Iterator[Claim]:
 
 
 def _both(results: Results) -> Iterator[Claim]:
-    for figure, field, word in (("4-5", "cpu", "CPU"), ("4-6", "memory", "memory")):
+    for place, word, because in (("figure 4-5", "CPU", _RESULTS), ("figure 4-6", "memory", _STORES)):
         for other in ("naive", "shared-naive"):
-            found = _ratio(results, "both", ("shared", other), field)
-            yield Claim(
-                f"figure {figure}",
-                f"with both limited, shared takes less {word} than {other}",
-                f"{_less(found)}; median ratio {np.median(found):.4g}",
-                bool(np.mean(found < 1) > 0.9),
-                "the baselines take the first plan that fits, mostly n-ary joins, which store nothing; shared stores "
-                "sub-joins to save "
-                "CPU, so it cannot take less memory than plans without any"
-                if field == "memory"
-                else _RESULTS,
-            )
+            found = _ratio(results, "both", ("shared", other), word.lower())
+            says = f"with both limited, shared takes less {word} than {other}"
+            yield _takes_less(place, says, found, ".4g", because)
 
 
 def _memory(results: Results) -> Iterator[Claim]:
@@ -145,18 +140,12 @@ def _cpu(results: Results) -> Iterator[Claim]:
         "with CPU limited, the baselines always produce binary trees",
         f"naive stores nothing at all in {np.mean(states == 0):.0%} of draws, {np.nanmedian(states):.0f} sub-joins in the median",
         bool(np.median(states) > 0),
-        "binary trees save about one per cent of CPU here, and the shares of equation 3-4 differ from what "
-        "queries need by much more: a "
-        "limit that forces trees on most queries leaves others without any plan",
+        "binary trees save about one per cent of CPU here, and the shares of equation 3-4 differ from what queries need by much "
+        "more: a limit that forces trees on most queries leaves others without any plan",
     )
     cpu = _ratio(results, "cpu", ("shared", "shared-naive"), "cpu")
-    yield Claim(
-        "figure 4-9",
-        "with CPU limited, shared takes less CPU than shared-naive",
-        f"{_less(cpu)}; median ratio {np.median(cpu):.4f}",
-        bool(np.mean(cpu < 1) > 0.9),
-        _RESULTS,
-    )
+    says = "with CPU limited, shared takes less CPU than shared-naive"
+    yield _takes_less("figure 4-9", says, cpu, ".4f", _RESULTS)
     largest = chosen[-1:]
     memory = compared(results, largest, ("shared", "shared-naive"), "memory")
     yield Claim(

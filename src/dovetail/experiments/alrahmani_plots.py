@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dovetail.experiments.alrahmani import ORDERS, SCENARIOS, SPARSE, STRATEGIES, Point
-from dovetail.experiments.alrahmani_claims import Numbers, Results, points, values
+from dovetail.experiments.alrahmani_claims import Numbers, Results, above_least, points, values
 from dovetail.experiments.alrahmani_report import LIMITED
 from dovetail.experiments.raghavan_plots import draw_figures, require
 
@@ -37,43 +37,41 @@ def draw(results: Results, out: Path) -> None:
 
 
 def _strategies(plt: Any, results: Results) -> Any:
-    """Figures 4-3 to 4-10: CPU above, memory below, one column per scenario."""
-    figure, grid = plt.subplots(2, len(SCENARIOS), figsize=(10, 5), sharex=True, sharey="row", layout="constrained")
-    for column, scenario in enumerate(SCENARIOS):
-        _consumption(results, points(results, "strategies", scenario), grid[:, column])
-        grid[0, column].set_title(f"{LIMITED[scenario]}\n({FIGURES[scenario]})", fontsize=9)
-    _label(figure, grid)
+    """Figures 4-3 to 4-10."""
+    titles = {scenario: f"{LIMITED[scenario]}\n({figures})" for scenario, figures in FIGURES.items()}
+    figure, _ = _consumption(plt, results, "strategies", titles, width=10, fontsize=9)
     return figure
 
 
 def _selective(plt: Any, results: Results) -> Any:
     """The same with selective predicates."""
-    figure, grid = plt.subplots(2, len(SPARSE), figsize=(7, 5), sharex=True, sharey="row", layout="constrained")
-    for column, scenario in enumerate(SPARSE):
-        _consumption(results, points(results, "selective", scenario), grid[:, column])
-        _plain_log(grid[1, column])
-        grid[0, column].set_title(LIMITED[scenario])
-    _label(figure, grid)
+    titles = {scenario: LIMITED[scenario] for scenario in SPARSE}
+    figure, grid = _consumption(plt, results, "selective", titles, width=7)
+    for panel in grid[1]:
+        _plain_log(panel)
     return figure
 
 
-def _consumption(results: Results, chosen: Sequence[Point], column: Any) -> None:
-    for strategy in STRATEGIES:
-        naive = [values(results[point], "naive", "cpu") for point in chosen]
-        cpu = [values(results[point], strategy, "cpu") / base for point, base in zip(chosen, naive, strict=True)]
-        memory = [values(results[point], strategy, "memory") for point in chosen]
-        _band(column[0], chosen, cpu, strategy)
-        _band(column[1], chosen, memory, strategy)
-    column[1].set_yscale("log")
-    column[1].set_xlabel("predicates per query")
-    _ticks(column[0], chosen)
-
-
-def _label(figure: Any, grid: Any) -> None:
+def _consumption(
+    plt: Any, results: Results, experiment: str, titles: Mapping[str, str], width: float, **text: Any
+) -> tuple[Any, Any]:
+    """CPU above, memory below, one column per scenario."""
+    figure, grid = plt.subplots(2, len(titles), figsize=(width, 5), sharex=True, sharey="row", layout="constrained")
+    for (scenario, title), (above, below) in zip(titles.items(), grid.T, strict=True):
+        chosen = points(results, experiment, scenario)
+        for strategy in STRATEGIES:
+            cpu = [values(results[point], strategy, "cpu") / values(results[point], "naive", "cpu") for point in chosen]
+            _band(above, chosen, cpu, strategy)
+            _band(below, chosen, [values(results[point], strategy, "memory") for point in chosen], strategy)
+        below.set_yscale("log")
+        below.set_xlabel("predicates per query")
+        _ticks(above, chosen)
+        above.set_title(title, **text)
     grid[0, 0].set_ylabel("CPU / naive's")
     grid[0, 0].set_ylim(0, 1.08)
     grid[1, 0].set_ylabel("memory, tuples")
     _legend(figure, grid[0, 0])
+    return figure, grid
 
 
 def _avoidable(plt: Any, results: Results) -> Any:
@@ -82,10 +80,7 @@ def _avoidable(plt: Any, results: Results) -> Any:
     for panel, scenario in zip(panels, SCENARIOS, strict=True):
         chosen = points(results, "strategies", scenario)
         for strategy in STRATEGIES[1:]:
-            least = [np.array([draw["unavoidable"] for draw in results[point]]) for point in chosen]
-            cpu = [values(results[point], strategy, "cpu") for point in chosen]
-            above = [100 * (used / best - 1) for used, best in zip(cpu, least, strict=True)]
-            _band(panel, chosen, above, strategy)
+            _band(panel, chosen, [above_least(results[point], strategy) for point in chosen], strategy)
         _plain_log(panel)
         panel.set_title(LIMITED[scenario])
         panel.set_xlabel("predicates per query")
