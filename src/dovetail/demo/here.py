@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -114,32 +114,25 @@ def _stream(console: Console, run: _Run, funnel: AdFunnel, seconds: float) -> No
     console.print(run.line(), soft_wrap=True)
 
 
-class _display:  # noqa: N801 - a context manager, used like a function
+@contextmanager
+def _display(console: Console) -> Iterator[Callable[[Callable[[], str]], None]]:
     """Show a line that keeps changing: in place on a terminal, now and then elsewhere."""
+    live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
+    following = 0.0 if live else time.perf_counter() + _LINE_EVERY
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
-        self._next = 0.0 if self._live else time.perf_counter() + _LINE_EVERY
-
-    def __enter__(self) -> Callable[[Callable[[], str]], None]:
-        if self._live:
-            self._live.start()
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def _show(self, line: Callable[[], str]) -> None:
+    def show(line: Callable[[], str]) -> None:
+        nonlocal following
         now = time.perf_counter()
-        if now < self._next:
+        if now < following:
             return
-        self._next = now + (_REFRESH if self._live else _LINE_EVERY)
-        if self._live:
-            self._live.update(Text(line(), no_wrap=True, overflow="ellipsis"), refresh=True)
+        following = now + (_REFRESH if live else _LINE_EVERY)
+        if live:
+            live.update(Text(line(), no_wrap=True, overflow="ellipsis"), refresh=True)
         else:
-            self._console.print(line(), soft_wrap=True)
+            console.print(line(), soft_wrap=True)
+
+    with live or nullcontext():
+        yield show
 
 
 def _summarize(console: Console, run: _Run) -> None:
