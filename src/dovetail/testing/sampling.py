@@ -49,6 +49,7 @@ _DOMAINS: dict[str, tuple[Any, ...]] = {
     "timestamp": (0, 1_000, -1, 1_700_000_000_000_000, 1_700_000_000_000_001, 5_000_000),
     "boolean": (True, False),
 }
+_NUMBERS = {int: pa.int64(), float: pa.float64(), Decimal: pa.decimal128(38, 10)}
 _PAYLOADS = (pa.list_(pa.int32()), pa.struct({"u": pa.int32(), "v": pa.string()}))
 
 
@@ -201,20 +202,10 @@ def _nested(rng: random.Random, dtype: pa.DataType) -> Any:
 def _as_type(value: Any, dtype: pa.DataType) -> Any:
     """A value of a domain in a column's own type; zero where the type has nothing like it."""
     if isinstance(value, date) or pa.types.is_timestamp(dtype):
-        return _truncated(cast_value(value, pa.date32(), dtype) if isinstance(value, date) else value, dtype)
-    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
-        fitting = _cast_number(value, dtype)
+        micros = cast_value(value, pa.date32(), dtype) if isinstance(value, date) else value
+        # Arrow refuses to lose microseconds.
+        return micros // 1000 * 1000 if pa.types.is_timestamp(dtype) and dtype.unit == "ms" else micros
+    if type(value) in _NUMBERS:
+        fitting = cast_value(value, _NUMBERS[type(value)], dtype)
         return cast_value(0, pa.int16(), dtype) if fitting is None else fitting
     return value
-
-
-def _cast_number(value: float | Decimal, dtype: pa.DataType) -> Any:
-    source = (
-        pa.int64() if isinstance(value, int) else pa.float64() if isinstance(value, float) else pa.decimal128(38, 10)
-    )
-    return cast_value(value, source, dtype)
-
-
-def _truncated(value: Any, dtype: pa.DataType) -> Any:
-    # Arrow refuses to lose microseconds.
-    return value // 1000 * 1000 if pa.types.is_timestamp(dtype) and dtype.unit == "ms" else value

@@ -97,7 +97,7 @@ def cast_value(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
     """Cast a value that is not NULL between SQL types (or from a stored type to its SQL type)."""
     types = pa.types
     numeric = isinstance(value, (bool, int, float, Decimal)) and not _is_time(source)
-    if types.is_null(source) or source == target or (_is_time(source) and _same_kind_of_time(source, target)):
+    if types.is_null(source) or source == target or (_is_time(source) and source.id == target.id):
         return value
     if types.is_string(target) or types.is_large_string(target):
         return _text(value, source, target)
@@ -129,12 +129,6 @@ def _no_cast(source: pa.DataType, target: pa.DataType) -> QueryError:
 
 def _is_time(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype))
-
-
-def _same_kind_of_time(source: pa.DataType, target: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(source) and pa.types.is_timestamp(target)) or bool(
-        pa.types.is_duration(source) and pa.types.is_duration(target)
-    )
 
 
 def _finite(value: Any) -> bool:
