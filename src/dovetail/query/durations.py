@@ -26,6 +26,8 @@ _SPELLINGS = {
 }
 UNITS = {spelling: micros for spellings, micros in _SPELLINGS.items() for spelling in spellings}
 """Microseconds per unit, by every spelling in lower case."""
+_SHOWN = [(spellings, size) for spellings, size in reversed(_SPELLINGS.items()) if "week" not in spellings]
+"""The units that lengths are shown in, the largest first."""
 UNIT_NAMES = tuple(spellings[-1] for spellings in _SPELLINGS)
 
 _PART = r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([^\W\d_]*)"
@@ -81,8 +83,8 @@ def in_words(micros: int) -> str:
     ('1 hour 30 minutes', '1 day 1 microsecond', '0 seconds')
     """
     parts, rest = [], abs(micros)
-    for spellings, size in reversed(list(_SPELLINGS.items())):
-        count, rest = (0, rest) if size == UNITS["week"] else divmod(rest, size)
+    for spellings, size in _SHOWN:
+        count, rest = divmod(rest, size)
         if count:
             parts.append(f"{count} {spellings[-1] if count > 1 else spellings[-2]}")
     return ("minus " if micros < 0 else "") + (" ".join(parts) or "0 seconds")
@@ -95,9 +97,7 @@ def as_written(micros: int) -> str:
     ('90 MINUTES', '1 HOUR', '0 SECONDS')
     """
     spellings, size = next(
-        (spellings, size)
-        for spellings, size in reversed(list(_SPELLINGS.items()))
-        if size != UNITS["week"] and micros % size == 0 and (micros or size == UNITS["s"])
+        (spellings, size) for spellings, size in _SHOWN if micros % size == 0 and (micros or size == UNITS["s"])
     )
     count = micros // size
     return f"{count} {spellings[-2 if count == 1 else -1].upper()}"

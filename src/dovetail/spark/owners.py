@@ -46,14 +46,12 @@ class Owner:
     @classmethod
     def from_json(cls, text: str, where: str) -> Owner:
         try:
-            stored = json.loads(text)
-            owner = cls(**stored)
+            return cls(**json.loads(text))
         except (ValueError, TypeError):
             raise StateError(
                 f"{where} has an owner that this release cannot read: {text[:100]!r}",
                 "use a new path; if a start was killed on a file system without links, remove the file",
             ) from None
-        return owner
 
 
 @dataclass(frozen=True)
