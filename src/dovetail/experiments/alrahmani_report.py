@@ -36,37 +36,32 @@ def rows(results: Results) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def consumption(results: Results, chosen: Sequence[Point]) -> list[list[str]]:
+def consumption(results: Results, chosen: Sequence[Point]) -> Iterator[list[str]]:
     """CPU over naive's, CPU over the least possible, memory and states, by predicates and strategy."""
-    table = []
     for point in chosen:
         draws = results[point]
         for strategy in STRATEGIES:
             cpu, memory = values(draws, strategy, "cpu"), values(draws, strategy, "memory")
             relative = compared(results, [point], (strategy, "naive"), "cpu")
             states = (f"{np.nanmedian(values(draws, strategy, field)):.0f}" for field in ("states", "shared"))
-            table.append(
-                [
-                    str(point.predicates),
-                    strategy,
-                    _spread(cpu, ".3g"),
-                    _spread(relative, ".4f"),
-                    _spread(above_least(draws, strategy), ".3g"),
-                    _spread(memory, ".3g"),
-                    " / ".join(states),
-                    _missing(cpu),
-                ]
-            )
-    return table
+            yield [
+                str(point.predicates),
+                strategy,
+                _spread(cpu, ".3g"),
+                _spread(relative, ".4f"),
+                _spread(above_least(draws, strategy), ".3g"),
+                _spread(memory, ".3g"),
+                " / ".join(states),
+                _missing(cpu),
+            ]
 
 
 CONSUMPTION = ["predicates", "strategy", "CPU, ms/s", "CPU / naive", "% above least CPU", "memory, tuples"]
 CONSUMPTION += ["states / shared", "no plan"]
 
 
-def limits_table(results: Results) -> list[list[str]]:
+def limits_table(results: Results) -> Iterator[list[str]]:
     """The limits of each point, and the sharing ratio that was drawn."""
-    table = []
     for point, draws in results.items():
         if point.experiment == "optimum":
             continue
@@ -75,29 +70,24 @@ def limits_table(results: Results) -> list[list[str]]:
             found = [draw["limits"][resource] for draw in draws]
             cells.append("none" if found[0] is None else _spread(np.array(found), ".3g"))
         ratio = np.mean([draw["ratio"] for draw in draws])
-        table.append([point.experiment, LIMITED[point.scenario], str(point.predicates), *cells, f"{ratio:.3f}"])
-    return table
+        yield [point.experiment, LIMITED[point.scenario], str(point.predicates), *cells, f"{ratio:.3f}"]
 
 
-def orders_table(results: Results) -> list[list[str]]:
+def orders_table(results: Results) -> Iterator[list[str]]:
     """CPU and memory of the three orders."""
     (point,) = points(results, "orders")
-    table = []
     for order in ORDERS:
         cpu, memory = (values(results[point], order, field) for field in ("cpu", "memory"))
         relative = compared(results, [point], (order, "shared-predicate"), "cpu")
         states = values(results[point], order, "shared")
-        table.append(
-            [
-                order,
-                _spread(cpu, ".4g"),
-                _spread(relative, ".5f"),
-                _spread(memory, ".3g"),
-                f"{np.nanmean(states):.1f}",
-                _missing(cpu),
-            ]
-        )
-    return table
+        yield [
+            order,
+            _spread(cpu, ".4g"),
+            _spread(relative, ".5f"),
+            _spread(memory, ".3g"),
+            f"{np.nanmean(states):.1f}",
+            _missing(cpu),
+        ]
 
 
 def delay_table(results: Results) -> list[list[str]]:
@@ -111,19 +101,17 @@ def delay_table(results: Results) -> list[list[str]]:
     ]
 
 
-def optimum_table(results: Results) -> list[list[str]]:
+def optimum_table(results: Results) -> Iterator[list[str]]:
     """CPU above the optimum of small cases, and how often no plan was found although there is one."""
     (point,) = points(results, "optimum")
     best = values(results[point], "exact", "cpu")
     feasible = ~np.isnan(best)
-    table = []
     for strategy in SMALL_STRATEGIES:
         above = 100 * (values(results[point], strategy, "cpu")[feasible] / best[feasible] - 1)
         numbers = (np.nanmean(above), np.nanquantile(above, 0.95), np.nanmax(above))
         optimal = np.mean(above[~np.isnan(above)] < 1e-4)
         missed = np.mean(np.isnan(above))
-        table.append([strategy, *(f"{max(value, 0.0):.3g} %" for value in numbers), f"{optimal:.1%}", f"{missed:.1%}"])
-    return table
+        yield [strategy, *(f"{max(value, 0.0):.3g} %" for value in numbers), f"{optimal:.1%}", f"{missed:.1%}"]
 
 
 def _optimum_text(results: Results) -> str:

@@ -141,37 +141,32 @@ def rows(results: Results) -> Iterator[dict[str, Any]]:
             }
 
 
-def overview(results: Results) -> list[list[str]]:
+def overview(results: Results) -> Iterator[list[str]]:
     """Per shape and method: optimal plans, optimal pipelines, and costs over the optimum."""
-    table = []
     for shape in SHAPES:
         for method in METHODS:
             found = ratios(results, method, (shape,))
             pipelines = np.mean([result["pipelines"][method] for _, result in main_grid(results, (shape,))])
             quantiles = [f"{value:.4g}" for value in (*np.quantile(found, (0.5, 0.75, 0.95)), found.max())]
             share = optimal(results, method, (shape,))
-            table.append([shape, TITLES[method], _percent(share), _percent(float(pipelines)), *quantiles])
-    return table
+            yield [shape, TITLES[method], _percent(share), _percent(float(pipelines)), *quantiles]
 
 
 OVERVIEW = ["graph", "method", "optimal plans", "optimal pipelines", "median", "75 %", "95 %", "worst"]
 
 
-def by_count(results: Results, counts: Sequence[int]) -> list[list[str]]:
+def by_count(results: Results, counts: Sequence[int]) -> Iterator[list[str]]:
     """Per shape and method: the share of optimal plans for some numbers of streams."""
-    table = []
     for shape in SHAPES:
         found = {point.count: result for point, result in main_grid(results, (shape,))}
         for method in METHODS:
             shares = [_percent(found[count]["optimal"][method]) for count in counts]
-            table.append([shape, TITLES[method], *shares])
-    return table
+            yield [shape, TITLES[method], *shares]
 
 
-def by_range(results: Results) -> list[list[str]]:
+def by_range(results: Results) -> Iterator[list[str]]:
     """Other selectivities: optimal plans and the worst plan, by shape and method."""
     counts = {point.count for point in results if point.selectivities != "uniform"}
-    table = []
     for kind in RANGES:
         for shape in ("acyclic", "cyclic", "complete"):
             wanted = {Point(shape, count, 0, kind).name for count in counts}
@@ -181,13 +176,11 @@ def by_range(results: Results) -> list[list[str]]:
                 everything = np.concatenate([result["ratios"][method] for result in found])
                 share = float(np.mean([result["optimal"][method] for result in found]))
                 cells.append(f"{_percent(share)}, {everything.max():.3g}")
-            table.append([kind, shape, *cells])
-    return table
+            yield [kind, shape, *cells]
 
 
-def searched(results: Results) -> list[list[str]]:
+def searched(results: Results) -> Iterator[list[str]]:
     """Weave without its exact part beside FAB: optimal plans, optimal pipelines, mean and worst cost over the optimum."""
-    table = []
     for point, result in results.items():
         if point.exact is None:
             continue
@@ -195,8 +188,7 @@ def searched(results: Results) -> list[list[str]]:
             found = np.asarray(result["ratios"][method])
             shares = [_percent(result[kind][method]) for kind in ("optimal", "pipelines")]
             numbers = [f"{found.mean():.5g}", f"{found.max():.4g}", f"{1e3 * result['seconds'][method]:.1f}"]
-            table.append([point.shape, str(point.count), TITLES[method], *shares, *numbers])
-    return table
+            yield [point.shape, str(point.count), TITLES[method], *shares, *numbers]
 
 
 def planning_times(results: Results, counts: Sequence[int]) -> list[list[str]]:
