@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -43,14 +44,10 @@ def _schema_difference(actual: pa.Schema, expected: pa.Schema) -> str:
     found, wanted = ([(field.name, field.type) for field in schema] for schema in (actual, expected))
     if found == wanted:
         return ""
-    width = max(len(found), len(wanted))
-    pairs = zip(_padded(found, width), _padded(wanted, width), strict=True)
+    texts = ([f"{name}: {dtype}" for name, dtype in fields] for fields in (found, wanted))
+    pairs = zip_longest(*texts, fillvalue="(none)")
     rows = [[str(place), *pair, "" if pair[0] == pair[1] else "<--"] for place, pair in enumerate(pairs)]
     return "\n".join(["schemas differ", *_aligned([["column", "actual", "expected", ""], *rows])])
-
-
-def _padded(fields: Sequence[tuple[str, pa.DataType]], width: int) -> list[str]:
-    return [f"{name}: {dtype}" for name, dtype in fields] + ["(none)"] * (width - len(fields))
 
 
 def _row_difference(actual: pa.Table, expected: pa.Table) -> str:

@@ -110,9 +110,6 @@ def _cheapest_path(task: Task, sizes: NDArray[np.float64], onward: NDArray[np.fl
 @lru_cache(maxsize=4)
 def _layers(count: int) -> list[Int64Array]:
     """All sets of `count` inputs, by how many they hold."""
-    sets = np.arange(1 << count, dtype=np.int32)
-    held = np.zeros(1 << count, dtype=np.int8)
-    for number in range(count):
-        held[1 << number : 2 << number] = held[: 1 << number] + 1
-    order = np.argsort(held, kind="stable").astype(np.int32)
-    return np.split(sets[order], np.cumsum(np.bincount(held, minlength=count + 1))[:-1])
+    held = np.bitwise_count(np.arange(1 << count, dtype=np.int32))
+    sets = np.argsort(held, kind="stable").astype(np.int32)
+    return np.split(sets, np.cumsum(np.bincount(held, minlength=count + 1))[:-1])

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import combinations
+from itertools import chain, combinations
 from math import inf
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -78,8 +78,8 @@ class Exchange:
         self._until = self.plans.priced + EFFORT
         while True:
             states = self._grown(states, by)
-            better = self._first_better(self._removals(states), states)
-            better = better if better is not None else self._first_better(self._swaps(states), states)
+            removals = (states & ~(1 << state) for state in members(states))
+            better = self._first_better(chain(removals, self._swaps(states)), states)
             if better is None:
                 return states
             states = better
@@ -127,10 +127,6 @@ class Exchange:
                     unions += variants(self.workload, target.query, first | second)
             self._joined[number, read] = self.plans.states(unions)
         return self._joined[number, read]
-
-    def _removals(self, states: States) -> Iterator[States]:
-        for state in members(states):
-            yield states & ~(1 << state)
 
     def _swaps(self, states: States) -> Iterator[States]:
         for state in members(states):

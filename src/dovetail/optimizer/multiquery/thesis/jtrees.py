@@ -18,6 +18,7 @@ nothing here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
@@ -39,21 +40,17 @@ def state_selection(query: NextQuery, subplan: Subplan) -> Iterator[Subplan]:
             subplan = query.reused(subplan, *known[0])
         elif pairs := list(query.pairs(subplan)):
             followed = frequencies(query, subplan)
-            best = max(pairs, key=lambda pair: followed.get(frozenset(pair), 0) / query.weight(*pair))
+            best = max(pairs, key=lambda pair: followed[frozenset(pair)] / query.weight(*pair))
             subplan = query.stored(subplan, *best)
         else:
             return
         yield subplan
 
 
-def frequencies(query: NextQuery, subplan: Subplan) -> dict[frozenset[Target], int]:
+def frequencies(query: NextQuery, subplan: Subplan) -> Counter[frozenset[Target]]:
     """Count how often two inputs of the top operator follow each other in its probe orders (figure 3-4)."""
-    counts: dict[frozenset[Target], int] = {}
-    for path in query.model.join(subplan.top, subplan.parts).paths:
-        for before, after in pairwise(path):
-            pair = frozenset((subplan.parts[before], subplan.parts[after]))
-            counts[pair] = counts.get(pair, 0) + 1
-    return counts
+    paths = query.model.join(subplan.top, subplan.parts).paths
+    return Counter(frozenset(map(subplan.parts.__getitem__, pair)) for path in paths for pair in pairwise(path))
 
 
 def bjtree(query: NextQuery) -> Subplan:

@@ -7,6 +7,7 @@ the query that was given first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
@@ -29,9 +30,7 @@ def predicate_weights(workload: Workload, queries: Sequence[int]) -> dict[int, d
     pairs = {
         query: {workload.signature(query, pair): pair for pair in workload.queries[query].edges()} for query in queries
     }
-    counts: dict[int, int] = {}
-    for signature in chain.from_iterable(pairs.values()):
-        counts[signature] = counts.get(signature, 0) + 1
+    counts = Counter(chain.from_iterable(pairs.values()))
     return {
         query: {
             signature: gauged_weight(workload, query, pair) / counts[signature] for signature, pair in edges.items()
