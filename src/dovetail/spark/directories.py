@@ -73,11 +73,8 @@ class Directory:
             if self.local is not None:
                 return sorted(entry.name for entry in self.local.iterdir())
             path = self._path()
-            return (
-                sorted(entry.getPath().getName() for entry in self.files.listStatus(path))
-                if self.files.exists(path)
-                else []
-            )
+            entries = self.files.listStatus(path) if self.files.exists(path) else ()
+            return sorted(entry.getPath().getName() for entry in entries)
         except FileNotFoundError:
             return []
         except (OSError, *JVM_ERRORS) as error:
@@ -104,9 +101,9 @@ class Directory:
     def create(self, name: str, text: str) -> bool:
         """Make a small file; False if somebody else has made it before."""
         try:
-            return (
-                self._create_here(self.local, name, text) if self.local is not None else self._create_there(name, text)
-            )
+            if self.local is not None:
+                return self._create_here(self.local, name, text)
+            return self._create_there(name, text)
         except (OSError, *JVM_ERRORS) as error:
             raise ConfigError(
                 f"{self.uri} cannot be written: {_reason(error)}", "make it writable, or use another path"

@@ -115,11 +115,8 @@ def cast_value(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
         return fit(float(value), target)
     if types.is_decimal(target) and numeric:
         # Spark goes through the shortest text of a double, so that 1.005 rounds as it is written.
-        return (
-            fit(Decimal(repr(value)) if isinstance(value, float) else Decimal(value), target)
-            if _finite(value)
-            else None
-        )
+        exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+        return fit(exact, target) if _finite(value) else None
     raise _no_cast(source, target)
 
 
