@@ -97,9 +97,9 @@ def run(config: dt.Config, *, told: bool = False) -> tuple[list[pa.Table], int, 
 
 
 def test_orders_follow_a_drift() -> None:
-    static_rows, static, _ = run(dt.Config(adaptive=False))
-    adaptive_rows, adaptive, session = run(dt.Config())
-    _, told, _ = run(dt.Config(), told=True)
+    static_rows, static, _ = run(dt.Config(adaptive=False, driver_policy="declared"))
+    adaptive_rows, adaptive, session = run(dt.Config(driver_policy="declared"))
+    _, told, _ = run(dt.Config(driver_policy="declared"), told=True)
     assert_same_rows(pa.concat_tables(adaptive_rows), pa.concat_tables(static_rows))
     assert adaptive <= 1.15 * told
     assert static >= 3 * told
