@@ -224,7 +224,7 @@ class LocalSession:
             self._engine.add_stream(declared)
 
     @_in_turn
-    def query(self, name: str, sql: str, probe_orders: Orders | None = None) -> None:
+    def query(self, name: str, sql: str, probe_orders: Orders | None = None, *, backfill: bool = False) -> None:
         """Register a query. It sees the tuples pushed from now on.
 
         Queries registered before the first batch are planned together; later ones are planned alone.
@@ -237,16 +237,25 @@ class LocalSession:
             The query; see docs/query-language.md.
         probe_orders
             Forces the order in which the new tuples of an alias meet the other windows, e.g. `{"a": ("c", "b")}`.
+        backfill
+            Let new tuples also meet those that the windows hold already, as far as all that the query needs of them was kept for
+            others; `explain` says how far back that is. Results whose tuples were all there before are not given.
         """
+        if not isinstance(backfill, bool):
+            raise ConfigError.choice("query(backfill=...)", backfill, (True, False))
         plan = self._registry.bind(name, sql, probe_orders)
         for text in plan.query.warnings:
             warn(text)
         with self._changing():
             if self._is_running:
-                self._registry.join_in(plan, probe_orders, self._engine.batches)
+                self._registry.join_in(plan, probe_orders, self._engine.batches, backfill=backfill)
                 self._adopt()
             else:
                 self._registry.declare(plan, probe_orders)
+
+    def add_query(self, name: str, sql: str, *, backfill: bool = False) -> None:
+        """Register a query while data flows, by the name that this has on Spark; see `query`."""
+        self.query(name, sql, backfill=backfill)
 
     @_in_turn
     def drop_query(self, name: str) -> None:
@@ -391,6 +400,7 @@ class LocalSession:
             measured=measured,
             units=units_of(measured) if measured is not None else None,
             plan=shown[0] if shown else None,
+            reached=self._engine.reached,
         )
 
     @_in_turn

@@ -53,11 +53,15 @@ class Placed(Protocol):
 
 @dataclass(frozen=True)
 class Cohort:
-    """Queries that were planned together; `since`: the batch from which on they see tuples."""
+    """Queries that were planned together; `since`: the batch from which on they see tuples.
+
+    With `backfill` they also see those that the windows held then.
+    """
 
     plan: GlobalPlan
     since: int
     steps: tuple[Step, ...]
+    backfill: bool = False
 
     @cached_property
     def queries(self) -> tuple[str, ...]:
@@ -190,9 +194,14 @@ class Registry:
         """All queries run from now on; they are planned together."""
         self.cohorts = self.drafted()
 
-    def join_in(self, plan: QueryPlan, orders: Orders | None, since: int) -> None:
+    def join_in(self, plan: QueryPlan, orders: Orders | None, since: int, *, backfill: bool = False) -> None:
         """Add a query to those that run, from batch `since` on; it is planned by itself, within what they leave of the budget."""
         name = plan.query.name
+        if backfill and plan.query.has_count_window:
+            raise ConfigError(
+                f"query {name!r} has count windows: which tuples were the last ones before it came is not known any more",
+                "leave backfill out, and its windows fill from now on",
+            )
         if name in {step.name for step in self.steps}:
             raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
         planning = JointPlanning({name: plan}, replace(self.config, strategy="mjoin"))
@@ -202,12 +211,13 @@ class Registry:
             found = planning.plan()
         except BudgetError as error:
             raise BudgetError(f"running queries leave too little of the budget: {error}") from None
-        cohort = Cohort(found, since, Lowering(self.streams, self.config, since).steps(found, {name: plan}))
         self._add(plan, orders)
+        cohort = self._cohort(found, since, backfill=backfill)
         self.cohorts = (*self.cohorts, cohort)
 
-    def _cohort(self, plan: GlobalPlan, since: int) -> Cohort:
-        return Cohort(plan, since, Lowering(self.streams, self.config, since).steps(plan, self.plans))
+    def _cohort(self, plan: GlobalPlan, since: int, *, backfill: bool = False) -> Cohort:
+        lowering = Lowering(self.streams, self.config, since, backfill=backfill)
+        return Cohort(plan, since, lowering.steps(plan, self.plans), backfill)
 
     def _left(self, budget: Budget) -> Budget:
         """What running queries leave of the budget."""
@@ -231,7 +241,7 @@ class Registry:
                 continue
             part = part_of(cohort.plan, wanted)
             if part is not None:
-                left.append(self._cohort(part, cohort.since))
+                left.append(self._cohort(part, cohort.since, backfill=cohort.backfill))
         self.cohorts = tuple(left)
         for gone in self.queries.keys() - wanted:
             self.catalog.drop_query(gone)
@@ -249,7 +259,7 @@ class Registry:
         queries = {
             name: _StoredQuery(query.sql, query.time_zone, self.choices[name]) for name, query in self.queries.items()
         }
-        cohorts = tuple((cohort.since, cohort.plan) for cohort in self.cohorts)
+        cohorts = tuple((cohort.since, cohort.backfill, cohort.plan) for cohort in self.cohorts)
         written: dict[str, Any] = to_json(_Stored(self.hints, self.budget, queries, cohorts))
         return written
 
@@ -265,9 +275,11 @@ class Registry:
             registry.choices[name] = asked.choices
             registry.plans[name] = plan_query(query, registry.streams, config, asked.choices)
         registry.hints = dict(stored.hints)
-        for _, plan in stored.cohorts:
+        for _, _, plan in stored.cohorts:
             _check_stored(plan)
-        registry.cohorts = tuple(registry._cohort(plan, since) for since, plan in stored.cohorts)
+        registry.cohorts = tuple(
+            registry._cohort(plan, since, backfill=backfill) for since, backfill, plan in stored.cohorts
+        )
         return registry
 
 
@@ -287,7 +299,7 @@ class _Stored:
     hints: Mapping[frozenset[str], Selectivity]
     budget: Budget | None
     queries: Mapping[str, _StoredQuery]
-    cohorts: tuple[tuple[Count, GlobalPlan], ...]
+    cohorts: tuple[tuple[Count, bool, GlobalPlan], ...]
 
 
 def _check_stored(plan: GlobalPlan) -> None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
+from dovetail._typing import BoolArray
 from dovetail.engine.arena import Arena
+from dovetail.engine.backfill import HeldRows
 from dovetail.engine.matches import Member
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.states import StateStore
-from dovetail.engine.window_store import Position, WindowStore
+from dovetail.engine.window_store import LONG_AGO, Position, WindowStore
 from dovetail.errors import StateError
 from dovetail.plan.execution import StoredPlan, User, View, WindowPlan
+from dovetail.plan.needs import Needs
 from dovetail.plan.steps import Step
 from dovetail.schema import StreamSchema
 
@@ -51,6 +54,7 @@ class Installed:
 class Adoption:
     """Makes what other windows and steps need, given what there was `before`.
 
+    `now`: the number of the next batch. `kept_from`: by stream, the event time before which tuples may have been forgotten.
     `positions`: where arrays are that another process has left, if they are to be opened and not made.
     """
 
@@ -58,10 +62,16 @@ class Adoption:
     streams: Mapping[str, StreamSchema]
     arena: Arena
     stage_rows: int
+    now: int
+    kept_from: Mapping[str, int]
     positions: Positions | None = None
+    needs: dict[User, Needs] = field(default_factory=dict)
+    """What new users need of their windows."""
 
     def make(self, windows: Sequence[WindowPlan], stored: Sequence[StoredPlan], steps: Sequence[Step]) -> Installed:
         """Give what is to be run."""
+        for step in steps:
+            self.needs.update({(step.name, source): needs for source, needs in step.needs[1].items()})
         stores = {plan.stream: self._window(plan) for plan in windows}
         views = {user: view for plan in windows for view in plan.views for user in view.users}
         made = Installed({plan.stream: plan for plan in windows}, stores)
@@ -71,6 +81,12 @@ class Adoption:
             if step.state is not None:
                 made.states[step.state] = run.state = self._state(run, asked[step.name], views)
         return made
+
+    @cached_property
+    def _asked(self) -> dict[User, Needs]:
+        """What users of the plan before need of their windows."""
+        runs = self.before.runs.values()
+        return {(run.name, source): needs for run in runs for source, needs in run.step.needs[1].items()}
 
     @cached_property
     def _answered(self) -> dict[str, JoinRun]:
@@ -92,11 +108,19 @@ class Adoption:
         """A stream's window with all that a plan asks of it; old rows are shown to new views as far as they were to others."""
         store = self.before.windows.get(plan.stream) or self.store(plan.name, plan.stream)
         store.extend(plan.kept, plan.ledgers, plan.words)
+        if not len(store.rows):
+            return store
         before = self.before.plans[plan.stream].views if plan.stream in self.before.plans else ()
-        known = {view.bit for view in before}
+        held, known = HeldRows(store, before, self._asked), {view.bit for view in before}
         for view in plan.views:
             if view.bit not in known:
-                _show(store, view.bit, [old.bit for old in before if _alike(old, view)])
+                visible = held.seen_by(partial(_alike, view))
+                if view.backfill and view.since >= self.now:
+                    needs = Needs()
+                    for user in view.users:
+                        needs.update(self.needs[user])
+                    visible |= held.known_to(view, needs, self.kept_from.get(plan.stream, LONG_AGO))
+                _show(store, view.bit, visible)
         return store
 
     def _run(self, step: Step, made: Installed, views: Mapping[User, View]) -> JoinRun:
@@ -136,23 +160,17 @@ class Adoption:
         return state
 
 
-def _alike(old: View, new: View) -> bool:
+def _alike(new: View, old: View) -> bool:
     """Whether a new view is of tuples that an old one is of.
 
     The old one may ask for more keys: a row that none like it sees had one that is NULL for each query that was there.
     """
-    return (old.filters, old.since) == (new.filters, new.since)
+    return (old.filters, old.since, old.backfill) == (new.filters, new.since, new.backfill)
 
 
-def _show(store: WindowStore, bit: int, alike: Sequence[int]) -> None:
-    """Let a new view see the living rows that those `alike` see."""
-    if not len(store.rows):
-        return
+def _show(store: WindowStore, bit: int, visible: BoolArray) -> None:
+    """Let a new view see some of the living rows, and no others."""
     flags, shown = store.flags(bit)
-    visible = np.zeros(len(flags), np.bool_)
-    for other in alike:
-        words, seen = store.flags(other)
-        visible |= (words & seen) != 0
     flags[:] = np.where(visible, flags | shown, flags & ~shown)
 
 

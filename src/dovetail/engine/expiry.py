@@ -49,10 +49,13 @@ class Expiry:
         self._lazy = lazy
         self._before: dict[str, int] = {}
         """By stream: what is older has been forgotten."""
+        self.kept_from: dict[str, int] = {}
+        """By stream: what is older may have been forgotten; a window that has become longer does not bring it back."""
 
     def __call__(self, plans: Mapping[str, WindowPlan], windows: Mapping[str, WindowStore], progress: Progress) -> None:
         for stream, plan in plans.items():
             least = bound(plan, progress)
+            self.kept_from[stream] = max(least, self.kept_from.get(stream, LONG_AGO))
             patience = plan.longest >> _PATIENCE_BITS if self._lazy else 0
             if least - self._before.get(stream, LONG_AGO) > patience:
                 windows[stream].expire_before(least)

@@ -19,7 +19,7 @@ from dovetail.engine import expiry
 from dovetail.engine.adoption import Adoption, Installed, Positions
 from dovetail.engine.arena import Arena
 from dovetail.engine.drivers import DriverChoice, Ranks, interleaved, ranks_of
-from dovetail.engine.intake import Batch, arrivals
+from dovetail.engine.intake import Batch, Reach, arrivals
 from dovetail.engine.probe import Bounds
 from dovetail.engine.progress import Progress
 from dovetail.engine.runs import Driver, JoinRun
@@ -46,7 +46,7 @@ class JoinGroup:
         """Batches joined so far."""
         self.arrived = 0
         """Tuples that were joined since somebody looked."""
-        self._expire = expiry.Expiry(lazy=config.expiration == "lazy")
+        self.expiry = expiry.Expiry(lazy=config.expiration == "lazy")
         self._choice = DriverChoice(config.driver_policy)
         self._first_new: dict[str, int] = {}
         self._fed: dict[str, list[JoinRun]] = {}
@@ -58,13 +58,15 @@ class JoinGroup:
         windows: Sequence[WindowPlan],
         stored: Sequence[StoredPlan],
         steps: Sequence[Step],
+        now: int,
         positions: Positions | None = None,
     ) -> Installed:
-        """Make what other windows and steps need; see `adoption`."""
-        return self._adoption(positions).make(windows, stored, steps)
+        """Make what other windows and steps need; see `adoption`. `now`: the number of the next batch."""
+        return self._adoption(now, positions).make(windows, stored, steps)
 
-    def _adoption(self, positions: Positions | None) -> Adoption:
-        return Adoption(self.installed, self._streams, self._arena, self._config.stage_rows, positions)
+    def _adoption(self, now: int, positions: Positions | None) -> Adoption:
+        kept_from = self.expiry.kept_from
+        return Adoption(self.installed, self._streams, self._arena, self._config.stage_rows, now, kept_from, positions)
 
     def install(self, new: Installed) -> list[WindowStore]:
         """Go on with what was made; return the stores that nobody needs any more."""
@@ -116,15 +118,28 @@ class JoinGroup:
             yield from self.stores(stream)
         yield from self.states.values()
 
+    def earliest(self, step: Step) -> dict[str, int]:
+        """By source of a step, the earliest event time of a tuple that it sees; sources that see none are left out."""
+        found = {}
+        for source in step.sources:
+            store = self.windows[source.stream]
+            words, bit = store.flags(self.plans[source.stream].bits[step.name, source.name])
+            times = store.living("ts")[(words & bit) != 0]
+            if len(times):
+                found[source.name] = int(times.min())
+        return found
+
     # -- joining ------------------------------------------------------------------------------------------------------------
 
-    def prepare(self, batches: Mapping[str, Batch], *, all_rows: bool = False, came: int = NOW) -> dict[str, Arrivals]:
+    def prepare(
+        self, batches: Mapping[str, Batch], *, all_rows: bool = False, came: int = NOW, reach: Reach | None = None
+    ) -> dict[str, Arrivals]:
         """Evaluate all that the windows store of tuples that came with batch `came`. Changes nothing."""
         prepared = {}
         for stream, batch in batches.items():
             if stream in self.windows and len(batch):
                 began = perf_counter()
-                prepared[stream] = arrivals(batch, self.plans[stream], all_rows=all_rows, came=came)
+                prepared[stream] = arrivals(batch, self.plans[stream], all_rows=all_rows, came=came, reach=reach)
                 self.windows[stream].seconds += perf_counter() - began
         return prepared
 
@@ -251,5 +266,5 @@ class JoinGroup:
 
     def expire(self, progress: Progress) -> None:
         """Forget what has expired."""
-        self._expire(self.plans, self.windows, progress)
+        self.expiry(self.plans, self.windows, progress)
         expiry.expire_matches(self.states, progress)

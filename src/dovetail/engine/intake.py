@@ -6,7 +6,9 @@ to no window: it is refused, counted and left out, here as on Spark, where raisi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +26,8 @@ from dovetail.plan.execution import View, WindowPlan
 from dovetail.query.expressions import Column, Expression
 from dovetail.schema import StreamSchema, stored_type, type_name
 
+Reach: TypeAlias = Mapping[int, Mapping[str, int]]
+"""By the batch from which on queries see tuples, and by stream: from which event time on they also see those from before."""
 _MICROS = {"ms": 1_000, "s": 1_000_000}
 _SAME_TEXT = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})
 _INT64 = np.dtype(np.int64)
@@ -234,13 +238,17 @@ def _nested_key(value: object) -> tuple[object, ...]:
     return (1, value != value, value)  # noqa: PLR0124 - only NaN differs from itself
 
 
-def arrivals(batch: Batch, window: WindowPlan, *, all_rows: bool, came: int) -> Arrivals:
+def arrivals(batch: Batch, window: WindowPlan, *, all_rows: bool, came: int, reach: Reach | None = None) -> Arrivals:
     """Compute all that a window stores of tuples that came with batch `came`; unless `all_rows`, only of those that somebody sees."""
     values = _Values(batch)
     flags: list[UInt64Array | np.uint64] = [_NO_FLAGS] * window.words
     for view in window.views:
+        word = view.bit // WORD_BITS
         if view.since <= came:
-            flags[view.bit // WORD_BITS] = flags[view.bit // WORD_BITS] | values.visible(view)
+            flags[word] = flags[word] | values.visible(view)
+        elif view.backfill:
+            first = (reach or {}).get(view.since, {}).get(window.stream, LATEST)
+            flags[word] = flags[word] | np.where(batch.ts >= first, values.visible(view), _NO_FLAGS)
     if not all_rows:
         seen = (
             np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if len(flags) > 1 else flags[0]

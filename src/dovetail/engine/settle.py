@@ -45,10 +45,11 @@ class SettledGroup(JoinGroup):
         windows: Sequence[WindowPlan],
         stored: Sequence[StoredPlan],
         steps: Sequence[Step],
+        now: int,
         positions: Positions | None = None,
     ) -> Installed:
         """See `JoinGroup.extended`; a window's tuples wait with all their columns."""
-        adoption = self._adoption(positions)
+        adoption = self._adoption(now, positions)
         waiting = {plan.stream: self.pending.get(plan.stream) or self._waiting(plan, adoption) for plan in windows}
         return replace(adoption.make(windows, stored, steps), pending=waiting)
 

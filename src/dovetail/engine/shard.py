@@ -20,7 +20,7 @@ from dovetail.config import Config
 from dovetail.engine.adoption import Positions
 from dovetail.engine.arena import Arena, HeapArena
 from dovetail.engine.group import JoinGroup
-from dovetail.engine.intake import Batch, TableReader, in_time_order, judge
+from dovetail.engine.intake import Batch, Reach, TableReader, in_time_order, judge
 from dovetail.engine.progress import Observed, Progress
 from dovetail.engine.runs import Collector, JoinRun
 from dovetail.engine.settle import SettledGroup
@@ -65,6 +65,8 @@ class ShardEngine:
         self.batches = 0
         self._begun: int | None = None
         """Event time when this engine was made, or of its first tuple."""
+        self.reached: dict[str, dict[str, int]] = {}
+        """By join that also sees what was there before it, and by source: the earliest event time of that, if there was any."""
         self.needs_clock = False
         self.notice: Callable[[StreamSchema, Observed], None] | None = None
         """Told what was seen of each stream's part of a batch, before anything changes."""
@@ -99,7 +101,7 @@ class ShardEngine:
             windows = [window for window in plan.windows if window.group == group.name]
             steps = [step for step in plan.steps if step.group == group.name]
             stored = plan.stored if group is self.joined else ()
-            made.append((group, group.extended(windows, stored, steps, positions)))
+            made.append((group, group.extended(windows, stored, steps, self.batches, positions)))
         if self.unfinished is not None and self.unfinished is not NO_WAY_BACK:
             # All that was missing is there: from here on the way back is to be done with it.
             self.unfinished = replace(self.unfinished, plan=plan)
@@ -109,6 +111,11 @@ class ShardEngine:
             group.trim()
         for store in unneeded:
             store.remove()
+        backfilled = [step for step in plan.steps if step.backfill]
+        self.reached = {
+            step.name: self.reached.get(step.name) or self.group_of(step.consumers[0].query).earliest(step)
+            for step in backfilled
+        }
         self.relate([{source.stream for source in step.sources} for step in plan.steps if step.consumers])
 
     def relate(self, joins: Iterable[set[str]]) -> None:
@@ -265,18 +272,20 @@ class ShardEngine:
         held: Iterable[tuple[int, Mapping[str, pa.Table]]],
         progress: Mapping[str, Mapping[str, Any]],
         batches: int = 0,
+        reach: Reach | None = None,
     ) -> None:
         """Fill an empty engine with tuples that were accepted, and joined, before; only later batches produce results.
 
         `held`: the number of a batch, and tuples that came with it, or after it and before the next query did; earliest first.
-        `progress`: how far streams had come. `batches`: how many there were.
+        `progress`: how far streams had come. `batches`: how many there were. `reach`: for queries that came later and also see what
+        the windows held then, from which event times on.
         """
         for came, tables in held:
             read = {stream: self._readers[stream].read(table) for stream, table in tables.items()}
             for batch in read.values():
                 batch.in_order = False
             accepted = {stream: in_time_order(batch) for stream, batch in read.items() if len(batch)}
-            self.joined.load(self.joined.prepare(accepted, came=came))
+            self.joined.load(self.joined.prepare(accepted, came=came, reach=reach))
             for group in self.settled.values():
                 if group.since <= came:
                     group.wait(accepted)

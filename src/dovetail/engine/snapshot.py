@@ -116,6 +116,7 @@ def _manifest(engine: ShardEngine) -> dict[str, Any]:
             for progress in map(engine.progress.__getitem__, engine.streams)
         ],
         "groups": {group.name: group.batches for group in engine.groups},
+        "kept_from": engine.joined.expiry.kept_from,
         "runs": {run.name: _run_json(run) for run in engine.runs},
     }
 
@@ -185,6 +186,7 @@ def _run_json(run: JoinRun) -> dict[str, Any]:
 def _go_on(engine: ShardEngine, stored: Manifest) -> None:
     """Take over progress and counters."""
     engine.batches = stored["batches"]
+    engine.joined.expiry.kept_from = dict(stored["kept_from"])
     for stream in stored["streams"]:
         engine.progress[stream["schema"].name].restore(stream["progress"])
     for group in engine.groups:

@@ -67,6 +67,7 @@ class Manifest(TypedDict):
     batches: Count
     streams: list[StoredStream]
     groups: dict[str, Count]
+    kept_from: dict[str, Time]
     runs: dict[str, StoredRun]
 
 

@@ -43,20 +43,21 @@ from dovetail.schema import StreamSchema, is_exact, sql_type
 class Lowering:
     """Makes steps of queries.
 
-    `streams`: those that the queries read. `since`: the batch from which on they see tuples. `cells`: by query, which results a shard
-    gives, its keys over the query's aliases.
+    `streams`: those that the queries read. `since`: the batch from which on they see tuples; with `backfill` also those that the
+    windows held then. `cells`: by query, which results a shard gives, its keys over the query's aliases.
     """
 
     streams: Mapping[str, StreamSchema]
     config: Config
     since: int = 0
     cells: Mapping[str, Cell] | None = None
+    backfill: bool = False
 
     def own(self, plan: QueryPlan) -> Step:
         """The step of a query that shares nothing."""
         query = plan.query
         consumer = self.consumer(query, {alias: alias for alias in query.aliases})
-        return Step(plan, self.sources(query, {}), (consumer,), since=self.since)
+        return Step(plan, self.sources(query, {}), (consumer,), since=self.since, backfill=self.backfill)
 
     def steps(self, plan: GlobalPlan, plans: Mapping[str, QueryPlan]) -> tuple[Step, ...]:
         """The steps of a plan of bound queries; `plans` are the plans that they have by themselves."""
@@ -116,7 +117,8 @@ class _Maker:
         consumers = tuple(self.lowering.consumer(self.plans[name].query, self._sources(name)) for name in answers)
         sources = self.lowering.sources(flat, collapse.inside)
         plan = self._plan(join, collapse.query)
-        return Step(plan, sources, consumers, state, collapse.columns, self.lowering.since)
+        own = self.lowering
+        return Step(plan, sources, consumers, state, collapse.columns, own.since, own.backfill)
 
     def _flat(self, join: JoinNode) -> JoinQuery:
         first = join.queries[0]

@@ -23,21 +23,29 @@ User: TypeAlias = tuple[str, str]
 """A step, and one of its sources."""
 _Place: TypeAlias = tuple[str, str]
 """A group of windows, and the stream of one."""
-_Sight: TypeAlias = tuple[tuple[Expression, ...], tuple[Expression, ...], int]
-"""What makes views the same: filters, keys, and since when."""
+_Sight: TypeAlias = tuple[tuple[Expression, ...], tuple[Expression, ...], int, bool]
+"""What makes views the same: filters, keys, since when, and whether tuples from before are shown as far as they are there."""
 MOST_BITS = 1 << 16
 """Views that a window may have."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Which rows of a window some users see: those that came in batch `since` or later, meet the filters, and have all keys."""
+    """Which rows of a window some users see: those that came in batch `since` or later, meet the filters, and have all keys.
+
+    With `backfill` also those that were there already, as far as it was known of them.
+    """
 
     bit: int
     filters: tuple[Expression, ...]
     keys: tuple[Expression, ...]
     since: int
+    backfill: bool
     users: tuple[User, ...]
+
+    @property
+    def sight(self) -> _Sight:
+        return self.filters, self.keys, self.since, self.backfill
 
 
 @dataclass(frozen=True)
@@ -177,7 +185,16 @@ class ExecutionPlan:
         for step in self.steps:
             spans = step.windows
             sources = [[source.name, bits[step.name, source.name], spans.get(source.name)] for source in step.sources]
-            found.append([step.name, step.since, [consumer.query for consumer in step.consumers], step.state, sources])
+            found.append(
+                [
+                    step.name,
+                    step.since,
+                    step.backfill,
+                    [consumer.query for consumer in step.consumers],
+                    step.state,
+                    sources,
+                ]
+            )
         return found
 
     def with_steps(self, steps: Iterable[Step]) -> ExecutionPlan:
@@ -226,17 +243,18 @@ def _window(
     ledgers: dict[CountWindow, Ledger] = {}
     if before is not None and grows:
         needs = Needs.of(before.kept)
-        users = {(view.filters, view.keys, view.since): list(view.users) for view in before.views}
+        users = {view.sight: list(view.users) for view in before.views}
         retention = dict.fromkeys(before.retention)
         ledgers = {ledger.window: ledger for ledger in before.ledgers}
     for step, source in uses:
         needs.update(step.needs[1][source.name])
-        users.setdefault((source.filters, source.keys, step.since), []).append((step.name, source.name))
+        sight = (source.filters, source.keys, step.since, step.backfill)
+        users.setdefault(sight, []).append((step.name, source.name))
         others = dict.fromkeys(other.stream for other in step.sources if other.name != source.name)
         retention[Retention(tuple(others), source.window)] = None
         if (ledger := source.ledger) is not None:
             ledgers.setdefault(ledger.window, ledger)
-    bits = {(view.filters, view.keys, view.since): view.bit for view in before.views} if before is not None else {}
+    bits = {view.sight: view.bit for view in before.views} if before is not None else {}
     free = _free(bits.values())  # old rows still have the bits of views that are gone
     views = [View(bits[key] if key in bits else next(free), *key, tuple(own)) for key, own in users.items()]
     return WindowPlan(*place, needs.kept(), tuple(ledgers.values()), tuple(views), tuple(retention))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from dovetail.config import Config
@@ -18,6 +19,7 @@ from dovetail.query.expressions import Expression, map_columns
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, Window
 from dovetail.schema import StreamSchema
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = (
     ("day", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -53,10 +55,12 @@ def explain(
     measured: Measurements | None = None,
     units: Units | None = None,
     plan: GlobalPlan | None = None,
+    reached: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Explanation:
     """Show what will be done with the queries and, given metrics, what was done: rows and times per new tuple.
 
-    A global plan is shown as well: what is shared by which queries, and what its parts take.
+    A global plan is shown as well: what is shared by which queries, and what its parts take. `reached`: by step, for those that also
+    see tuples from before them, the earliest event time by source.
     """
     if form not in FORMS:
         raise ConfigError.choice("explain(...)", form, FORMS)
@@ -69,6 +73,11 @@ def explain(
         entry = description["queries" if alone else "joins"][step.name]
         known: Mapping[str, JoinFigures] = found.queries if alone else found.joins
         add_figures(entry, step.plan, known.get(step.name), units)
+        if step.since:
+            entry["since"] = step.since
+        if step.backfill:
+            times = (reached or {}).get(step.name, {})
+            entry["held_from"] = {s.name: _moment(times[s.name]) if s.name in times else None for s in step.sources}
     if plan is not None:
         description["plan"] = describe_global(plan, found.nodes)
     if form == "dict":
@@ -228,6 +237,8 @@ def _query_lines(query: Mapping[str, Any]) -> list[str]:
             f"takes join {query['join'].removeprefix('join:')}{given}",
             f"output {', '.join(query['output'])}",
         ]
+    if "since" in query:
+        lines.append(f"sees tuples of batch {query['since']} and later{_held_text(query)}")
     lines += [f"filter {text}" for text in query["filters"]]
     lines += [f"condition {text}" for text in query["conditions"]]
     if query["waits_for_watermark"]:
@@ -240,6 +251,16 @@ def _query_lines(query: Mapping[str, Any]) -> list[str]:
     if query["output"]:
         lines.append(f"output {', '.join(query['output'])}")
     return lines
+
+
+def _held_text(query: Mapping[str, Any]) -> str:
+    held = [f"{name} from {time}" if time else f"{name} none" for name, time in query.get("held_from", {}).items()]
+    return f"; of those before it {', '.join(held)}" if held else ""
+
+
+def _moment(micros: int) -> str:
+    """An event time as text."""
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
 
 
 def _cost_text(query: Mapping[str, Any], driver: str) -> str:

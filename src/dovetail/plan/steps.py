@@ -102,6 +102,8 @@ class Step:
     """What the columns of stored inputs are: columns of sources."""
     since: int = 0
     """The batch from which on it sees tuples."""
+    backfill: bool = False
+    """Whether it also sees those that the windows held then."""
 
     @property
     def name(self) -> str:

@@ -51,13 +51,18 @@ class Oracle:
     def __init__(self, streams: Iterable[StreamSchema]) -> None:
         self._streams = {schema.name: _Stream(schema) for schema in streams}
         self._queries: dict[str, tuple[JoinQuery, dict[str, int]]] = {}
+        self._held: dict[str, Mapping[str, int]] = {}
 
-    def add_query(self, query: JoinQuery) -> None:
-        """Start a query; its windows are empty now, whatever its streams have seen."""
+    def add_query(self, query: JoinQuery, held: Mapping[str, int] | None = None) -> None:
+        """Start a query; its windows are empty now, whatever its streams have seen.
+
+        With `held` (by stream, an event time in microseconds) they hold the tuples from then on that came before it. A result has at
+        least one tuple that comes after it.
+        """
         if query.name in self._queries:
             raise QueryError(f"query {query.name!r} was added already", "drop it first, or choose another name")
         start = {ref.stream: len(self._stream(ref.stream).tuples) for ref in query.refs}
-        self._queries[query.name] = query, start
+        self._queries[query.name], self._held[query.name] = (query, start), held or {}
 
     def drop_query(self, name: str) -> None:
         """Forget a query and its results."""
@@ -113,8 +118,17 @@ class Oracle:
 
     def _combinations(self, name: str) -> Iterator[_Combination]:
         query, start = self._query(name)
-        inputs = {ref.alias: self._stream(ref.stream).tuples[start[ref.stream] :] for ref in query.refs}
-        return (found for found in _matches(query, inputs) if self._is_settled(query, found))
+        held, inputs = self._held[name], {}
+        for ref in query.refs:
+            tuples, first = self._stream(ref.stream).tuples, start[ref.stream]
+            before = [old for old in tuples[:first] if ref.stream in held and old.ts >= held[ref.stream]]
+            inputs[ref.alias] = [*before, *tuples[first:]]
+        new = {ref.alias: start[ref.stream] for ref in query.refs}
+        return (
+            found
+            for found in _matches(query, inputs)
+            if self._is_settled(query, found) and any(found[alias].number >= first for alias, first in new.items())
+        )
 
     def _is_settled(self, query: JoinQuery, combination: _Combination) -> bool:
         """Whether no tuple still to come can push a tuple of the combination out of its count window."""
