@@ -92,6 +92,14 @@ class Registry:
         """The first cohort, if it was asked for before queries run."""
         self._most: _Most | None = _Most()
 
+    def copy(self) -> Registry:
+        """Another one that knows the same, and is changed by itself."""
+        other = Registry(self.config, self.budget, self._placed)
+        other.catalog, other.hints = self.catalog.copy(), dict(self.hints)
+        other.choices, other.plans = dict(self.choices), dict(self.plans)
+        other._most = self._most
+        return other
+
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
         return self.catalog.streams
@@ -197,11 +205,7 @@ class Registry:
     def join_in(self, plan: QueryPlan, orders: Orders | None, since: int, *, backfill: bool = False) -> None:
         """Add a query to those that run, from batch `since` on; it is planned by itself, within what they leave of the budget."""
         name = plan.query.name
-        if backfill and plan.query.has_count_window:
-            raise ConfigError(
-                f"query {name!r} has count windows: which tuples were the last ones before it came is not known any more",
-                "leave backfill out, and its windows fill from now on",
-            )
+        self.check_backfill(plan.query, backfill=backfill)
         if name in {step.name for step in self.steps}:
             raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
         planning = JointPlanning({name: plan}, replace(self.config, strategy="mjoin"))
@@ -214,6 +218,15 @@ class Registry:
         self._add(plan, orders)
         cohort = self._cohort(found, since, backfill=backfill)
         self.cohorts = (*self.cohorts, cohort)
+
+    @staticmethod
+    def check_backfill(query: JoinQuery, *, backfill: bool) -> None:
+        """Refuse to show a query what was there before it, if that is not known."""
+        if backfill and query.has_count_window:
+            raise ConfigError(
+                f"query {query.name!r} has count windows: which tuples were the last ones before it came is not known any more",
+                "leave backfill out, and its windows fill from now on",
+            )
 
     def _cohort(self, plan: GlobalPlan, since: int, *, backfill: bool = False) -> Cohort:
         lowering = Lowering(self.streams, self.config, since, backfill=backfill)

@@ -80,10 +80,13 @@ class Driver:
     def run(self) -> int:
         try:
             taken = Checkpoint.open(here(self._checkpoint))
-            layout = taken.bind(LAYOUT)
+            layout, _ = taken.bind(LAYOUT)
             self._pause()
             sinks: dict[str, Sink] = {name: HereSink(str(path)) for name, path in self._sinks.items()}
-            staged, locks = claim_sinks(cast("Any", None), layout, sinks, taken, uuid.uuid4().hex)
+            uses, locks = claim_sinks(cast("Any", None), layout, sinks, taken)
+            run_id = uuid.uuid4().hex
+            found = {layout.number_of(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
+            staged = {number: staging for number, staging in found.items() if staging is not None}
             for staging in staged.values():
                 self._pause()
                 staging.prepare()

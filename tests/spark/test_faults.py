@@ -36,6 +36,7 @@ from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
 from dovetail.spark.live import LiveShard, live_root
 from dovetail.spark.log import MANIFEST
+from dovetail.spark.running import Job as SparkJob
 from dovetail.spark.running import RunningSession
 from dovetail.testing import Oracle, assert_same_rows
 
@@ -548,7 +549,8 @@ class Failing:
 def test_a_failed_query_leaves_nothing_in_shared_memory() -> None:
     run = f"test-{uuid.uuid4().hex}"
     LiveShard(live_root(run), 0).new()
-    running = RunningSession(cast("Any", None), layout_of(tuple(STREAMS.values()), QUERIES, 1), {}, run)
+    layout = layout_of(tuple(STREAMS.values()), QUERIES, 1)
+    running = RunningSession(cast("Any", None), SparkJob(layout, (), {}, cast("Any", None), {}, ()), run)
     running.query = cast("Any", Failing())
     try:
         with pytest.raises(OSError, match="the disk is full"):

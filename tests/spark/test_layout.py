@@ -11,7 +11,8 @@ from pipeline import layout_of
 
 from dovetail.errors import StateError
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.contract import WITHOUT_BOUNDS, frozen_json, thawed
+from dovetail.spark.changes import bind
+from dovetail.spark.contract import WITHOUT_BOUNDS, frozen_json
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_500_000) for name in "ab")
@@ -23,22 +24,72 @@ def test_texts_that_meant_other_windows_are_refused() -> None:
     for sql, refused in ((BRACKETS, False), (BOUNDS, True)):
         layout = layout_of(STREAMS, {"q": sql}, 2)
         stored = json.loads(frozen_json(layout))
-        assert thawed(layout, json.dumps(stored)).stored
+        assert bind(layout, json.dumps(stored), "first")[0].stored == "first"
         before = json.dumps(stored | {"version": WITHOUT_BOUNDS})
         if refused:
             with pytest.raises(
                 StateError, match="the windows of query 'q', then of brackets, now follow from its cond"
             ):
-                thawed(layout, before)
+                bind(layout, before, before)
         else:
-            assert thawed(layout, before).stored == before
+            bound, changes = bind(layout, before, before)
+            assert (bound.stored, changes) == (before, None)
 
 
-def test_lengths_of_time_are_in_words() -> None:
+def test_options_of_streams_may_change_and_are_said_in_words() -> None:
     before = frozen_json(layout_of(STREAMS, {"q": BRACKETS}, 2))
     changed = tuple(replace(stream, lateness=120_000_000, idle_after=3_600_000_000) for stream in STREAMS)
-    with pytest.raises(
-        StateError, match="lateness of stream 'a' was 1 second 500 milliseconds, is 2 minutes"
-    ) as refusal:
-        thawed(layout_of(changed, {"q": BRACKETS}, 2), before)
-    assert "idle_after of stream 'b' was None, is 1 hour" in str(refusal.value)
+    _, changes = bind(layout_of(changed, {"q": BRACKETS}, 2), before, before)
+    assert changes is not None
+    assert changes.kept == ("q",)
+    assert "lateness of stream 'a' was 1 second 500 milliseconds, is 2 minutes" in changes.streams
+    assert "idle_after of stream 'b' was None, is 1 hour" in str(changes)
+
+
+def test_what_a_checkpoint_cannot_go_on_with() -> None:
+    before = frozen_json(layout_of(STREAMS, {"q": BRACKETS}, 2))
+    text = (STREAMS[0], replace(STREAMS[1], columns=pa.schema([("ts", TIMESTAMP), ("k", pa.string())])))
+    times = (STREAMS[0], replace(STREAMS[1], progress_by="k"))
+    more = (*STREAMS, replace(STREAMS[0], name="c"))
+    for streams, sql, shards, message in (
+        (STREAMS, BRACKETS, 3, "it has 2 shards, this session 3"),
+        (
+            text,
+            BRACKETS.replace("a.k = b.k", "cast(a.k AS string) = b.k"),
+            2,
+            "column 'k' of stream 'b' was int64, is string",
+        ),
+        (times, BRACKETS, 2, "progress_by of stream 'b' was None, is 'k'"),
+        (more, BRACKETS.replace("b [", "c [").replace("b.k", "c.k"), 2, "it lacks stream 'c'"),
+        (
+            (STREAMS[0],),
+            "SELECT x.k FROM a x [RANGE 1 s], a y [RANGE 1 s] WHERE x.k = y.k",
+            2,
+            "it also has stream 'b'",
+        ),
+    ):
+        with pytest.raises(StateError, match=message) as refusal:
+            bind(layout_of(streams, {"q": sql}, shards), before, before)
+        assert "start with a new checkpoint directory and new sinks" in str(refusal.value)
+
+
+def test_what_becomes_of_queries() -> None:
+    before = frozen_json(
+        layout_of(STREAMS, {"same": BRACKETS, "wider": BRACKETS, "moved": BRACKETS, "gone": BRACKETS}, 2)
+    )
+    queries = {
+        "same": BRACKETS.lower().replace("range", "RANGE"),
+        "wider": BRACKETS.replace("10", "20"),
+        "moved": BRACKETS.replace("a.k = b.k", "a.k + 1 = b.k"),
+        "new": BRACKETS,
+    }
+    old, changes = bind(layout_of(STREAMS, queries, 2), before, before)
+    assert changes is not None
+    assert list(old.bound) == ["same", "wider", "moved", "gone"]
+    assert str(changes) == (
+        "query 'same' is kept\n"
+        "query 'wider' is changed: new tuples meet those that the log holds\n"
+        "query 'moved' is changed: its tuples lie in other shards, where it sees them from now on\n"
+        "query 'new' is new: it sees tuples from now on\n"
+        "query 'gone' is dropped"
+    )

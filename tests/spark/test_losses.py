@@ -6,6 +6,7 @@ import logging
 import random
 import warnings
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from pipeline import Pipeline, layout_of
 
 from dovetail.errors import DovetailWarning
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.running import RunningSession
+from dovetail.spark.running import Job, RunningSession
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_000_000) for name in "ab")
@@ -31,7 +32,8 @@ def running(tmp_path: Path) -> RunningSession:
     pipeline = Pipeline(layout_of(STREAMS, SQL, 4), tmp_path, random.Random(1))
     pipeline.run({"a": _table(90_000_000), "b": _table(90_000_000)})
     pipeline.run({"a": _table(*range(1_000_000, 60_000_000, 1_000_000)), "b": _table(89_000_000, None)})
-    session = RunningSession(None, pipeline.layout, {}, "run")  # type: ignore[arg-type]
+    job = Job(pipeline.layout, (), {}, cast("Any", None), {}, ())
+    session = RunningSession(cast("Any", None), job, "run")
     session._reports._shards = pipeline.metrics
     return session
 

@@ -21,7 +21,8 @@ from dovetail.errors import ConfigError, DovetailError, DovetailWarning, SchemaE
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.arguments import check_trigger
 from dovetail.spark.builder import PROVIDER, check
-from dovetail.spark.contract import digest, frozen_json, thawed
+from dovetail.spark.changes import bind
+from dovetail.spark.contract import digest, frozen_json
 from dovetail.spark.directories import Directory, Lock
 from dovetail.spark.layout import Layout, read_worker_plan
 
@@ -171,7 +172,7 @@ def test_event_times_of_other_types(spark: SparkSession, frame: DataFrame, kind:
 def test_a_name_that_is_taken(session: dt.Session) -> None:
     with pytest.raises(ConfigError, match="query 'pairs' is already registered") as error:
         session.query("pairs", SQL)
-    assert "give it another name; a LocalSession can drop_query() the first" in refused(error)
+    assert "give it another name, or drop_query() the first where it runs" in refused(error)
     assert not hasattr(session, "drop_query")
     assert hasattr(dt.LocalSession, "drop_query")
 
@@ -208,11 +209,12 @@ def layout(sql: str, **others: str) -> Layout:
 )
 def test_a_query_may_be_written_otherwise(text: str) -> None:
     old = layout(TEXT)
-    new = thawed(layout(text), frozen_json(old))
+    new, changes = bind(layout(text), frozen_json(old), frozen_json(old))
+    assert changes is None
     assert digest(new) == digest(old)  # which every shard has stored
     assert read_worker_plan(new.for_workers(digest(new)).to_json()).digest == digest(old)
     assert dict(new.queries)["q"] == text
-    assert digest(thawed(layout(TEXT), frozen_json(new))) == digest(old)
+    assert digest(bind(layout(TEXT), frozen_json(new), frozen_json(new))[0]) == digest(old)
 
 
 @pytest.mark.parametrize(
@@ -226,11 +228,10 @@ def test_a_query_may_be_written_otherwise(text: str) -> None:
         TEXT.replace("a p", "c p"),
     ],
 )
-def test_another_query_is_shown_beside_the_old_one(text: str) -> None:
-    with pytest.raises(StateError) as error:
-        thawed(layout(text), frozen_json(layout(TEXT)))
-    assert f"query 'q' was another: it was\n{TEXT}\nand is\n{text}\n" in error.value.message
-    assert "a new checkpoint directory and new sinks" in refused(error)
+def test_another_query_is_one_that_has_changed(text: str) -> None:
+    _, changes = bind(layout(text), frozen_json(layout(TEXT)), "")
+    assert changes is not None
+    assert (list(changes.changed), changes.kept) == (["q"], ())
 
 
 def test_the_order_of_declarations_is_the_checkpoints(tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_the_order_of_declarations_is_the_checkpoints(tmp_path: Path) -> None:
     old = layout(TEXT, r=OTHER)
     new = layout_of(STREAMS[::-1], {"r": OTHER, "q": TEXT}, 4)
     assert digest(new) != digest(old)
-    again = thawed(new, frozen_json(old))
+    again, _ = bind(new, frozen_json(old), frozen_json(old))
     assert [stream.name for stream in again.streams] == [stream.name for stream in old.streams]
     assert [name for name, _ in again.queries] == ["q", "r"]
     assert [group.first for group in again.placement.groups] == [group.first for group in old.placement.groups]

@@ -163,7 +163,7 @@ def test_frames_that_end_by_rows_are_not_too_large() -> None:
     layout = layout_of(streams, {"q": "SELECT a.v FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE a.k = b.k"}, 2)
     few, text = 1000, "x" * 1000
     piece = pa.record_batch([pa.array(range(few), TIMESTAMP), pa.array(range(few)), [text] * few], schema=columns)
-    rows = pa.Table.from_batches(cutter(layout.for_workers("").to_json(), 0, [0, 1])(iter([piece] * 300)))
+    rows = pa.Table.from_batches(cutter((layout.for_workers("").to_json(),), 0, [0, 1])(iter([piece] * 300)))
     for shard in (0, 1):
         sizes = pc.fill_null(pc.binary_length(rows.filter(pc.field("shard") == shard)["content"]), 0).to_numpy()
         frames = np.add.reduceat(sizes, range(0, len(sizes), FRAME_ROWS))

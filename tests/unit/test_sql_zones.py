@@ -16,7 +16,8 @@ from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.query.zones import has_fixed_offset, zone_of
 from dovetail.schema import StreamSchema
-from dovetail.spark.contract import frozen_json, thawed
+from dovetail.spark.changes import bind
+from dovetail.spark.contract import frozen_json
 from dovetail.spark.layout import Layout, read_worker_plan
 
 TS, NTZ = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
@@ -166,8 +167,9 @@ def test_workers_read_in_the_sessions_zone() -> None:
 
 
 def test_a_checkpoint_keeps_its_zone() -> None:
-    thawed(layout(PACIFIC), frozen_json(layout(PACIFIC)))
+    stored = frozen_json(layout(PACIFIC))
+    bind(layout(PACIFIC), stored, stored)
     assert "time_zone" not in frozen_json(layout("UTC"))  # checkpoints of earlier releases stay valid
     for was, is_ in ((PACIFIC, "UTC"), ("UTC", PACIFIC), (PACIFIC, INDIA)):
         with pytest.raises(StateError, match=f"query 'q' were read in time zone {was}, now in {is_}"):
-            thawed(layout(is_), frozen_json(layout(was)))
+            bind(layout(is_), frozen_json(layout(was)), "")

@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dovetail._typing import Int64Array
-from dovetail.engine.runs import JoinRun
+from dovetail.engine.runs import Fresh, JoinRun
 from dovetail.engine.window_store import Arrivals, WindowStore
 
 Ranks: TypeAlias = Mapping[tuple[str, str], Int64Array]
@@ -81,6 +81,8 @@ class DriverChoice:
         self._seen: dict[str, float] = {}
         """By stream: tuples that were joined."""
         self._asks = policy in ("consumption-rate", "initial-output-size", "output-rate")
+        self._only: dict[str, WindowStore] | None = None
+        """The inputs of the only join there is: its selectivity is a factor of all that is compared, and need not be known."""
 
     def install(self, runs: Iterable[JoinRun]) -> None:
         """Go on with other joins; what was counted of the same inputs stays."""
@@ -95,17 +97,38 @@ class DriverChoice:
                     shape.offered, shape.matched, shape.given = known.offered, known.matched, known.given
             shape.takers += len(run.collectors)
             self._of_run[run.name] = shape
+        self._only = None
+        if len(self._shapes) == 1:
+            (shape,) = self._shapes.values()
+            self._only = dict(shape.inputs) if len(dict(shape.inputs)) == len(shape.inputs) else None
 
     def next(self, waiting: Mapping[str, int], grown: Mapping[str, float] | None = None) -> str:
         """Choose among streams with so many tuples `waiting`; windows may be about to have `grown`."""
         if len(waiting) == 1 or not self._asks:
             return next(iter(waiting))
+        if self._only is not None:
+            return self._next_of_one(waiting, self._only, grown or {})
         if self._policy == "consumption-rate":
             return min(waiting, key=self._results_per_tuple)
         worth = {stream: self._promised(stream, count, grown or {}) for stream, count in waiting.items()}
         if self._policy == "output-rate":
             worth = {stream: results / max(waiting[stream], 1) for stream, results in worth.items()}
         return max(worth, key=worth.__getitem__)
+
+    def _next_of_one(
+        self, waiting: Mapping[str, int], windows: Mapping[str, WindowStore], grown: Mapping[str, float]
+    ) -> str:
+        """For one join: whose buffer is largest for its window (equation 1 without what all have in common), and so on."""
+        if self._policy == "consumption-rate":
+            return max(waiting, key=lambda stream: self._seen.get(stream, 0.0))
+        best, most = "", -1.0
+        for stream, count in waiting.items():
+            rows = windows[stream].rows
+            held = rows.head - rows.tail + grown.get(stream, 0.0)
+            worth = (count if self._policy == "initial-output-size" else 1.0) / (held or 1e-9)
+            if worth > most:
+                best, most = stream, worth
+        return best
 
     def order(self, waiting: Mapping[str, int]) -> list[str]:
         """The order in which all streams are chosen if nothing else becomes known in between."""
@@ -135,21 +158,23 @@ class DriverChoice:
                 results += shape.given
         return results / max(self._seen.get(stream, 0.0), 1.0)
 
-    def offer(self, fresh: Mapping[str, float]) -> None:
-        """Count the combinations that new rows make, so many of each stream or stored sub-join."""
-        for shape in self._shapes.values():
-            shape.offered += shape.combinations(fresh, {})
+    def offer(self, fresh: Fresh) -> None:
+        """Count the combinations that new rows make."""
+        if self._asks and self._only is None:
+            counts = {feed: float(stop - first) for feed, (first, stop) in fresh.items()}
+            for shape in self._shapes.values():
+                shape.offered += shape.combinations(counts, {})
 
     def match(self, run: JoinRun, count: int) -> None:
         """Count what a join has found."""
-        if self._asks:
+        if self._asks and self._only is None:
             shape = self._of_run[run.name]
             shape.matched += count
             shape.given += count * len(run.collectors)
 
     def end(self, joined: Mapping[str, int]) -> None:
         """After a batch: count its tuples, and let what was counted before weigh less."""
-        if not self._asks:
+        if not self._asks or (self._only is not None and self._policy != "consumption-rate"):
             return
         self._seen = {name: _MEMORY * seen for name, seen in self._seen.items()}
         for stream, count in joined.items():

@@ -214,7 +214,7 @@ class JoinGroup:
                     fresh[run.step.state] = run.store(matches, begin)
                     if not run.collectors:
                         matches.count = begin
-        self._choice.offer({feed: stop - begin for feed, (begin, stop) in fresh.items()})
+        self._choice.offer(fresh)
 
     def _join_together(self, incoming: Mapping[str, Arrivals], progress: Progress, ranks: Ranks) -> None:
         """Insert all new tuples, then join each with those before it. Joins that are run so have no stored inputs."""
@@ -229,7 +229,7 @@ class JoinGroup:
                         bounds = self._bounds(driver, len(arrived), ranks, floors)
                         driver.runner.run(bounds, run.matches)
                 self._choice.match(run, len(run.matches) - begin)
-        self._choice.offer({stream: len(arrived) for stream, arrived in incoming.items()})
+        self._choice.offer({stream: (0, len(arrived)) for stream, arrived in incoming.items()})
 
     def load(self, incoming: Mapping[str, Arrivals]) -> None:
         """Insert arrivals whose results have been found before."""

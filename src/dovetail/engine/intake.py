@@ -26,8 +26,8 @@ from dovetail.plan.execution import View, WindowPlan
 from dovetail.query.expressions import Column, Expression
 from dovetail.schema import StreamSchema, stored_type, type_name
 
-Reach: TypeAlias = Mapping[int, Mapping[str, int]]
-"""By the batch from which on queries see tuples, and by stream: from which event time on they also see those from before."""
+Reach: TypeAlias = Mapping[int, Mapping[str, tuple[int, int]]]
+"""By the batch that queries came with, and by stream: from which event time, and from which batch, they see tuples from before."""
 _MICROS = {"ms": 1_000, "s": 1_000_000}
 _SAME_TEXT = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})
 _INT64 = np.dtype(np.int64)
@@ -246,9 +246,10 @@ def arrivals(batch: Batch, window: WindowPlan, *, all_rows: bool, came: int, rea
         word = view.bit // WORD_BITS
         if view.since <= came:
             flags[word] = flags[word] | values.visible(view)
-        elif view.backfill:
-            first = (reach or {}).get(view.since, {}).get(window.stream, LATEST)
-            flags[word] = flags[word] | np.where(batch.ts >= first, values.visible(view), _NO_FLAGS)
+        elif view.backfill and reach is not None and window.stream in reach[view.since]:
+            time, first = reach[view.since][window.stream]
+            if first <= came:
+                flags[word] = flags[word] | np.where(batch.ts >= time, values.visible(view), _NO_FLAGS)
     if not all_rows:
         seen = (
             np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if len(flags) > 1 else flags[0]

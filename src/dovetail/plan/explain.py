@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from dovetail.config import Config
 from dovetail.errors import ConfigError
-from dovetail.plan.codec import to_json
+from dovetail.plan.codec import LARGEST, to_json
 from dovetail.plan.explain_global import FORMS, Explanation, describe_global, explain_global
 from dovetail.plan.global_plan import GlobalPlan
 from dovetail.plan.measurements import JoinFigures, Measurements
@@ -259,7 +259,9 @@ def _held_text(query: Mapping[str, Any]) -> str:
 
 
 def _moment(micros: int) -> str:
-    """An event time as text."""
+    """An event time as text; one before all times is the beginning."""
+    if micros <= -LARGEST:
+        return "the beginning"
     return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
 
 

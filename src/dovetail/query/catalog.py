@@ -26,6 +26,12 @@ class Catalog:
         self._streams: dict[str, StreamSchema] = {}
         self._queries: dict[str, JoinQuery] = {}
 
+    def copy(self) -> Catalog:
+        """Another one with the same content."""
+        other = Catalog()
+        other._streams, other._queries = dict(self._streams), dict(self._queries)
+        return other
+
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
         return self._streams
@@ -69,7 +75,7 @@ class Catalog:
         if name in self._queries:
             raise ConfigError(
                 f"query {name!r} is already registered",
-                "give it another name; a LocalSession can drop_query() the first",
+                "give it another name, or drop_query() the first where it runs",
             )
 
     def add_query(self, query: JoinQuery) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.errors import ConfigError, StateError
-from dovetail.spark.contract import frozen_json, thawed
+from dovetail.spark.changes import Comparison, bind
+from dovetail.spark.contract import frozen_json
 from dovetail.spark.directories import Directory, Lock
 from dovetail.spark.layout import Layout
+from dovetail.spark.revisions import Revision, read_revisions, write_revision
 
 _LAYOUT, _IDENTITY, _LOCK = "layout.json", "_identity.json", "_lock"
 """Earlier releases read all files but those with an underscore as one layout."""
@@ -33,6 +35,8 @@ class Checkpoint:
     last_batch: int
     """The last batch that was begun; -1 if none was. No sink can be ahead of it."""
     lock: Lock | None
+    revisions: tuple[Revision, ...] = ()
+    """What has come since: queries came or went."""
 
     @classmethod
     def open(cls, directory: Directory) -> Checkpoint:
@@ -64,11 +68,30 @@ class Checkpoint:
         is_nameless = stored is None and bool(layout)
         given = _spark_id(directory) if is_nameless else uuid.uuid4().hex
         identity = given if stored is None else str(json.loads(stored)["identity"])
-        return cls(directory, identity, layout or None, is_nameless, max(begun, default=-1), lock)
+        revisions = tuple(read_revisions(own))
+        return cls(directory, identity, layout or None, is_nameless, max(begun, default=-1), lock, revisions)
 
-    def bind(self, layout: Layout) -> Layout:
-        """Go on with the layout of an old checkpoint, or refuse it if it is another."""
-        return layout if self.layout is None else thawed(layout, self.layout)
+    def bind(self, layout: Layout) -> tuple[Layout, Comparison | None]:
+        """The layout of an old checkpoint, and what becomes of it if this one is to go on with it; refuse one that cannot."""
+        if self.layout is None:
+            return layout, None
+        stored = self.revisions[-1].contract if self.revisions else self.layout
+        return bind(layout, stored, self.layout)
+
+    def begun(self) -> Checkpoint:
+        """The same, with the batches that have been begun by now."""
+        names = self.directory.within("offsets").names()
+        return replace(self, last_batch=max((int(name) for name in names if name.isdigit()), default=-1))
+
+    def completed(self) -> int:
+        """The last batch that is completed; -1 if none is."""
+        names = self.directory.within("commits").names()
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def revise(self, revision: Revision) -> Checkpoint:
+        """The same with one more revision, which is written."""
+        write_revision(self.directory.within("dovetail"), revision)
+        return replace(self, revisions=(*self.revisions, revision))
 
     def save(self, layout: Layout) -> None:
         """Bind a new checkpoint to a layout, before any sink is claimed."""

@@ -8,17 +8,13 @@ plan can go on from those.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
 
-from dovetail.errors import DovetailError, StateError
-from dovetail.plan.codec import from_json, to_json
-from dovetail.query.durations import in_words
+from dovetail.errors import StateError
+from dovetail.plan.codec import to_json
 from dovetail.query.expressions import Expression, rename_alias
 from dovetail.query.model import JoinQuery
-from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.spark.layout import Layout
 
@@ -43,71 +39,79 @@ def frozen_json(layout: Layout) -> str:
     return json.dumps(content, sort_keys=True)
 
 
+def revised_json(layout: Layout) -> str:
+    """What a layout has come to since its checkpoint was made: queries came or went."""
+    streams = [to_json(replace(stream, rate=None)) for stream in layout.streams]
+    content = {
+        "version": VERSION,
+        "streams": streams,
+        "queries": layout.queries,
+        "shards": layout.shards,
+        "shares": layout.placement.shares,
+        "time_zones": layout.time_zones,
+        "firsts": {name: seat.first for name, seat in layout.placement.seats.items()},
+        "numbers": {name: layout.number_of(name) for name in layout.bound},
+        "last_number": layout.last_number,
+        "numbered": layout.placement.total,
+        "ids": layout.ids,
+        "widened": layout.widened,
+        "came": {name: to_json(came) for name, came in layout.came.items()},
+    }
+    return json.dumps(content, sort_keys=True)
+
+
 def digest(layout: Layout) -> str:
     """What every shard stores, to know the layout that it belongs to."""
     return blake2b(frozen_json(layout).encode(), digest_size=16).hexdigest()
 
 
-def thawed(layout: Layout, stored: str) -> Layout:
-    """A layout with the order and the shares of a checkpoint; raise `StateError` if `stored` is that of another layout."""
-    content = json.loads(stored)
-    differences = _differences(layout, content)
-    if differences:
-        raise StateError(
-            f"the checkpoint belongs to another session: {'; '.join(differences)}",
-            "start with a new checkpoint directory and new sinks (the old ones belong to the old checkpoint), or with the "
-            "streams, queries and shards that wrote this one",
-        )
+def thawed(layout: Layout, old: Layout) -> Layout:
+    """A layout as its checkpoint has it, which means the same: how a query is written, and the order of declarations, may differ."""
     # Spark tells sources apart by their order, and shards are numbered in the order of queries.
     own = {plan.query.name: plan for plan in layout.plans}
+    rates = {stream.name: stream.rate for stream in layout.streams}
     return replace(
-        layout,
-        streams=tuple(layout.catalog[stream["name"]] for stream in content["streams"]),
-        plans=tuple(own[name] for name, _ in content["queries"]),
-        frozen=tuple((name, tuple(shares)) for name, shares in content["shares"].items()),
-        stored=stored,
+        old,
+        streams=tuple(replace(stream, rate=rates.get(stream.name)) for stream in old.streams),
+        plans=tuple(own[plan.query.name] for plan in old.plans),
+        config=layout.config,
+        budget=layout.budget,
     )
 
 
-def _differences(layout: Layout, content: Mapping[str, Any]) -> list[str]:
-    found = []
-    if content.get("version") not in (WITHOUT_BOUNDS, VERSION):
-        return [f"its layout has format version {content.get('version', 1)}; this release writes version {VERSION}"]
-    if content["version"] == WITHOUT_BOUNDS:
+def check_version(layout: Layout, stored: str) -> None:
+    """Refuse a contract that this release cannot read, or reads otherwise than the one that wrote it."""
+    version, faults = json.loads(stored).get("version", 1), []
+    if version not in (WITHOUT_BOUNDS, VERSION):
+        faults = [f"its layout has format version {version}; this release writes version {VERSION}"]
+    elif version == WITHOUT_BOUNDS:
         others = [name for name, query in layout.bound.items() if query.inferred]
-        found += [f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in others]
-    if content["shards"] != layout.shards:
-        found.append(f"it has {content['shards']} shards, this session {layout.shards}")
-    stored = {schema["name"]: from_json(StreamSchema, schema) for schema in content["streams"]}
-    found += _named_differences("stream", set(stored), set(layout.catalog))
-    for name in stored.keys() & layout.catalog.keys():
-        found += _stream_differences(stored[name], layout.catalog[name])
-    queries, own = dict(content["queries"]), dict(layout.queries)
-    found += _named_differences("query", set(queries), set(own))
-    zones, now = content.get("time_zones", {}), layout.time_zones
-    for name in queries.keys() & own.keys():
-        was, is_ = (named.get(name, "UTC") for named in (zones, now))
+        faults = [f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in others]
+    if faults:
+        raise StateError(
+            f"the checkpoint cannot go on with this session: {'; '.join(faults)}",
+            "start with a new checkpoint directory and new sinks, or with the release that wrote this one",
+        )
+
+
+def refused(new: Layout, old: Layout) -> list[str]:
+    """Why a checkpoint of one layout cannot go on with another."""
+    found = []
+    if old.shards != new.shards:
+        found.append(f"it has {old.shards} shards, this session {new.shards}")
+    used = {ref.stream for query in new.bound.values() for ref in query.refs}
+    found += [f"it lacks stream {name!r}" for name in sorted(used - old.catalog.keys())]
+    found += [f"it also has stream {name!r}" for name in sorted(old.catalog.keys() - new.catalog.keys())]
+    for name in old.catalog.keys() & new.catalog.keys():
+        found += _stream_faults(old.catalog[name], new.catalog[name])
+    for name in old.bound.keys() & new.bound.keys():
+        was, is_ = old.bound[name].time_zone, new.bound[name].time_zone
         if was != is_:
             found.append(f"the constants of query {name!r} were read in time zone {was}, now in {is_}")
-    return found + [
-        f"query {name!r} was another: it was\n{queries[name]}\nand is\n{own[name]}\n"
-        for name in queries
-        if name in own and not _means(layout, name, queries[name])
-    ]
+    return found
 
 
-def _means(layout: Layout, name: str, text: str) -> bool:
-    """Whether a query says the same as an earlier text; how it is written, and the case of aliases, may differ."""
-    if text == dict(layout.queries)[name]:
-        return True
-    try:
-        before = parse_query(name, text, layout.catalog, layout.time_zones.get(name, "UTC"))
-    except DovetailError:
-        return False
-    return _meaning(before) == _meaning(layout.bound[name])
-
-
-def _meaning(query: JoinQuery) -> tuple[object, ...]:
+def meaning(query: JoinQuery) -> tuple[object, ...]:
     """All that decides what a query's results are and where its tuples lie, without how it is written."""
 
     def plain(expression: Expression) -> Expression:
@@ -122,22 +126,15 @@ def _meaning(query: JoinQuery) -> tuple[object, ...]:
     )
 
 
-def _named_differences(kind: str, stored: set[str], own: set[str]) -> list[str]:
-    faults = [f"it lacks {kind} {name!r}" for name in sorted(own - stored)]
-    return faults + [f"it also has {kind} {name!r}" for name in sorted(stored - own)]
-
-
-def _stream_differences(stored: StreamSchema, own: StreamSchema) -> list[str]:
-    faults = []
-    columns = {field.name: field.type for field in stored.columns}
+def _stream_faults(stored: StreamSchema, own: StreamSchema) -> list[str]:
     now = {field.name: field.type for field in own.columns}
-    for name in dict.fromkeys((*columns, *now)):
-        if columns.get(name) != now.get(name):
-            was, is_ = (f"{types[name]}" if name in types else "not used" for types in (columns, now))
-            faults.append(f"column {name!r} of stream {own.name!r} was {was}, is {is_}")
-    for option in ("event_time", "lateness", "progress_by", "idle_after", "max_ahead"):
+    faults = [
+        f"column {field.name!r} of stream {own.name!r} was {field.type}, is {now[field.name]}"
+        for field in stored.columns
+        if field.name in now and now[field.name] != field.type
+    ]
+    for option in ("event_time", "progress_by"):
         before, after = getattr(stored, option), getattr(own, option)
         if before != after:
-            was, is_ = (in_words(value) if isinstance(value, int) else repr(value) for value in (before, after))
-            faults.append(f"{option} of stream {own.name!r} was {was}, is {is_}")
+            faults.append(f"{option} of stream {own.name!r} was {before!r}, is {after!r}")
     return faults

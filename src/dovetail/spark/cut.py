@@ -38,8 +38,10 @@ Batches = Iterator[pa.RecordBatch]
 class Cut:
     """One task: a part of one stream, whose number in the plan is `stream`."""
 
-    def __init__(self, plan: WorkerPlan, stream: int, shard_ids: list[int]) -> None:
+    def __init__(self, plan: WorkerPlan, stream: int, shard_ids: list[int], batch: int | None = None) -> None:
         self._groups = plan.groups
+        called = [*plan.shards, *(plan.retired if batch == plan.since else ())]
+        self._called = [shard_ids[number] for number in called]
         self._stream = stream
         self._schema = plan.streams[stream]
         self._ids = shard_ids
@@ -63,7 +65,7 @@ class Cut:
         if self._seen.arrived:
             seen, now = self._seen, self._now
             report = Report(seen.largest, [*seen.heads.items()], now, seen.arrived, seen.ahead, seen.refused)
-            yield report_rows(self._stream, self._ids, report)
+            yield report_rows(self._stream, self._called, report)
         give_back()
 
     def _admit(self, batch: pa.RecordBatch) -> pa.Table:
@@ -124,7 +126,7 @@ class Cut:
                     yield (shard, CutKind.TUPLES, firsts), table.take(pa.array(rows[copies]))
         if not sent.all():  # keys that are NULL: such tuples are in no result
             times = table.select([self._schema.event_time]).filter(pa.array(~sent))
-            yield (self._ids[0], CutKind.UNPLACED, 0), times
+            yield (self._called[0], CutKind.UNPLACED, 0), times
 
 
 def _conform(values: pa.Array, dtype: pa.DataType) -> pa.Array:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import prod
+from typing import Any
 
 from dovetail.config import Budget, Config
 from dovetail.optimizer.joint import JointPlanning
@@ -19,10 +20,10 @@ from dovetail.plan.codec import from_json, to_json
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.global_plan import GlobalPlan
 from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.steps import Step
+from dovetail.plan.steps import Cell, Step
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
-from dovetail.spark.placement import Placement, Way
+from dovetail.spark.placement import Placement, Seat, Way
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class ShardGroupPlan:
     @cached_property
     def shards(self) -> int:
         return prod(self.shares)
+
+    @property
+    def numbers(self) -> range:
+        """Of its shards."""
+        return range(self.first, self.first + self.shards)
 
     @cached_property
     def is_settled(self) -> bool:
@@ -66,13 +72,29 @@ class WorkerPlan:
     """All that the two callbacks on workers need."""
 
     streams: tuple[StreamSchema, ...]
-    queries: tuple[str, ...]
+    queries: Mapping[str, int]
+    """With the numbers by which the driver knows their results."""
     joins: tuple[tuple[str, ...], ...]
     """The streams of each query: those of a join wait for each other, in whatever shard."""
     config: Config
     digest: str
     """Of what the checkpoint is bound to."""
     groups: tuple[ShardGroupPlan, ...]
+    since: int = 0
+    """The batch from which on it holds."""
+    retired: tuple[int, ...] = ()
+    """Shards that have no more to do from that batch on."""
+    carried: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """By batch, of the queries that came with it, and by stream: from which batch on tuples have all columns that they need."""
+    widened: tuple[int, ...] = ()
+    """The batches from which on tuples have more columns."""
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    """How far streams had come before that batch, for shards that begin with it."""
+
+    @property
+    def shards(self) -> list[int]:
+        """The numbers of those that have something to do."""
+        return [number for group in self.groups for number in group.numbers]
 
     @cached_property
     def catalog(self) -> dict[str, StreamSchema]:
@@ -85,7 +107,7 @@ class WorkerPlan:
     def plan_of(self, shard: int) -> ExecutionPlan:
         """What a shard runs; worked out once."""
         if shard not in self._plans:
-            group = next(group for group in reversed(self.groups) if shard >= group.first)
+            group = next(group for group in self.groups if shard in group.numbers)
             whole = any(consumer.cell for step in group.plan.steps for consumer in step.consumers)
             self._plans[shard] = group.plan_of(shard) if whole else group.plan
         return self._plans[shard]
@@ -101,6 +123,18 @@ def read_worker_plan(text: str) -> WorkerPlan:
 
 
 @dataclass(frozen=True)
+class Came:
+    """When a query came that was not there from the beginning."""
+
+    since: int
+    """The batch from which on it sees tuples."""
+    backfill: bool = False
+    """Whether it also sees those that windows held then."""
+    carried: Mapping[str, int] = field(default_factory=dict)
+    """By stream, from which batch on tuples have all columns that it needs, if it is not the first."""
+
+
+@dataclass(frozen=True)
 class Layout:
     """Streams as the pipeline carries them, queries, and the number of shards asked for."""
 
@@ -110,10 +144,22 @@ class Layout:
     config: Config
     shards: int
     budget: Budget | None = None
-    frozen: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """By query, the shares that an earlier start chose; rates may have changed since, the checkpoint has not."""
+    frozen: Mapping[str, Seat] = field(default_factory=dict)
+    """By query, where an earlier start placed it; rates may have changed since, the checkpoint has not."""
     stored: str = ""
     """What the checkpoint is bound to, as it was first written: a query may be written otherwise since, and mean the same."""
+    came: Mapping[str, Came] = field(default_factory=dict)
+    """Queries that came while others ran."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """Of queries whose numbers are not those of their places."""
+    last_number: int = -1
+    """The largest that a query had that is gone."""
+    numbered: int = 0
+    """How many numbers were given to shards before."""
+    widened: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By stream, the columns that tuples have only from some batch on."""
+    ids: tuple[int, ...] = ()
+    """By number of a shard, the value by which Spark groups its rows; if none are given they follow from the number of shards."""
 
     @cached_property
     def catalog(self) -> dict[str, StreamSchema]:
@@ -136,7 +182,7 @@ class Layout:
 
     @cached_property
     def placement(self) -> Placement:
-        placed = Placement(self.shards, dict(self.frozen))
+        placed = Placement(self.shards, self.frozen, self.numbered)
         for query in self.bound.values():
             placed = placed.with_query(query, self.catalog)
         return placed
@@ -149,8 +195,9 @@ class Layout:
 
     @cached_property
     def joint(self) -> GlobalPlan:
-        """The plan of all queries; what can be shared depends on where tuples lie."""
+        """The plan of the queries that were there first, or else of all; what can be shared depends on where tuples lie."""
         plans, units = {plan.query.name: plan for plan in self.plans}, None
+        plans = {name: plan for name, plan in plans.items() if name not in self.came} or plans
         if self.budget is not None:
             from dovetail.calibrate import units_for  # noqa: PLC0415 - only who has a budget loads the engine on the driver
 
@@ -159,25 +206,75 @@ class Layout:
         return JointPlanning(plans, self.config, self.budget, units, self.placement.scopes).plan()
 
     @cached_property
+    def _cells(self) -> dict[str, Cell]:
+        return {query.name: group.cell(query) for group in self.placement.groups for query in group.queries}
+
+    @cached_property
+    def _answering(self) -> tuple[tuple[str, Step], ...]:
+        """The joins of all groups, each with one of the queries that it serves."""
+        first = {plan.query.name: plan for plan in self.plans if plan.query.name not in self.came}
+        steps = Lowering(self.catalog, self.config, cells=self._cells).steps(self.joint, first) if first else ()
+        found = [(join.queries[0], step) for join, step in zip(self.joint.joins if first else (), steps, strict=True)]
+        for plan in self.plans:
+            if (came := self.came.get(plan.query.name)) is not None:
+                lowering = Lowering(self.catalog, self.config, came.since, self._cells, came.backfill)
+                found.append((plan.query.name, lowering.own(plan)))
+        return tuple(found)
+
+    @cached_property
     def steps(self) -> tuple[Step, ...]:
         """The joins of all groups."""
-        cells = {query.name: group.cell(query) for group in self.placement.groups for query in group.queries}
-        plans = {plan.query.name: plan for plan in self.plans}
-        return Lowering(self.catalog, self.config, cells=cells).steps(self.joint, plans)
+        return tuple(step for _, step in self._answering)
 
     @property
     def is_plain(self) -> bool:
         """Whether each query is by itself."""
         return not self.joint.states and all(step.is_own for step in self.steps)
 
-    def for_workers(self, digest: str) -> WorkerPlan:
-        """What workers need; `digest` is that of what the checkpoint is bound to."""
-        pairs = list(zip(self.joint.joins, self.steps, strict=True))
+    def number_of(self, query: str) -> int:
+        """The number by which a query's results are known."""
+        return self.numbers[query] if query in self.numbers else list(self.bound).index(query)
+
+    def for_workers(
+        self,
+        digest: str,
+        before: WorkerPlan | None = None,
+        since: int = 0,
+        progress: Mapping[str, Any] | None = None,
+    ) -> WorkerPlan:
+        """What workers need; `digest` is that of what the checkpoint is bound to.
+
+        A plan that follows one `before` it, from batch `since` on, leaves rows as they are: what both have keeps its bits.
+        `progress`: how far streams have come by then.
+        """
+        known = {group.first: group.plan for group in before.groups} if before is not None else {}
         groups = []
         for group in self.placement.groups:
             names = {query.name for query in group.queries}
             ways = {stream: tuple(group.ways[stream].values()) for stream in sorted(group.ways)}
-            plan = ExecutionPlan.of(step for join, step in pairs if join.queries[0] in names)
+            steps = [step for query, step in self._answering if query in names]
+            plan = ExecutionPlan.of(steps, known.get(group.first))
             groups.append(ShardGroupPlan(group.first, group.grid.shares, ways, plan))
         joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.bound.values())
-        return WorkerPlan(self.streams, tuple(self.bound), tuple(joins), self.config, digest, tuple(groups))
+        numbers = {name: self.number_of(name) for name in self.bound}
+        carried: dict[int, dict[str, int]] = {}
+        for came in self.came.values():
+            known_from = carried.setdefault(came.since, {})
+            known_from |= {stream: max(batch, known_from.get(stream, 0)) for stream, batch in came.carried.items()}
+        widened = sorted({batch for columns in self.widened.values() for batch in columns.values()})
+        made = WorkerPlan(
+            self.streams,
+            numbers,
+            tuple(joins),
+            self.config,
+            digest,
+            tuple(groups),
+            since,
+            carried=carried,
+            widened=tuple(widened),
+        )
+        if before is None:
+            return made
+        unfinished = before.retired if before.since == since else ()
+        gone = {*before.shards, *unfinished} - set(made.shards)
+        return replace(made, retired=tuple(sorted(gone)), progress=progress or {})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -68,6 +68,12 @@ class Manifest:
     segments: list[Segment] = field(default_factory=list)
     batches: int = 0
     """How many there were."""
+    plan: int = 0
+    """The batch from which on the plan holds that the shard has run last."""
+    kept_from: dict[str, int] = field(default_factory=dict)
+    """By stream: older tuples may have been forgotten."""
+    reach: dict[str, dict[str, int]] = field(default_factory=dict)
+    """For queries that also see what was there before them, by the batch that they came with and by stream: from which time on."""
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -101,14 +107,23 @@ class Manifest:
 class Log:
     """The segments of one shard, behind its manifest."""
 
-    def __init__(self, segments: SegmentMap, layout: str) -> None:
+    def __init__(self, segments: SegmentMap, layout: str, streams: Mapping[str, StreamSchema] | None = None) -> None:
+        """Read the manifest; `streams` say which columns tuples are to have, whatever they had when they were added."""
         self._segments = segments
+        self._streams = streams or {}
         stored = segments.getValue((MANIFEST,))
         self.manifest = Manifest.from_json(bytes(stored[0]), layout) if stored else Manifest(layout)
 
     def save(self) -> None:
         """Keep the manifest as it is now."""
         self._segments.updateValue((MANIFEST,), (self.manifest.to_json().encode(),))
+
+    def clear(self) -> None:
+        """Remove everything."""
+        for segment in self.manifest.segments:
+            self._segments.removeKey((segment.number,))
+        if self._segments.getValue((MANIFEST,)) is not None:
+            self._segments.removeKey((MANIFEST,))
 
     def append(self, stream: StreamSchema, table: pa.Table, batch: int) -> None:
         """Add tuples that came with a batch."""
@@ -187,7 +202,19 @@ class Log:
                 f"its manifest says {segment.rows}",
                 _RESTORE,
             )
+        return table if segment.stream not in self._streams else _with_columns(table, self._streams[segment.stream])
+
+
+def _with_columns(table: pa.Table, stream: StreamSchema) -> pa.Table:
+    """Tuples with the columns that their stream has now; what was not carried when they came is NULL, and nobody sees it."""
+    if table.schema.names == stream.columns.names:
         return table
+    known = set(table.schema.names)
+    columns = [
+        table.column(each.name) if each.name in known else pa.nulls(table.num_rows, each.type)
+        for each in stream.columns
+    ]
+    return pa.table(columns, schema=stream.columns)
 
 
 def micros(table: pa.Table, event_time: str) -> pa.ChunkedArray:

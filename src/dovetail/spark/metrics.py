@@ -42,6 +42,8 @@ class ShardReports:
         self._shards: dict[int, dict[str, Any]] = {}
         self._counts = dict.fromkeys(layout.bound, 0)
         self._batches = self._rebuilt = 0
+        self.progress: dict[str, Any] | None = None
+        """How far streams have come, as shards say; None before the first batch."""
 
     def collect(self, encoded: DataFrame) -> Collected:
         """Take note of what the shards report with a batch; give the numbers of results."""
@@ -51,9 +53,34 @@ class ShardReports:
             if row.kind is ResultKind.STAGED:
                 found.by_shard.setdefault(row.query, Counter())[row.shard] += row.rows
             elif row.kind is ResultKind.METRICS:
-                self._shards[row.shard] = json.loads(row.content)
-                self._rebuilt += self._shards[row.shard]["rebuilt"]
+                report = json.loads(row.content)
+                if "retired" in report:
+                    self._shards.pop(row.shard, None)
+                    continue
+                self.progress = report.pop("progress", self.progress)
+                self._shards[row.shard] = report
+                self._rebuilt += report["rebuilt"]
         self._batches += 1
+        return found
+
+    def revise(self, layout: Layout) -> None:
+        """Go on with other queries; of those that are gone the counts stay."""
+        self._layout = layout
+        self._counts |= {name: 0 for name in layout.bound if name not in self._counts}
+
+    def reached(self) -> dict[str, dict[str, int]]:
+        """For queries that also see what was there before them, by alias: from which event time on every shard has it."""
+        latest: dict[str, dict[str, int]] = {}
+        for report in list(self._shards.values()):
+            for came, seen in report.get("reached", {}).items():
+                known = latest.setdefault(came, {})
+                for stream, time in seen.items():
+                    known[stream] = max(time, known.get(stream, time))
+        found = {}
+        for name, came in self._layout.came.items():
+            seen = latest.get(str(came.since), {})
+            refs = self._layout.bound[name].refs
+            found[name] = {ref.alias: seen[ref.stream] for ref in refs if ref.stream in seen}
         return found
 
     def add_results(self, query: str, count: int) -> None:

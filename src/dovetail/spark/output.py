@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import TaskContext
 
 from dovetail.errors import StateError
+from dovetail.spark.revisions import current_batch
 from dovetail.spark.staging import Staging
 from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 
@@ -18,8 +18,8 @@ from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 class ShardOutput:
     """Takes a shard's results as they come; used as a context, so that files are closed and none is left half-written."""
 
-    def __init__(self, queries: Sequence[str], staged: Mapping[int, Staging], shard: int) -> None:
-        self._numbers = {name: number for number, name in enumerate(queries)}
+    def __init__(self, numbers: Mapping[str, int], staged: Mapping[int, Staging], shard: int) -> None:
+        self._numbers = numbers
         self._staged = staged
         self._shard = shard
         self._files: dict[int, pq.ParquetWriter] = {}
@@ -46,14 +46,10 @@ class ShardOutput:
 
     def _file(self, number: int, schema: pa.Schema) -> pq.ParquetWriter:
         if number not in self._files:
-            writer = self._staged[number].writer(_batch_id(), self._shard, schema)
+            batch = current_batch()
+            if batch is None:
+                hint = "use dt.sinks.format('parquet', path=...) instead"
+                raise StateError("Spark does not say which batch this is", hint)
+            writer = self._staged[number].writer(batch, self._shard, schema)
             self._files[number] = self._open.enter_context(writer)
         return self._files[number]
-
-
-def _batch_id() -> int:
-    context = TaskContext.get()
-    found = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-    if found is None:
-        raise StateError("Spark does not say which batch this is", "use dt.sinks.format('parquet', path=...) instead")
-    return int(found)

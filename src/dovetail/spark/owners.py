@@ -62,6 +62,8 @@ class Use:
     query: str
     schema: pa.Schema
     checkpoint: Checkpoint
+    is_late: bool = False
+    """Whether the query comes while others run: it has no earlier results."""
 
     @property
     def owner(self) -> Owner:
@@ -69,7 +71,7 @@ class Use:
 
     def warn_of_earlier_results(self, where: str) -> None:
         """Say that a sink is new to a checkpoint which is not: what it wrote before is elsewhere."""
-        if self.checkpoint.last_batch >= 0:
+        if self.checkpoint.last_batch >= 0 and not self.is_late:
             warnings.warn(
                 f"query {self.query!r}: {where} is new, and the checkpoint has come to batch {self.checkpoint.last_batch}: results of "
                 "earlier batches are where they were written, and the last may come here once more",

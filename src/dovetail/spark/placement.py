@@ -25,6 +25,14 @@ Way = tuple[Expression | str | None, ...]
 
 
 @dataclass(frozen=True)
+class Seat:
+    """Where a query is: into how many parts its dimensions are cut, and the first shard of its group, if it is known."""
+
+    shares: tuple[int, ...]
+    first: int | None = None
+
+
+@dataclass(frozen=True)
 class ShardGroup:
     """Queries that share shards."""
 
@@ -91,16 +99,26 @@ class Placement:
 
     shards: int
     """Asked for."""
-    frozen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By query, the shares that an earlier start chose."""
+    frozen: Mapping[str, Seat] = field(default_factory=dict)
+    """By query, what an earlier start chose."""
+    numbered: int = 0
+    """How many numbers were given to shards before: those of shards that are gone are not given again."""
     groups: tuple[ShardGroup, ...] = ()
 
     def with_query(self, query: JoinQuery, streams: Mapping[str, StreamSchema]) -> Placement:
         """The same with one more query, over some of `streams`."""
         known = self.frozen.get(query.name)
-        grid = _grid(query, self.shards, streams) if known is None else Grid(dimensions_of(query), known)
-        alone = ShardGroup.of(query, grid, self.total)
-        number = next((index for index, group in enumerate(self.groups) if group.takes(alone)), None)
+        grid = _grid(query, self.shards, streams) if known is None else Grid(dimensions_of(query), known.shares)
+        seat = known.first if known is not None else None
+        alone = ShardGroup.of(query, grid, self.total if seat is None else seat)
+        number = next(
+            (
+                index
+                for index, group in enumerate(self.groups)
+                if (group.takes(alone) if seat is None else group.first == seat)
+            ),
+            None,
+        )
         if number is None:
             return replace(self, groups=(*self.groups, alone))
         joined = self.groups[number].with_group(alone)
@@ -108,8 +126,13 @@ class Placement:
 
     @property
     def total(self) -> int:
-        """Shards of all groups."""
-        return sum(group.grid.shards for group in self.groups)
+        """Shards that have a number."""
+        return max(self.numbered, *(group.first + group.grid.shards for group in self.groups), 0)
+
+    @property
+    def seats(self) -> dict[str, Seat]:
+        """By query, where it is."""
+        return {query.name: Seat(group.grid.shares, group.first) for group in self.groups for query in group.queries}
 
     @property
     def shares(self) -> dict[str, tuple[int, ...]]:
@@ -117,7 +140,7 @@ class Placement:
         return {query.name: group.grid.shares for group in self.groups for query in group.queries}
 
     def group_of(self, shard: int) -> ShardGroup:
-        return next(group for group in reversed(self.groups) if shard >= group.first)
+        return next(group for group in self.groups if group.first <= shard < group.first + group.grid.shards)
 
     @cached_property
     def scopes(self) -> dict[str, str]:

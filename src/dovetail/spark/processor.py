@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
@@ -26,36 +26,48 @@ from dovetail.engine.measuring import measure
 from dovetail.engine.progress import LATEST, Observed, StreamProgress
 from dovetail.engine.sealed import read_sealed, write_sealed
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.window_store import LONG_AGO
 from dovetail.errors import StateError
 from dovetail.optimizer.replan import Replanner
 from dovetail.plan.codec import from_json
+from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import StreamSchema
 from dovetail.spark.layout import WorkerPlan, read_worker_plan
 from dovetail.spark.live import LiveShard, live_root
 from dovetail.spark.log import Log, SegmentMap, micros, since
 from dovetail.spark.memory import give_back
 from dovetail.spark.output import ShardOutput
+from dovetail.spark.revisions import current_batch, plan_for
 from dovetail.spark.staging import Staging
 from dovetail.spark.wire import CutKind, Report, ResultKind, ResultRow, from_ipc, received
 
 SLICE_ROWS = 1 << 15
 """Tuples that are joined at a time: a micro-batch may span many windows, of which only the last are needed in the end."""
+_UNCOUNTED = dict.fromkeys(("arrived", "late", "ahead", "refused", "late_by"), 0)
+"""Counters of a shard that begins while others have counted already."""
 SAMPLED = 16
 """One tuple in so many says where a batch is cut into slices."""
 
 
 def join_rows(
-    plan_text: str,
+    plans: Sequence[str],
     shard: int,
     rows: Iterable[pd.DataFrame],
     segments: SegmentMap,
     run_id: str,
     staged: Mapping[int, Staging],
 ) -> pd.DataFrame:
-    """Join a micro-batch of a shard; results of the queries in `staged` go to files."""
-    plan = read_worker_plan(plan_text)
-    worker = Worker(plan, shard, Log(segments, plan.digest), LiveShard(live_root(run_id), shard))
+    """Join a micro-batch of a shard by the last of some plans that holds for it; results of the queries in `staged` go to files."""
+    number = current_batch()
+    plan = plan_for(plans, number)
+    log = Log(segments, plan.digest, plan.catalog)
+    live = LiveShard(live_root(run_id), shard)
     batch = ShardInput.read(rows)
+    if shard not in plan.shards:
+        retire(log, live)
+        gone = {"shard": shard, "rebuilt": False, "retired": True}
+        return pd.DataFrame([ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(gone).encode())])
+    worker = Worker(plan, shard, log, live, number, [read_worker_plan(text) for text in plans])
     give_back()
     with ShardOutput(plan.queries, staged, shard) as output:
         metrics = worker.join(batch, output.add)
@@ -63,6 +75,13 @@ def join_rows(
     give_back()
     reported = ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(metrics).encode())
     return pd.DataFrame([*output.rows, reported])
+
+
+def retire(log: Log, live: LiveShard) -> None:
+    """Give back all that a shard holds that has no more to do."""
+    log.clear()
+    if (left := live.take(log.manifest.token)) is not None:
+        live.drop(left)
 
 
 @dataclass
@@ -103,11 +122,24 @@ class ShardInput:
 class Worker:
     """One attempt at one batch of one shard."""
 
-    def __init__(self, plan: WorkerPlan, shard: int, log: Log, live: LiveShard) -> None:
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        shard: int,
+        log: Log,
+        live: LiveShard,
+        batch: int | None = None,
+        known: Sequence[WorkerPlan] = (),
+    ) -> None:
+        """Run a batch by `plan`; `batch` is its number, if Spark says it, and `known` are plans that ran before."""
         self._plan = plan
         self._shard = shard
         self.log = log
         self._live = live
+        self._batch = log.manifest.batches if batch is None else batch
+        self._known = {each.since: each for each in known} | {plan.since: plan}
+        if log.manifest.token is None and not log.manifest.progress:
+            log.manifest.progress = {name: {**found, **_UNCOUNTED} for name, found in plan.progress.items()}
 
     def join(self, batch: ShardInput, take: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
         """Join a batch; results go to `take`, what the shard reports is returned."""
@@ -119,26 +151,35 @@ class Worker:
         try:
             engine = engine or self._rebuilt(work)
             engine.relate(set(join) for join in self._plan.joins)
+            engine.batches = self.log.manifest.batches = self._batch
             self._push(engine, batch, take)
             write_sealed(engine, token)
         except BaseException:
             self._live.drop(work)
             raise
-        self.log.manifest.token = token
+        self.log.manifest.token, self.log.manifest.plan = token, self._plan.since
         self._live.give(work, token)
         log_bytes = sum(segment.size for segment in self.log.manifest.segments)
         rebuilt = before is not None and not found
-        return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **measure(engine).to_json()}
+        more: dict[str, Any] = {"reached": self.log.manifest.reach} if self.log.manifest.reach else {}
+        if self._shard == self._plan.shards[0]:
+            more["progress"] = self.log.manifest.progress
+        return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **measure(engine).to_json(), **more}
 
     def _attached(self) -> tuple[Path | None, ShardEngine | None]:
         """The live arrays of the state's token; nothing when they are not here or damaged, for the log has it all."""
-        token = self.log.manifest.token
+        token, plan = self.log.manifest.token, self._plan.plan_of(self._shard)
         work = self._live.take(token)
         if work is None or token is None:
             return None, None
+        before = self._known.get(self.log.manifest.plan)
         try:
-            engine = read_sealed(work, token, self._plan.plan_of(self._shard), Replanner(self._plan.config))
+            if before is None or before.streams != self._plan.streams or self._unreached(plan):
+                raise StateError("the live arrays lack what the plan needs, and the log has it")  # noqa: TRY301
+            engine = read_sealed(work, token, before.plan_of(self._shard), Replanner(self._plan.config))
             self._compare(engine)
+            if before is not self._plan:
+                engine.adopt(plan.in_orders_of(engine.plan))
         except StateError:
             self._live.drop(work)
             return None, None
@@ -161,8 +202,25 @@ class Worker:
         for stream in self._plan.streams:
             engine.add_stream(stream)
         engine.adopt(self._plan.plan_of(self._shard))
-        engine.load(self.log.held(engine.plan.begins), self.log.manifest.progress, self.log.manifest.batches)
+        manifest = self.log.manifest
+        for came in self._unreached(engine.plan):
+            manifest.reach[str(came)] = dict(manifest.kept_from)
+        engine.joined.expiry.kept_from.update(manifest.kept_from)
+        reach: dict[int, dict[str, tuple[int, int]]] = {}
+        for number, seen in manifest.reach.items():
+            carried = self._plan.carried.get(int(number), {})
+            reach[int(number)] = {stream: (time, carried.get(stream, 0)) for stream, time in seen.items()}
+        engine.load(self.log.held(self._eras(engine)), manifest.progress, manifest.batches, reach)
         return engine
+
+    def _eras(self, engine: ShardEngine) -> list[int]:
+        """The batches at which something began: tuples from before stay apart from those that came then."""
+        return sorted({*engine.plan.begins, *self._plan.widened})
+
+    def _unreached(self, plan: ExecutionPlan) -> list[int]:
+        """The batches that queries came with of which it is not settled yet what they see from before."""
+        came = {step.since for step in plan.steps if step.backfill}
+        return sorted(batch for batch in came if str(batch) not in self.log.manifest.reach)
 
     def _push(self, engine: ShardEngine, batch: ShardInput, take: Callable[[dict[str, pa.Table]], None]) -> None:
         """Join a batch, and keep in the log those of its tuples that windows need afterwards."""
@@ -187,16 +245,21 @@ class Worker:
             self._keep(schema, tables.get(schema.name), engine)
             self.log.manifest.progress[schema.name] = engine.progress[schema.name].to_json()
         self.log.manifest.batches = engine.batches
+        self.log.manifest.kept_from = dict(engine.joined.expiry.kept_from)
 
     def _keep(self, schema: StreamSchema, table: pa.Table | None, engine: ShardEngine) -> None:
+        """Let the log follow a stream's windows: all that came from then on, seen or not, for queries that come later."""
         oldest = engine.oldest(schema.name)
+        if schema.name in engine.joined.windows:
+            kept_from = engine.joined.expiry.kept_from.get(schema.name, LONG_AGO)
+            oldest = kept_from if oldest is None else min(oldest, kept_from)
         self.log.forget(schema.name, oldest)
         if oldest is None:
             return
         kept = None if table is None else since(table, schema.event_time, oldest)
         if kept is not None and kept.num_rows:
             self.log.append(schema, kept, self.log.manifest.batches)
-        self.log.compact(schema, oldest, engine.plan.begins)
+        self.log.compact(schema, oldest, self._eras(engine))
 
 
 def _on_time(segments: list[tuple[bytes, int]], progress: StreamProgress, seen: Observed) -> pa.Table:

@@ -11,11 +11,14 @@ import logging
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import permutations
+from time import monotonic, perf_counter
 from typing import Any, Protocol
 
+import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,6 +29,7 @@ from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateEr
 from dovetail.plan.explain_global import Explanation
 from dovetail.plan.measurements import Measurements
 from dovetail.query.losses import Losses
+from dovetail.spark.changes import Comparison
 from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.directories import JVM_ERRORS, Lock
 from dovetail.spark.layout import Layout
@@ -48,51 +52,127 @@ class Held(Protocol):
     def release(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A query whose results come from the shards."""
+
+    name: str
+    schema: pa.Schema
+    sink: Sink
+
+
+@dataclass(frozen=True)
+class Job:
+    """What runs, and for whom."""
+
+    layout: Layout
+    plans: tuple[str, ...]
+    """What workers are given: each a `WorkerPlan` as JSON, those that a replay may need and the last."""
+    sinks: Mapping[str, Sink]
+    checkpoint: Checkpoint
+    staged: Mapping[int, Staging]
+    held: tuple[Held, ...]
+
+    def answers(self) -> dict[int, Answer]:
+        """Its queries by number."""
+        return {
+            self.layout.number_of(name): Answer(name, query.schema, self.sinks[name])
+            for name, query in self.layout.bound.items()
+            if name in self.sinks
+        }
+
+
+class Change(Protocol):
+    """A job that is to take the place of another, once that has ended."""
+
+    def settle(self, progress: Mapping[str, Any] | None) -> Job:
+        """Give it, for the first batch that is not completed; `progress`: how far streams have come, if it is known."""
+        ...
+
+
+class Pipeline(Protocol):
+    """Makes what Spark runs of a job, and other jobs of it."""
+
+    def writer(
+        self, job: Job, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
+    ) -> DataStreamWriter: ...
+
+    def with_query(self, job: Job, name: str, sql: str, sink: Sink, *, backfill: bool) -> Change: ...
+
+    def without_query(self, job: Job, name: str) -> Change: ...
+
+    def explained(
+        self,
+        form: str,
+        layout: Layout,
+        measured: Measurements | None,
+        reached: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> Explanation: ...
+
+
 class RunningSession:
     """A session that has been started."""
 
     query: StreamingQuery
 
-    def __init__(
-        self,
-        explain: Callable[[str, Layout, Measurements], Explanation],
-        layout: Layout,
-        sinks: Mapping[str, Sink],
-        run_id: str,
-        staged: Mapping[int, Staging] | None = None,
-        held: Sequence[Held] = (),
-    ) -> None:
-        self._explain = explain
-        self._layout = layout
-        self._sinks = sinks
+    def __init__(self, pipeline: Pipeline, job: Job, run_id: str, changes: Comparison | None = None) -> None:
+        """Run `job`; `pipeline` makes what Spark runs of it, `changes` is what its start changed of a checkpoint."""
+        self.changes = changes
+        self._pipeline = pipeline
+        self._job = job
         self._run_id = run_id
-        self._staged = dict(staged or {})
-        self._held = held
-        self._reports = ShardReports(layout)
+        self._answers = job.answers()
+        """By number, all queries that there were: the last batch of one that was dropped may come once more."""
+        self._staged = dict(job.staged)
+        self._held = list(job.held)
+        self._reports = ShardReports(job.layout)
         self._losses = Losses()
         self._failure: DovetailError | None = None
         self._writing = threading.RLock()
         """Held while a batch is written: what shards have staged must not be cleared under it."""
         self._is_cleared = False
+        self._change = threading.RLock()
+        """Held while queries come or go: the streaming query ends then, and another takes its place."""
+        self._starts = 0
+        """How often a streaming query was started."""
 
-    def begin(self, writer: DataStreamWriter) -> None:
+    def begin(self) -> None:
         """Start the streaming query."""
-        self.query = writer.start()
+        self._starts += 1
+        self.query = self._pipeline.writer(
+            self._job, self._run_id, self._staged, self._writing_of(self._starts)
+        ).start()
         _RUNNING.add(self)
+
+    def _writing_of(self, start: int) -> Callable[[DataFrame, int], None]:
+        """What is done with the batches of one start; those of an earlier one have been taken over."""
+
+        def write(encoded: DataFrame, batch_id: int) -> None:
+            self.write_batch(encoded, batch_id, start)
+
+        return write
+
+    @property
+    def _layout(self) -> Layout:
+        return self._job.layout
 
     @property
     def has_ended(self) -> bool:
+        if not self._change.acquire(blocking=False):
+            return False
         try:
             return not self.query.isActive
         except (*JVM_ERRORS, OSError):  # with its JVM
             return True
+        finally:
+            self._change.release()
 
-    def write_batch(self, encoded: DataFrame, batch_id: int) -> None:
+    def write_batch(self, encoded: DataFrame, batch_id: int, start: int = 1) -> None:
         """Give each sink its part of a batch. The encoded frame is computed once, whole, before any sink sees it."""
         with self._writing:
-            if self._is_cleared:
+            if self._is_cleared or start != self._starts:
                 raise StateError(f"batch {batch_id} came after the session was stopped; it has not been written")
-            read_again = len(self._staged) < len(self._layout.queries)
+            read_again = len(self._staged) < len(self._answers)
             if read_again:
                 encoded = encoded.persist()
             try:
@@ -104,21 +184,20 @@ class RunningSession:
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
         found = self._reports.collect(encoded)
         self._tell_losses()
-        names = [name for name, _ in self._layout.queries]
         for number, staging in self._staged.items():
-            with self._blamed(names[number], batch_id):
+            with self._blamed(number, batch_id):
                 staging.check(batch_id, found.by_shard.get(number, {}))
-        for number, name in enumerate(names):
+        for number, answer in self._answers.items():
             rows = found.rows[number]
             if not rows:
                 continue
-            with self._blamed(name, batch_id):
+            with self._blamed(number, batch_id):
                 if number in self._staged:
                     self._staged[number].commit(batch_id)
                 else:
-                    self._sinks[name].write(decoded(encoded, number, self._layout.bound[name].schema), batch_id)
-                    self._sinks[name].verify(batch_id, rows)
-            self._reports.add_results(name, rows)
+                    answer.sink.write(decoded(encoded, number, answer.schema), batch_id)
+                    answer.sink.verify(batch_id, rows)
+            self._reports.add_results(answer.name, rows)
 
     def _tell_losses(self) -> None:
         """Warn of dropped tuples. A job must not end over that, so where warnings are errors they are logged."""
@@ -131,7 +210,7 @@ class RunningSession:
                     logging.getLogger("dovetail").warning("%s", text)
 
     @contextmanager
-    def _blamed(self, name: str, batch_id: int) -> Iterator[None]:
+    def _blamed(self, number: int, batch_id: int) -> Iterator[None]:
         """Keep the error of a sink: Spark passes on no more than its text, between traces of its own."""
         try:
             yield
@@ -140,8 +219,9 @@ class RunningSession:
                 error.message if isinstance(error, DovetailError) else f"{type(error).__name__}: {_first_lines(error)}"
             )
             hint = error.hint if isinstance(error, DovetailError) else None
+            answer = self._answers[number]
             self._failure = DovetailError(
-                f"query {name!r}: its sink {self._sinks[name]} failed with batch {batch_id}: {what}",
+                f"query {answer.name!r}: its sink {answer.sink} failed with batch {batch_id}: {what}",
                 hint or "mend it and start again with the same checkpoint: the batch is replayed",
             )
             self._failure.__cause__ = error
@@ -171,30 +251,103 @@ class RunningSession:
 
     def explain(self, form: str = "text") -> Explanation:
         """The plan, and what the shards have measured; see `Session.explain`."""
-        return self._explain(form, self._layout, self._reports.measured())
+        return self._pipeline.explained(form, self._layout, self._reports.measured(), self._reports.reached())
 
-    def await_termination(self, timeout: int | None = None) -> bool:
-        """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
-        ended = True
+    # -- queries that come and go -------------------------------------------------------------------------------------------
+
+    def add_query(self, name: str, sql: str, sink: Sink, *, backfill: bool = False) -> float:
+        """Add a query while data flows; it sees the tuples of the batches that begin from now on.
+
+        The streaming query ends for it, and another goes on where it was: the batch at hand, if there is one, is run again.
+
+        Parameters
+        ----------
+        name, sql
+            As for `Session.query`.
+        sink
+            Where its results go, as for `Session.start`.
+        backfill
+            Let new tuples also meet those that the windows hold, as far back as they do; `explain` says how far. Results whose tuples
+            were all there before are not given.
+
+        Returns
+        -------
+        How many seconds the change has taken.
+        """
+        with self._changing(f"query {name!r} cannot be added"):
+            job = self._pipeline.with_query(self._job, name, sql, sink, backfill=backfill)
+            return self._go_on_with(job)
+
+    def drop_query(self, name: str) -> float:
+        """Stop a query, after the batch at hand, and free what only it used; give the seconds that it has taken."""
+        with self._changing(f"query {name!r} cannot be dropped"):
+            return self._go_on_with(self._pipeline.without_query(self._job, name))
+
+    @contextmanager
+    def _changing(self, what: str) -> Iterator[None]:
+        with self._change:
+            if self._is_cleared or not self.query.isActive:
+                raise StateError(
+                    f"{what}: the job has ended", "start the session again with its checkpoint, then change it"
+                )
+            yield
+
+    def _go_on_with(self, job: Change) -> float:
+        """End the streaming query and go on with another that runs `job` from the next batch on."""
+        began = perf_counter()
+        with self._writing:  # a batch that is being written is completed
+            self._starts += 1
+        self._quiet()
+        self.query.stop()
         try:
-            if timeout is None:
-                self.query.awaitTermination()
-            else:
-                ended = bool(self.query.awaitTermination(timeout))
-        except Exception as error:
-            self.clear()
-            failure = self._failure or _raised_in_a_worker(error)
-            if failure is not None and isinstance(error, StreamingQueryException):
-                raise failure from failure.__cause__
-            raise
-        if ended:
-            self.clear()
-        return ended
+            self._job = job.settle(self._reports.progress)
+            answers = self._job.answers()
+            self._answers |= answers
+            for number, staging in self._job.staged.items():
+                if number not in self._staged:
+                    staging.prepare()
+                    self._staged[number] = staging
+            self._held += [held for held in self._job.held if held not in self._held]
+            self._reports.revise(self._job.layout)
+        finally:  # whatever happened, those that ran go on
+            self._starts -= 1
+            self.begin()
+        return perf_counter() - began
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
+        until = None if timeout is None else monotonic() + timeout
+        while True:
+            query, ended = self.query, True
+            try:
+                if until is None:
+                    query.awaitTermination()
+                else:
+                    ended = bool(query.awaitTermination(max(0.001, until - monotonic())))  # type: ignore[arg-type]
+            except Exception as error:
+                if self._was_replaced(query):
+                    continue
+                self.clear()
+                failure = self._failure or _raised_in_a_worker(error)
+                if failure is not None and isinstance(error, StreamingQueryException):
+                    raise failure from failure.__cause__
+                raise
+            if ended and self._was_replaced(query):
+                continue
+            if ended:
+                self.clear()
+            return ended
+
+    def _was_replaced(self, query: StreamingQuery) -> bool:
+        """Whether another streaming query has taken the place of one that ended."""
+        with self._change:
+            return self.query is not query
 
     def stop(self) -> None:
         """Stop after the batch at hand."""
-        self.query.stop()
-        self.clear()
+        with self._change:
+            self.query.stop()
+            self.clear()
 
     def clear(self) -> None:
         """Give back what a run holds, once it has ended."""
@@ -215,17 +368,22 @@ def clear_ended() -> None:
 
 
 def claim_sinks(
-    spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, run_id: str
-) -> tuple[dict[int, Staging], list[Lock]]:
-    """Make sinks the checkpoint's own, all of them or none; give where shards write results themselves, by query."""
-    uses = {name: Use(spark, name, query.schema, checkpoint) for name, query in layout.bound.items()}
+    spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, late: str | None = None
+) -> tuple[dict[str, Use], list[Lock]]:
+    """Make sinks the checkpoint's own, all of them or none, or only that of a query that comes `late`."""
+    uses = {
+        name: Use(spark, name, query.schema, checkpoint, name == late)
+        for name, query in layout.bound.items()
+        if name in sinks
+    }
     _check_apart(uses, sinks)
-    for name, use in uses.items():
+    claimed = {name: use for name, use in uses.items() if late in (None, name)}
+    for name, use in claimed.items():
         sinks[name].check(use)
     checkpoint.save(layout)
     locks: list[Lock] = []
     try:
-        for name, use in uses.items():
+        for name, use in claimed.items():
             lock = sinks[name].claim(use)
             if lock is not None:
                 locks.append(lock)
@@ -234,8 +392,7 @@ def claim_sinks(
             lock.release()
         raise
     checkpoint.save_name()
-    found = {number: sinks[name].staging(uses[name], run_id) for number, (name, _) in enumerate(layout.queries)}
-    return {number: staging for number, staging in found.items() if staging is not None}, locks
+    return claimed, locks
 
 
 def _check_apart(uses: Mapping[str, Use], sinks: Mapping[str, Sink]) -> None:

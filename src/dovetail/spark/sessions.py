@@ -13,40 +13,31 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from functools import reduce
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from dovetail.config import Budget, Config
 from dovetail.errors import ConfigError, listed, warn
-from dovetail.plan.explain import explain
 from dovetail.plan.explain_global import Explanation
-from dovetail.plan.measurements import Measurements
 from dovetail.query.catalog import check_name
-from dovetail.query.expressions import columns
-from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.registry import Registry
-from dovetail.schema import StreamSchema
-from dovetail.spark.arguments import check_checkpoint, check_frame, check_sinks, check_trigger, triggered
+from dovetail.spark.arguments import check_checkpoint, check_frame, check_sinks, check_trigger
 from dovetail.spark.builder import check
-from dovetail.spark.callbacks import ShardProcessor, cutter
+from dovetail.spark.changes import Comparison, projected, revised
 from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.contract import digest
+from dovetail.spark.contract import digest, frozen_json, revised_json
 from dovetail.spark.directories import Directory
-from dovetail.spark.layout import Layout, WorkerPlan
+from dovetail.spark.layout import Layout, read_worker_plan
 from dovetail.spark.live import claim
-from dovetail.spark.metrics import observed
+from dovetail.spark.pipeline import SparkPipeline, stored_progress
 from dovetail.spark.placement import Placement
-from dovetail.spark.running import RunningSession, claim_sinks, clear_ended
+from dovetail.spark.revisions import Revision
+from dovetail.spark.running import Job, RunningSession, claim_sinks, clear_ended
 from dovetail.spark.sinks import Sink
-from dovetail.spark.staging import Staging
-from dovetail.spark.wire import CLOCK, CUT_SCHEMA, RESULT_SCHEMA, decoded
+from dovetail.spark.wire import decoded
 
-_MOST_TRIED_IDS = 100
 _MOST_SHARDS = 10_000
 
 
@@ -145,25 +136,15 @@ class Session:
         if self._is_started:
             raise ConfigError(
                 f"{what} comes after start(): what runs was settled then, and this would run nowhere",
-                "declare everything before start(); for more queries make a new Session, with a checkpoint and sinks of its own "
-                "(adding queries to one that runs is not there yet)",
+                "declare everything before start(); for more queries use add_query() of what start() returned",
             )
 
     def explain(self, form: str = "text") -> Explanation:
         """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
-        return self._explained(form, self._layout(), None)
+        return self._pipeline().explained(form, self._layout(), None)
 
-    def _explained(self, form: str, layout: Layout, measured: Measurements | None) -> Explanation:
-        """The plan of a layout, and what its shards have measured, if they run."""
-        plan = layout.joint if layout.budget is not None or not layout.is_plain else None
-        units = None
-        if measured is not None:
-            from dovetail.calibrate import units_of  # noqa: PLC0415 - it loads the engine
-
-            units = units_of(measured)
-        catalog = self._registry.catalog
-        described = explain(catalog, layout.steps, layout.config, form, measured=measured, units=units, plan=plan)
-        return described if form != "text" else f"{described}\n\n{layout.placement.describe()}"
+    def _pipeline(self, run_id: str = "", trigger: Mapping[str, Any] | None = None) -> SparkPipeline:
+        return SparkPipeline(self._spark, self._frames, self._registry, run_id, trigger or {})
 
     # -- the pipeline -------------------------------------------------------------------------------------------------------
 
@@ -175,7 +156,7 @@ class Session:
         layout = self._layout(only=name)
         run_id = uuid.uuid4().hex
         claim(run_id)
-        encoded = self._encoded(layout, layout.for_workers(digest(layout)), run_id)
+        encoded = self._pipeline().encoded(layout, [layout.for_workers(digest(layout)).to_json()], run_id)
         return decoded(encoded, 0, layout.bound[name].schema)
 
     def start(
@@ -203,21 +184,60 @@ class Session:
         with ExitStack() as undo:  # what a start that fails has taken
             taken = Checkpoint.open(Directory.of(self._spark, path))
             undo.callback(taken.release)
-            layout = taken.bind(self._layout())
-            plan = layout.for_workers(digest(layout))  # what cannot be planned is not started
+            layout, changes = taken.bind(self._layout())
             run_id = uuid.uuid4().hex
-            staged, locks = claim_sinks(self._spark, layout, given, taken, run_id)
-            running = RunningSession(self._explained, layout, given, run_id, staged, (taken, *locks))
+            pipeline = self._pipeline(run_id, options)
+            # What runs may change from now on, and other runs of this session do not.
+            pipeline = replace(pipeline, registry=self._registry.copy())
+            layout = pipeline.placed(layout)
+            if changes is None:
+                plans = _plans(layout, taken)  # what cannot be planned is not started
+            else:
+                layout, taken, plans = self._revised(pipeline, layout, changes, taken)
+                warn(f"the checkpoint {taken.directory.uri} goes on with other queries or streams\n{changes}")
+            uses, locks = claim_sinks(self._spark, layout, given, taken)
+            found = {layout.number_of(name): given[name].staging(use, run_id) for name, use in uses.items()}
+            staged = {number: staging for number, staging in found.items() if staging is not None}
+            job = Job(layout, plans, given, replace(taken, layout=frozen_json(layout)), staged, (taken, *locks))
+            running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
             claim(run_id)
             for staging in staged.values():
                 staging.prepare()
-            writer = self._encoded(layout, plan, run_id, staged).writeStream.foreachBatch(running.write_batch)
-            writer = writer.outputMode("append").option("checkpointLocation", taken.directory.uri)
-            running.begin(triggered(writer, options))
+            running.begin()
             undo.pop_all()
         self._is_started = True
         return running
+
+    def compare(self, checkpoint: str | os.PathLike[str]) -> Comparison:
+        """What becomes of a checkpoint if this session is started with it: what is kept, changed, new and dropped.
+
+        Nothing is changed. `StateError` says why it cannot be started.
+        """
+        taken = Checkpoint.open(Directory.of(self._spark, check_checkpoint(checkpoint)))
+        try:
+            layout, changes = taken.bind(self._layout())
+        finally:
+            taken.release()
+        if changes is not None:
+            return changes
+        return Comparison(tuple(layout.bound)) if taken.layout is not None else Comparison(new=tuple(layout.bound))
+
+    def _revised(
+        self, pipeline: SparkPipeline, old: Layout, changes: Comparison, checkpoint: Checkpoint
+    ) -> tuple[Layout, Checkpoint, tuple[str, ...]]:
+        """Go on from a checkpoint with other queries or streams, from the first batch on that is not completed."""
+        since = checkpoint.completed() + 1
+        before = read_worker_plan(_plans(old, checkpoint)[-1])
+        layout = pipeline.placed(revised(self._layout(), old, changes, self._registry.streams, since))
+        progress = None
+        if since and set(layout.for_workers("").shards) - set(before.shards):
+            progress = stored_progress(self._spark, checkpoint.directory.uri)
+        plan = layout.for_workers(before.digest, before, since, progress).to_json()
+        if not checkpoint.revisions:
+            checkpoint = checkpoint.revise(Revision(0, checkpoint.layout or "", before.to_json()))
+        checkpoint = checkpoint.revise(Revision(since, revised_json(layout), plan))
+        return layout, checkpoint, (plan,)
 
     def _layout(self, only: str | None = None) -> Layout:
         registry = self._registry
@@ -231,53 +251,23 @@ class Session:
             return self._drafted
         used = {ref.stream for plan in plans for ref in plan.query.refs}
         queries = [plan.query for plan in plans]
-        streams = tuple(_projected(schema, queries) for name, schema in registry.streams.items() if name in used)
+        # Spark adds no sources to a job that runs, so streams that no query reads yet are there for those that come.
+        streams = tuple(
+            projected(schema, queries) for name, schema in registry.streams.items() if only is None or name in used
+        )
         layout = Layout(streams, plans, registry.config, self._shards, registry.budget)
         if only is None:
             self._drafted = layout
         return layout
 
-    def _encoded(
-        self, layout: Layout, plan: WorkerPlan, run_id: str, staged: Mapping[int, Staging] | None = None
-    ) -> DataFrame:
-        text, ids = plan.to_json(), self._shard_ids(layout.placement.total)
-        # The batch's own time: a replay reads the same.
-        clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
-        pieces = []
-        for number, stream in enumerate(layout.streams):
-            frame = self._frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
-            pieces.append(frame.mapInArrow(cutter(text, number, ids), from_arrow_schema(CUT_SCHEMA)))
-        processor = ShardProcessor(text, ids, run_id, staged)
-        joined = (
-            reduce(DataFrame.unionAll, pieces)
-            .groupBy("shard")
-            .transformWithStateInPandas(processor, outputStructType=RESULT_SCHEMA, outputMode="append", timeMode="none")
-        )
-        return joined.observe("dovetail", *observed(layout))
 
-    def _shard_ids(self, count: int) -> list[int]:
-        """Numbers that Spark's hash partitioner spreads evenly over any number of partitions that divides the shards'.
-
-        They are the keys of the stored state, so they must depend on nothing but the number of shards.
-        """
-        tried = self._spark.range(count * _MOST_TRIED_IDS).select(
-            F.col("id").cast("int").alias("id"), F.expr(f"pmod(hash(cast(id as int)), {count})").alias("part")
-        )
-        first: dict[int, int] = {}
-        for row in tried.sort("id").collect():
-            first.setdefault(row.part, row.id)
-        return [first[part] for part in range(count)]
-
-
-def _projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSchema:
-    """A stream with the columns its queries use; all of them where a count window orders ties by content."""
-    needed = {stream.event_time, stream.progress_by}
-    for query in queries:
-        own = {ref.alias for ref in query.refs if ref.stream == stream.name}
-        if own and any(isinstance(ref.window, CountWindow) for ref in query.refs):
-            return stream
-        expressions = [output.expression for output in query.outputs]
-        expressions += [condition.expression for condition in (*query.conditions, *query.filters)]
-        expressions += [key.expression for group in query.classes for key in group.keys]
-        needed |= {c.name for expression in expressions for c in columns(expression) if c.alias in own}
-    return replace(stream, columns=pa.schema([field for field in stream.columns if field.name in needed]))
+def _plans(layout: Layout, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What workers are given to go on with a checkpoint: the plan of now, and before it one that a replay may need."""
+    if not checkpoint.revisions:
+        return (layout.for_workers(digest(layout)).to_json(),)
+    *earlier, last = checkpoint.revisions
+    stored = read_worker_plan(last.plan)
+    plan = layout.for_workers(stored.digest, stored, last.first, stored.progress)
+    plan = replace(plan, retired=stored.retired)
+    before = [revision.plan for revision in earlier if revision.first < last.first]
+    return (*before[-1:], plan.to_json())

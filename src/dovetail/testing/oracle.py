@@ -51,18 +51,21 @@ class Oracle:
     def __init__(self, streams: Iterable[StreamSchema]) -> None:
         self._streams = {schema.name: _Stream(schema) for schema in streams}
         self._queries: dict[str, tuple[JoinQuery, dict[str, int]]] = {}
-        self._held: dict[str, Mapping[str, int]] = {}
+        self._held: dict[str, Mapping[str, tuple[int, int]]] = {}
 
-    def add_query(self, query: JoinQuery, held: Mapping[str, int] | None = None) -> None:
+    def add_query(self, query: JoinQuery, held: Mapping[str, int | tuple[int, int]] | None = None) -> None:
         """Start a query; its windows are empty now, whatever its streams have seen.
 
-        With `held` (by stream, an event time in microseconds) they hold the tuples from then on that came before it. A result has at
-        least one tuple that comes after it.
+        With `held` (by stream, an event time in microseconds) they hold the tuples from then on that came before it; with a number
+        beside the time, not the first so many that came. A result has at least one tuple that comes after the query.
         """
         if query.name in self._queries:
             raise QueryError(f"query {query.name!r} was added already", "drop it first, or choose another name")
         start = {ref.stream: len(self._stream(ref.stream).tuples) for ref in query.refs}
-        self._queries[query.name], self._held[query.name] = (query, start), held or {}
+        self._queries[query.name] = query, start
+        self._held[query.name] = {
+            name: (first, 0) if isinstance(first, int) else first for name, first in (held or {}).items()
+        }
 
     def drop_query(self, name: str) -> None:
         """Forget a query and its results."""
@@ -121,7 +124,8 @@ class Oracle:
         held, inputs = self._held[name], {}
         for ref in query.refs:
             tuples, first = self._stream(ref.stream).tuples, start[ref.stream]
-            before = [old for old in tuples[:first] if ref.stream in held and old.ts >= held[ref.stream]]
+            time, number = held.get(ref.stream, (0, first))
+            before = [old for old in tuples[number:first] if old.ts >= time]
             inputs[ref.alias] = [*before, *tuples[first:]]
         new = {ref.alias: start[ref.stream] for ref in query.refs}
         return (

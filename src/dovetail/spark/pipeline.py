@@ -1,0 +1,235 @@
+"""From streams and queries to what Spark runs, and from one set of queries to the next.
+
+    source_i -> project -> cut by shard -> union -> group by shard -> join -> decode -> sinks
+
+A job that runs can get another query, or lose one: it is planned while the old one runs, and takes its place between two batches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from dovetail.errors import ConfigError, StateError, listed, warn
+from dovetail.plan.explain import explain
+from dovetail.plan.explain_global import Explanation
+from dovetail.plan.measurements import Measurements
+from dovetail.registry import Registry
+from dovetail.spark.arguments import check_sinks, triggered
+from dovetail.spark.callbacks import ShardProcessor, cutter
+from dovetail.spark.changes import with_plan, without
+from dovetail.spark.contract import revised_json
+from dovetail.spark.layout import Came, Layout, read_worker_plan
+from dovetail.spark.log import MANIFEST
+from dovetail.spark.metrics import observed
+from dovetail.spark.revisions import Revision
+from dovetail.spark.running import Job, claim_sinks
+from dovetail.spark.sinks import Sink
+from dovetail.spark.staging import Staging
+from dovetail.spark.wire import CLOCK, CUT_SCHEMA, RESULT_SCHEMA
+
+_MOST_TRIED_IDS = 100
+
+
+@dataclass(frozen=True)
+class SparkPipeline:
+    """Declared streams and queries as one streaming query."""
+
+    spark: SparkSession
+    frames: Mapping[str, DataFrame]
+    registry: Registry
+    run_id: str = ""
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+
+    def encoded(
+        self, layout: Layout, plans: Sequence[str], run_id: str, staged: Mapping[int, Staging] | None = None
+    ) -> DataFrame:
+        """What shards give, as rows that are still to be decoded."""
+        ids = list(self.placed(layout).ids)
+        # The batch's own time: a replay reads the same.
+        clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
+        pieces = []
+        for number, stream in enumerate(layout.streams):
+            frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
+            pieces.append(frame.mapInArrow(cutter(plans, number, ids), from_arrow_schema(CUT_SCHEMA)))
+        processor = ShardProcessor(plans, ids, run_id, staged)
+        joined = (
+            reduce(DataFrame.unionAll, pieces)
+            .groupBy("shard")
+            .transformWithStateInPandas(processor, outputStructType=RESULT_SCHEMA, outputMode="append", timeMode="none")
+        )
+        return joined.observe("dovetail", *observed(layout))
+
+    def writer(
+        self, job: Job, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
+    ) -> DataStreamWriter:
+        """The streaming query of a job, to be started; `write` takes its batches."""
+        writer = self.encoded(job.layout, job.plans, run_id, staged).writeStream.foreachBatch(write)
+        writer = writer.outputMode("append").option("checkpointLocation", job.checkpoint.directory.uri)
+        return triggered(writer, self.trigger)
+
+    def explained(
+        self,
+        form: str,
+        layout: Layout,
+        measured: Measurements | None,
+        reached: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> Explanation:
+        """The plan of a layout, and what its shards have measured, if they run."""
+        plan = layout.joint if layout.budget is not None or not layout.is_plain else None
+        units = None
+        if measured is not None:
+            from dovetail.calibrate import units_of  # noqa: PLC0415 - it loads the engine
+
+            units = units_of(measured)
+        described = explain(
+            self.registry.catalog,
+            layout.steps,
+            layout.config,
+            form,
+            measured=measured,
+            units=units,
+            plan=plan,
+            reached=reached,
+        )
+        return described if form != "text" else f"{described}\n\n{layout.placement.describe()}"
+
+    # -- queries that come and go -------------------------------------------------------------------------------------------
+
+    def with_query(self, job: Job, name: str, sql: str, sink: Sink, *, backfill: bool) -> Change:
+        """A job with one more query; it is refused if it cannot be run, or does not fit, beside the others."""
+        registry, layout = self.registry, job.layout
+        plan = registry.bind(name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone")))
+        check_sinks({name: sink}, [name])
+        if not isinstance(backfill, bool):
+            raise ConfigError.choice("add_query(backfill=...)", backfill, (True, False))
+        registry.check_backfill(plan.query, backfill=backfill)
+        missing = [ref.stream for ref in plan.query.refs if ref.stream not in layout.catalog]
+        if missing:
+            raise ConfigError(
+                f"query {name!r} reads {listed(missing)}; the job that runs was started without, and Spark does not add sources to it",
+                "start the session with all streams declared and a new checkpoint",
+            )
+        for text in plan.query.warnings:
+            warn(text)
+        registry.declare(plan, None)
+
+        def made(since: int) -> Layout:
+            return self.placed(with_plan(layout, plan, registry.streams, Came(since, backfill)))
+
+        change = Change(self, job, made, {**job.sinks, name: sink}, name)
+        try:
+            change.claim(made(job.checkpoint.last_batch + 1))
+        except BaseException:
+            change.undo()
+            raise
+        return change
+
+    def without_query(self, job: Job, name: str) -> Change:
+        """A job with one query less."""
+        registry, layout = self.registry, job.layout
+        registry.catalog.check_query(name)
+        if len(layout.plans) == 1:
+            raise ConfigError(f"query {name!r} is the last one that runs", "stop() the job, or add another query first")
+        made = without(layout, [name])
+        sinks = {query: sink for query, sink in job.sinks.items() if query != name}
+        registry.drop(name)
+        return Change(self, job, lambda _: made, sinks)
+
+    def placed(self, layout: Layout) -> Layout:
+        """A layout whose shards all have ids; those that have some keep them."""
+        missing = layout.placement.total - len(layout.ids)
+        return replace(layout, ids=(*layout.ids, *shard_ids(self.spark, missing, layout.ids))) if missing else layout
+
+
+@dataclass
+class Change:
+    """A job that takes the place of another between two batches; `made` gives its layout for the batch that it begins with."""
+
+    pipeline: SparkPipeline
+    job: Job
+    made: Callable[[int], Layout]
+    sinks: Mapping[str, Sink]
+    late: str | None = None
+    staged: dict[int, Staging] = field(default_factory=dict)
+    held: list[Any] = field(default_factory=list)
+
+    def claim(self, layout: Layout) -> None:
+        """Make the sink of the query that comes the checkpoint's own."""
+        assert self.late is not None  # noqa: S101 - asked of changes with a new query only
+        layout.for_workers("")  # what cannot be planned is not begun
+        uses, locks = claim_sinks(self.pipeline.spark, layout, self.sinks, self.job.checkpoint.begun(), self.late)
+        self.held += locks
+        staging = self.sinks[self.late].staging(uses[self.late], self.pipeline.run_id)
+        if staging is not None:
+            self.staged[layout.number_of(self.late)] = staging
+
+    def undo(self) -> None:
+        """Forget a query that did not come."""
+        for held in self.held:
+            held.release()
+        if self.late is not None:
+            self.pipeline.registry.drop(self.late)
+
+    def settle(self, progress: Mapping[str, Any] | None) -> Job:
+        """The job, from the first batch on that is not completed; it is written beside the checkpoint.
+
+        A batch that was begun is run again: those who were there get the same results, and those who come theirs.
+        """
+        try:
+            checkpoint = self.job.checkpoint.begun()
+            since = checkpoint.completed() + 1
+            layout, before = self.made(since), read_worker_plan(self.job.plans[-1])
+            made = layout.for_workers(before.digest, before, since, progress)
+            self._check_progress(since, progress, set(made.shards) - set(before.shards))
+            plan = made.to_json()
+            if not checkpoint.revisions:  # what ran until now, if a batch of it is replayed by another driver
+                first = Revision(before.since, checkpoint.layout or "", self.job.plans[-1])
+                checkpoint = checkpoint.revise(first)
+            checkpoint = checkpoint.revise(Revision(since, revised_json(layout), plan))
+        except BaseException:
+            self.undo()
+            raise
+        earlier = [text for text in self.job.plans if read_worker_plan(text).since < since]
+        staged, held = {**self.job.staged, **self.staged}, (*self.job.held, *self.held)
+        return Job(layout, (*earlier[-1:], plan), self.sinks, checkpoint, staged, held)
+
+    def _check_progress(self, since: int, progress: Mapping[str, Any] | None, new: set[int]) -> None:
+        if since and progress is None and new:
+            raise StateError(
+                f"query {self.late!r} needs shards of its own, and how far streams have come is not known yet",
+                "add it again when a batch has been run",
+            )
+
+
+def stored_progress(spark: SparkSession, checkpoint: str) -> dict[str, Any] | None:
+    """How far streams have come by what the state of a checkpoint holds; None if it holds nothing."""
+    state = spark.read.format("statestore").option("stateVarName", "segments").load(checkpoint)
+    manifests = state.where(F.col("user_map_key.number") == MANIFEST).select("user_map_value.content").collect()
+    found: dict[str, Any] = json.loads(bytes(manifests[0][0]))["progress"] if manifests else {}
+    return found or None
+
+
+def shard_ids(spark: SparkSession, count: int, taken: Sequence[int] = ()) -> list[int]:
+    """Numbers that Spark's hash partitioner spreads evenly over any number of partitions that divides the shards'.
+
+    They are the keys of the stored state, so they must depend on nothing but the number of shards, and on those `taken` before.
+    """
+    if not count:
+        return []
+    tried = spark.range(len(taken) + count * _MOST_TRIED_IDS).select(
+        F.col("id").cast("int").alias("id"), F.expr(f"pmod(hash(cast(id as int)), {count})").alias("part")
+    )
+    first: dict[int, int] = {}
+    for row in tried.sort("id").collect():
+        if row.id not in taken:
+            first.setdefault(row.part, row.id)
+    return [first[part] for part in range(count)]

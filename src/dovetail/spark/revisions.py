@@ -1,0 +1,66 @@
+"""What workers run from which batch on, and the log of it beside a checkpoint.
+
+A `Revision` is the plan of a job from its first batch, or from a later one at which queries came or went. Each is written before any
+batch that it holds for has begun, and workers choose by the number of their batch, so that a replay runs what ran before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+
+from dovetail.errors import StateError
+from dovetail.plan.codec import from_json
+from dovetail.spark.layout import WorkerPlan, read_worker_plan
+
+if TYPE_CHECKING:
+    from dovetail.spark.directories import Directory
+
+FOLDER = "_plans"
+"""Earlier releases take other names for layouts."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    """From batch `first` on."""
+
+    first: int
+    contract: str
+    """What queries and streams were, as JSON."""
+    plan: str
+    """The `WorkerPlan`, as JSON."""
+
+
+def current_batch() -> int | None:
+    """The number of the batch that a task is about; None outside of Spark."""
+    context = TaskContext.get()
+    found = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    return None if found is None else int(found)
+
+
+def plan_for(plans: Sequence[str], batch: int | None) -> WorkerPlan:
+    """The last of some plans that holds for a batch; of all, if it is not known."""
+    found = [plan for plan in map(read_worker_plan, plans) if batch is None or plan.since <= batch]
+    if not found:
+        raise StateError(f"batch {batch} is older than all plans that are known")
+    return found[-1]
+
+
+def read_revisions(own: Directory) -> list[Revision]:
+    """All revisions of a checkpoint, in order; `own` is Dovetail's directory in it."""
+    folder = own.within(FOLDER)
+    names = sorted(name for name in folder.names() if name.endswith(".json") and not name.startswith("."))
+    return [from_json(Revision, json.loads(folder.read(name) or ""), f"{folder.uri}/{name}") for name in names]
+
+
+def write_revision(own: Directory, revision: Revision) -> None:
+    """Add a revision; of those for one batch the last holds."""
+    folder = own.within(FOLDER)
+    number = len([name for name in folder.names() if name.endswith(".json") and not name.startswith(".")])
+    text = json.dumps({"first": revision.first, "contract": revision.contract, "plan": revision.plan})
+    if not folder.create(f"{number:08}.json", text):
+        raise StateError(f"{folder.uri} is being changed by another session", "stop one of the two")
