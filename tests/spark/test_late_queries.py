@@ -203,6 +203,7 @@ class Live:
         self.sinks: dict[str, Any] = {}
         self.sql: dict[str, str] = {}
         self.batches = 0
+        self.pushed: list[dict[str, pa.Table]] = []
 
     def start(self, **queries: str) -> None:
         session = dt.Session(self.spark, shards=2)
@@ -222,6 +223,7 @@ class Live:
             self.source.add([pushed])
             self.running.query.processAllAvailable()
             self.oracle.push(pushed)
+            self.pushed.append(pushed)
             self.batches += 1
 
     def add(self, name: str, sql: str, held: dict[str, int | tuple[int, int]] | None = None) -> None:
@@ -244,9 +246,9 @@ def test_queries_come_and_go_on_spark(spark: SparkSession, tmp_path: Path) -> No
     live = Live(spark, tmp_path, seed=1)
     live.start(base=BASE)
     live.run(3)
-    live.add("same", SAME_SHARDS)  # column v is new
-    live.run(2)
     live.add("apart", OTHER_SHARDS)
+    live.run(2)
+    live.add("same", SAME_SHARDS)  # column v is new
     live.run(2)
     held = live.running._reports.reached
     live.add("filled", BASE.replace("8 s", "4 s"), bounds(live.oracle, [parse_query("base", BASE, DECLARED)]))  # type: ignore[arg-type]
