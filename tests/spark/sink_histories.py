@@ -112,7 +112,7 @@ class Driver:
             batch += 1
         for staging in staged.values():
             staging.clear()
-        for lock in locks:
+        for lock in locks.values():
             lock.release()
         return DONE
 

@@ -550,7 +550,7 @@ def test_a_failed_query_leaves_nothing_in_shared_memory() -> None:
     run = f"test-{uuid.uuid4().hex}"
     LiveShard(live_root(run), 0).new()
     layout = layout_of(tuple(STREAMS.values()), QUERIES, 1)
-    running = RunningSession(cast("Any", None), SparkJob(layout, (), {}, cast("Any", None), {}, ()), run)
+    running = RunningSession(cast("Any", None), SparkJob(layout, (), {}, cast("Any", None), {}, {}), run)
     running.query = cast("Any", Failing())
     try:
         with pytest.raises(OSError, match="the disk is full"):

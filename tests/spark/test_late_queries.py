@@ -257,6 +257,10 @@ def test_queries_come_and_go_on_spark(spark: SparkSession, tmp_path: Path) -> No
     assert "sees tuples of batch" in str(live.running.explain())
     assert live.check("base", "same", "apart", "filled") > 50
 
+    out = dt.sinks.parquet(tmp_path / "out")
+    for _ in range(2):  # a name and a directory that are free again can be used again
+        live.running.add_query("again", BASE, out)
+        live.running.drop_query("again")
     live.running.drop_query("same")
     gone = live.sinks["same"].table().num_rows
     live.running.drop_query("apart")

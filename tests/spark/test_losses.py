@@ -32,7 +32,7 @@ def running(tmp_path: Path) -> RunningSession:
     pipeline = Pipeline(layout_of(STREAMS, SQL, 4), tmp_path, random.Random(1))
     pipeline.run({"a": _table(90_000_000), "b": _table(90_000_000)})
     pipeline.run({"a": _table(*range(1_000_000, 60_000_000, 1_000_000)), "b": _table(89_000_000, None)})
-    job = Job(pipeline.layout, (), {}, cast("Any", None), {}, ())
+    job = Job(pipeline.layout, (), {}, cast("Any", None), {}, {})
     session = RunningSession(cast("Any", None), job, "run")
     session._reports._shards = pipeline.metrics
     return session

@@ -31,7 +31,7 @@ from dovetail.spark.layout import Came, Layout, read_worker_plan
 from dovetail.spark.log import MANIFEST
 from dovetail.spark.metrics import observed
 from dovetail.spark.revisions import Revision
-from dovetail.spark.running import Job, claim_sinks
+from dovetail.spark.running import CHECKPOINT, Held, Job, claim_sinks
 from dovetail.spark.sinks import Sink
 from dovetail.spark.staging import Staging
 from dovetail.spark.wire import CLOCK, CUT_SCHEMA, RESULT_SCHEMA
@@ -160,21 +160,21 @@ class Change:
     sinks: Mapping[str, Sink]
     late: str | None = None
     staged: dict[int, Staging] = field(default_factory=dict)
-    held: list[Any] = field(default_factory=list)
+    held: dict[str, Held] = field(default_factory=dict)
 
     def claim(self, layout: Layout) -> None:
         """Make the sink of the query that comes the checkpoint's own."""
         assert self.late is not None  # noqa: S101 - asked of changes with a new query only
         layout.for_workers("")  # what cannot be planned is not begun
         uses, locks = claim_sinks(self.pipeline.spark, layout, self.sinks, self.job.checkpoint.begun(), self.late)
-        self.held += locks
+        self.held |= locks
         staging = self.sinks[self.late].staging(uses[self.late], self.pipeline.run_id)
         if staging is not None:
             self.staged[layout.number_of(self.late)] = staging
 
     def undo(self) -> None:
         """Forget a query that did not come."""
-        for held in self.held:
+        for held in self.held.values():
             held.release()
         if self.late is not None:
             self.pipeline.registry.drop(self.late)
@@ -199,8 +199,10 @@ class Change:
             self.undo()
             raise
         earlier = [text for text in self.job.plans if read_worker_plan(text).since < since]
-        staged, held = {**self.job.staged, **self.staged}, (*self.job.held, *self.held)
-        return Job(layout, (*earlier[-1:], plan), self.sinks, checkpoint, staged, held)
+        numbers = {layout.number_of(name) for name in layout.bound}
+        staged = {number: each for number, each in {**self.job.staged, **self.staged}.items() if number in numbers}
+        kept = {name: held for name, held in self.job.held.items() if name in layout.bound or name == CHECKPOINT}
+        return Job(layout, (*earlier[-1:], plan), self.sinks, checkpoint, staged, {**kept, **self.held})
 
     def _check_progress(self, since: int, progress: Mapping[str, Any] | None, new: set[int]) -> None:
         if since and progress is None and new:

@@ -46,6 +46,10 @@ _RUNNING: set[RunningSession] = set()
 """What this process has started and not cleared."""
 
 
+CHECKPOINT = ""
+"""The name under which a job holds its checkpoint."""
+
+
 class Held(Protocol):
     """Something that others cannot have before it is released."""
 
@@ -71,7 +75,8 @@ class Job:
     sinks: Mapping[str, Sink]
     checkpoint: Checkpoint
     staged: Mapping[int, Staging]
-    held: tuple[Held, ...]
+    held: Mapping[str, Held]
+    """The checkpoint, and the sinks of queries."""
 
     def answers(self) -> dict[int, Answer]:
         """Its queries by number."""
@@ -122,9 +127,8 @@ class RunningSession:
         self._job = job
         self._run_id = run_id
         self._answers = job.answers()
-        """By number, all queries that there were: the last batch of one that was dropped may come once more."""
+        """By number."""
         self._staged = dict(job.staged)
-        self._held = list(job.held)
         self._reports = ShardReports(job.layout)
         self._losses = Losses()
         self._failure: DovetailError | None = None
@@ -237,9 +241,11 @@ class RunningSession:
             before = log4j.LogManager.getLogger(_SPARK_LOGGER).getLevel()
             log4j.core.config.Configurator.setLevel(_SPARK_LOGGER, log4j.Level.OFF)
 
+            ending = self.query
+
             def restore() -> None:
                 with suppress(*JVM_ERRORS, OSError):
-                    self.query._jsq.awaitTermination(30_000)  # noqa: SLF001
+                    ending._jsq.awaitTermination(30_000)  # noqa: SLF001
                 with suppress(*JVM_ERRORS, OSError):
                     log4j.core.config.Configurator.setLevel(_SPARK_LOGGER, before)
 
@@ -300,19 +306,24 @@ class RunningSession:
         self._quiet()
         self.query.stop()
         try:
-            self._job = job.settle(self._reports.progress)
-            answers = self._job.answers()
-            self._answers |= answers
-            for number, staging in self._job.staged.items():
-                if number not in self._staged:
-                    staging.prepare()
-                    self._staged[number] = staging
-            self._held += [held for held in self._job.held if held not in self._held]
-            self._reports.revise(self._job.layout)
+            self._take_over(job.settle(self._reports.progress))
         finally:  # whatever happened, those that ran go on
             self._starts -= 1
             self.begin()
         return perf_counter() - began
+
+    def _take_over(self, job: Job) -> None:
+        """Let another job be what runs; queries that are gone give back what they held."""
+        before, self._job, self._answers = self._job, job, job.answers()
+        self._reports.revise(job.layout)
+        for number, staging in job.staged.items():
+            if number not in self._staged:
+                staging.prepare()
+        for number in self._staged.keys() - job.staged.keys():
+            self._staged[number].clear()
+        self._staged = dict(job.staged)
+        for name in before.held.keys() - job.held.keys():
+            before.held[name].release()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
@@ -356,7 +367,7 @@ class RunningSession:
             release(self._run_id)
             for staging in self._staged.values():
                 staging.clear()
-            for held in self._held:
+            for held in self._job.held.values():
                 held.release()
             _RUNNING.discard(self)
 
@@ -369,7 +380,7 @@ def clear_ended() -> None:
 
 def claim_sinks(
     spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, late: str | None = None
-) -> tuple[dict[str, Use], list[Lock]]:
+) -> tuple[dict[str, Use], dict[str, Lock]]:
     """Make sinks the checkpoint's own, all of them or none, or only that of a query that comes `late`."""
     uses = {
         name: Use(spark, name, query.schema, checkpoint, name == late)
@@ -381,14 +392,14 @@ def claim_sinks(
     for name, use in claimed.items():
         sinks[name].check(use)
     checkpoint.save(layout)
-    locks: list[Lock] = []
+    locks: dict[str, Lock] = {}
     try:
         for name, use in claimed.items():
             lock = sinks[name].claim(use)
             if lock is not None:
-                locks.append(lock)
+                locks[name] = lock
     except BaseException:
-        for lock in locks:
+        for lock in locks.values():
             lock.release()
         raise
     checkpoint.save_name()

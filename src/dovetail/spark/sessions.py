@@ -34,7 +34,7 @@ from dovetail.spark.live import claim
 from dovetail.spark.pipeline import SparkPipeline, stored_progress
 from dovetail.spark.placement import Placement
 from dovetail.spark.revisions import Revision
-from dovetail.spark.running import Job, RunningSession, claim_sinks, clear_ended
+from dovetail.spark.running import CHECKPOINT, Job, RunningSession, claim_sinks, clear_ended
 from dovetail.spark.sinks import Sink
 from dovetail.spark.wire import decoded
 
@@ -198,7 +198,9 @@ class Session:
             uses, locks = claim_sinks(self._spark, layout, given, taken)
             found = {layout.number_of(name): given[name].staging(use, run_id) for name, use in uses.items()}
             staged = {number: staging for number, staging in found.items() if staging is not None}
-            job = Job(layout, plans, given, replace(taken, layout=frozen_json(layout)), staged, (taken, *locks))
+            job = Job(
+                layout, plans, given, replace(taken, layout=frozen_json(layout)), staged, {CHECKPOINT: taken, **locks}
+            )
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
             claim(run_id)

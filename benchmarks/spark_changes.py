@@ -1,0 +1,305 @@
+"""Measure a job on Spark whose queries come and go while data flows: throughput over time, pauses, and whether results are right.
+
+Three streams in Parquet files, one file of each per micro-batch. A job starts with three queries; while it runs, queries are added
+(every fourth sees what the windows hold) and dropped, evenly over the run. In the middle the driver is killed with `kill -9` and
+started again with the queries that its checkpoint knows. Afterwards DuckDB joins, for each query, the files of the batches that it
+was there for, and what was held before; counts and checksums must be equal.
+
+Reported: tuples per second by batch, from the times at which Spark committed them; the longest pause between two commits, with and
+without a change in it, against the mean; how long each change took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.table import Table
+
+from engine import console, save
+
+STREAMS = ("a", "b", "c")
+COLUMNS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("j", pa.int64()), ("v", pa.int64())])
+SECOND = 1_000_000
+KEYS = 20_000
+
+
+def write_input(folder: Path, files: int, rows: int) -> None:
+    """One second of event time per file and stream."""
+    for number, name in enumerate(STREAMS):
+        (folder / name).mkdir(parents=True)
+        for file in range(files):
+            rng = np.random.default_rng([number, file])
+            ts = np.sort(rng.integers(0, SECOND, rows)) + file * SECOND
+            values = [rng.integers(0, KEYS, rows), rng.integers(0, KEYS, rows), rng.integers(0, 100, rows)]
+            path = folder / name / f"{file:05}.parquet"
+            pq.write_table(pa.table([pa.array(ts, COLUMNS.field("ts").type), *values], schema=COLUMNS), path)
+            os.utime(path, (1_600_000_000 + file,) * 2)  # Spark reads the oldest first
+
+
+def query(number: int) -> tuple[list[str], str, dict[str, int], int]:
+    """A query's streams, key, windows in seconds, and the least `v` of its first stream."""
+    rng = random.Random(number)  # noqa: S311 - replayable
+    names = ["a", "b", "c"] if number % 3 == 0 else sorted(rng.sample(STREAMS, 2))
+    return (
+        names,
+        "j" if number % 5 == 4 else "k",
+        {name: rng.choice((2, 4, 8)) for name in names},
+        rng.choice((0, 50, 80)),
+    )
+
+
+def sql_of(number: int) -> str:
+    names, key, windows, least = query(number)
+    outputs = ", ".join(f"{name}.ts AS {name}_ts, {name}.v AS {name}_v" for name in names)
+    inputs = ", ".join(f"{name} [RANGE {windows[name]} SECONDS]" for name in names)
+    where = [f"{one}.{key} = {other}.{key}" for one, other in pairwise(names)] + [f"{names[0]}.v >= {least}"]
+    return f"SELECT {outputs} FROM {inputs} WHERE {' AND '.join(where)}"
+
+
+# -- the job ------------------------------------------------------------------------------------------------------------------------
+
+
+def contracts(checkpoint: Path) -> list[tuple[int, dict[str, Any]]]:
+    """What ran from which batch on, as the checkpoint has it."""
+    folder = checkpoint / "dovetail" / "_plans"
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    return [(entry["first"], json.loads(entry["contract"])) for entry in found]
+
+
+def run_job(work: Path, changes: int, drops: int, files: int) -> None:
+    """Start, or go on, and change queries until all changes are made and all files are read."""
+    import dovetail as dt  # noqa: PLC0415 - only the child needs it
+    from dovetail.spark import session as spark_session  # noqa: PLC0415
+
+    spark = spark_session()
+    known = contracts(work / "checkpoint")
+    active = [int(name[1:]) for name, _ in known[-1][1]["queries"]] if known else [0, 1, 2]
+    log = work / "changes.jsonl"
+    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    session = dt.Session(spark, shards=4)
+    for name in STREAMS:
+        frame = spark.readStream.schema("ts timestamp, k bigint, j bigint, v bigint").option("maxFilesPerTrigger", 1)
+        session.stream(name, frame.parquet(str(work / "in" / name)), "ts")
+    for number in active:
+        session.query(f"q{number}", sql_of(number))
+    sinks = {f"q{number}": dt.sinks.parquet(str(work / "out" / f"q{number}")) for number in active}
+    running = session.start(sinks, work / "checkpoint")
+    plan: list[tuple[str, int]] = [("add", 3 + number) for number in range(changes)]
+    for number in range(drops):
+        plan.insert(2 * (number + 1) + number, ("drop", number))
+    made = {(entry["what"], entry["number"]) for entry in done} | {("add", number) for number in active}
+    made |= {("drop", number) for number in range(drops) if known and number not in active}
+    every = files * 0.9 / len(plan)
+    for place, (what, number) in enumerate(plan):
+        if (what, number) in made:
+            continue
+        while last_batch(work / "checkpoint") < place * every + 3:
+            time.sleep(0.02)
+        began = time.time()
+        if what == "add":
+            sink = dt.sinks.parquet(str(work / "out" / f"q{number}"))
+            seconds = running.add_query(f"q{number}", sql_of(number), sink, backfill=number % 4 == 3)
+        else:
+            seconds = running.drop_query(f"q{number}")
+        with log.open("a") as file:
+            file.write(json.dumps({"what": what, "number": number, "began": began, "seconds": seconds}) + "\n")
+    while last_batch(work / "checkpoint") < files - 1:
+        time.sleep(0.2)
+    running.stop()
+    print("done", flush=True)
+
+
+def last_batch(checkpoint: Path) -> int:
+    folder = checkpoint / "commits"
+    return max((int(path.name) for path in folder.glob("[0-9]*")), default=-1) if folder.exists() else -1
+
+
+# -- what it should have given --------------------------------------------------------------------------------------------------------
+
+
+def expected(number: int, work: Path, since: int, until: int, held: dict[str, int] | None) -> tuple[int, int]:
+    """Count and checksum of the results of a query that was there for batches from `since` to before `until`."""
+    names, key, windows, least = query(number)
+    parts = []
+    for name in names:
+        first = 0 if held is not None else since
+        files = [str(work / "in" / name / f"{file:05}.parquet") for file in range(first, until)]
+        lower = f" AND (file >= {since} OR epoch_us(ts) >= {held.get(name, 1 << 60)})" if held is not None else ""
+        numbered = "CAST(regexp_extract(filename, '(\\d+).parquet', 1) AS INT) AS file"
+        source = f"(SELECT *, {numbered} FROM read_parquet({files}, filename=true))"
+        parts.append(f"{name} AS (SELECT * FROM {source} WHERE {key} IS NOT NULL{lower})")
+    latest = f"greatest({', '.join(f'epoch_us({name}.ts)' for name in names)})"
+    where = [f"{one}.{key} = {other}.{key}" for one, other in pairwise(names)] + [f"{names[0]}.v >= {least}"]
+    where += [f"epoch_us({name}.ts) >= {latest} - {windows[name] * SECOND}" for name in names]
+    where.append(f"greatest({', '.join(f'{name}.file' for name in names)}) >= {since}")
+    figures = " + ".join(f"epoch_us({name}.ts) * {3 + 2 * place} + {name}.v" for place, name in enumerate(names))
+    inputs, conditions = ", ".join(names), " AND ".join(where)
+    text = f"WITH {', '.join(parts)} SELECT count(*), CAST(sum(({figures}) % 1000003) AS BIGINT) FROM {inputs} WHERE {conditions}"
+    return figures_of(text)
+
+
+def figures_of(text: str) -> tuple[int, int]:
+    ((count, total),) = duckdb.connect().execute(text).fetchall()
+    return int(count), int(total or 0)
+
+
+def given(number: int, work: Path) -> tuple[int, int]:
+    names = query(number)[0]
+    files = str(work / "out" / f"q{number}" / "batch_id=*" / "*.parquet")
+    if not list((work / "out" / f"q{number}").glob("batch_id=*/*.parquet")):
+        return 0, 0
+    figures = " + ".join(f"epoch_us({name}_ts) * {3 + 2 * place} + {name}_v" for place, name in enumerate(names))
+    text = f"SELECT count(*), CAST(sum(({figures}) % 1000003) AS BIGINT) FROM read_parquet('{files}')"
+    return figures_of(text)
+
+
+def kept_from(work: Path, number: int, since: int, history: list[tuple[int, dict[str, Any]]]) -> dict[str, int]:
+    """From which event time on the log of a query's shards held tuples when it came, by what ran before."""
+    heads: dict[str, list[int]] = {}
+    for name in STREAMS:
+        metadata = [pq.read_table(work / "in" / name / f"{file:05}.parquet", columns=["ts"]) for file in range(since)]
+        heads[name] = [int(table["ts"].cast(pa.int64()).to_numpy().max()) for table in metadata]
+    kept: dict[str, int] = {}
+    seat = next(
+        content["firsts"][f"q{number}"]
+        for first, content in history
+        if first == since and f"q{number}" in content["firsts"]
+    )
+    for batch in range(since):
+        content = [content for first, content in history if first <= batch][-1]
+        firsts = content.get("firsts") or history[1][1]["firsts"]
+        bounds: dict[str, int] = {}
+        for name, _ in content["queries"]:
+            if firsts.get(name, seat if name in ("q0", "q1", "q2") else None) != seat:
+                continue
+            names, _, windows, _ = query(int(name[1:]))
+            for own in names:
+                mark = min(heads[other][batch] for other in names if other != own) - windows[own] * SECOND
+                bounds[own] = min(mark, bounds.get(own, mark))
+        for name in [name for name in kept if name not in bounds]:
+            del kept[name]
+        for name, bound in bounds.items():
+            kept[name] = max(bound, kept.get(name, bound))
+    return kept
+
+
+def check(work: Path, files: int) -> tuple[int, list[str]]:
+    """Compare all queries; give how many results there were, and what is wrong."""
+    history, wrong, total = contracts(work / "checkpoint"), list[str](), 0
+    came: dict[int, int] = {}
+    gone: dict[int, int] = {}
+    backfilled: set[int] = set()
+    for first, content in history:
+        names = {int(name[1:]) for name, _ in content["queries"]}
+        for number in names - came.keys():
+            came[number] = first
+        for number in came.keys() - names - gone.keys():
+            gone[number] = first
+        backfilled |= {int(name[1:]) for name, entry in content.get("came", {}).items() if entry["backfill"]}
+    for number, since in sorted(came.items()):
+        held = kept_from(work, number, since, history) if number in backfilled else None
+        wanted, found = expected(number, work, since, gone.get(number, files), held), given(number, work)
+        total += found[0]
+        if wanted != found:
+            wrong.append(
+                f"q{number} from batch {since} to {gone.get(number, files)}: {found}, expected {wanted}, held {held}"
+            )
+    return total, wrong
+
+
+# -- the run ------------------------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=150)
+    parser.add_argument("--rows", type=int, default=20_000, help="tuples per stream and micro-batch")
+    parser.add_argument("--adds", type=int, default=20)
+    parser.add_argument("--drops", type=int, default=10)
+    parser.add_argument("--child", type=Path)
+    options = parser.parse_args()
+    if options.child:
+        run_job(options.child, options.adds, options.drops, options.files)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        write_input(work / "in", options.files, options.rows)
+        command = [sys.executable, __file__, "--child", str(work)]
+        command += [f"--{name}={getattr(options, name)}" for name in ("files", "rows", "adds", "drops")]
+        child = subprocess.Popen(command, start_new_session=True)
+        while last_batch(work / "checkpoint") < options.files // 2:
+            if child.poll() is not None:
+                raise SystemExit("the job ended early")
+            time.sleep(0.05)
+        os.killpg(child.pid, signal.SIGKILL)
+        killed = last_batch(work / "checkpoint")
+        console.print(f"killed after batch {killed}")
+        subprocess.run(command, check=True, start_new_session=True)
+        results, wrong = check(work, options.files)
+        report(work, options, killed, results, wrong)
+        if wrong:
+            raise SystemExit("\n".join(wrong))
+
+
+def report(work: Path, options: argparse.Namespace, killed: int, results: int, wrong: list[str]) -> None:
+    commits = sorted(
+        (int(path.name), path.stat().st_mtime) for path in (work / "checkpoint" / "commits").glob("[0-9]*")
+    )
+    steps = {batch: after - before for (_, before), (batch, after) in pairwise(commits)}
+    changes = [json.loads(line) for line in (work / "changes.jsonl").read_text().splitlines()]
+    times = dict(commits)
+    changed = {
+        min((batch for batch, at in times.items() if at > entry["began"]), default=options.files - 1)
+        for entry in changes
+    }
+    after = {batch: steps[batch] for batch in steps if batch in changed and batch != killed + 1}
+    calm = [taken for batch, taken in steps.items() if batch not in changed and batch != killed + 1]
+    tuples = len(STREAMS) * options.rows
+    table = Table("what", "", title="Queries that come and go")
+    table.add_row("batches, tuples each", f"{len(commits)}, {tuples:,}")
+    table.add_row(
+        "added, dropped", f"{sum(e['what'] == 'add' for e in changes)}, {sum(e['what'] == 'drop' for e in changes)}"
+    )
+    table.add_row("results, wrong queries", f"{results:,}, {len(wrong)}")
+    table.add_row("mean batch without a change, s", f"{mean(calm):.2f}")
+    table.add_row("longest of these", f"{max(calm):.2f}")
+    table.add_row(
+        "batch with a change, median and longest, s", f"{median(after.values()):.2f}, {max(after.values()):.2f}"
+    )
+    table.add_row(
+        "a change, median and longest, s",
+        f"{median(e['seconds'] for e in changes):.2f}, {max(e['seconds'] for e in changes):.2f}",
+    )
+    table.add_row("restart after the kill, s", f"{steps[killed + 1]:.1f}")
+    table.add_row(
+        "thousand tuples/s, all of it", f"{tuples * (len(commits) - 1) / (commits[-1][1] - commits[0][1]) / 1000:.0f}"
+    )
+    console.print(table)
+    runs = [
+        {"batch": batch, "seconds": taken, "tuples": tuples, "changed": batch in changed}
+        for batch, taken in steps.items()
+    ]
+    save(
+        "spark-changes",
+        [{"killed_after": killed, "results": results, "wrong": wrong, "changes": changes, "batches": runs}],
+    )
+
+
+if __name__ == "__main__":
+    main()
