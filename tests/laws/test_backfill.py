@@ -73,7 +73,7 @@ def bounds(oracle: Oracle, queries: Iterable[JoinQuery]) -> dict[str, int]:
     return found
 
 
-@settings(max_examples=4 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.integers(0, 2**32 - 1))
 def test_queries_that_come_later_see_what_they_were_promised(seed: int) -> None:
     rng = random.Random(seed)

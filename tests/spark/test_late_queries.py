@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipeline import Pipeline, Segments, layout_of
 from pyspark.sql import SparkSession
@@ -164,7 +164,6 @@ def bounds(oracle: Oracle, queries: Iterable[JoinQuery]) -> dict[str, int]:
     return found
 
 
-@settings(max_examples=3 * settings().max_examples)
 @given(st.integers(0, 2**32 - 1))
 def test_queries_come_and_go(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     case = Changing(seed, tmp_path_factory.mktemp("live"))
