@@ -102,7 +102,7 @@ class Config:
         `exchange`), or one of `dovetail.optimizer.plan_queries`, which may store sub-joins that several queries share.
     driver_policy
         Whose tuples of a batch are joined first (Valsomatzis and Gounaris): one input after another, `declared` (as streams were
-        declared), `consumption-rate`, `initial-output-size` (the default) or `output-rate`; or tuple by tuple, `timestamp` or
+        declared), `consumption-rate`, `initial-output-size` or `output-rate` (the default); or tuple by tuple, `timestamp` or
         `round-robin`. Under eager evaluation it is `timestamp`. See docs/driver-policies.md.
     stage_rows
         Most partial results held at once between two probes; bounds memory, not results.
@@ -120,7 +120,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if not self.driver_policy:
-            chosen = "timestamp" if self.evaluation == "eager" else "initial-output-size"
+            chosen = "timestamp" if self.evaluation == "eager" else "output-rate"
             object.__setattr__(self, "driver_policy", chosen)
         choices = {"join": JOINS, "nested_loop": LOOPS, "evaluation": MODES, "expiration": MODES}
         choices |= {"ordering": ORDERINGS, "strategy": STRATEGIES, "driver_policy": POLICIES}

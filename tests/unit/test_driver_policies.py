@@ -177,6 +177,7 @@ def test_a_policy_must_be_known() -> None:
 
 
 def test_eager_evaluation_is_in_time_order() -> None:
+    assert dt.Config().driver_policy == "output-rate"
     assert dt.Config(evaluation="eager").driver_policy == "timestamp"
     with pytest.raises(ConfigError, match="eager evaluation joins each tuple in event-time order"):
         dt.Config(evaluation="eager", driver_policy="round-robin")
