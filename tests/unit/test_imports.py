@@ -98,5 +98,5 @@ def test_no_module_of_spark_needs_itself_even_inside_functions() -> None:
         }
         for path in (ROOT / "src" / "dovetail" / "spark").glob("*.py")
     }
-    assert imports["sessions"] > {"callbacks", "layout", "wire"}
+    assert imports["pipeline"] > {"callbacks", "layout", "wire"}
     TopologicalSorter(imports).prepare()  # raises at a cycle

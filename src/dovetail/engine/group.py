@@ -218,7 +218,11 @@ class JoinGroup:
 
     def _join_together(self, incoming: Mapping[str, Arrivals], progress: Progress, ranks: Ranks) -> None:
         """Insert all new tuples, then join each with those before it. Joins that are run so have no stored inputs."""
-        self._first_new = {stream: self.windows[stream].append(arrived) for stream, arrived in incoming.items()}
+        self._first_new = {}
+        for stream, arrived in incoming.items():
+            store, began = self.windows[stream], perf_counter()
+            self._first_new[stream] = store.append(arrived)
+            store.seconds += perf_counter() - began
         hidden = self._config.expiration == "eager"
         for stream, arrived in incoming.items():
             floors = expiry.floors(self.plans, self.windows, arrived.ts, progress) if hidden else {}

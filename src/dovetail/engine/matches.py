@@ -63,13 +63,15 @@ class Matches:
     def __init__(self, aliases: int) -> None:
         self.rows = np.empty((aliases, _FIRST_CAPACITY), np.int64)
         self.count = 0
+        self._most = 0
+        """Those before the last `clear`: room for as many is taken at once, and costs nothing until it is used."""
 
     def __len__(self) -> int:
         return self.count
 
     def clear(self, most: int) -> None:
         """Forget all, and give room back that is for more than `most`."""
-        self.count = 0
+        self._most, self.count = self.count, 0
         if self.rows.shape[1] > most:
             self.rows = np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64)
 
@@ -77,7 +79,7 @@ class Matches:
         """Make room for so many more."""
         needed = self.count + count
         if needed > self.rows.shape[1]:
-            longer = np.empty((len(self.rows), max(needed, 2 * self.rows.shape[1])), np.int64)
+            longer = np.empty((len(self.rows), max(needed, self._most, 2 * self.rows.shape[1])), np.int64)
             longer[:, : self.count] = self.rows[:, : self.count]
             self.rows = longer
 
