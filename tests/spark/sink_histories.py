@@ -33,8 +33,8 @@ from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.contract import frozen_json
 from dovetail.spark.directories import Directory
+from dovetail.spark.jobs import claim_sinks
 from dovetail.spark.owners import OWNER, Use
-from dovetail.spark.running import claim_sinks
 from dovetail.spark.sinks import ParquetSink, Sink
 from dovetail.spark.staging import Staging
 

@@ -34,9 +34,9 @@ from dovetail.engine.arena import MappedArena
 from dovetail.errors import StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
+from dovetail.spark.jobs import Job as SparkJob
 from dovetail.spark.live import LiveShard, live_root
 from dovetail.spark.log import MANIFEST
-from dovetail.spark.running import Job as SparkJob
 from dovetail.spark.running import RunningSession
 from dovetail.testing import Oracle, assert_same_rows
 

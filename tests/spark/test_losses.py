@@ -14,7 +14,8 @@ from pipeline import Pipeline, layout_of
 
 from dovetail.errors import DovetailWarning
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.running import Job, RunningSession
+from dovetail.spark.jobs import Job
+from dovetail.spark.running import RunningSession
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_000_000) for name in "ab")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from hashlib import blake2b
+from typing import Any
 
 from dovetail.errors import StateError
 from dovetail.plan.codec import to_json
@@ -26,29 +27,12 @@ WITHOUT_BOUNDS = 3
 
 def frozen_json(layout: Layout) -> str:
     """What a checkpoint of a layout is bound to: what an earlier start has stored, or else what is to be stored."""
-    if layout.stored:
-        return layout.stored
-    streams = [to_json(replace(stream, rate=None)) for stream in layout.streams]
-    content = {
-        "version": VERSION,
-        "streams": streams,
-        "queries": layout.queries,
-        "shards": layout.shards,
-        "shares": layout.placement.shares,
-    } | ({"time_zones": layout.time_zones} if layout.time_zones else {})
-    return json.dumps(content, sort_keys=True)
+    return layout.stored or json.dumps(_content(layout), sort_keys=True)
 
 
 def revised_json(layout: Layout) -> str:
     """What a layout has come to since its checkpoint was made: queries came or went."""
-    streams = [to_json(replace(stream, rate=None)) for stream in layout.streams]
-    content = {
-        "version": VERSION,
-        "streams": streams,
-        "queries": layout.queries,
-        "shards": layout.shards,
-        "shares": layout.placement.shares,
-        "time_zones": layout.time_zones,
+    content = _content(layout) | {
         "firsts": {name: seat.first for name, seat in layout.placement.seats.items()},
         "numbers": {name: layout.number_of(name) for name in layout.bound},
         "last_number": layout.last_number,
@@ -58,6 +42,17 @@ def revised_json(layout: Layout) -> str:
         "came": {name: to_json(came) for name, came in layout.came.items()},
     }
     return json.dumps(content, sort_keys=True)
+
+
+def _content(layout: Layout) -> dict[str, Any]:
+    content = {
+        "version": VERSION,
+        "streams": [to_json(replace(stream, rate=None)) for stream in layout.streams],
+        "queries": layout.queries,
+        "shards": layout.shards,
+        "shares": layout.placement.shares,
+    }
+    return content | ({"time_zones": layout.time_zones} if layout.time_zones else {})
 
 
 def digest(layout: Layout) -> str:

@@ -27,11 +27,11 @@ from dovetail.spark.arguments import check_sinks, triggered
 from dovetail.spark.callbacks import ShardProcessor, cutter
 from dovetail.spark.changes import with_plan, without
 from dovetail.spark.contract import revised_json
+from dovetail.spark.jobs import CHECKPOINT, Held, Job, claim_sinks
 from dovetail.spark.layout import Came, Layout, read_worker_plan
 from dovetail.spark.log import MANIFEST
 from dovetail.spark.metrics import observed
 from dovetail.spark.revisions import Revision
-from dovetail.spark.running import CHECKPOINT, Held, Job, claim_sinks
 from dovetail.spark.sinks import Sink
 from dovetail.spark.staging import Staging
 from dovetail.spark.wire import CLOCK, CUT_SCHEMA, RESULT_SCHEMA

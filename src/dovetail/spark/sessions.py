@@ -29,12 +29,13 @@ from dovetail.spark.changes import Comparison, projected, revised
 from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.contract import digest, frozen_json, revised_json
 from dovetail.spark.directories import Directory
+from dovetail.spark.jobs import CHECKPOINT, Job, claim_sinks
 from dovetail.spark.layout import Layout, read_worker_plan
 from dovetail.spark.live import claim
 from dovetail.spark.pipeline import SparkPipeline, stored_progress
 from dovetail.spark.placement import Placement
 from dovetail.spark.revisions import Revision
-from dovetail.spark.running import CHECKPOINT, Job, RunningSession, claim_sinks, clear_ended
+from dovetail.spark.running import RunningSession, clear_ended
 from dovetail.spark.sinks import Sink
 from dovetail.spark.wire import decoded
 
