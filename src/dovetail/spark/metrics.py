@@ -42,10 +42,10 @@ class ShardReports:
         self._shards: dict[int, dict[str, Any]] = {}
         self._counts = dict.fromkeys(layout.bound, 0)
         self._batches = self._rebuilt = 0
-        self.progress: dict[str, Any] | None = None
-        """How far streams have come, as shards say; None before the first batch."""
+        self.progress: dict[int, dict[str, Any]] = {}
+        """How far streams had come after each of the last batches, as shards say."""
 
-    def collect(self, encoded: DataFrame) -> Collected:
+    def collect(self, encoded: DataFrame, batch_id: int) -> Collected:
         """Take note of what the shards report with a batch; give the numbers of results."""
         found = Collected()
         for row in collected(encoded):
@@ -57,7 +57,11 @@ class ShardReports:
                 if "retired" in report:
                     self._shards.pop(row.shard, None)
                     continue
-                self.progress = report.pop("progress", self.progress)
+                if "progress" in report:
+                    self.progress = {
+                        batch_id - 1: self.progress.get(batch_id - 1, {}),
+                        batch_id: report.pop("progress"),
+                    }
                 self._shards[row.shard] = report
                 self._rebuilt += report["rebuilt"]
         self._batches += 1

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dovetail.errors import ConfigError, StateError, listed, warn
+from dovetail.errors import ConfigError, listed, warn
 from dovetail.plan.explain import explain
 from dovetail.plan.explain_global import Explanation
 from dovetail.plan.measurements import Measurements
@@ -26,9 +26,10 @@ from dovetail.registry import Registry
 from dovetail.spark.arguments import check_sinks, triggered
 from dovetail.spark.callbacks import ShardProcessor, cutter
 from dovetail.spark.changes import with_plan, without
+from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.contract import revised_json
 from dovetail.spark.jobs import CHECKPOINT, Held, Job, claim_sinks
-from dovetail.spark.layout import Came, Layout, read_worker_plan
+from dovetail.spark.layout import Came, Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.log import MANIFEST
 from dovetail.spark.metrics import observed
 from dovetail.spark.revisions import Revision
@@ -141,8 +142,26 @@ class SparkPipeline:
             raise ConfigError(f"query {name!r} is the last one that runs", "stop() the job, or add another query first")
         made = without(layout, [name])
         sinks = {query: sink for query, sink in job.sinks.items() if query != name}
-        registry.drop(name)
-        return Change(self, job, lambda _: made, sinks)
+        return Change(self, job, lambda _: made, sinks, dropped=name)
+
+    def revisions(
+        self,
+        layout: Layout,
+        before: WorkerPlan,
+        checkpoint: Checkpoint,
+        since: int,
+        progress: Mapping[str, Any] | None = None,
+    ) -> list[Revision]:
+        """What is to be written so that a layout takes the place of the plan `before`, from batch `since` on.
+
+        Shards that begin then have to know how far streams had come: `progress` says it, or the state of the checkpoint.
+        """
+        new = set(layout.for_workers("").shards) - set(before.shards)
+        if since and new and not progress:
+            progress = stored_progress(self.spark, checkpoint.directory.uri)
+        plan = layout.for_workers(before.digest, before, since, progress)
+        first = [] if checkpoint.revisions else [Revision(before.since, checkpoint.layout or "", before.to_json())]
+        return [*first, Revision(since, revised_json(layout), plan.to_json())]
 
     def placed(self, layout: Layout) -> Layout:
         """A layout whose shards all have ids; those that have some keep them."""
@@ -159,6 +178,7 @@ class Change:
     made: Callable[[int], Layout]
     sinks: Mapping[str, Sink]
     late: str | None = None
+    dropped: str | None = None
     staged: dict[int, Staging] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
 
@@ -179,7 +199,7 @@ class Change:
         if self.late is not None:
             self.pipeline.registry.drop(self.late)
 
-    def settle(self, progress: Mapping[str, Any] | None) -> Job:
+    def settle(self, progress: Mapping[int, Mapping[str, Any]]) -> Job:
         """The job, from the first batch on that is not completed; it is written beside the checkpoint.
 
         A batch that was begun is run again: those who were there get the same results, and those who come theirs.
@@ -188,28 +208,20 @@ class Change:
             checkpoint = self.job.checkpoint.begun()
             since = checkpoint.completed() + 1
             layout, before = self.made(since), read_worker_plan(self.job.plans[-1])
-            made = layout.for_workers(before.digest, before, since, progress)
-            self._check_progress(since, progress, set(made.shards) - set(before.shards))
-            plan = made.to_json()
-            if not checkpoint.revisions:  # what ran until now, if a batch of it is replayed by another driver
-                first = Revision(before.since, checkpoint.layout or "", self.job.plans[-1])
-                checkpoint = checkpoint.revise(first)
-            checkpoint = checkpoint.revise(Revision(since, revised_json(layout), plan))
+            revisions = self.pipeline.revisions(layout, before, checkpoint, since, progress.get(since - 1))
+            for revision in revisions:
+                checkpoint = checkpoint.revise(revision)
         except BaseException:
             self.undo()
             raise
+        if self.dropped is not None:
+            self.pipeline.registry.drop(self.dropped)
+        plan = revisions[-1].plan
         earlier = [text for text in self.job.plans if read_worker_plan(text).since < since]
         numbers = {layout.number_of(name) for name in layout.bound}
         staged = {number: each for number, each in {**self.job.staged, **self.staged}.items() if number in numbers}
         kept = {name: held for name, held in self.job.held.items() if name in layout.bound or name == CHECKPOINT}
         return Job(layout, (*earlier[-1:], plan), self.sinks, checkpoint, staged, {**kept, **self.held})
-
-    def _check_progress(self, since: int, progress: Mapping[str, Any] | None, new: set[int]) -> None:
-        if since and progress is None and new:
-            raise StateError(
-                f"query {self.late!r} needs shards of its own, and how far streams have come is not known yet",
-                "add it again when a batch has been run",
-            )
 
 
 def stored_progress(spark: SparkSession, checkpoint: str) -> dict[str, Any] | None:

@@ -45,8 +45,8 @@ _RUNNING: set[RunningSession] = set()
 class Change(Protocol):
     """A job that is to take the place of another, once that has ended."""
 
-    def settle(self, progress: Mapping[str, Any] | None) -> Job:
-        """Give it, for the first batch that is not completed; `progress`: how far streams have come, if it is known."""
+    def settle(self, progress: Mapping[int, Mapping[str, Any]]) -> Job:
+        """Give it, for the first batch that is not completed; `progress`: how far streams had come, by batch, where it is known."""
         ...
 
 
@@ -141,7 +141,7 @@ class RunningSession:
                     encoded.unpersist()
 
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
-        found = self._reports.collect(encoded)
+        found = self._reports.collect(encoded, batch_id)
         self._tell_losses()
         for number, staging in self._staged.items():
             with self._blamed(number, batch_id):

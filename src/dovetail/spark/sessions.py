@@ -27,12 +27,12 @@ from dovetail.spark.arguments import check_checkpoint, check_frame, check_sinks,
 from dovetail.spark.builder import check
 from dovetail.spark.changes import Comparison, projected, revised
 from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.contract import digest, frozen_json, revised_json
+from dovetail.spark.contract import digest, frozen_json
 from dovetail.spark.directories import Directory
 from dovetail.spark.jobs import CHECKPOINT, Job, claim_sinks
 from dovetail.spark.layout import Layout, read_worker_plan
 from dovetail.spark.live import claim
-from dovetail.spark.pipeline import SparkPipeline, stored_progress
+from dovetail.spark.pipeline import SparkPipeline
 from dovetail.spark.placement import Placement
 from dovetail.spark.revisions import Revision
 from dovetail.spark.running import RunningSession, clear_ended
@@ -191,22 +191,26 @@ class Session:
             # What runs may change from now on, and other runs of this session do not.
             pipeline = replace(pipeline, registry=self._registry.copy())
             layout = pipeline.placed(layout)
-            if changes is None:
-                plans = _plans(layout, taken)  # what cannot be planned is not started
-            else:
-                layout, taken, plans = self._revised(pipeline, layout, changes, taken)
-                warn(f"the checkpoint {taken.directory.uri} goes on with other queries or streams\n{changes}")
+            plans, revisions = _plans(layout, taken), list[Revision]()  # what cannot be planned is not started
+            if changes is not None:
+                since, before = taken.completed() + 1, read_worker_plan(plans[-1])
+                layout = pipeline.placed(revised(self._layout(), layout, changes, self._registry.streams, since))
+                revisions = pipeline.revisions(layout, before, taken, since)
+                plans = (revisions[-1].plan,)
             uses, locks = claim_sinks(self._spark, layout, given, taken)
             found = {layout.number_of(name): given[name].staging(use, run_id) for name, use in uses.items()}
             staged = {number: staging for number, staging in found.items() if staging is not None}
-            job = Job(
-                layout, plans, given, replace(taken, layout=frozen_json(layout)), staged, {CHECKPOINT: taken, **locks}
-            )
+            bound = replace(taken, layout=frozen_json(layout), revisions=(*taken.revisions, *revisions))
+            job = Job(layout, plans, given, bound, staged, {CHECKPOINT: taken, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
             claim(run_id)
             for staging in staged.values():
                 staging.prepare()
+            if changes is not None:
+                warn(f"the checkpoint {taken.directory.uri} goes on with other queries or streams\n{changes}")
+            for revision in revisions:  # from here on the checkpoint goes on with this session
+                taken = taken.revise(revision)
             running.begin()
             undo.pop_all()
         self._is_started = True
@@ -217,30 +221,15 @@ class Session:
 
         Nothing is changed. `StateError` says why it cannot be started.
         """
-        taken = Checkpoint.open(Directory.of(self._spark, check_checkpoint(checkpoint)))
+        directory, own = Directory.of(self._spark, check_checkpoint(checkpoint)), self._layout()
+        if not directory.names():
+            return Comparison(new=tuple(own.bound))
+        taken = Checkpoint.open(directory)
         try:
-            layout, changes = taken.bind(self._layout())
+            layout, changes = taken.bind(own)
         finally:
             taken.release()
-        if changes is not None:
-            return changes
-        return Comparison(tuple(layout.bound)) if taken.layout is not None else Comparison(new=tuple(layout.bound))
-
-    def _revised(
-        self, pipeline: SparkPipeline, old: Layout, changes: Comparison, checkpoint: Checkpoint
-    ) -> tuple[Layout, Checkpoint, tuple[str, ...]]:
-        """Go on from a checkpoint with other queries or streams, from the first batch on that is not completed."""
-        since = checkpoint.completed() + 1
-        before = read_worker_plan(_plans(old, checkpoint)[-1])
-        layout = pipeline.placed(revised(self._layout(), old, changes, self._registry.streams, since))
-        progress = None
-        if since and set(layout.for_workers("").shards) - set(before.shards):
-            progress = stored_progress(self._spark, checkpoint.directory.uri)
-        plan = layout.for_workers(before.digest, before, since, progress).to_json()
-        if not checkpoint.revisions:
-            checkpoint = checkpoint.revise(Revision(0, checkpoint.layout or "", before.to_json()))
-        checkpoint = checkpoint.revise(Revision(since, revised_json(layout), plan))
-        return layout, checkpoint, (plan,)
+        return changes or Comparison(tuple(layout.bound))
 
     def _layout(self, only: str | None = None) -> Layout:
         registry = self._registry
