@@ -60,6 +60,7 @@ class Pair:
         self.catalog = {s.name: s for s in streams}
         self.found: dict[str, list[pa.Table]] = {}
         self.sql: dict[str, str] = {}
+        self.nothing: dict[str, pa.Table] = {}
 
     def add(self, name: str, sql: str, rng: random.Random, config: dt.Config) -> None:
         query = parse_query(name, sql, self.catalog)
@@ -71,7 +72,8 @@ class Pair:
                 raise
             return
         self.oracle.add_query(query)
-        self.found[name] = [query.schema.empty_table()]
+        self.found[name] = []
+        self.nothing[name] = query.schema.empty_table()
         self.sql[name] = sql
 
     def drop(self, name: str) -> None:
@@ -84,8 +86,10 @@ class Pair:
         if piece_rows is None:
             self._collect(self.session.push(batch))
         else:
+            pieces = {name: [self.nothing[name]] for name in self.found}
             for name, table in self.session.push_iter(batch, piece_rows=piece_rows):
-                self.found[name].append(table)
+                pieces[name].append(table)
+            self._collect({name: pa.concat_tables(tables) for name, tables in pieces.items()})
         self.oracle.push(batch)
 
     def advance(self, times: Mapping[str, int]) -> None:

@@ -281,7 +281,7 @@ def test_a_large_micro_batch_comes_in_frames(
 
             yield from super().handleInputRows(key, frames(), timerValues)
 
-    monkeypatch.setattr("dovetail.spark.sessions.ShardProcessor", Watched)
+    monkeypatch.setattr("dovetail.spark.pipeline.ShardProcessor", Watched)
     columns = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("payload", pa.binary())])
     content = np.random.default_rng(1).bytes(rows * size)
     payloads = pa.array([content[place : place + size] for place in range(0, len(content), size)], pa.binary())

