@@ -10,12 +10,12 @@ results = session.push({"clicks": table})["pairs"]
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from threading import get_ident
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -27,10 +27,14 @@ from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up
 from dovetail.errors import ConfigError, DovetailError, StateError, listed, reading, warn
+from dovetail.monitoring import Meter, Monitor
+from dovetail.optimizer.proposal import Proposal
 from dovetail.optimizer.replan import Replanner
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain import explain
 from dovetail.plan.explain_global import Explanation
+from dovetail.plan.migrations import History, Migration
+from dovetail.plan.steps import Step
 from dovetail.query.catalog import check_name
 from dovetail.query.losses import Losses
 from dovetail.registry import Orders, Registry
@@ -111,6 +115,7 @@ class LocalSession:
         self._losses = Losses()
         self._registry = Registry(config or Config(), budget)
         self._engine = self._new_engine()
+        self._monitor, self._meter = Monitor(budget), Meter()
 
     def _new_engine(self) -> ShardEngine:
         engine = ShardEngine(self._registry.config, replan=Replanner(self._registry.config))
@@ -130,10 +135,45 @@ class LocalSession:
             self._registry.begin()
             self._adopt()
 
-    def _adopt(self) -> None:
-        """Let the engine go on with the queries that are registered now, in the orders that it has come to."""
-        plan = ExecutionPlan.of(self._registry.steps, self._engine.plan)
+    def _adopt(self, steps: Sequence[Step] | None = None) -> None:
+        """Let the engine go on with the queries that are registered now, or with other steps, in the orders that it has come to."""
+        plan = ExecutionPlan.of(self._registry.steps if steps is None else steps, self._engine.plan)
         self._engine.adopt(plan.in_orders_of(self._engine.plan))
+
+    # -- the monitor --------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Look now and then at what was measured; go on with another plan if that is better. Nothing has begun yet."""
+        engine, registry, monitor = self._engine, self._registry, self._monitor
+        if not self._is_running or not registry.has_choice:
+            return
+        if not monitor.is_due(sum([progress.arrived for progress in engine.progress.streams.values()])):
+            return
+        measured = measure(engine)
+        watermarks = {name: progress.watermark for name, progress in engine.progress.streams.items()}
+        late = registry.outgrown(watermarks) if registry.config.adaptive else []
+        parts = [({0: measured}, [run.step for run in engine.runs])]
+        cause, breaches = monitor.look(engine.batches, parts, self._meter.spent(measured.nodes), late=late)
+        for breach in breaches:
+            warn(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
+        if cause is not None and registry.config.adaptive:
+            began = clock.perf_counter()
+            proposal = registry.proposal(monitor, cause, late)
+            if proposal is not None:
+                self._migrate(proposal, began)
+            monitor.considered(helped=proposal is not None)
+
+    def _migrate(self, proposal: Proposal, began: float) -> None:
+        """Go on with another plan from the next batch on."""
+        self._engine.unfinished = self._engine.mark()
+        cohorts = self._registry.migrated(proposal)
+        self._adopt([step for cohort in cohorts for step in cohort.steps])
+        self._registry.migrate(proposal, cohorts)
+        self._engine.unfinished = None
+        seconds = clock.perf_counter() - began
+        self._monitor.migrated(
+            Migration(self._engine.batches, proposal.cause, proposal.before.cpu, proposal.after.cpu, seconds)
+        )
 
     def _make_whole(self) -> None:
         """After a call that was interrupted or ran out of memory: go back to before it, or refuse to go on."""
@@ -248,7 +288,8 @@ class LocalSession:
             warn(text)
         with self._changing():
             if self._is_running:
-                self._registry.join_in(plan, probe_orders, self._engine.batches, backfill=backfill)
+                heads = {name: progress.head for name, progress in self._engine.progress.streams.items()}
+                self._registry.join_in(plan, probe_orders, self._engine.batches, heads, backfill=backfill)
                 self._adopt()
             else:
                 self._registry.declare(plan, probe_orders)
@@ -352,6 +393,7 @@ class LocalSession:
                 f"push got tuples {when}: they are counted and gone, and no query will see them\nHint: call query() first"
             )
         self._begin()
+        self._watch()
         if now is not None:
             return _micros(now)
         return clock.time_ns() // 1000 if self._engine.needs_clock else None
@@ -400,16 +442,17 @@ class LocalSession:
             measured=measured,
             units=units_of(measured) if measured is not None else None,
             plan=shown[0] if shown else None,
-            reached=self._engine.reached,
+            history=History(self._engine.reached, self._monitor.migrations),
         )
 
     @_in_turn
-    def metrics(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Counters so far, by stream, by query and by part of the plan.
+    def metrics(self) -> dict[str, Any]:
+        """Counters so far, by stream, by query and by part of the plan; what is used of the budget; and changes of the plan.
 
-        Of a stream, `lateness_needed` is the lateness, in seconds, that would have kept every tuple.
+        Of a stream, `lateness_needed` is the lateness, in seconds, that would have kept every tuple. What is used of the budget was
+        measured at the last look, some ten thousand tuples ago.
         """
-        return measure(self._engine).to_json()
+        return {**measure(self._engine).to_json(), **self._monitor.to_json()}
 
     # -- state --------------------------------------------------------------------------------------------------------------
 
@@ -429,7 +472,7 @@ class LocalSession:
         session, content = cls(), stored.content
         streams = [stream["schema"] for stream in content["streams"]]
         session._registry = Registry.from_json(content["extra"], content["config"], streams)
-        session._engine = session._new_engine()
+        session._engine, session._monitor = session._new_engine(), Monitor(session._registry.budget)
         stored.fill(session._engine, ExecutionPlan.of(session._registry.steps))
         return session
 

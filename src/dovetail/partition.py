@@ -12,7 +12,7 @@ partitioned by.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -48,9 +48,9 @@ class Grid:
     def shards(self) -> int:
         return reduce(mul, self.shares, 1)
 
-    def copies(self, alias: str) -> int:
-        """To how many shards each tuple of an alias goes."""
-        return _copies(self.dimensions, self.shares, alias)
+    def copies(self, *aliases: str) -> int:
+        """To how many shards each tuple of an alias goes, or each combination of tuples of several; of none, the number of shards."""
+        return _copies(self.dimensions, self.shares, aliases)
 
     def cells(self, alias: str, coordinates: Mapping[int, int]) -> Iterator[int]:
         """The shards of a tuple, given its hash modulo the share in each dimension of its alias."""
@@ -105,14 +105,15 @@ def divide(query: JoinQuery, rates: Mapping[str, float], shards: int) -> Grid:
         return Grid(dimensions, (1,) * len(dimensions))
 
     def cost(shares: Sequence[int]) -> tuple[float, int]:
-        sent = sum(rates[alias] * _copies(dimensions, shares, alias) for alias in query.aliases)
+        sent = sum(rates[alias] * _copies(dimensions, shares, (alias,)) for alias in query.aliases)
         return sent, max(shares)
 
     return Grid(dimensions, min(_factorings(shards, [d.divisible for d in dimensions]), key=cost))
 
 
-def _copies(dimensions: Sequence[Dimension], shares: Sequence[int], alias: str) -> int:
-    return reduce(mul, (s for d, s in zip(dimensions, shares, strict=True) if alias not in d.aliases), 1)
+def _copies(dimensions: Sequence[Dimension], shares: Sequence[int], aliases: Collection[str]) -> int:
+    free = (share for axis, share in zip(dimensions, shares, strict=True) if not set(axis.aliases) & set(aliases))
+    return reduce(mul, free, 1)
 
 
 def _factorings(number: int, divisible: Sequence[bool]) -> Iterator[tuple[int, ...]]:

@@ -7,7 +7,7 @@ within what the others leave of the budget. Queries that were planned together a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isinf
@@ -15,17 +15,20 @@ from typing import Any, Protocol
 
 from dovetail.config import Budget, Config
 from dovetail.errors import BudgetError, ConfigError, StateError, listed
+from dovetail.monitoring import Monitor, outgrown
 from dovetail.optimizer.hints import Selectivity, hints_for, parse_hint
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.multiquery import limits_of
+from dovetail.optimizer.picture import Picture
 from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.proposal import Proposal, propose
 from dovetail.optimizer.units import UnitCosts
-from dovetail.plan.codec import Count, from_json, to_json
+from dovetail.plan.codec import Count, Time, from_json, to_json
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.global_part import part_of
 from dovetail.plan.global_plan import GlobalPlan, Load
-from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.nodes import Known, QueryPlan
 from dovetail.plan.steps import Step
 from dovetail.query.catalog import Catalog, check_name
 from dovetail.query.model import JoinQuery
@@ -62,6 +65,8 @@ class Cohort:
     since: int
     steps: tuple[Step, ...]
     backfill: bool = False
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """How far streams had come before that batch, by event time."""
 
     @cached_property
     def queries(self) -> tuple[str, ...]:
@@ -202,22 +207,28 @@ class Registry:
         """All queries run from now on; they are planned together."""
         self.cohorts = self.drafted()
 
-    def join_in(self, plan: QueryPlan, orders: Orders | None, since: int, *, backfill: bool = False) -> None:
-        """Add a query to those that run, from batch `since` on; it is planned by itself, within what they leave of the budget."""
+    def join_in(
+        self, plan: QueryPlan, orders: Orders | None, since: int, heads: Mapping[str, int], *, backfill: bool = False
+    ) -> None:
+        """Add a query to those that run, from batch `since` on; it is planned by itself, within what they leave of the budget.
+
+        `heads`: how far streams have come.
+        """
         name = plan.query.name
         self.check_backfill(plan.query, backfill=backfill)
         if name in {step.name for step in self.steps}:
             raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
         planning = JointPlanning({name: plan}, replace(self.config, strategy="mjoin"))
         if self.budget is not None:
-            planning = replace(planning, budget=self._left(self.budget), units=self._units(self._own([plan])))
+            used = [cohort.plan.load for cohort in self.cohorts]
+            planning = replace(planning, budget=self.left(self.budget, used), units=self._units(self._own([plan])))
         try:
             found = planning.plan()
         except BudgetError as error:
             raise BudgetError(f"running queries leave too little of the budget: {error}") from None
         self._add(plan, orders)
         cohort = self._cohort(found, since, backfill=backfill)
-        self.cohorts = (*self.cohorts, cohort)
+        self.cohorts = (*self.cohorts, replace(cohort, heads=dict(heads)))
 
     @staticmethod
     def check_backfill(query: JoinQuery, *, backfill: bool) -> None:
@@ -232,12 +243,66 @@ class Registry:
         lowering = Lowering(self.streams, self.config, since, backfill=backfill)
         return Cohort(plan, since, lowering.steps(plan, self.plans), backfill)
 
-    def _left(self, budget: Budget) -> Budget:
+    @staticmethod
+    def left(budget: Budget, loads: Iterable[Load]) -> Budget:
         """What running queries leave of the budget."""
-        used = Load.total(cohort.plan.load for cohort in self.cohorts)
+        used = Load.total(loads)
         limits = limits_of(budget)
         cpu, memory = max(limits.cpu - used.cpu, SMALLEST), max(limits.memory - used.memory, SMALLEST)
         return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is a budget to watch, or more than one way to run the queries together."""
+        stores = JointPlanning({}, self.config, self.budget).strategy != "mjoin"
+        return self.budget is not None or stores or any(cohort.since for cohort in self.cohorts)
+
+    def outgrown(self, watermarks: Mapping[str, int]) -> list[str]:
+        """The queries that came late and can be planned with those that were there first: see `monitoring.outgrown`."""
+        return [
+            name
+            for cohort in self.cohorts
+            for name in cohort.queries
+            if cohort.since and outgrown(self.queries[name], cohort.heads, watermarks, self.streams)
+        ]
+
+    def proposal(self, monitor: Monitor, cause: str, late: Collection[str]) -> Proposal | None:
+        """Another plan for the queries that were there first and those that came `late`; None if it is not worth it.
+
+        Those that came late and have not outgrown their beginning stay as they are.
+        """
+        joined = [cohort for cohort in self.cohorts if not cohort.since or set(cohort.queries) <= set(late)]
+        names = [name for cohort in joined for name in cohort.queries]
+        if not names:
+            return None
+        plans = self.planned_again({name: self.plans[name] for name in names}, monitor.picture)
+        planning = JointPlanning(plans, self.config)
+        if self.budget is not None:
+            others = [cohort.plan.load for cohort in self.cohorts if cohort not in joined]
+            budget, units = self.left(self.budget, others), self._units(self._own(plans.values()))
+            planning = replace(planning, budget=budget, units=units)
+        return propose(planning, [cohort.plan for cohort in joined], cause, monitor.strained)
+
+    def planned_again(self, plans: Mapping[str, QueryPlan], picture: Picture) -> dict[str, QueryPlan]:
+        """Queries, each by itself, planned by what was measured of them."""
+        known = picture.known({name: plan.query for name, plan in plans.items()}, plans)
+        found = {}
+        for name, plan in plans.items():
+            choices = replace(self.choices[name], hints=known[name].hints)
+            found[name] = plan_query(plan.query, self.streams, self.config, choices, known[name].rates)
+        return found
+
+    def migrated(self, proposal: Proposal) -> tuple[Cohort, ...]:
+        """The cohorts by a proposal; `migrate` makes them those that run."""
+        plans = {**self.plans, **proposal.plans}
+        steps = Lowering(self.streams, self.config).steps(proposal.plan, plans)
+        others = [cohort for cohort in self.cohorts if not set(cohort.queries) & proposal.plans.keys()]
+        return (Cohort(proposal.plan, 0, steps), *others)
+
+    def migrate(self, proposal: Proposal, cohorts: tuple[Cohort, ...]) -> None:
+        """Let other cohorts run."""
+        self.plans.update(proposal.plans)
+        self.cohorts = cohorts
 
     def drop(self, name: str) -> None:
         """Forget a query, and what its cohort did for it alone."""
@@ -254,7 +319,8 @@ class Registry:
                 continue
             part = part_of(cohort.plan, wanted)
             if part is not None:
-                left.append(self._cohort(part, cohort.since, backfill=cohort.backfill))
+                again = self._cohort(part, cohort.since, backfill=cohort.backfill)
+                left.append(replace(again, heads=cohort.heads))
         self.cohorts = tuple(left)
         for gone in self.queries.keys() - wanted:
             self.catalog.drop_query(gone)
@@ -270,10 +336,12 @@ class Registry:
     def to_json(self) -> dict[str, Any]:
         """All that was declared, but the streams, and the plans of the queries that run."""
         queries = {
-            name: _StoredQuery(query.sql, query.time_zone, self.choices[name]) for name, query in self.queries.items()
+            name: _StoredQuery(query.sql, query.time_zone, self.choices[name], self.plans[name].known)
+            for name, query in self.queries.items()
         }
         cohorts = tuple((cohort.since, cohort.backfill, cohort.plan) for cohort in self.cohorts)
-        written: dict[str, Any] = to_json(_Stored(self.hints, self.budget, queries, cohorts))
+        heads = tuple(cohort.heads for cohort in self.cohorts)
+        written: dict[str, Any] = to_json(_Stored(self.hints, self.budget, queries, cohorts, heads))
         return written
 
     @classmethod
@@ -286,13 +354,18 @@ class Registry:
             query = parse_query(name, asked.sql, registry.streams, asked.time_zone)
             registry.catalog.add_query(query)
             registry.choices[name] = asked.choices
-            registry.plans[name] = plan_query(query, registry.streams, config, asked.choices)
+            known = asked.known or Known(hints=asked.choices.hints)
+            choices = replace(asked.choices, hints=known.hints)
+            registry.plans[name] = plan_query(query, registry.streams, config, choices, known.rates)
         registry.hints = dict(stored.hints)
         for _, _, plan in stored.cohorts:
             _check_stored(plan)
         registry.cohorts = tuple(
             registry._cohort(plan, since, backfill=backfill) for since, backfill, plan in stored.cohorts
         )
+        if len(stored.heads) == len(registry.cohorts):
+            pairs = zip(registry.cohorts, stored.heads, strict=True)
+            registry.cohorts = tuple(replace(cohort, heads=heads) for cohort, heads in pairs)
         return registry
 
 
@@ -303,6 +376,8 @@ class _StoredQuery:
     sql: str
     time_zone: str
     choices: PlanChoices
+    known: Known | None = None
+    """What it was last planned by; snapshots of earlier releases do not say it."""
 
 
 @dataclass(frozen=True)
@@ -313,6 +388,8 @@ class _Stored:
     budget: Budget | None
     queries: Mapping[str, _StoredQuery]
     cohorts: tuple[tuple[Count, bool, GlobalPlan], ...]
+    heads: tuple[Mapping[str, Time], ...] = ()
+    """Of each cohort; snapshots of earlier releases have none."""
 
 
 def _check_stored(plan: GlobalPlan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from test_session import Source
 
 import dovetail as dt
 from dovetail.errors import BudgetError, ConfigError, QueryError, StateError
+from dovetail.monitoring import outgrown
+from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.planner import plan_query
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.changes import projected, with_plan, without
+from dovetail.spark.changes import begun, projected, replanned, with_plan, without
 from dovetail.spark.layout import Came, Layout, read_worker_plan
 from dovetail.testing import Oracle, assert_same_rows
 
@@ -71,7 +74,7 @@ class Changing:
         self.pipeline = Pipeline(layout_of(streams, self.sql, self.rng.choice((1, 2, 4))), directory, self.rng)
         self.pipeline.known = [self.pipeline.plan]
         self.numbers = {"q0": 0, "q1": 1}
-        self.batches = 0
+        self.batches = self.merged = 0
         self.kept: dict[int, dict[str, tuple[int, int]]] = {}
         """By first shard of a group and stream: from which time, and from which batch on, its log is to hold tuples."""
         self.came = [dict.fromkeys(DECLARED, 0)]
@@ -86,11 +89,34 @@ class Changing:
     def layout(self) -> Layout:
         return self.pipeline.layout
 
+    @property
+    def progress(self) -> dict[str, Any] | None:
+        """How far streams have come, as shards know it."""
+        known = self.pipeline.states[self.pipeline.plan.shards[0]]
+        return known.manifest["progress"] if known.content else None
+
+    def migrate(self) -> None:
+        """Plan the queries of the beginning, and those that came long ago, together in any way."""
+        layout, heads = self.layout, self.progress or {}
+        marks = {name: found["head"] - DECLARED[name].lateness for name, found in heads.items()}
+        late = [
+            name
+            for name, came in layout.came.items()
+            if marks and outgrown(layout.bound[name], came.heads, marks, DECLARED)
+        ]
+        plans = {plan.query.name: plan for plan in layout.plans if plan.query.name in {*layout.together, *late}}
+        if plans:
+            config = replace(
+                layout.config, strategy=self.rng.choice(("mjoin", "bjtree", "bjtree", "shared", "exchange"))
+            )
+            chosen = JointPlanning(plans, config, scopes=layout.placement.scopes).plan()
+            self.change(replanned(layout, chosen, plans))
+            self.merged += len(late)
+
     def change(self, layout: Layout) -> None:
         before = self.pipeline.plan
-        self.pipeline.layout = layout
-        known = self.pipeline.states[before.shards[0]]
-        progress = known.manifest["progress"] if known.content else None
+        progress = self.progress
+        layout = self.pipeline.layout = begun(layout, self.batches, progress)
         self.pipeline.plan = layout.for_workers(before.digest, before, self.batches, progress)
         read = read_worker_plan(self.pipeline.plan.to_json())
         assert read == self.pipeline.plan
@@ -109,8 +135,8 @@ class Changing:
         kept = self.kept.get(self.layout.placement.seats[name].first or 0, {})
         carried = self.layout.came[name].carried
         held: dict[str, int | tuple[int, int]] = {}
-        for stream, (time, begun) in kept.items():
-            held[stream] = time, self.came[max(begun, carried.get(stream, 0))][stream]
+        for stream, (time, first) in kept.items():
+            held[stream] = time, self.came[max(first, carried.get(stream, 0))][stream]
         self.oracle.add_query(query, held if backfill else None)
 
     def drop(self, name: str) -> None:
@@ -165,14 +191,16 @@ def bounds(oracle: Oracle, queries: Iterable[JoinQuery]) -> dict[str, int]:
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_queries_come_and_go(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_queries_come_and_go_and_plans_migrate(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     case = Changing(seed, tmp_path_factory.mktemp("live"))
     rng = case.rng
-    for number in range(9):
+    for number in range(11):
         if number and rng.random() < 0.4:
             case.add(f"late{number}", backfill=rng.random() < 0.7)
         if number and rng.random() < 0.3 and len(case.sql) > 1:
             case.drop(rng.choice(list(case.sql)))
+        if number and rng.random() < 0.3:
+            case.migrate()
         if rng.random() < 0.2:
             case.pipeline.live = tmp_path_factory.mktemp("live")  # another host: all shards are rebuilt
         case.run()

@@ -20,7 +20,7 @@ def one(schema: pa.Schema, *values: int | None) -> pa.Table:
 
 
 def session(streams: dict[str, pa.Schema], queries: dict[str, str], strategy: str = "auto") -> dt.LocalSession:
-    made = dt.LocalSession(config=dt.Config(strategy=strategy))
+    made = dt.LocalSession(config=dt.Config(strategy=strategy, adaptive=False))
     for name, schema in streams.items():
         made.stream(name, schema, "ts")
     for name, sql in queries.items():

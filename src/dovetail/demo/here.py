@@ -85,7 +85,8 @@ class _Run:
 
     @property
     def streams(self) -> Mapping[str, Mapping[str, Any]]:
-        return self.session.metrics()["streams"]
+        found: Mapping[str, Mapping[str, Any]] = self.session.metrics()["streams"]
+        return found
 
     @property
     def rate(self) -> float:

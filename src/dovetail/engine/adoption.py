@@ -161,11 +161,12 @@ class Adoption:
 
 
 def _alike(new: View, old: View) -> bool:
-    """Whether a new view is of tuples that an old one is of.
+    """Whether a new view is of tuples that an old one is of; one that has been there from the beginning is of them all.
 
     The old one may ask for more keys: a row that none like it sees had one that is NULL for each query that was there.
     """
-    return (old.filters, old.since, old.backfill) == (new.filters, new.since, new.backfill)
+    same = (old.since, old.backfill) == (new.since, new.backfill)
+    return old.filters == new.filters and (same or not new.since)
 
 
 def _show(store: WindowStore, bit: int, visible: BoolArray) -> None:

@@ -35,11 +35,15 @@ class PlanChoices:
 
 
 def plan_query(
-    query: JoinQuery, streams: Mapping[str, StreamSchema], config: Config, choices: PlanChoices | None = None
+    query: JoinQuery,
+    streams: Mapping[str, StreamSchema],
+    config: Config,
+    choices: PlanChoices | None = None,
+    measured: Mapping[str, float] | None = None,
 ) -> QueryPlan:
-    """Choose an order and an access path for every input."""
+    """Choose an order and an access path for every input; `measured` are tuples per second of aliases, where they are known."""
     choices = choices or PlanChoices()
-    rates = declared_rates(query, streams)
+    rates = {**declared_rates(query, streams), **(measured or {})}
     graph = join_graph(query, rates, choices.hints)
     access = access_rule(query, graph, config)
     forced = choices.orders or {}

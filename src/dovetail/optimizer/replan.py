@@ -25,7 +25,7 @@ from dovetail.optimizer.query_graph import graph_of
 from dovetail.optimizer.shares import Shape, Shares
 from dovetail.plan.nodes import Access, QueryPlan
 from dovetail.plan.paths import AccessRule, PathMaker
-from dovetail.plan.statistics import Change, Measured
+from dovetail.plan.statistics import Change, Found, Measured, Step
 from dovetail.query.model import JoinQuery
 
 GAIN = 1.2
@@ -104,9 +104,15 @@ class Replanner:
 
 def measured_graph(query: JoinQuery, rates: Mapping[str, float], shares: Shares, measured: Measured) -> JoinGraph:
     """The query's graph with rates, window sizes and selectivities as measured, where enough was."""
+    fit(shares, measured.found)
+    return graph_of(query, rates, shares, measured)
+
+
+def fit(shares: Shares, measured: Mapping[Step, Found]) -> None:
+    """Change shares to what probes have found, where enough were made."""
     trusted = [
         (found.age == 0, len(joined), sorted(joined), alias, found.selectivity)
-        for (joined, alias), found in measured.found.items()
+        for (joined, alias), found in measured.items()
         if found.probes >= LEAST_PROBES and found.selectivity
     ]
     trusted.sort()
@@ -115,4 +121,3 @@ def measured_graph(query: JoinQuery, rates: Mapping[str, float], shares: Shares,
             for new, _, joined, alias, share in trusted:
                 if new is recent:
                     shares.fit((frozenset(joined), alias), share)
-    return graph_of(query, rates, shares, measured)

@@ -98,6 +98,11 @@ class Shares:
             counts[left], counts[right] = min(most[left].values()), min(most[right].values())
             self._usual[number] = max(counts.values())
 
+    @property
+    def hints(self) -> dict[Pair, float]:
+        """The shares of pairs that were given or fitted."""
+        return dict(self._hints)
+
     def count(self, number: int, alias: str) -> float:
         """The distinct values of a class that an alias has."""
         return self._counts[number].get(alias, self._usual[number])

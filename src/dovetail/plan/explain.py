@@ -12,6 +12,7 @@ from dovetail.plan.codec import LARGEST, to_json
 from dovetail.plan.explain_global import FORMS, Explanation, describe_global, explain_global
 from dovetail.plan.global_plan import GlobalPlan
 from dovetail.plan.measurements import JoinFigures, Measurements
+from dovetail.plan.migrations import History
 from dovetail.plan.names import mermaid_text
 from dovetail.plan.nodes import ProbeStage, QueryPlan
 from dovetail.plan.steps import Consumer, Step
@@ -55,16 +56,15 @@ def explain(
     measured: Measurements | None = None,
     units: Units | None = None,
     plan: GlobalPlan | None = None,
-    reached: Mapping[str, Mapping[str, int]] | None = None,
+    history: History | None = None,
 ) -> Explanation:
     """Show what will be done with the queries and, given metrics, what was done: rows and times per new tuple.
 
-    A global plan is shown as well: what is shared by which queries, and what its parts take. `reached`: by step, for those that also
-    see tuples from before them, the earliest event time by source.
+    A global plan is shown as well: what is shared by which queries, and what its parts take.
     """
     if form not in FORMS:
         raise ConfigError.choice("explain(...)", form, FORMS)
-    found = measured or Measurements()
+    found, past = measured or Measurements(), history or History()
     if form == "mermaid" and plan is not None:
         return explain_global(plan, form)
     description = describe(declared, steps, config)
@@ -76,16 +76,19 @@ def explain(
         if step.since:
             entry["since"] = step.since
         if step.backfill:
-            times = (reached or {}).get(step.name, {})
+            times = past.reached.get(step.name, {})
             entry["held_from"] = {s.name: _moment(times[s.name]) if s.name in times else None for s in step.sources}
     if plan is not None:
         description["plan"] = describe_global(plan, found.nodes)
+    if past.migrations:
+        description["migrations"] = to_json(past.migrations)
     if form == "dict":
         return description
     if form == "mermaid":
         return _mermaid(description)
     whole = [str(explain_global(plan, "text", found.nodes))] if plan is not None else []
-    return "\n\n".join([_text(description), *whole])
+    changed = ["\n".join(map(str, past.migrations))] if past.migrations else []
+    return "\n\n".join([_text(description), *whole, *changed])
 
 
 def describe(declared: Declared, steps: Sequence[Step], config: Config) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,13 +18,15 @@ from dovetail.errors import StateError
 from dovetail.optimizer.planner import plan_query
 from dovetail.partition import Grid, dimensions_of
 from dovetail.plan.codec import from_json
+from dovetail.plan.global_part import part_of
+from dovetail.plan.global_plan import GlobalPlan
 from dovetail.plan.nodes import QueryPlan
 from dovetail.query.durations import in_words
 from dovetail.query.expressions import columns
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.spark.contract import check_version, meaning, refused, thawed
+from dovetail.spark.contract import check_version, meaning, refused, still_chosen, thawed
 from dovetail.spark.layout import Came, Layout
 from dovetail.spark.placement import Seat, ShardGroup
 
@@ -78,6 +81,7 @@ def stored_layout(stored: str, first: str, config: Config) -> Layout:
         numbered=content.get("numbered", 0),
         ids=tuple(content.get("ids", ())),
         widened=content.get("widened", {}),
+        chosen=from_json(GlobalPlan, content["chosen"]) if content.get("chosen") else None,
     )
 
 
@@ -137,7 +141,9 @@ def revised(
 ) -> Layout:
     """An old layout with the queries and streams of a new one, from batch `since` on."""
     seats = old.placement.seats
-    left = without(old, [*comparison.dropped, *comparison.changed])
+    left = without(still_chosen(old, new), [*comparison.dropped, *comparison.changed])
+    if comparison.streams:  # tuples that are let in now may meet older ones than those let in before
+        left = apart_again(left)
     streams = []
     for stream in old.streams:
         options = {option: getattr(new.catalog[stream.name], option) for option in (*_OPTIONS, "rate")}
@@ -153,6 +159,30 @@ def revised(
         elif name in comparison.new:
             layout = with_plan(layout, plan, declared, Came(since))
     return layout
+
+
+def replanned(layout: Layout, chosen: GlobalPlan, plans: Mapping[str, QueryPlan]) -> Layout:
+    """A layout whose queries are planned together as was `chosen`, those that came late among them; `plans`: each by itself."""
+    came = {name: replace(each, merged=each.merged or name in plans) for name, each in layout.came.items()}
+    own = tuple(plans.get(plan.query.name, plan) for plan in layout.plans)
+    return replace(layout, chosen=chosen, plans=own, came=came)
+
+
+def apart_again(layout: Layout) -> Layout:
+    """A layout in which queries that came late are planned by themselves again."""
+    came = {name: replace(each, merged=False) for name, each in layout.came.items()}
+    return replace(layout, came=came, chosen=_part(layout.chosen, layout.together.keys() - came.keys()))
+
+
+def _part(chosen: GlobalPlan | None, names: Collection[str]) -> GlobalPlan | None:
+    return part_of(chosen, names) if chosen is not None else None
+
+
+def begun(layout: Layout, since: int, progress: Mapping[str, Any] | None) -> Layout:
+    """A layout that knows how far streams had come before the queries that come with batch `since`."""
+    heads = {name: int(found["head"]) for name, found in (progress or {}).items()}
+    came = {name: replace(each, heads=heads) if each.since == since else each for name, each in layout.came.items()}
+    return replace(layout, came=came)
 
 
 def with_plan(
@@ -194,6 +224,7 @@ def without(layout: Layout, names: Collection[str]) -> Layout:
         last_number=max(layout.last_number, *numbers.values()),
         frozen={name: seat for name, seat in layout.placement.seats.items() if name not in names},
         numbered=layout.placement.total,
+        chosen=_part(layout.chosen, layout.together.keys() - set(names)),
     )
 
 

@@ -13,6 +13,8 @@ from hashlib import blake2b
 from typing import Any
 
 from dovetail.errors import StateError
+from dovetail.optimizer.joint import JointPlanning
+from dovetail.optimizer.multiquery import limits_of
 from dovetail.plan.codec import to_json
 from dovetail.query.expressions import Expression, rename_alias
 from dovetail.query.model import JoinQuery
@@ -40,6 +42,7 @@ def revised_json(layout: Layout) -> str:
         "ids": layout.ids,
         "widened": layout.widened,
         "came": {name: to_json(came) for name, came in layout.came.items()},
+        "chosen": None if layout.chosen is None else to_json(layout.chosen),
     }
     return json.dumps(content, sort_keys=True)
 
@@ -66,12 +69,22 @@ def thawed(layout: Layout, old: Layout) -> Layout:
     own = {plan.query.name: plan for plan in layout.plans}
     rates = {stream.name: stream.rate for stream in layout.streams}
     return replace(
-        old,
+        still_chosen(old, layout),
         streams=tuple(replace(stream, rate=rates.get(stream.name)) for stream in old.streams),
         plans=tuple(own[plan.query.name] for plan in old.plans),
         config=layout.config,
         budget=layout.budget,
     )
+
+
+def still_chosen(old: Layout, new: Layout) -> Layout:
+    """An old layout without the plan that was chosen while it ran, if another strategy or budget is asked for."""
+    planning = JointPlanning({}, new.config, new.budget)
+    same = old.chosen is not None and (old.chosen.strategy, old.chosen.limits) == (
+        planning.strategy,
+        limits_of(new.budget),
+    )
+    return old if same else replace(old, chosen=None)
 
 
 def check_version(layout: Layout, stored: str) -> None:

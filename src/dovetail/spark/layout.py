@@ -7,7 +7,7 @@ The driver makes a `Layout` when a session starts. Where tuples go is in `placem
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import prod
@@ -16,6 +16,7 @@ from typing import Any
 from dovetail.config import Budget, Config
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
+from dovetail.partition import Grid, dimensions_of
 from dovetail.plan.codec import from_json, to_json
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.global_plan import GlobalPlan
@@ -87,7 +88,7 @@ class WorkerPlan:
     carried: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     """By batch, of the queries that came with it, and by stream: from which batch on tuples have all columns that they need."""
     widened: tuple[int, ...] = ()
-    """The batches from which on tuples have more columns."""
+    """The batches from which on tuples have more columns, or with which queries came that are planned with others since."""
     progress: Mapping[str, Any] = field(default_factory=dict)
     """How far streams had come before that batch, for shards that begin with it."""
 
@@ -132,6 +133,10 @@ class Came:
     """Whether it also sees those that windows held then."""
     carried: Mapping[str, int] = field(default_factory=dict)
     """By stream, from which batch on tuples have all columns that it needs, if it is not the first."""
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """By stream, the largest event time before that batch, if it is known."""
+    merged: bool = False
+    """Whether it is planned with those that were there first: no tuple to come meets one from before it came."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,8 @@ class Layout:
     """How many numbers were given to shards before."""
     widened: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By stream, the columns that tuples have only from some batch on."""
+    chosen: GlobalPlan | None = None
+    """The plan of the queries that are planned together, if it was chosen while they ran."""
     ids: tuple[int, ...] = ()
     """By number of a shard, the value by which Spark groups its rows; if none are given they follow from the number of shards."""
 
@@ -194,16 +201,28 @@ class Layout:
     # -- the plan -----------------------------------------------------------------------------------------------------------
 
     @cached_property
+    def together(self) -> dict[str, QueryPlan]:
+        """The queries that are planned together: those that were there first, and those that came long ago."""
+        plans = {plan.query.name: plan for plan in self.plans}
+        return {name: plan for name, plan in plans.items() if name not in self.came or self.came[name].merged}
+
+    @cached_property
     def joint(self) -> GlobalPlan:
-        """The plan of the queries that were there first, or else of all; what can be shared depends on where tuples lie."""
-        plans, units = {plan.query.name: plan for plan in self.plans}, None
-        plans = {name: plan for name, plan in plans.items() if name not in self.came} or plans
-        if self.budget is not None:
+        """The plan of the queries that are planned together, or else of all; what can be shared depends on where tuples lie."""
+        plans = self.together or {plan.query.name: plan for plan in self.plans}
+        if self.chosen is not None and {answer.query for answer in self.chosen.answers} == plans.keys():
+            return self.chosen
+        return self.planning(plans, self.budget).plan()
+
+    def planning(self, plans: Mapping[str, QueryPlan], budget: Budget | None) -> JointPlanning:
+        """How some of the queries are planned together."""
+        units = None
+        if budget is not None:
             from dovetail.calibrate import units_for  # noqa: PLC0415 - only who has a budget loads the engine on the driver
 
             own = ExecutionPlan.of(map(Lowering(self.catalog, self.config).own, self.plans))
             units = units_for(own, self.catalog, self.placement.copies)
-        return JointPlanning(plans, self.config, self.budget, units, self.placement.scopes).plan()
+        return JointPlanning(plans, self.config, budget, units, self.placement.scopes)
 
     @cached_property
     def _cells(self) -> dict[str, Cell]:
@@ -212,11 +231,12 @@ class Layout:
     @cached_property
     def _answering(self) -> tuple[tuple[str, Step], ...]:
         """The joins of all groups, each with one of the queries that it serves."""
-        first = {plan.query.name: plan for plan in self.plans if plan.query.name not in self.came}
+        first = self.together
         steps = Lowering(self.catalog, self.config, cells=self._cells).steps(self.joint, first) if first else ()
         found = [(join.queries[0], step) for join, step in zip(self.joint.joins if first else (), steps, strict=True)]
         for plan in self.plans:
-            if (came := self.came.get(plan.query.name)) is not None:
+            if plan.query.name not in first:
+                came = self.came[plan.query.name]
                 lowering = Lowering(self.catalog, self.config, came.since, self._cells, came.backfill)
                 found.append((plan.query.name, lowering.own(plan)))
         return tuple(found)
@@ -225,6 +245,21 @@ class Layout:
     def steps(self) -> tuple[Step, ...]:
         """The joins of all groups."""
         return tuple(step for _, step in self._answering)
+
+    @cached_property
+    def parts(self) -> list[tuple[range, list[Step]]]:
+        """The shards of each group, by number, and the joins that they run."""
+        found = []
+        for group in self.placement.groups:
+            names = {query.name for query in group.queries}
+            steps = [step for query, step in self._answering if query in names]
+            found.append((range(group.first, group.first + group.grid.shards), steps))
+        return found
+
+    def copies(self, query: str, aliases: Collection[str]) -> int:
+        """To how many shards a combination of tuples of some aliases goes; see `optimizer.picture`."""
+        grid = Grid(dimensions_of(self.bound[query]), self.placement.seats[query].shares)
+        return grid.copies(*aliases)
 
     @property
     def is_plain(self) -> bool:
@@ -249,10 +284,8 @@ class Layout:
         """
         known = {group.first: group.plan for group in before.groups} if before is not None else {}
         groups = []
-        for group in self.placement.groups:
-            names = {query.name for query in group.queries}
+        for group, (_, steps) in zip(self.placement.groups, self.parts, strict=True):
             ways = {stream: tuple(group.ways[stream].values()) for stream in sorted(group.ways)}
-            steps = [step for query, step in self._answering if query in names]
             plan = ExecutionPlan.of(steps, known.get(group.first))
             groups.append(ShardGroupPlan(group.first, group.grid.shares, ways, plan))
         joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.bound.values())
@@ -261,7 +294,8 @@ class Layout:
         for came in self.came.values():
             known_from = carried.setdefault(came.since, {})
             known_from |= {stream: max(batch, known_from.get(stream, 0)) for stream, batch in came.carried.items()}
-        widened = sorted({batch for columns in self.widened.values() for batch in columns.values()})
+        widened = {batch for columns in self.widened.values() for batch in columns.values()}
+        widened |= {came.since for came in self.came.values() if came.merged}
         made = WorkerPlan(
             self.streams,
             numbers,
@@ -271,7 +305,7 @@ class Layout:
             tuple(groups),
             since,
             carried=carried,
-            widened=tuple(widened),
+            widened=tuple(sorted(widened)),
         )
         if before is None:
             return made

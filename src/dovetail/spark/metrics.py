@@ -15,11 +15,16 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from dovetail.monitoring import outgrown
+from dovetail.plan.global_plan import Load
 from dovetail.plan.measurements import Measurements, StreamFigures, merged
 from dovetail.plan.names import in_scope
+from dovetail.plan.steps import Step
 from dovetail.spark.layout import Layout
 from dovetail.spark.wire import ResultKind, collected, is_kind
 
+_KINDS = ("windows", "joins", "states", "results")
+"""Of the parts of a plan."""
 _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
 """What listeners are shown of a stream: its figures that are summed over shards."""
 
@@ -42,6 +47,8 @@ class ShardReports:
         self._shards: dict[int, dict[str, Any]] = {}
         self._counts = dict.fromkeys(layout.bound, 0)
         self._batches = self._rebuilt = 0
+        self._spent = 0.0
+        """Milliseconds that shards have reported and nobody has asked for."""
         self.progress: dict[int, dict[str, Any]] = {}
         """How far streams had come after each of the last batches, as shards say."""
 
@@ -63,6 +70,8 @@ class ShardReports:
                         batch_id: report.pop("progress"),
                     }
                 self._shards[row.shard] = report
+                nodes = report["nodes"]
+                self._spent += sum(part["ms"] for kind in _KINDS for part in nodes[kind].values())
                 self._rebuilt += report["rebuilt"]
         self._batches += 1
         return found
@@ -110,6 +119,36 @@ class ShardReports:
         for report in list(self._shards.values()):
             found = merged(found, {name: StreamFigures.from_json(it) for name, it in report["streams"].items()})
         return found
+
+    @property
+    def arrived(self) -> int:
+        """Tuples that have come."""
+        return sum(figures["arrivals"] for report in self._shards.values() for figures in report["streams"].values())
+
+    def parts(self) -> list[tuple[dict[int, Measurements], list[Step]]]:
+        """The last reports of each group's shards, and the joins that they run."""
+        found = []
+        for numbers, steps in self._layout.parts:
+            own = {shard: self._shards[shard] for shard in numbers if shard in self._shards}
+            found.append(({shard: Measurements.from_json(report) for shard, report in own.items()}, steps))
+        return found
+
+    def spent(self) -> Load:
+        """Milliseconds that shards have taken since the last call, and the bytes that they keep."""
+        kept = [report["nodes"][kind].values() for report in self._shards.values() for kind in ("windows", "states")]
+        spent, self._spent = self._spent, 0.0
+        return Load(spent, sum(part.get("bytes") or 0 for parts in kept for part in parts))
+
+    def outgrown(self, batch_id: int) -> list[str]:
+        """The queries that came late and can be planned with those that were there first; see `monitoring.outgrown`."""
+        layout, heads = self._layout, {name: found["head"] for name, found in self.progress.get(batch_id, {}).items()}
+        marks = {name: head - layout.catalog[name].lateness for name, head in heads.items() if name in layout.catalog}
+        if marks.keys() != layout.catalog.keys():
+            return []
+        waiting = {name: came for name, came in layout.came.items() if not came.merged}
+        return [
+            name for name, came in waiting.items() if outgrown(layout.bound[name], came.heads, marks, layout.catalog)
+        ]
 
     def measured(self) -> Measurements:
         """What all shards together have counted, for explanations; windows by the names that they have in the plan."""

@@ -8,7 +8,7 @@ A job that runs can get another query, or lose one: it is planned while the old 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -19,13 +19,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import ConfigError, listed, warn
+from dovetail.monitoring import Monitor
+from dovetail.optimizer.proposal import Proposal, propose
 from dovetail.plan.explain import explain
 from dovetail.plan.explain_global import Explanation
 from dovetail.plan.measurements import Measurements
+from dovetail.plan.migrations import History
 from dovetail.registry import Registry
 from dovetail.spark.arguments import check_sinks, triggered
 from dovetail.spark.callbacks import ShardProcessor, cutter
-from dovetail.spark.changes import with_plan, without
+from dovetail.spark.changes import begun, replanned, with_plan, without
 from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.contract import revised_json
 from dovetail.spark.jobs import CHECKPOINT, Held, Job, claim_sinks
@@ -82,7 +85,7 @@ class SparkPipeline:
         form: str,
         layout: Layout,
         measured: Measurements | None,
-        reached: Mapping[str, Mapping[str, int]] | None = None,
+        history: History | None = None,
     ) -> Explanation:
         """The plan of a layout, and what its shards have measured, if they run."""
         plan = layout.joint if layout.budget is not None or not layout.is_plain else None
@@ -99,7 +102,7 @@ class SparkPipeline:
             measured=measured,
             units=units,
             plan=plan,
-            reached=reached,
+            history=history,
         )
         return described if form != "text" else f"{described}\n\n{layout.placement.describe()}"
 
@@ -144,6 +147,26 @@ class SparkPipeline:
         sinks = {query: sink for query, sink in job.sinks.items() if query != name}
         return Change(self, job, lambda _: made, sinks, dropped=name)
 
+    def proposal(self, job: Job, monitor: Monitor, cause: str, late: Collection[str]) -> Proposal | None:
+        """Another plan for the queries that are planned together and those that came `late`; None if it is not worth it."""
+        layout, registry = job.layout, self.registry
+        joined = {plan.query.name: plan for plan in layout.plans if plan.query.name in {*layout.together, *late}}
+        if not joined:
+            return None
+        alone = [layout.planning({name: joined[name]}, None).apart() for name in joined if name not in layout.together]
+        others = {plan.query.name: plan for plan in layout.plans if plan.query.name not in joined}
+        left = layout.budget
+        if left is not None and others:
+            left = registry.left(left, [layout.planning(others, layout.budget).apart().load])
+        planning = layout.planning(registry.planned_again(joined, monitor.picture), left)
+        running = [layout.joint, *alone] if layout.together else alone
+        return propose(planning, running, cause, monitor.strained)
+
+    def replanned(self, job: Job, proposal: Proposal) -> Change:
+        """A job whose queries are planned together in another way."""
+        layout = replanned(job.layout, proposal.plan, proposal.plans)
+        return Change(self, job, lambda _: layout, job.sinks, cause=proposal.cause)
+
     def revisions(
         self,
         layout: Layout,
@@ -151,17 +174,20 @@ class SparkPipeline:
         checkpoint: Checkpoint,
         since: int,
         progress: Mapping[str, Any] | None = None,
-    ) -> list[Revision]:
-        """What is to be written so that a layout takes the place of the plan `before`, from batch `since` on.
+        cause: str = "",
+    ) -> tuple[Layout, list[Revision]]:
+        """What is to be written so that a layout takes the place of the plan `before`, from batch `since` on; and the layout.
 
-        Shards that begin then have to know how far streams had come: `progress` says it, or the state of the checkpoint.
+        Queries and shards that begin then have to know how far streams had come: `progress` says it, or the state of the checkpoint.
         """
         new = set(layout.for_workers("").shards) - set(before.shards)
-        if since and new and not progress:
+        late = any(came.since == since for came in layout.came.values())
+        if since and (new or late) and not progress:
             progress = stored_progress(self.spark, checkpoint.directory.uri)
+        layout = begun(layout, since, progress)
         plan = layout.for_workers(before.digest, before, since, progress)
         first = [] if checkpoint.revisions else [Revision(before.since, checkpoint.layout or "", before.to_json())]
-        return [*first, Revision(since, revised_json(layout), plan.to_json())]
+        return layout, [*first, Revision(since, revised_json(layout), plan.to_json(), cause)]
 
     def placed(self, layout: Layout) -> Layout:
         """A layout whose shards all have ids; those that have some keep them."""
@@ -179,6 +205,7 @@ class Change:
     sinks: Mapping[str, Sink]
     late: str | None = None
     dropped: str | None = None
+    cause: str = ""
     staged: dict[int, Staging] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
 
@@ -208,7 +235,9 @@ class Change:
             checkpoint = self.job.checkpoint.begun()
             since = checkpoint.completed() + 1
             layout, before = self.made(since), read_worker_plan(self.job.plans[-1])
-            revisions = self.pipeline.revisions(layout, before, checkpoint, since, progress.get(since - 1))
+            layout, revisions = self.pipeline.revisions(
+                layout, before, checkpoint, since, progress.get(since - 1), self.cause
+            )
             for revision in revisions:
                 checkpoint = checkpoint.revise(revision)
         except BaseException:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from dovetail.errors import StateError
-from dovetail.plan.codec import from_json
+from dovetail.plan.codec import from_json, to_json
 from dovetail.spark.layout import WorkerPlan, read_worker_plan
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Revision:
     """What queries and streams were, as JSON."""
     plan: str
     """The `WorkerPlan`, as JSON."""
+    cause: str = ""
+    """Why queries were planned again, if no query came or went."""
 
 
 def current_batch() -> int | None:
@@ -61,6 +63,6 @@ def write_revision(own: Directory, revision: Revision) -> None:
     """Add a revision; of those for one batch the last holds."""
     folder = own.within(FOLDER)
     number = len([name for name in folder.names() if name.endswith(".json") and not name.startswith(".")])
-    text = json.dumps({"first": revision.first, "contract": revision.contract, "plan": revision.plan})
+    text = json.dumps(to_json(revision))
     if not folder.create(f"{number:08}.json", text):
         raise StateError(f"{folder.uri} is being changed by another session", "stop one of the two")

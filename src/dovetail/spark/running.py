@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic, perf_counter
 from typing import Any, Protocol
@@ -23,8 +23,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail import errors
 from dovetail.errors import DovetailError, DovetailWarning, StateError
+from dovetail.monitoring import Monitor
+from dovetail.optimizer.joint import JointPlanning
+from dovetail.optimizer.proposal import Proposal
 from dovetail.plan.explain_global import Explanation
 from dovetail.plan.measurements import Measurements
+from dovetail.plan.migrations import History, Migration
 from dovetail.query.losses import Losses
 from dovetail.spark.changes import Comparison
 from dovetail.spark.directories import JVM_ERRORS
@@ -61,12 +65,16 @@ class Pipeline(Protocol):
 
     def without_query(self, job: Job, name: str) -> Change: ...
 
+    def proposal(self, job: Job, monitor: Monitor, cause: str, late: Collection[str]) -> Proposal | None: ...
+
+    def replanned(self, job: Job, proposal: Proposal) -> Change: ...
+
     def explained(
         self,
         form: str,
         layout: Layout,
         measured: Measurements | None,
-        reached: Mapping[str, Mapping[str, int]] | None = None,
+        history: History | None = None,
     ) -> Explanation: ...
 
 
@@ -94,6 +102,9 @@ class RunningSession:
         """Held while queries come or go: the streaming query ends then, and another takes its place."""
         self._starts = 0
         """How often a streaming query was started."""
+        self._monitor = Monitor(job.layout.budget)
+        self._planning: threading.Thread | None = None
+        """Plans queries again while batches go on."""
 
     def begin(self) -> None:
         """Start the streaming query."""
@@ -143,6 +154,7 @@ class RunningSession:
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
         found = self._reports.collect(encoded, batch_id)
         self._tell_losses()
+        self._watch(batch_id)
         for number, staging in self._staged.items():
             with self._blamed(number, batch_id):
                 staging.check(batch_id, found.by_shard.get(number, {}))
@@ -159,14 +171,56 @@ class RunningSession:
             self._reports.add_results(answer.name, rows)
 
     def _tell_losses(self) -> None:
-        """Warn of dropped tuples. A job must not end over that, so where warnings are errors they are logged."""
+        """Warn of dropped tuples."""
         for name, counted in self._reports.streams().items():
             late_by = round(1e6 * counted.lateness_needed)
             for text in self._losses.unsaid(self._layout.catalog[name], counted.late, late_by, counted.refused):
-                try:
-                    warnings.warn(text, DovetailWarning, stacklevel=2)
-                except DovetailWarning:
-                    logging.getLogger("dovetail").warning("%s", text)
+                _tell(text)
+
+    # -- the monitor --------------------------------------------------------------------------------------------------------
+
+    def _watch(self, batch_id: int) -> None:
+        """Look now and then at what shards report, and plan queries again beside the batches if there is a cause."""
+        monitor, config = self._monitor, self._layout.config
+        if self._planning is not None or not self._has_choice or not monitor.is_due(self._reports.arrived):
+            return
+        late = self._reports.outgrown(batch_id) if config.adaptive else []
+        parts, spent = self._reports.parts(), self._reports.spent()
+        cause, breaches = monitor.look(batch_id, parts, spent, self._layout.copies, late)
+        for breach in breaches:
+            _tell(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
+        if cause is not None and config.adaptive:
+            self._planning = threading.Thread(target=self._plan_again, args=(cause, late), daemon=True)
+            self._planning.start()
+
+    @property
+    def _has_choice(self) -> bool:
+        """Whether there is a budget to watch, or more than one way to run the queries together."""
+        layout = self._layout
+        stores = JointPlanning({}, layout.config, layout.budget).strategy != "mjoin"
+        return layout.budget is not None or stores or not all(came.merged for came in layout.came.values())
+
+    def _plan_again(self, cause: str, late: Collection[str]) -> None:
+        """Go on with another plan, if there is one that is worth it; whatever goes wrong here, the job goes on as it is."""
+        helped = False
+        try:
+            with self._changing("queries cannot be planned again"):
+                began = perf_counter()
+                proposal = self._pipeline.proposal(self._job, self._monitor, cause, late)
+                if proposal is not None:
+                    self._go_on_with(self._pipeline.replanned(self._job, proposal))
+                    helped, batch = True, self._job.checkpoint.revisions[-1].first
+                    before, after = proposal.before.cpu, proposal.after.cpu
+                    made = Migration(batch, cause, before, after, perf_counter() - began)
+                    self._monitor.migrated(made)
+                    logging.getLogger("dovetail").info("%s", made)
+        except StateError as error:  # the job has ended meanwhile
+            logging.getLogger("dovetail").info("%s", error)
+        except Exception:
+            logging.getLogger("dovetail").exception("queries could not be planned again; the job goes on as it was")
+        finally:
+            self._monitor.considered(helped=helped)
+            self._planning = None
 
     @contextmanager
     def _blamed(self, number: int, batch_id: int) -> Iterator[None]:
@@ -207,12 +261,13 @@ class RunningSession:
             threading.Thread(target=restore, daemon=True).start()
 
     def metrics(self) -> dict[str, Any]:
-        """Counters so far, by stream and by query, and what each shard last reported."""
-        return self._reports.metrics()
+        """Counters so far, by stream and by query; what is used of the budget; changes of the plan; and what shards last reported."""
+        return {**self._reports.metrics(), **self._monitor.to_json()}
 
     def explain(self, form: str = "text") -> Explanation:
         """The plan, and what the shards have measured; see `Session.explain`."""
-        return self._pipeline.explained(form, self._layout, self._reports.measured(), self._reports.reached())
+        history = History(self._reports.reached(), self._monitor.migrations)
+        return self._pipeline.explained(form, self._layout, self._reports.measured(), history)
 
     # -- queries that come and go -------------------------------------------------------------------------------------------
 
@@ -325,6 +380,14 @@ class RunningSession:
             for held in self._job.held.values():
                 held.release()
             _RUNNING.discard(self)
+
+
+def _tell(text: str) -> None:
+    """Warn. A job must not end over that, so where warnings are errors they are logged."""
+    try:
+        warnings.warn(text, DovetailWarning, stacklevel=3)
+    except DovetailWarning:
+        logging.getLogger("dovetail").warning("%s", text)
 
 
 def clear_ended() -> None:

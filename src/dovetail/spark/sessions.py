@@ -195,7 +195,7 @@ class Session:
             if changes is not None:
                 since, before = taken.completed() + 1, read_worker_plan(plans[-1])
                 layout = pipeline.placed(revised(self._layout(), layout, changes, self._registry.streams, since))
-                revisions = pipeline.revisions(layout, before, taken, since)
+                layout, revisions = pipeline.revisions(layout, before, taken, since)
                 plans = (revisions[-1].plan,)
             uses, locks = claim_sinks(self._spark, layout, given, taken)
             found = {layout.number_of(name): given[name].staging(use, run_id) for name, use in uses.items()}

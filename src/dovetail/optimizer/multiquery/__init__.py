@@ -18,7 +18,7 @@ from dovetail.optimizer.cost import OBJECTIVES
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.multiquery.model.build import PlanBuilder
 from dovetail.optimizer.multiquery.model.costs import CostModel
-from dovetail.optimizer.multiquery.model.draft import Draft
+from dovetail.optimizer.multiquery.model.draft import Draft, draft_of
 from dovetail.optimizer.multiquery.model.infeasible import does_not_fit
 from dovetail.optimizer.multiquery.model.named import NamedGraph
 from dovetail.optimizer.multiquery.model.workload import workload_of
@@ -115,6 +115,24 @@ def plan_queries(
     if not plan.qualified:
         raise does_not_fit(model, left, Load(plan.load.cpu - model.delivering_all, plan.load.memory), proved=False)
     return plan
+
+
+def priced_again(
+    queries: Mapping[str, NamedGraph],
+    running: Sequence[GlobalPlan],
+    units: UnitCosts | None,
+    ordering: str,
+    objective: Objective,
+) -> Load:
+    """Give what plans that were made before take together by what is known of their `queries` now; they share windows only.
+
+    Orders are chosen anew: an engine adapts them by itself.
+    """
+    model = CostModel(workload_of(queries), units or UnitCosts(), ordering, objective)
+    drafts = [draft_of(model, plan) for plan in running]
+    windows = model.windows(target for draft in drafts for target in draft.joins)
+    operators = (draft.operators(model) for draft in drafts)
+    return Load.total((windows, Load(model.delivering_all), *operators))
 
 
 def limits_of(budget: Budget | None) -> Load:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from dovetail.optimizer.multiquery.model.costs import CostModel, Parts
 from dovetail.optimizer.multiquery.model.workload import Target, Workload
-from dovetail.plan.global_plan import Load
+from dovetail.plan.global_plan import GlobalPlan, Load
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,12 @@ class Draft:
 
     def load(self, model: CostModel) -> Load:
         """Give CPU and memory of windows, operators and stored sub-joins; each of them counts once."""
+        return model.windows(self.joins).plus(self.operators(model))
+
+    def operators(self, model: CostModel) -> Load:
+        """The same without windows."""
         joining = Load(sum(model.cpu(target, parts) for target, parts in self.joins.items()))
-        return Load.total((model.windows(self.joins), joining, *map(model.state, self.stored)))
+        return Load.total((joining, *map(model.state, self.stored)))
 
 
 def reachable(joins: Mapping[Target, Parts], tops: Iterable[Target]) -> dict[Target, Parts]:
@@ -69,6 +73,19 @@ def reachable(joins: Mapping[Target, Parts], tops: Iterable[Target]) -> dict[Tar
             needed.add(target)
             waiting += [part for part in joins[target] if not part.is_base]
     return {target: parts for target, parts in joins.items() if target in needed}
+
+
+def draft_of(model: CostModel, plan: GlobalPlan) -> Draft:
+    """Give the draft of a plan that was made for queries of a workload, whatever was known of them then."""
+    workload, joins, results = model.workload, dict[Target, Parts](), dict[str, Target]()
+    numbers = {name: number for number, name in enumerate(workload.names)}
+    for join in plan.joins:
+        query = numbers[join.queries[0]]
+        inputs = workload.queries[query].number
+        target = workload.target(query, sum(1 << inputs[source] for source in join.sources), join.spans)
+        joins[target] = model.parts(target, [results[each.node] for each in join.inputs if each.node in results])
+        results[join.output] = target
+    return Draft(joins, {numbers[answer.query]: results[answer.result] for answer in plan.answers})
 
 
 def mjoin(model: CostModel, query: int) -> Subplan:

@@ -1,0 +1,109 @@
+"""Plans that migrate while queries come and go: results are those of the definition, whatever runs, and whenever it changes."""
+
+from __future__ import annotations
+
+import random
+from unittest.mock import patch
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from random_plans import random_plan
+from test_backfill import CATALOG, STREAMS, base, batch, bounds, check, later
+
+import dovetail as dt
+from dovetail import monitoring
+from dovetail.config import INTERLEAVING, PLANNERS, POLICIES
+from dovetail.optimizer import proposal
+from dovetail.optimizer.proposal import Proposal
+from dovetail.plan.global_plan import Load
+from dovetail.query.sql import parse_query
+from dovetail.testing import Oracle
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+class Migrating:
+    """A session whose plan changes between batches, at random or by its monitor; and the oracle."""
+
+    def __init__(self, seed: int, strategy: str) -> None:
+        self.rng = random.Random(seed)
+        policy = self.rng.choice([policy for policy in POLICIES if policy not in INTERLEAVING])
+        self.session = dt.LocalSession(config=dt.Config(driver_policy=policy, strategy=strategy))
+        self.oracle = Oracle(STREAMS)
+        for stream in STREAMS:
+            self.session.stream(stream.name, stream.columns, "ts", stream.lateness / 1e6)
+        self.sql: dict[str, str] = {}
+        self.found: dict[str, list[pa.Table]] = {}
+        self.kept = dict.fromkeys("abc", -(1 << 60))
+        self.migrations = 0
+        self.merged = 0
+        for key in "kj":
+            self.sql[key] = base(self.rng, key)
+            self.session.query(key, self.sql[key])
+            self.oracle.add_query(parse_query(key, self.sql[key], CATALOG))
+
+    def change(self, number: int) -> None:
+        """Let queries come and go."""
+        rng = self.rng
+        if rng.random() < 0.4:
+            name, backfill = f"q{number}", rng.random() < 0.5
+            self.sql[name] = later(rng)
+            self.session.add_query(name, self.sql[name], backfill=backfill)
+            query = parse_query(name, self.sql[name], CATALOG)
+            self.oracle.add_query(query, dict(self.kept) if backfill else None)
+        if rng.random() < 0.1 and len(self.sql) > 3:
+            name = rng.choice([name for name in self.sql if name not in "kj"])
+            check(self.oracle, self.sql, self.found, name)
+            self.session.drop_query(name)
+            self.oracle.drop_query(name)
+            del self.sql[name], self.found[name]
+        if rng.random() < 0.1:
+            self.session = dt.LocalSession.restore(self.session.snapshot())
+
+    def migrate(self) -> None:
+        """Adopt any plan of the queries that can be planned together."""
+        session, registry = self.session, self.session._registry
+        marks = {name: each.watermark for name, each in session._engine.progress.streams.items()}
+        late = registry.outgrown(marks)
+        names = [name for cohort in registry.cohorts if not cohort.since for name in cohort.queries] + late
+        plans = {name: registry.plans[name] for name in names}
+        plan = random_plan(self.rng, {name: plan.query for name, plan in plans.items()}, CATALOG)
+        session._migrate(Proposal("it was asked for", plan, plans, Load()), 0.0)
+        self.migrations += 1
+        self.merged += len(late)
+
+    def push(self, number: int) -> None:
+        push = batch(self.rng, number)
+        for name, table in self.session.push(push).items():
+            self.found.setdefault(name, []).append(table)
+        self.oracle.push(push)
+        now = bounds(self.oracle, [parse_query(name, text, CATALOG) for name, text in self.sql.items()])
+        self.kept = {name: max(self.kept[name], now[name]) for name in self.kept}
+
+    def check(self) -> None:
+        for name in self.sql:
+            check(self.oracle, self.sql, self.found, name)
+
+
+@given(SEEDS)
+def test_any_plan_may_be_adopted_between_any_batches(seed: int) -> None:
+    case = Migrating(seed, "mjoin")
+    case.push(0)
+    for number in range(1, 14):
+        case.change(number)
+        if case.rng.random() < 0.5:
+            case.migrate()
+        case.push(number)
+    case.check()
+
+
+@given(SEEDS, st.sampled_from(PLANNERS))
+def test_a_monitor_that_changes_plans_all_the_time_changes_no_results(seed: int, strategy: str) -> None:
+    with patch.multiple(monitoring, LOOK_AFTER=1, PER_STAGE=0), patch.object(proposal, "GAIN", 0.0):
+        case = Migrating(seed, strategy)
+        case.session._monitor.picture.drift = lambda: "it always does"  # type: ignore[method-assign, assignment, return-value]
+        for number in range(14):
+            case.push(number)
+            case.change(number + 1)
+    case.check()
