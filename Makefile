@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.setup-done
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-fast test-all test-faults test-nojit check lint imports types format bench tables lock clean
+.PHONY: help setup demo test test-fast test-engine test-spark test-faults test-nojit check lint imports types format bench tables lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,13 +19,18 @@ $(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh
 demo: setup ## Run the demonstration
 	@$(BIN)/dovetail demo
 
-test: check test-all test-nojit ## Run everything that CI runs: checks, all tests, the laws without JIT
+# Two at a time: what waits for Spark leaves a core to what does not.
+test: setup ## Run everything that CI runs: checks, all tests, the laws without JIT
+	@$(MAKE) --no-print-directory -j2 check test-spark test-engine test-nojit
 
 test-fast: setup ## Run the quick tests only
 	$(PYTEST) -q -m "not slow"
 
-test-all: setup
-	DOVETAIL_PROFILE=ci $(PYTEST) -q
+test-engine: setup ## Run all tests that need no Spark, and the examples in docstrings
+	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/unit tests/laws tests/docs src
+
+test-spark: setup ## Run all tests on Spark
+	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/spark
 
 test-nojit: setup ## Run the laws with kernels as plain Python (readable tracebacks)
 	NUMBA_DISABLE_JIT=1 DOVETAIL_PROFILE=nojit $(PYTEST) -q tests/laws

@@ -96,7 +96,7 @@ class Config:
         to it elsewhere), `q-aware`, `dmjoin` (always exact, at most 22 inputs), `treeopt`, `fab`, `f-greedy` or `golab`; see
         `dovetail.optimizer.order_probes`. Nested-loop plans minimise comparisons, all others tuples produced.
     adaptive
-        Whether probe orders may change while a query runs, by what its probes have found.
+        Whether probe orders may change while a query runs, by what its probes have found, and stored sub-joins with them.
     strategy
         How the queries of a session are planned together: `auto` (n-ary joins, equal ones computed once; under a budget
         `exchange`), or one of `dovetail.optimizer.plan_queries`, which may store sub-joins that several queries share.
