@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dovetail.local import LocalSession
     from dovetail.optimizer.graph import JoinGraph
     from dovetail.spark import sinks
+    from dovetail.spark.resharding import migrate
     from dovetail.spark.sessions import Session
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "SchemaError",
     "Session",
     "StateError",
+    "migrate",
     "optimizer",
     "sinks",
     "spark",
@@ -52,6 +54,7 @@ _LAZY = {
     "JoinGraph": ("dovetail.optimizer.graph", "JoinGraph"),
     "LocalSession": ("dovetail.local", "LocalSession"),
     "Session": ("dovetail.spark.sessions", "Session"),
+    "migrate": ("dovetail.spark.resharding", "migrate"),
     "optimizer": ("dovetail.optimizer", None),
     "sinks": ("dovetail.spark.sinks", None),
     "spark": ("dovetail.spark", None),

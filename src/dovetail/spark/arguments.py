@@ -15,6 +15,7 @@ from dovetail.errors import ConfigError, SchemaError, listed
 from dovetail.query.binder import suggestion
 from dovetail.spark.sinks import MemorySink, Sink
 
+_MOST_SHARDS = 10_000
 _TRIGGERS = ("processingTime", "availableNow", "once")
 _TRIGGER_HINT = (
     'write {"availableNow": True} to read what is there and end, or {"processingTime": "10 seconds"}; '
@@ -47,13 +48,20 @@ def check_sinks(sinks: Any, queries: Iterable[str]) -> dict[str, Sink]:
     return dict(sinks)
 
 
-def check_checkpoint(checkpoint: Any) -> str:
-    """The path of a directory, as text."""
+def check_shards(whose: str, shards: Any) -> int:
+    """How many parts a join is to be cut into."""
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MOST_SHARDS:
+        raise ConfigError(f"{whose}(shards={shards!r}): it must be a whole number from 1 to {_MOST_SHARDS:,}")
+    return shards
+
+
+def check_checkpoint(checkpoint: Any, place: str = "start(checkpoint=...)") -> str:
+    """The path of a directory, as text; `place` is what a message calls it."""
     if isinstance(checkpoint, str | os.PathLike) and os.fspath(checkpoint):
         return str(os.fspath(checkpoint))
     raise ConfigError(
-        f"start(checkpoint=...) is {_described(checkpoint)}; expected the path of a directory that belongs to this session",
-        'write checkpoint="out/checkpoint", for example',
+        f"{place} is {_described(checkpoint)}; expected the path of a checkpoint directory",
+        'write "out/checkpoint", for example',
     )
 
 

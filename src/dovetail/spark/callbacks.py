@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+SEGMENTS = "segments"
+"""The name of the map in the state."""
 _NUMBER = StructType([StructField("number", LongType())])
 _CONTENT = StructType([StructField("content", BinaryType())])
 """As types, not as text, which each task would ask Spark to parse."""
@@ -40,6 +42,11 @@ def cutter(
     return cut
 
 
+def segments_of(handle: StatefulProcessorHandle) -> Any:
+    """The map in which shards keep their logs."""
+    return handle.getMapState(SEGMENTS, _NUMBER, _CONTENT)
+
+
 class ShardProcessor(StatefulProcessor):
     """The class for `transformWithStateInPandas`: joins the tuples of a shard, with what its state holds."""
 
@@ -52,7 +59,7 @@ class ShardProcessor(StatefulProcessor):
         self._staged = dict(staged or {})
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._segments = handle.getMapState("segments", _NUMBER, _CONTENT)
+        self._segments = segments_of(handle)
 
     def handleInputRows(  # noqa: N802 - Spark's name
         self,

@@ -90,7 +90,7 @@ def bind(layout: Layout, stored: str, first: str) -> tuple[Layout, Comparison | 
 
     `first`: what it was bound to when it was made.
     """
-    check_version(layout, stored)
+    check_version(layout.bound, stored)
     old = stored_layout(stored, first, layout.config)
     comparison = compare(layout, old)
     return (thawed(layout, old), None) if comparison.is_same else (old, comparison)

@@ -3,6 +3,9 @@
 Beside Spark's own files there is a directory `dovetail` with the frozen layout and a random identity, both written once. Sinks keep
 the identity, so that results of two checkpoints never mix. A checkpoint of a release that gave none takes the id of Spark's own
 metadata: killed at any point, the next start comes to the same answer.
+
+A checkpoint that was migrated is marked, and so is the new one until it is all there. Both marks hold the same token, and the new one
+can be started as soon as the old one is marked: at any moment one of the two can, and never both.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import json
 import uuid
 from dataclasses import dataclass, replace
 
+from pyspark.sql import SparkSession
+
 from dovetail.errors import ConfigError, StateError
 from dovetail.spark.changes import Comparison, bind
 from dovetail.spark.contract import frozen_json
@@ -18,7 +23,8 @@ from dovetail.spark.directories import Directory, Lock
 from dovetail.spark.layout import Layout
 from dovetail.spark.revisions import Revision, read_revisions, write_revision
 
-_LAYOUT, _IDENTITY, _LOCK = "layout.json", "_identity.json", "_lock"
+LAYOUT, IDENTITY, LOCK = "layout.json", "_identity.json", "_lock"
+MIGRATED, UNFINISHED = "_migrated.json", "_unfinished.json"
 """Earlier releases read all files but those with an underscore as one layout."""
 
 
@@ -41,7 +47,7 @@ class Checkpoint:
     @classmethod
     def open(cls, directory: Directory) -> Checkpoint:
         """Take a checkpoint, or refuse one that is in use or somebody else's. Nothing but the lock is written."""
-        lock = _lock(directory.within("dovetail"))
+        lock = take_lock(directory.within("dovetail"))
         try:
             return cls._read(directory, lock)
         except BaseException:
@@ -52,6 +58,7 @@ class Checkpoint:
     @classmethod
     def _read(cls, directory: Directory, lock: Lock | None) -> Checkpoint:
         own = directory.within("dovetail")
+        _check_marks(directory)
         begun = [int(name) for name in directory.within("offsets").names() if name.isdigit()]
         layouts = [name for name in own.names() if not name.startswith(("_", "."))]
         if len(layouts) > 1:
@@ -64,19 +71,23 @@ class Checkpoint:
                 f"{directory.uri} is the checkpoint of another streaming query, or lost its layout in {own.uri}",
                 "start with a new checkpoint directory and new sink paths",
             )
-        stored = own.read(_IDENTITY)
+        stored = own.read(IDENTITY)
         is_nameless = stored is None and bool(layout)
         given = _spark_id(directory) if is_nameless else uuid.uuid4().hex
         identity = given if stored is None else str(json.loads(stored)["identity"])
         revisions = tuple(read_revisions(own))
         return cls(directory, identity, layout or None, is_nameless, max(begun, default=-1), lock, revisions)
 
+    @property
+    def contract(self) -> str | None:
+        """What it has come to be bound to; None when it is new."""
+        return self.revisions[-1].contract if self.revisions else self.layout
+
     def bind(self, layout: Layout) -> tuple[Layout, Comparison | None]:
         """The layout of an old checkpoint, and what becomes of it if this one is to go on with it; refuse one that cannot."""
-        if self.layout is None:
+        if self.layout is None or self.contract is None:
             return layout, None
-        stored = self.revisions[-1].contract if self.revisions else self.layout
-        return bind(layout, stored, self.layout)
+        return bind(layout, self.contract, self.layout)
 
     def begun(self) -> Checkpoint:
         """The same, with the batches that have been begun by now."""
@@ -97,8 +108,8 @@ class Checkpoint:
         """Bind a new checkpoint to a layout, before any sink is claimed."""
         if self.layout is not None:
             return
-        made = self._name() if not self.directory.within("dovetail").read(_IDENTITY) else True
-        if not made or not self.directory.within("dovetail").create(_LAYOUT, frozen_json(layout)):
+        made = self._name() if not self.directory.within("dovetail").read(IDENTITY) else True
+        if not made or not self.directory.within("dovetail").create(LAYOUT, frozen_json(layout)):
             raise _in_use(self.directory)
 
     def save_name(self) -> None:
@@ -107,21 +118,39 @@ class Checkpoint:
             raise _in_use(self.directory)
 
     def _name(self) -> bool:
-        return self.directory.within("dovetail").create(
-            _IDENTITY, json.dumps({"version": 1, "identity": self.identity})
-        )
+        return self.directory.within("dovetail").create(IDENTITY, json.dumps({"version": 1, "identity": self.identity}))
 
     def release(self) -> None:
         if self.lock is not None:
             self.lock.release()
 
 
-def _lock(own: Directory) -> Lock | None:
+def _check_marks(directory: Directory) -> None:
+    """Refuse a checkpoint that goes on elsewhere, and one that is not all there."""
+    own = directory.within("dovetail")
+    if (mark := own.read(MIGRATED)) is not None:
+        new = json.loads(mark)["to"]
+        raise StateError(
+            f"the checkpoint {directory.uri} has been migrated to {new}, which has its sinks now",
+            f"go on with {new}, and with the number of shards that it has",
+        )
+    if (mark := own.read(UNFINISHED)) is not None:
+        begun = json.loads(mark)
+        left = Directory.of(SparkSession.active(), begun["from"]).within("dovetail").read(MIGRATED)
+        if left is None or json.loads(left)["token"] != begun["token"]:
+            raise StateError(
+                f"the checkpoint {directory.uri} is unfinished: its migration from {begun['from']} was interrupted",
+                "migrate again, with the same two directories; until then the old checkpoint can be used as before",
+            )
+
+
+def take_lock(own: Directory) -> Lock | None:
+    """Have a checkpoint for this process; `own` is Dovetail's directory in it."""
     if own.local is None:
         return None
     try:
         own.local.mkdir(parents=True, exist_ok=True)
-        return Lock(own.local / _LOCK)
+        return Lock(own.local / LOCK)
     except BlockingIOError:
         raise _in_use(own) from None
     except OSError as error:

@@ -8,6 +8,7 @@ plan can go on from those.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -87,13 +88,13 @@ def still_chosen(old: Layout, new: Layout) -> Layout:
     return old if same else replace(old, chosen=None)
 
 
-def check_version(layout: Layout, stored: str) -> None:
-    """Refuse a contract that this release cannot read, or reads otherwise than the one that wrote it."""
+def check_version(queries: Mapping[str, JoinQuery], stored: str) -> None:
+    """Refuse a contract that this release cannot read, or whose `queries` it reads otherwise than the one that wrote it."""
     version, faults = json.loads(stored).get("version", 1), []
     if version not in (WITHOUT_BOUNDS, VERSION):
         faults = [f"its layout has format version {version}; this release writes version {VERSION}"]
     elif version == WITHOUT_BOUNDS:
-        others = [name for name, query in layout.bound.items() if query.inferred]
+        others = [name for name, query in queries.items() if query.inferred]
         faults = [f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in others]
     if faults:
         raise StateError(

@@ -113,7 +113,7 @@ class Cut:
         """The tuples of each shard, and the times of those that go to none."""
         sent = np.zeros(table.num_rows, np.bool_)
         for group in self._groups:
-            cells, rows = _cells(group, self._schema.name, table)
+            cells, rows = cells_of(group, self._schema.name, table)
             first = _first_copies(rows, sent)
             # Cells in order, in each a tuple's first copies before the others: small numbers are sorted by counting.
             order = np.argsort((2 * cells + ~first).astype(np.uint16), kind="stable")
@@ -142,7 +142,7 @@ def _first_copies(rows: Int64Array, sent: BoolArray) -> BoolArray:
     return first
 
 
-def _cells(group: ShardGroupPlan, stream: str, table: pa.Table) -> tuple[Int64Array, Int64Array]:
+def cells_of(group: ShardGroupPlan, stream: str, table: pa.Table) -> tuple[Int64Array, Int64Array]:
     """For each copy of a tuple, the cell it goes to and its row: by row, the copies of a row by cell."""
     found = [_placed(group, way, table) for way in group.ways.get(stream, ())]
     if not found:

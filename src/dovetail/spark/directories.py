@@ -33,7 +33,7 @@ class Directory:
     local: Path | None
     """On the driver's own disk, with links resolved; None when it is elsewhere."""
     files: Any = None
-    """Hadoop's file system; not needed on the own disk."""
+    """Hadoop's file system; on the own disk needed to copy and to remove."""
 
     @classmethod
     def of(cls, spark: SparkSession, path: str) -> Directory:
@@ -138,6 +138,28 @@ class Directory:
         stream.write(bytearray(text, "utf-8"))
         stream.close()
         return self.read(name) == text  # object stores may let two writers create it: the last one holds
+
+    def copy(self, name: str, to: Directory) -> None:
+        """Copy a file, or a directory with all that is in it, into another directory that has nothing of that name."""
+        session: Any = SparkSession.active()
+        conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        source, target = self._path(name), to._path(name)
+        try:
+            self._jvm().org.apache.hadoop.fs.FileUtil.copy(self.files, source, to.files, target, False, True, conf)
+        except JVM_ERRORS as error:
+            raise ConfigError(
+                f"{self.uri}/{name} cannot be copied to {to.uri}: {_reason(error)}",
+                "see that the one can be read and the other written",
+            ) from error
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a directory with all that is in it, if it is there."""
+        try:
+            self.files.delete(self._path(name), True)
+        except JVM_ERRORS as error:
+            raise ConfigError(
+                f"{self.uri}/{name} cannot be removed: {_reason(error)}", "make the directory writable"
+            ) from error
 
     def _path(self, *names: str) -> Any:
         return self._jvm().org.apache.hadoop.fs.Path("/".join((self.uri, *names)))

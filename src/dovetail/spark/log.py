@@ -28,7 +28,9 @@ MANIFEST = -1
 MOST_SEGMENTS = 8
 """Small segments of a stream, beyond which they are put together."""
 SMALL_BYTES = 1 << 20
-_RESTORE = "restore the checkpoint directory from a copy, or start with a new one"
+UNCOUNTED = dict.fromkeys(("arrived", "late", "ahead", "refused", "late_by"), 0)
+"""Counters of a shard that begins while others have counted already."""
+RESTORE = "restore the checkpoint directory from a copy, or start with a new one"
 
 
 class SegmentMap(Protocol):
@@ -85,7 +87,7 @@ class Manifest:
         try:
             return cls._read(json.loads(text), layout)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StateError(f"a shard's manifest is damaged: {type(error).__name__}: {error}", _RESTORE) from None
+            raise StateError(f"a shard's manifest is damaged: {type(error).__name__}: {error}", RESTORE) from None
 
     @classmethod
     def _read(cls, stored: dict[str, Any], layout: str) -> Manifest:
@@ -95,7 +97,7 @@ class Manifest:
                 f"the checkpoint has state version {stored.get('version')}; this release reads version {VERSION}"
             )
         if digest is not None and digest != _digest_of(stored):
-            raise StateError("a shard's manifest is damaged: its digest does not match", _RESTORE)
+            raise StateError("a shard's manifest is damaged: its digest does not match", RESTORE)
         if stored["layout"] != layout:
             raise StateError(
                 "the checkpoint belongs to other streams, queries or another number of shards",
@@ -186,23 +188,28 @@ class Log:
 
     def _read(self, segment: Segment) -> pa.Table:
         value = self._segments.getValue((segment.number,))
-        if value is None:
-            raise StateError(
-                f"segment {segment.number} of stream {segment.stream!r} is missing from the checkpoint", _RESTORE
-            )
-        content = bytes(value[0])
-        if _digest(content) != segment.digest:
-            raise StateError(
-                f"segment {segment.number} of stream {segment.stream!r} is damaged: its digest does not match", _RESTORE
-            )
-        table = from_ipc(content)
-        if table.num_rows != segment.rows:
-            raise StateError(
-                f"segment {segment.number} of stream {segment.stream!r} holds {table.num_rows} tuples; "
-                f"its manifest says {segment.rows}",
-                _RESTORE,
-            )
+        table = tuples_of(segment, None if value is None else bytes(value[0]))
         return table if segment.stream not in self._streams else _with_columns(table, self._streams[segment.stream])
+
+
+def tuples_of(segment: Segment, content: bytes | None) -> pa.Table:
+    """The tuples of a segment, whose bytes were found under its number, if any were."""
+    if content is None:
+        raise StateError(
+            f"segment {segment.number} of stream {segment.stream!r} is missing from the checkpoint", RESTORE
+        )
+    if _digest(content) != segment.digest:
+        raise StateError(
+            f"segment {segment.number} of stream {segment.stream!r} is damaged: its digest does not match", RESTORE
+        )
+    table = from_ipc(content)
+    if table.num_rows != segment.rows:
+        raise StateError(
+            f"segment {segment.number} of stream {segment.stream!r} holds {table.num_rows} tuples; "
+            f"its manifest says {segment.rows}",
+            RESTORE,
+        )
+    return table
 
 
 def _with_columns(table: pa.Table, stream: StreamSchema) -> pa.Table:

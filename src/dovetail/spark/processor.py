@@ -34,7 +34,7 @@ from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import StreamSchema
 from dovetail.spark.layout import WorkerPlan, read_worker_plan
 from dovetail.spark.live import LiveShard, live_root
-from dovetail.spark.log import Log, SegmentMap, micros, since
+from dovetail.spark.log import UNCOUNTED, Log, SegmentMap, micros, since
 from dovetail.spark.memory import give_back
 from dovetail.spark.output import ShardOutput
 from dovetail.spark.revisions import current_batch, plan_for
@@ -43,8 +43,6 @@ from dovetail.spark.wire import CutKind, Report, ResultKind, ResultRow, from_ipc
 
 SLICE_ROWS = 1 << 15
 """Tuples that are joined at a time: a micro-batch may span many windows, of which only the last are needed in the end."""
-_UNCOUNTED = dict.fromkeys(("arrived", "late", "ahead", "refused", "late_by"), 0)
-"""Counters of a shard that begins while others have counted already."""
 SAMPLED = 16
 """One tuple in so many says where a batch is cut into slices."""
 
@@ -139,7 +137,7 @@ class Worker:
         self._batch = log.manifest.batches if batch is None else batch
         self._known = {each.since: each for each in known} | {plan.since: plan}
         if log.manifest.token is None and not log.manifest.progress:
-            log.manifest.progress = {name: {**found, **_UNCOUNTED} for name, found in plan.progress.items()}
+            log.manifest.progress = {name: {**found, **UNCOUNTED} for name, found in plan.progress.items()}
 
     def join(self, batch: ShardInput, take: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
         """Join a batch; results go to `take`, what the shard reports is returned."""

@@ -349,7 +349,7 @@ class RunningSession:
                 if self._was_replaced(query):
                     continue
                 self.clear()
-                failure = self._failure or _raised_in_a_worker(error)
+                failure = self._failure or raised_in_a_worker(error)
                 if failure is not None and isinstance(error, StreamingQueryException):
                     raise failure from failure.__cause__
                 raise
@@ -396,7 +396,7 @@ def clear_ended() -> None:
         running.clear()
 
 
-def _raised_in_a_worker(error: BaseException) -> DovetailError | None:
+def raised_in_a_worker(error: BaseException) -> DovetailError | None:
     """An error of ours that a shard raised, taken out of the traces of Python, Java and Spark around its text."""
     found = _OURS.search(str(error))
     kind = getattr(errors, found[1], None) if found else None

@@ -23,7 +23,7 @@ from dovetail.errors import ConfigError, listed, warn
 from dovetail.plan.explain_global import Explanation
 from dovetail.query.catalog import check_name
 from dovetail.registry import Registry
-from dovetail.spark.arguments import check_checkpoint, check_frame, check_sinks, check_trigger
+from dovetail.spark.arguments import check_checkpoint, check_frame, check_shards, check_sinks, check_trigger
 from dovetail.spark.builder import check
 from dovetail.spark.changes import Comparison, projected, revised
 from dovetail.spark.checkpoint import Checkpoint
@@ -39,8 +39,6 @@ from dovetail.spark.running import RunningSession, clear_ended
 from dovetail.spark.sinks import Sink
 from dovetail.spark.wire import decoded
 
-_MOST_SHARDS = 10_000
-
 
 class Session:
     """Declare streaming DataFrames, register queries, start them together.
@@ -53,7 +51,7 @@ class Session:
         CPU and memory that the queries may use together, over all shards, as the planner expects it of the declared rates and
         selectivities. A query that does not fit raises `BudgetError`.
     shards
-        Into how many parts each join is cut; twice the shuffle partitions by default. Fixed for the life of a checkpoint.
+        Into how many parts each join is cut; twice the shuffle partitions by default. `dovetail.migrate` changes it for a checkpoint.
     config
         How queries are run; results never depend on it.
     """
@@ -65,10 +63,8 @@ class Session:
             raise ConfigError(f"Session(budget=...) is a {type(budget).__name__}; expected a dovetail.Budget")
         if config is not None and not isinstance(config, Config):
             raise ConfigError(f"Session(config=...) is a {type(config).__name__}; expected a dovetail.Config")
-        if shards is not None and (
-            not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MOST_SHARDS
-        ):
-            raise ConfigError(f"Session(shards={shards!r}): it must be a whole number from 1 to {_MOST_SHARDS:,}")
+        if shards is not None:
+            check_shards("Session", shards)
         check(spark)
         self._spark = spark
         self._shards = shards or 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
