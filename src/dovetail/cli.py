@@ -64,6 +64,34 @@ def reproduce(
     console.print(f"Report: {report}", soft_wrap=True)
 
 
+@app.command()
+def migrate(
+    old: Annotated[str, typer.Argument(help="The checkpoint of a job that has been stopped.")],
+    new: Annotated[str, typer.Argument(help="The directory that takes its place: empty, or not there.")],
+    *,
+    shards: Annotated[int, typer.Option(help="Into how many parts each join is to be cut.")],
+    rate: Annotated[
+        list[str] | None, typer.Option(help="STREAM=NUMBER, tuples per second; by default as the checkpoint counted.")
+    ] = None,
+) -> None:
+    """Cut a stopped checkpoint again for another number of shards. The job then goes on with the new directory."""
+    console = Console(highlight=False)
+    try:
+        found = dt.migrate(dt.spark.session(), old, new, shards, dict(map(_rate, rate or ())))
+    except dt.DovetailError as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print(f"{found}\n\nStart the session with shards={shards} and checkpoint={new!r}.", soft_wrap=True)
+
+
+def _rate(text: str) -> tuple[str, float]:
+    stream, _, number = text.rpartition("=")
+    try:
+        return stream, float(number)
+    except ValueError:
+        raise dt.ConfigError(f"--rate {text}: {number!r} is no number", "write --rate clicks=100") from None
+
+
 def main() -> None:
     """Run the command line."""
     app()

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from dovetail.config import Config
 from dovetail.optimizer.planner import plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.spark.contract import digest
+from dovetail.spark.contract import digest, revised_json
 from dovetail.spark.cut import Cut
-from dovetail.spark.layout import Layout, WorkerPlan
+from dovetail.spark.layout import Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.live import LiveShard
-from dovetail.spark.log import MANIFEST, Log
+from dovetail.spark.log import MANIFEST, Log, Manifest
 from dovetail.spark.output import ShardOutput
 from dovetail.spark.processor import ShardInput, Worker, retire
+from dovetail.spark.recut import Move
+from dovetail.spark.resharding import resharded
 from dovetail.spark.wire import CLOCK, ResultRow, from_ipc
 
 
@@ -95,6 +98,44 @@ class Pipeline:
             for row in rows_:
                 results[names[row.query]].append(from_ipc(row.content))
         return results
+
+    def migrate(self, shards: int, rates: Mapping[str, float] | None = None) -> None:
+        """Cut again what the shards hold, as workers do it; the live arrays of before are of no use then."""
+        layout = self.resharded(shards, rates)
+        move = self.move_to(layout)
+        self.take(move, self.recut(move))
+        self.layout, self.plan = layout, layout.for_workers(digest(layout))
+        self.known = [self.plan]
+        self.states = {shard: self.states.get(shard, Segments()) for shard in self.plan.shards}
+
+    def resharded(self, shards: int, rates: Mapping[str, float] | None = None) -> Layout:
+        layout = resharded(self.layout, shards, rates or {})
+        return replace(layout, stored=revised_json(layout))
+
+    def move_to(self, layout: Layout) -> Move:
+        plan, ids = layout.for_workers(digest(layout)), tuple(range(100))
+        manifests = {
+            shard: Manifest.from_json(state.content[MANIFEST], self.plan.digest)
+            for shard, state in self.states.items()
+            if state.content
+        }
+        return Move.between(self.plan, plan, ids, ids, manifests)
+
+    def recut(self, move: Move) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for shard in move.read:
+            content = self.states[shard].content
+            held = {"shard": [shard] * len(content), "number": list(content), "content": list(content.values())}
+            rows += move.recut(pa.table(held)).to_pylist()
+        return rows
+
+    def take(self, move: Move, rows: list[dict[str, Any]]) -> None:
+        called = {*self.states, *read_worker_plan(move.after).shards}
+        rows = rows + [{"shard": shard, "stream": None, "batch": 0, "content": None} for shard in called]
+        self.rng.shuffle(rows)
+        for shard in called:
+            own = pd.DataFrame([row for row in rows if row["shard"] == shard])
+            move.take(shard, [own], self.states.setdefault(shard, Segments()))
 
     def _cut(self, tables: Mapping[str, pa.Table], tasks: int, number_of_batch: int | None) -> pd.DataFrame:
         parts = []

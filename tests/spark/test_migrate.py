@@ -3,119 +3,270 @@
 from __future__ import annotations
 
 import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from job import STREAMS, Job
+from pipeline import Pipeline, layout_of
 from pyspark.sql import SparkSession
-from test_late_queries import BASE, COLUMNS, DECLARED, batch, bounds
-from test_session import Source
+from test_late_queries import BASE, DECLARED, Changing, batch, bounds
+from test_shards import random_options, spark_scenario
+from typer.testing import CliRunner
 
 import dovetail as dt
+from dovetail.cli import app
+from dovetail.errors import ConfigError, DovetailError, StateError
 from dovetail.query.sql import parse_query
-from dovetail.schema import StreamSchema
+from dovetail.schema import TIMESTAMP
+from dovetail.spark.checkpoint import MIGRATED, UNFINISHED, Checkpoint
+from dovetail.spark.cut import cells_of
+from dovetail.spark.directories import Directory
+from dovetail.spark.log import MANIFEST
+from dovetail.spark.recut import Move, first_copies
 from dovetail.testing import Oracle, assert_same_rows
 
-STREAMS = DECLARED | {"c": StreamSchema("c", COLUMNS, "ts", 500_000, progress_by="j")}
-QUERIES = {
-    "key": BASE,
-    "cube": "SELECT a.ts AS a_ts, b.v AS b_v, c.ts AS c_ts FROM a [RANGE 8 s], b [RANGE 8 s], c [RANGE 8 s] "
-    "WHERE a.k = b.k AND b.j = c.j",
-    "two ways": "SELECT p.ts AS p_ts, q.v AS q_v, b.ts AS b_ts FROM a p [RANGE 4 s], a q [RANGE 4 s], b [RANGE 4 s] "
-    "WHERE p.j = q.j AND q.k = b.k",
-    "rows": "SELECT a.ts AS a_ts, a.v AS a_v, b.ts AS b_ts FROM a [PARTITION BY k ROWS 3], b [RANGE 8 s] WHERE a.k = b.k",
-    "all rows": "SELECT a.ts AS a_ts, b.ts AS b_ts, b.v AS b_v FROM a [ROWS 4], b [RANGE 8 s] WHERE a.j = b.j",
-    "theta": "SELECT a.v AS a_v, b.v AS b_v, a.ts AS a_ts FROM a [RANGE 3 s], b [RANGE 3 s] WHERE a.v < b.v",
-}
+CUBE = (
+    "SELECT a.ts AS a_ts, b.v AS b_v, c.ts AS c_ts FROM a [RANGE 8 s], b [RANGE 8 s], c [RANGE 8 s] "
+    "WHERE a.k = b.k AND b.j = c.j"
+)
+ROWS = "SELECT a.ts AS a_ts, a.v AS a_v, b.ts AS b_ts FROM a [PARTITION BY k ROWS 3], b [RANGE 8 s] WHERE a.k = b.k"
+SPREAD = "SELECT a.v AS a_v, b.v AS b_v, a.ts AS a_ts FROM a [RANGE 3 s], b [RANGE 3 s] WHERE a.v < b.v"
 LATE = "SELECT a.ts AS a_ts, c.v AS c_v FROM a [RANGE 5 s], c [RANGE 5 s] WHERE a.k = c.k AND a.v > 0"
 FILLED = BASE.replace("8 s", "6 s")
 
 
-class Job:
-    """A job whose checkpoint moves on, and the oracle, which knows nothing of that."""
+# -- without Spark ------------------------------------------------------------------------------------------------------------
 
-    def __init__(self, spark: SparkSession, folder: Path, sql: dict[str, str], seed: int = 0) -> None:
-        self.spark, self.folder, self.sql, self.rng = spark, folder, dict(sql), random.Random(seed)
-        self.source = Source(spark, folder / "in")
-        self.source.add([{name: COLUMNS.empty_table() for name in STREAMS}])
-        self.sinks: dict[str, Any] = {}
-        self.oracle = Oracle(STREAMS.values())
-        self.batches = 0
-        for name in sql:
-            self._expect(name)
 
-    def _expect(self, name: str, held: dict[str, Any] | None = None) -> None:
-        self.sinks[name] = dt.sinks.memory()
-        self.oracle.add_query(parse_query(name, self.sql[name], STREAMS), held)
+@pytest.mark.parametrize("seed", range(16))
+def test_any_query_between_any_numbers_of_shards(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(7000 + seed)
+    scenario = spark_scenario(rng, pushes=6)
+    streams = tuple(replace(s, progress_by=random_options(s, rng)["progress_by"]) for s in scenario.streams)
+    pushes = [{name: pa.concat_tables([t, t.slice(0, 2)]) for name, t in push.items()} for push in scenario.pushes]
+    pipeline, oracle = Pipeline(layout_of(streams, scenario.sql, 4), tmp_path, rng), Oracle(streams)
+    queries = {name: parse_query(name, sql, scenario.catalog) for name, sql in scenario.sql.items()}
+    for query in queries.values():
+        oracle.add_query(query)
+    found: dict[str, list[pa.Table]] = {name: [] for name in scenario.sql}
+    for push in pushes:
+        if rng.random() < 0.6:
+            pipeline.migrate(rng.choice((1, 2, 4, 6, 7)), {stream.name: rng.choice((1, 9)) for stream in streams})
+        for name, tables in pipeline.run(push).items():
+            found[name] += tables
+        oracle.push(push)
+    for name, query in queries.items():
+        expected = oracle.results_table(name)
+        actual = pa.concat_tables(found[name]) if found[name] else expected.slice(0, 0)
+        assert_same_rows(actual, expected, query.sql)
+    shards = [pipeline.metrics[shard] for shard in pipeline.plan.shards if shard in pipeline.metrics]
+    for stream in {ref.stream for query in queries.values() for ref in query.refs}:
+        counted = sum(shard["streams"][stream]["arrivals"] for shard in shards)
+        assert counted == sum(len(push.get(stream, ())) for push in pushes)
 
-    def session(self, shards: int, **rates: float) -> dt.Session:
-        session = dt.Session(self.spark, shards=shards)
-        for name, stream in STREAMS.items():
-            frame, late = self.source.frame(name, COLUMNS), stream.lateness / 1e6
-            session.stream(name, frame, "ts", late, rates.get(name), progress_by=stream.progress_by)
-        for name, sql in self.sql.items():
-            session.query(name, sql)
-        return session
 
-    def start(self, shards: int, checkpoint: str, **rates: float) -> None:
-        sinks = {name: self.sinks[name] for name in self.sql}
-        self.running = self.session(shards, **rates).start(sinks, self.folder / checkpoint)
+class Moving(Changing):
+    """Queries that come and go, and shards that are cut again meanwhile."""
 
-    def run(self, count: int) -> None:
-        for _ in range(count):
-            pushed = {name: COLUMNS.empty_table() for name in STREAMS} | batch(self.rng, self.batches)
-            for name, table in pushed.items():  # some tuples come twice, and both count
-                pushed[name] = pa.concat_tables([table, table.slice(0, self.rng.randrange(3))])
-            self.source.add([pushed])
-            self.running.query.processAllAvailable()
-            self.oracle.push(pushed)
-            self.batches += 1
+    def migrate(self) -> None:
+        before = [group.first for group in self.layout.placement.groups]
+        self.pipeline.migrate(self.rng.choice((1, 3, 4, 6)))
+        after = [group.first for group in self.layout.placement.groups]
+        self.kept = {new: self.kept[old] for old, new in zip(before, after, strict=True) if old in self.kept}
+        self.batches += 1  # the one without input
+        self.came.append(self.came[-1])
 
-    def add(self, name: str, sql: str, held: dict[str, Any] | None = None) -> None:
-        self.sql[name] = sql
-        self._expect(name, held)
-        self.running.add_query(name, sql, self.sinks[name], backfill=held is not None)
 
-    def drop(self, name: str) -> None:
-        self.running.drop_query(name)
-        self.oracle.drop_query(name)
-        del self.sql[name]
+@pytest.mark.parametrize("seed", range(16))
+def test_queries_come_and_go_and_shards_change(tmp_path: Path, seed: int) -> None:
+    case = Moving(seed, tmp_path)
+    for number in range(9):
+        if number and case.rng.random() < 0.4:
+            case.add(f"late{number}", backfill=case.rng.random() < 0.7)
+        if number and case.rng.random() < 0.3 and len(case.sql) > 1:
+            case.drop(case.rng.choice(list(case.sql)))
+        if number and case.rng.random() < 0.5:
+            case.migrate()
+        case.run()
+    for name in case.sql:
+        case.check(name)
 
-    def check(self) -> dict[str, int]:
-        """Compare all results so far; give their numbers."""
-        for name in self.sql:
-            wanted, found = self.oracle.results_table(name), self.sinks[name].table()
-            assert_same_rows(wanted.slice(0, 0) if found is None else found.cast(wanted.schema), wanted, name)
-        return {name: self.oracle.results_table(name).num_rows for name in self.sql}
+
+def held(spoil: Callable[[dict[int, bytes]], None], tmp_path: Path) -> tuple[Pipeline, Move]:
+    """Shards with tuples, one of whose states is spoiled after the driver has read the manifests."""
+    rng = random.Random(1)
+    pipeline = Pipeline(layout_of(tuple(STREAMS.values()), {"cube": CUBE}, 4), tmp_path, rng)
+    for number in range(3):
+        pipeline.run(batch(rng, number))
+    move = pipeline.move_to(pipeline.resharded(7))
+    spoil(pipeline.states[0].content)
+    return pipeline, move
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda found: found.pop(0), "segment 0 of stream '.' is missing from the checkpoint"),
+        (lambda found: found.update({0: found[0][:-1] + b"x"}), "its digest does not match"),
+        (lambda found: found.pop(MANIFEST), "the manifest of shard 0 is missing"),
+    ],
+)
+def test_what_is_lost_or_damaged_is_an_error(
+    spoil: Callable[[dict[int, bytes]], None], message: str, tmp_path: Path
+) -> None:
+    pipeline, move = held(spoil, tmp_path)
+    with pytest.raises(StateError, match=message):
+        pipeline.recut(move)
+
+
+def test_a_shard_that_was_not_read_is_an_error(tmp_path: Path) -> None:
+    pipeline, move = held(lambda _: None, tmp_path)
+    rows = pipeline.recut(replace(move, read=move.read - {0}))
+    with pytest.raises(StateError, match="the manifest of shard id 0 is another than the state reader gave"):
+        pipeline.take(replace(move, tokens={**move.tokens, 0: "another"}), rows)
+    with pytest.raises(StateError, match="the log of shard id 0 was not read"):
+        pipeline.take(move, rows)
+
+
+def test_rows_that_got_columns_stay_where_they_are() -> None:
+    (group,) = layout_of(tuple(STREAMS.values()), {"spread": SPREAD}, 4).for_workers("").groups
+    table = pa.table({"ts": pa.array(range(40), TIMESTAMP), "v": list(range(40))})
+    cells, rows = cells_of(group, "a", table)
+    assert set(cells) == {0, 1, 2, 3}
+    for cell in range(4):
+        own = table.take(pa.array(rows[cells == cell]))
+        assert first_copies(group, cell, "a", own.append_column("k", pa.nulls(len(own), pa.int64()))).all()
+
+
+# -- on Spark -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
-    job = Job(spark, tmp_path, QUERIES)
+    job = Job(spark, tmp_path, {"key": BASE, "cube": CUBE, "rows": ROWS, "spread": SPREAD})
     job.start(4, "first")
     job.run(3)
     job.add("late", LATE)
     job.add("filled", FILLED, bounds(job.oracle, [parse_query("key", BASE, DECLARED)]))
     job.run(1)
-    job.drop("theta")  # its shards are still to give back what they hold
+    reached = job.running._reports.reached()
+    job.drop("spread")  # its shards still have to give back what they hold
     job.running.stop()
     before = job.check()
 
-    described = dt.migrate(spark, tmp_path / "first", tmp_path / "second", 7)
-    print(described)
+    assert "a.k = b.k in 7 parts" in dt.migrate(spark, tmp_path / "first", tmp_path / "second", 7)
+    shutil.rmtree(tmp_path / "first")
     job.start(7, "second")
-    job.run(3)
+    job.run(2)
     between = job.check()
-    print(before, between)
     assert all(between[name] > before[name] for name in between)
+    assert job.running._reports.reached() == reached
     job.running.stop()
 
-    dt.migrate(spark, tmp_path / "second", tmp_path / "third", 4)
+    answer = CliRunner().invoke(
+        app, ["migrate", str(tmp_path / "second"), str(tmp_path / "third"), "--shards", "4", "--rate", "c=50"]
+    )
+    assert answer.exit_code == 0, answer.output
+    assert "b.j = c.j in 4 parts" in answer.output
     job.start(4, "third")
-    job.run(3)
+    job.run(2)
     after = job.check()
-    print(after)
     assert all(after[name] > between[name] for name in after)
-    print(job.running.metrics()["streams"])
+    counted = job.running.metrics()["streams"]
+    assert {name: counted[name]["arrivals"] for name in STREAMS} == {
+        name: sum(len(pushed[name]) for pushed in job.pushed) for name in STREAMS
+    }
     job.running.stop()
+
+
+@pytest.fixture(scope="module")
+def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job with data in its windows."""
+    job = Job(spark, tmp_path_factory.mktemp("job"), {"key": BASE})
+    job.start(2, "checkpoint")
+    job.run(2)
+    job.running.stop()
+    return job
+
+
+def copied(job: Job, place: Path) -> Path:
+    shutil.copytree(job.folder / "checkpoint", place)
+    return place
+
+
+@pytest.mark.slow
+def test_an_interrupted_migration_harms_nobody(stopped: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new, session = copied(stopped, tmp_path / "old"), tmp_path / "new", stopped.session(2)
+
+    def killed(method: str, name: str) -> None:
+        true = getattr(Directory, method)
+
+        def die(self: Directory, given: str, *more: Any) -> Any:
+            if given == name:
+                raise KeyboardInterrupt
+            return true(self, given, *more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Directory, method, die)
+            with pytest.raises(KeyboardInterrupt):
+                dt.migrate(stopped.spark, old, new, 3)
+
+    for method, name in (("copy", "state"), ("create", MIGRATED)):  # before and after the batch that Spark runs
+        killed(method, name)
+        assert session.compare(old).is_same
+        with pytest.raises(StateError, match=r"is unfinished: its migration from .*old was interrupted"):
+            stopped.session(3).compare(new)
+    with pytest.raises(ConfigError, match=r"unfinished migration of .*old"):
+        dt.migrate(stopped.spark, copied(stopped, tmp_path / "other"), new, 3)
+    killed("remove", UNFINISHED)  # a second try; it is over as soon as the old one has its mark
+    with pytest.raises(StateError, match=r"old has been migrated to .*new, which has its sinks now"):
+        session.compare(old)
+    with pytest.raises(StateError, match="has been migrated to"):
+        dt.migrate(stopped.spark, old, new, 3)
+    stopped.running = stopped.session(3).start(stopped.sinks, new)
+    stopped.run(1)
+    stopped.check()
+    stopped.running.stop()
+
+
+@pytest.mark.slow
+def test_what_cannot_be_migrated_is_refused_and_nothing_is_touched(stopped: Job, tmp_path: Path) -> None:
+    old, new, spark = copied(stopped, tmp_path / "old"), tmp_path / "new", stopped.spark
+    begun, full, empty = copied(stopped, tmp_path / "begun"), tmp_path / "full", tmp_path / "empty"
+    max((begun / "commits").glob("[0-9]*")).unlink()
+    full.mkdir()
+    (full / "mine").touch()
+    (empty / "dovetail").mkdir(parents=True)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "_lock" and path.is_file()}
+    refused: list[tuple[type[DovetailError], str, Callable[[], Any]]] = [
+        (ConfigError, "there is no checkpoint at .*none", lambda: dt.migrate(spark, tmp_path / "none", new, 3)),
+        (ConfigError, "there is no checkpoint at .*full", lambda: dt.migrate(spark, full, new, 3)),
+        (StateError, "has no completed batch", lambda: dt.migrate(spark, empty, new, 3)),
+        (ConfigError, "has 2 shards, and its tuples lie in the same ones", lambda: dt.migrate(spark, old, new, 2)),
+        (ConfigError, "full holds 'mine'", lambda: dt.migrate(spark, old, full, 3)),
+        (ConfigError, "begun holds ", lambda: dt.migrate(spark, old, begun, 3)),
+        (ConfigError, "are, or contain, one another", lambda: dt.migrate(spark, old, old / "new", 3)),
+        (StateError, "batch 2 of .* was begun and is not completed", lambda: dt.migrate(spark, begun, new, 3)),
+        (ConfigError, r"migrate\(shards=0\)", lambda: dt.migrate(spark, old, new, 0)),
+        (ConfigError, r"migrate\(new=...\) is None", lambda: dt.migrate(spark, old, None, 3)),  # type: ignore[arg-type]
+        (ConfigError, "has 'z'; streams of the checkpoint: 'a', 'b', 'c'", lambda: dt.migrate(spark, old, new, 3, {"z": 1})),
+        (ConfigError, "stream 'a': rate is 0", lambda: dt.migrate(spark, old, new, 3, {"a": 0})),
+    ]  # fmt: skip
+    for error, message, call in refused:
+        with pytest.raises(error, match=message):
+            call()
+    taken = Checkpoint.open(Directory.of(spark, str(old)))
+    with pytest.raises(StateError, match="is in use"):
+        dt.migrate(spark, old, new, 3)
+    taken.release()
+    answer = CliRunner().invoke(app, ["migrate", str(old), str(new), "--shards", "3", "--rate", "a:1"])
+    assert answer.exit_code == 1
+    assert "Hint: write --rate clicks=100" in answer.output
+    found = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "_lock" and path.is_file()}
+    assert found == files
+    assert not new.exists()

@@ -74,6 +74,10 @@ class ShardGroup:
     def label(self) -> str:
         return f"shards {self.first} to {self.first + self.grid.shards - 1}"
 
+    def copies(self, query: JoinQuery, alias: str) -> int:
+        """To how many shards each tuple of a query's alias goes: all queries have the same shares, each has axes of its own."""
+        return Grid(dimensions_of(query), self.grid.shares).copies(alias)
+
     def cell(self, query: JoinQuery) -> Cell:
         """What a shard checks before it gives a result, with the number of a dimension for its part of it.
 
@@ -159,7 +163,7 @@ class Placement:
                     settled, scope = query.has_count_window, self.scopes.get(query.name, "")
                     name = window_name(ref.stream, settled=settled, scope=scope)
                     plain, known = found.get(name, (window_name(ref.stream, settled=settled), 1.0))
-                    found[name] = (plain, max(known, group.grid.copies(ref.alias)))
+                    found[name] = (plain, max(known, group.copies(query, ref.alias)))
         return found
 
     def describe(self) -> str:
@@ -170,7 +174,7 @@ class Placement:
             for axis, share in zip(group.grid.dimensions, group.grid.shares, strict=True):
                 keys = " = ".join(str(key) if key is not None else f"{alias} by row" for alias, key in axis.keys)
                 lines.append(f"  {keys} in {share} part{'s' if share > 1 else ''}")
-            copies = {alias: group.grid.copies(alias) for query in group.queries for alias in query.aliases}
+            copies = {alias: group.copies(query, alias) for query in group.queries for alias in query.aliases}
             lines += [f"  each tuple of {alias} goes to {count} shards" for alias, count in copies.items() if count > 1]
         return "\n".join(lines)
 

@@ -8,6 +8,7 @@ here loads it before a worker needs it.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from dovetail.errors import StateError
 from dovetail.spark.callbacks import segments_of
-from dovetail.spark.layout import ShardGroupPlan, read_worker_plan
-from dovetail.spark.log import MANIFEST, RESTORE, Log, Manifest, SegmentMap, tuples_of
+from dovetail.spark.layout import ShardGroupPlan, WorkerPlan, read_worker_plan
+from dovetail.spark.log import MANIFEST, RESTORE, UNCOUNTED, Log, Manifest, SegmentMap, tuples_of
 from dovetail.spark.wire import from_ipc, to_ipc
 
 if TYPE_CHECKING:
@@ -46,6 +47,35 @@ class Move:
     """The shards whose logs are cut again; the others have no more to do."""
     manifests: Mapping[int, str]
     """What each new shard begins with, as JSON."""
+
+    @classmethod
+    def between(
+        cls,
+        before: WorkerPlan,
+        after: WorkerPlan,
+        ids: tuple[int, ...],
+        ids_after: tuple[int, ...],
+        manifests: Mapping[int, Manifest],
+    ) -> Move:
+        """The move of what shards hold by their `manifests`; what was counted is counted by the first of the new shards."""
+        active = {number: manifests[number] for number in before.shards if number in manifests}
+        counted = progress_of(manifests.values())
+        others = {name: {**progress, **UNCOUNTED} for name, progress in counted.items()}
+        batches = max((manifest.batches for manifest in active.values()), default=0)
+        begun = {}
+        for old, new in zip(before.groups, after.groups, strict=True):
+            own = [active[number] for number in old.numbers if number in active]
+            kept_from = _latest(manifest.kept_from for manifest in own)
+            kept_from = {stream: time for stream, time in kept_from.items() if stream in new.ways}
+            came = dict.fromkeys(batch for manifest in own for batch in manifest.reach)
+            reach = {batch: _latest(manifest.reach.get(batch, {}) for manifest in own) for batch in came}
+            for number in new.numbers:
+                progress = counted if number == after.shards[0] else others
+                made = Manifest(after.digest, uuid.uuid4().hex, 0, progress, [], batches, after.since, kept_from, reach)
+                begun[ids_after[number]] = made.to_json()
+        tokens = {ids[number]: manifest.token for number, manifest in manifests.items()}
+        read = frozenset(ids[number] for number in active)
+        return cls(before.to_json(), after.to_json(), ids, ids_after, tokens, read, begun)
 
     def recut(self, rows: pa.Table) -> pa.Table:
         """The tuples of one shard, by new shard."""
@@ -116,6 +146,26 @@ def first_copies(group: ShardGroupPlan, cell: int, stream: str, table: pa.Table)
         ::-1
     ]  # the copies of a row are in the order of their cells, and the last assignment holds
     return np.equal(first, cell)
+
+
+def progress_of(manifests: Iterable[Manifest]) -> dict[str, dict[str, Any]]:
+    """How far streams have come, which all shards know, with the counters of all of them."""
+    total: dict[str, dict[str, Any]] = {}
+    for manifest in sorted(manifests, key=lambda each: each.batches):
+        for stream, progress in manifest.progress.items():
+            known = total.get(stream, dict.fromkeys(UNCOUNTED, 0))
+            summed = {name: known[name] + progress.get(name, 0) for name in UNCOUNTED}
+            late_by = max(known["late_by"], progress.get("late_by", 0))
+            total[stream] = {**progress, **summed, "late_by": late_by}
+    return total
+
+
+def _latest(times: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """By stream, the latest of some times."""
+    found: dict[str, int] = {}
+    for each in times:
+        found |= {stream: max(time, found.get(stream, time)) for stream, time in each.items()}
+    return found
 
 
 class Mover(StatefulProcessor):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,12 +28,12 @@ from dovetail.spark.callbacks import SEGMENTS
 from dovetail.spark.changes import stored_layout
 from dovetail.spark.checkpoint import IDENTITY, LAYOUT, LOCK, MIGRATED, UNFINISHED, Checkpoint, take_lock
 from dovetail.spark.contract import check_version, digest, revised_json
-from dovetail.spark.directories import Directory, Lock
+from dovetail.spark.directories import Directory
 from dovetail.spark.layout import Layout
-from dovetail.spark.log import MANIFEST, RESTORE, UNCOUNTED, Manifest
+from dovetail.spark.log import MANIFEST, RESTORE, Manifest
 from dovetail.spark.pipeline import shard_ids
 from dovetail.spark.placement import Placement, Seat
-from dovetail.spark.recut import MOVED, TAKEN, Move, Mover
+from dovetail.spark.recut import MOVED, TAKEN, Move, Mover, progress_of
 from dovetail.spark.running import clear_ended, raised_in_a_worker
 from dovetail.spark.wire import FRAME_BYTES
 
@@ -93,33 +92,26 @@ def migrate(
         taken = Checkpoint.open(source)
         held.callback(taken.release)
         resharding = Resharding.of(spark, taken, shards, rates or {})
-        lock = _reserve(target, source)
+        _check_free(target, source)
+        lock = take_lock(target.within("dovetail"))
         if lock is not None:
             held.callback(lock.release)
         resharding.run(target)
     return resharding.after.placement.describe()
 
 
-def _reserve(target: Directory, source: Directory) -> Lock | None:
-    """Lock a directory for a migration; what an interrupted one left there is removed, anything else is refused."""
+def _check_free(target: Directory, source: Directory) -> None:
+    """Refuse a directory that holds anything but what an interrupted migration from the same one has left."""
     own = target.within("dovetail")
-    names = [name for name in target.names() if name != "dovetail"]
     mark = own.read(UNFINISHED)
-    if mark is None and (names or set(own.names()) - {LOCK}):
-        raise ConfigError(
-            f"the new directory {target.uri} holds {listed((names or own.names())[:3])}", "give one that is empty"
-        )
+    found = [name for name in (*target.names(), *own.names()) if name not in {"dovetail", LOCK}]
+    if mark is None and found:
+        raise ConfigError(f"the new directory {target.uri} holds {listed(found[:3])}", "give one that is empty")
     if mark is not None and json.loads(mark)["from"] != source.uri:
         raise ConfigError(
             f"the new directory {target.uri} holds an unfinished migration of {json.loads(mark)['from']}",
             "give one that is empty, or remove it",
         )
-    lock = take_lock(own)
-    for name in names:
-        target.remove(name)
-    for name in set(own.names()) - {LOCK}:
-        own.remove(name)
-    return lock
 
 
 @dataclass(frozen=True)
@@ -151,7 +143,7 @@ class Resharding:
             raise ConfigError(
                 f"migrate(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(before.catalog)}"
             )
-        counted = {name: max(1, progress["arrived"]) for name, progress in _progress(manifests).items()}
+        counted = {name: max(1, progress["arrived"]) for name, progress in progress_of(manifests.values()).items()}
         after = resharded(before, shards, {**counted, **rates})
         if after.placement.shares == before.placement.shares:
             raise ConfigError(
@@ -163,8 +155,10 @@ class Resharding:
 
     def run(self, target: Directory) -> None:
         """Make the new checkpoint. It is the one that can be started as soon as the old one has its mark."""
-        source, own, token = self.checkpoint.directory, target.within("dovetail"), uuid.uuid4().hex
-        own.create(UNFINISHED, json.dumps({"version": 1, "from": source.uri, "token": token}))
+        source, own = self.checkpoint.directory, target.within("dovetail")
+        own.create(UNFINISHED, json.dumps({"version": 1, "from": source.uri, "token": uuid.uuid4().hex}))
+        token = json.loads(own.read(UNFINISHED) or "")["token"]  # that of an earlier try, if there was one
+        _clear(target)
         for name in source.names():
             if not name.startswith(".") and name not in {"dovetail", "sources"}:
                 source.copy(name, target)
@@ -186,7 +180,8 @@ class Resharding:
         # The batch ends where it begins, so that Spark asks no source for anything, and any will do.
         offsets.create(str(last + 1), text)
         parts = [_nothing(self.spark) for _ in text.splitlines()[2:]]
-        move = self._move()
+        before, after = (layout.for_workers(digest(layout)) for layout in (self.before, self.after))
+        move = Move.between(before, after, self.before.ids, self.after.ids, self.manifests)
         ids = sorted({*move.ids, *move.ids_after})
         called = self.spark.createDataFrame([(shard, None, 0, None) for shard in ids], _MOVED)
         state = _state(self.spark, self.checkpoint.directory.uri).where(F.col("shard").isin(list(move.read)))
@@ -204,28 +199,6 @@ class Resharding:
             raise raised_in_a_worker(error) or error from None
         if str(last + 1) not in target.within("commits").names():
             raise StateError(f"Spark ended without completing batch {last + 1} in {target.uri}", "migrate again")
-
-    def _move(self) -> Move:
-        before, after = (layout.for_workers(digest(layout)) for layout in (self.before, self.after))
-        active = {number: self.manifests[number] for number in before.shards if number in self.manifests}
-        counted = _progress(self.manifests)
-        others = {name: {**progress, **UNCOUNTED} for name, progress in counted.items()}
-        batches = max((manifest.batches for manifest in active.values()), default=0)
-        begun = {}
-        for old, new in zip(before.groups, after.groups, strict=True):
-            own = [active[number] for number in old.numbers if number in active]
-            kept_from = _latest(manifest.kept_from for manifest in own)
-            kept_from = {stream: time for stream, time in kept_from.items() if stream in new.ways}
-            came = dict.fromkeys(batch for manifest in own for batch in manifest.reach)
-            reach = {batch: _latest(manifest.reach.get(batch, {}) for manifest in own) for batch in came}
-            for number in new.numbers:
-                progress = counted if number == after.shards[0] else others
-                made = Manifest(after.digest, uuid.uuid4().hex, 0, progress, [], batches, 0, kept_from, reach)
-                begun[self.after.ids[number]] = made.to_json()
-        ids = self.before.ids
-        tokens = {ids[number]: manifest.token for number, manifest in self.manifests.items()}
-        read = frozenset(ids[number] for number in active)
-        return Move(before.to_json(), after.to_json(), ids, self.after.ids, tokens, read, begun)
 
 
 def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout:
@@ -284,26 +257,6 @@ def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int
     return found
 
 
-def _progress(manifests: Mapping[int, Manifest]) -> dict[str, dict[str, Any]]:
-    """How far streams have come, which all shards know, with the counters of all of them."""
-    total: dict[str, dict[str, Any]] = {}
-    for manifest in sorted(manifests.values(), key=lambda each: each.batches):
-        for stream, progress in manifest.progress.items():
-            known = total.get(stream, dict.fromkeys(UNCOUNTED, 0))
-            summed = {name: known[name] + progress.get(name, 0) for name in UNCOUNTED}
-            late_by = max(known["late_by"], progress.get("late_by", 0))
-            total[stream] = {**progress, **summed, "late_by": late_by}
-    return total
-
-
-def _latest(times: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """By stream, the latest of some times."""
-    found: dict[str, int] = {}
-    for each in times:
-        found |= {stream: max(time, found.get(stream, time)) for stream, time in each.items()}
-    return found
-
-
 def _nothing(spark: SparkSession) -> DataFrame:
     """A source that will not be asked for anything."""
     return (
@@ -311,6 +264,14 @@ def _nothing(spark: SparkSession) -> DataFrame:
         .load()
         .select(*(F.lit(None).cast(each.dataType).alias(each.name) for each in _MOVED))
     )
+
+
+def _clear(target: Directory) -> None:
+    """Remove what an interrupted migration has left, but for its mark."""
+    own = target.within("dovetail")
+    for directory, kept in ((target, {"dovetail"}), (own, {LOCK, UNFINISHED})):
+        for name in set(directory.names()) - kept:
+            directory.remove(name)
 
 
 def _relocate(target: Directory) -> None:
