@@ -96,6 +96,7 @@ def migrate(
         lock = take_lock(target.within("dovetail"))
         if lock is not None:
             held.callback(lock.release)
+        _check_free(target, source)  # somebody may have had it until now
         resharding.run(target)
     return resharding.after.placement.describe()
 
@@ -145,9 +146,9 @@ class Resharding:
             )
         counted = {name: max(1, progress["arrived"]) for name, progress in progress_of(manifests.values()).items()}
         after = resharded(before, shards, {**counted, **rates})
-        if after.placement.shares == before.placement.shares:
+        if shards == before.shards and after.placement.shares == before.placement.shares:
             raise ConfigError(
-                f"the checkpoint {where} has {before.shards} shards, and its tuples lie in the same ones with shards={shards}",
+                f"the checkpoint {where} has {shards} shards already, and its tuples lie in the same ones by these rates",
                 "start the session with it as it is, or give another number of shards or other rates",
             )
         after = _placed(spark, after)
@@ -170,7 +171,8 @@ class Resharding:
         if (identity := source.within("dovetail").read(IDENTITY)) is not None:
             own.create(IDENTITY, identity)
         own.create(LAYOUT, self.after.stored or "")
-        source.within("dovetail").create(MIGRATED, json.dumps({"version": 1, "to": target.uri, "token": token}))
+        if not source.within("dovetail").create(MIGRATED, json.dumps({"version": 1, "to": target.uri, "token": token})):
+            raise StateError(f"the checkpoint {source.uri} has been migrated by somebody else", "use the other one")
         own.remove(UNFINISHED)
 
     def _run_batch(self, target: Directory) -> None:
@@ -197,6 +199,8 @@ class Resharding:
             query.awaitTermination()
         except StreamingQueryException as error:
             raise raised_in_a_worker(error) or error from None
+        finally:
+            query.stop()
         if str(last + 1) not in target.within("commits").names():
             raise StateError(f"Spark ended without completing batch {last + 1} in {target.uri}", "migrate again")
 
