@@ -23,7 +23,7 @@ from dovetail.spark import builder
 
 ARCHIVE = Path(__file__).with_name("stored_job.zip")
 PLACE = "/the-place-of-the-stored-job"
-SHARDS = 4
+SHARDS = 2
 QUERIES = {
     "key": BASE,
     "cube": "SELECT a.ts AS a_ts, b.v AS b_v, c.ts AS c_ts FROM a [RANGE 8 s], b [RANGE 8 s], c [RANGE 8 s] "
