@@ -71,7 +71,7 @@ def migrate(
     *,
     shards: Annotated[int, typer.Option(help="Into how many parts each join is to be cut.")],
     rate: Annotated[
-        list[str] | None, typer.Option(help="STREAM=NUMBER, tuples per second; by default as the checkpoint counted.")
+        list[str] | None, typer.Option(help="STREAM=NUMBER, tuples per second; without any, as the checkpoint counted.")
     ] = None,
 ) -> None:
     """Cut a stopped checkpoint again for another number of shards. The job then goes on with the new directory."""

@@ -93,3 +93,11 @@ def test_what_becomes_of_queries() -> None:
         "query 'new' is new: it sees tuples from now on\n"
         "query 'gone' is dropped"
     )
+
+
+def test_queries_that_share_shards_have_copies_of_their_own() -> None:
+    streams = (*STREAMS, replace(STREAMS[0], name="c"))
+    other = BRACKETS.replace("b.", "c.").replace("b [", "c [")
+    placement = layout_of(streams, {"q": BRACKETS, "r": other}, 2).placement
+    assert placement.describe() == "shards 0 to 1: q, r\n  a.k = b.k in 2 parts"
+    assert {copies for _, copies in placement.copies.values()} == {1.0}

@@ -222,7 +222,7 @@ def test_an_interrupted_migration_harms_nobody(stopped: Job, tmp_path: Path, mon
             stopped.session(3).compare(new)
     with pytest.raises(ConfigError, match=r"unfinished migration of .*old"):
         dt.migrate(stopped.spark, copied(stopped, tmp_path / "other"), new, 3)
-    killed("remove", UNFINISHED)  # a second try; it is over as soon as the old one has its mark
+    killed("remove", UNFINISHED)  # a second try; it is over as soon as the old one has its note
     with pytest.raises(StateError, match=r"old has been migrated to .*new, which has its sinks now"):
         session.compare(old)
     with pytest.raises(StateError, match="has been migrated to"):

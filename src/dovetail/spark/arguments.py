@@ -60,7 +60,7 @@ def check_checkpoint(checkpoint: Any, place: str = "start(checkpoint=...)") -> s
     if isinstance(checkpoint, str | os.PathLike) and os.fspath(checkpoint):
         return str(os.fspath(checkpoint))
     raise ConfigError(
-        f"{place} is {_described(checkpoint)}; expected the path of a checkpoint directory",
+        f"{place} is {_described(checkpoint)}; expected the path of a directory, that of a checkpoint",
         'write "out/checkpoint", for example',
     )
 

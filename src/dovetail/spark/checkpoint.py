@@ -4,8 +4,8 @@ Beside Spark's own files there is a directory `dovetail` with the frozen layout 
 the identity, so that results of two checkpoints never mix. A checkpoint of a release that gave none takes the id of Spark's own
 metadata: killed at any point, the next start comes to the same answer.
 
-A checkpoint that was migrated is marked, and so is the new one until it is all there. Both marks hold the same token, and the new one
-can be started as soon as the old one is marked: at any moment one of the two can, and never both.
+A checkpoint that was migrated has a note that says so, and the new one has a note from its first moment until all is done. Both hold
+the same token, and the new one can be started as soon as the old one has its note: at any moment one of the two can, and never both.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Checkpoint:
     @classmethod
     def _read(cls, directory: Directory, lock: Lock | None) -> Checkpoint:
         own = directory.within("dovetail")
-        _check_marks(directory)
+        _check_notes(directory)
         begun = [int(name) for name in directory.within("offsets").names() if name.isdigit()]
         layouts = [name for name in own.names() if not name.startswith(("_", "."))]
         if len(layouts) > 1:
@@ -125,17 +125,17 @@ class Checkpoint:
             self.lock.release()
 
 
-def _check_marks(directory: Directory) -> None:
+def _check_notes(directory: Directory) -> None:
     """Refuse a checkpoint that goes on elsewhere, and one that is not all there."""
     own = directory.within("dovetail")
-    if (mark := own.read(MIGRATED)) is not None:
-        new = json.loads(mark)["to"]
+    if (note := own.read(MIGRATED)) is not None:
+        new = json.loads(note)["to"]
         raise StateError(
             f"the checkpoint {directory.uri} has been migrated to {new}, which has its sinks now",
             f"go on with {new}, and with the number of shards that it has",
         )
-    if (mark := own.read(UNFINISHED)) is not None:
-        begun = json.loads(mark)
+    if (note := own.read(UNFINISHED)) is not None:
+        begun = json.loads(note)
         left = Directory.of(SparkSession.active(), begun["from"]).within("dovetail").read(MIGRATED)
         if left is None or json.loads(left)["token"] != begun["token"]:
             raise StateError(

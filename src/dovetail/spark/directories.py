@@ -79,7 +79,7 @@ class Directory:
             return []
         except (OSError, *JVM_ERRORS) as error:
             raise ConfigError(
-                f"{self.uri} cannot be read as a directory: {_reason(error)}", "use another path"
+                f"{self.uri} cannot be read as a directory: {reason(error)}", "use another path"
             ) from error
 
     def read(self, name: str) -> str | None:
@@ -106,7 +106,7 @@ class Directory:
             return self._create_there(name, text)
         except (OSError, *JVM_ERRORS) as error:
             raise ConfigError(
-                f"{self.uri} cannot be written: {_reason(error)}", "make it writable, or use another path"
+                f"{self.uri} cannot be written: {reason(error)}", "make it writable, or use another path"
             ) from error
 
     @staticmethod
@@ -148,7 +148,7 @@ class Directory:
             self._jvm().org.apache.hadoop.fs.FileUtil.copy(self.files, source, to.files, target, False, True, conf)
         except JVM_ERRORS as error:
             raise ConfigError(
-                f"{self.uri}/{name} cannot be copied to {to.uri}: {_reason(error)}",
+                f"{self.uri}/{name} cannot be copied to {to.uri}: {reason(error)}",
                 "see that the one can be read and the other written",
             ) from error
 
@@ -158,7 +158,7 @@ class Directory:
             self.files.delete(self._path(name), True)
         except JVM_ERRORS as error:
             raise ConfigError(
-                f"{self.uri}/{name} cannot be removed: {_reason(error)}", "make the directory writable"
+                f"{self.uri}/{name} cannot be removed: {reason(error)}", "make the directory writable"
             ) from error
 
     def _path(self, *names: str) -> Any:
@@ -170,7 +170,7 @@ class Directory:
         return session._jvm  # noqa: SLF001
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """What a Python or Java error says, without its trace."""
     if isinstance(error, OSError):
         return error.strerror or str(error)

@@ -2,7 +2,7 @@
 
 The new directory gets Spark's own logs and state, and one batch more, without input: in it every shard's log is cut again and put
 into the shards of the new layout. So sources go on where they were, batches keep their numbers, and Spark itself commits the new
-state, on whatever file system it is. Nothing of the old checkpoint is changed but for the mark, at the very end, that it has moved.
+state, on whatever file system it is. Nothing of the old checkpoint is changed but for the note, at the very end, that it was migrated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dovetail.spark.callbacks import SEGMENTS
 from dovetail.spark.changes import stored_layout
 from dovetail.spark.checkpoint import IDENTITY, LAYOUT, LOCK, MIGRATED, UNFINISHED, Checkpoint, take_lock
 from dovetail.spark.contract import check_version, digest, revised_json
-from dovetail.spark.directories import Directory
+from dovetail.spark.directories import JVM_ERRORS, Directory, reason
 from dovetail.spark.layout import Layout
 from dovetail.spark.log import MANIFEST, RESTORE, Manifest
 from dovetail.spark.pipeline import shard_ids
@@ -68,7 +68,7 @@ def migrate(
     shards
         Into how many parts each join is to be cut.
     rates
-        By stream, tuples per second, from which shares follow; what is not given is as the checkpoint has counted it.
+        By stream, tuples per second, from which shares follow. Without any, they follow from what the checkpoint has counted.
 
     Returns
     -------
@@ -104,13 +104,13 @@ def migrate(
 def _check_free(target: Directory, source: Directory) -> None:
     """Refuse a directory that holds anything but what an interrupted migration from the same one has left."""
     own = target.within("dovetail")
-    mark = own.read(UNFINISHED)
+    note = own.read(UNFINISHED)
     found = [name for name in (*target.names(), *own.names()) if name not in {"dovetail", LOCK}]
-    if mark is None and found:
+    if note is None and found:
         raise ConfigError(f"the new directory {target.uri} holds {listed(found[:3])}", "give one that is empty")
-    if mark is not None and json.loads(mark)["from"] != source.uri:
+    if note is not None and json.loads(note)["from"] != source.uri:
         raise ConfigError(
-            f"the new directory {target.uri} holds an unfinished migration of {json.loads(mark)['from']}",
+            f"the new directory {target.uri} holds an unfinished migration of {json.loads(note)['from']}",
             "give one that is empty, or remove it",
         )
 
@@ -145,7 +145,7 @@ class Resharding:
                 f"migrate(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(before.catalog)}"
             )
         counted = {name: max(1, progress["arrived"]) for name, progress in progress_of(manifests.values()).items()}
-        after = resharded(before, shards, {**counted, **rates})
+        after = resharded(before, shards, rates or counted)
         if shards == before.shards and after.placement.shares == before.placement.shares:
             raise ConfigError(
                 f"the checkpoint {where} has {shards} shards already, and its tuples lie in the same ones by these rates",
@@ -155,7 +155,7 @@ class Resharding:
         return cls(spark, checkpoint, before, replace(after, stored=revised_json(after)), manifests)
 
     def run(self, target: Directory) -> None:
-        """Make the new checkpoint. It is the one that can be started as soon as the old one has its mark."""
+        """Make the new checkpoint. It is the one that can be started as soon as the old one has its note."""
         source, own = self.checkpoint.directory, target.within("dovetail")
         own.create(UNFINISHED, json.dumps({"version": 1, "from": source.uri, "token": uuid.uuid4().hex}))
         token = json.loads(own.read(UNFINISHED) or "")["token"]  # that of an earlier try, if there was one
@@ -206,14 +206,14 @@ class Resharding:
 
 
 def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout:
-    """A layout with the same groups of queries, each cut for so many shards; shards are numbered anew."""
+    """A layout with the same groups of queries, each cut for so many shards; shards are numbered, and queries planned, anew."""
     streams = {stream.name: replace(stream, rate=rates.get(stream.name)) for stream in layout.streams}
     seats, first = dict[str, Seat](), 0
     for group in layout.placement.groups:
         grid = Placement(shards).with_query(group.queries[0], streams).groups[0].grid
         seats |= {query.name: Seat(grid.shares, first) for query in group.queries}
         first += grid.shards
-    return replace(layout, shards=shards, frozen=seats, numbered=0, ids=(), stored="")
+    return replace(layout, shards=shards, frozen=seats, numbered=0, ids=(), stored="", chosen=None)
 
 
 def _placed(spark: SparkSession, layout: Layout) -> Layout:
@@ -249,7 +249,13 @@ def _state(spark: SparkSession, checkpoint: str) -> DataFrame:
 def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int, Manifest]:
     """The manifests of a checkpoint, by number of a shard; all of them or an error."""
     bound = digest(layout)
-    rows = _state(spark, checkpoint).where(F.col("number") == MANIFEST).collect()
+    try:
+        rows = _state(spark, checkpoint).where(F.col("number") == MANIFEST).collect()
+    except JVM_ERRORS as error:
+        raise StateError(
+            f"Spark cannot read the state of {checkpoint}: {reason(error)}",
+            "if it was renamed or copied, put it back to the path that it was started with: Spark writes whole paths into it",
+        ) from error
     found = {layout.ids.index(row.shard): Manifest.from_json(bytes(row.content), bound) for row in rows}
     groups = [(group, range(group.first, group.first + group.grid.shards)) for group in layout.placement.groups]
     last = max((found[number].batches for _, numbers in groups for number in numbers if number in found), default=-1)
@@ -271,7 +277,7 @@ def _nothing(spark: SparkSession) -> DataFrame:
 
 
 def _clear(target: Directory) -> None:
-    """Remove what an interrupted migration has left, but for its mark."""
+    """Remove what an interrupted migration has left, but for its note."""
     own = target.within("dovetail")
     for directory, kept in ((target, {"dovetail"}), (own, {LOCK, UNFINISHED})):
         for name in set(directory.names()) - kept:
