@@ -71,9 +71,9 @@ def test_any_query_between_any_numbers_of_shards(seed: int, tmp_path: Path) -> N
 
 
 class Moving(Changing):
-    """Queries that come and go, and shards that are cut again meanwhile."""
+    """Queries that come and go, plans that change, and shards that are cut again meanwhile."""
 
-    def migrate(self) -> None:
+    def reshard(self) -> None:
         before = [group.first for group in self.layout.placement.groups]
         self.pipeline.migrate(self.rng.choice((1, 3, 4, 6)))
         after = [group.first for group in self.layout.placement.groups]
@@ -90,8 +90,10 @@ def test_queries_come_and_go_and_shards_change(tmp_path: Path, seed: int) -> Non
             case.add(f"late{number}", backfill=case.rng.random() < 0.7)
         if number and case.rng.random() < 0.3 and len(case.sql) > 1:
             case.drop(case.rng.choice(list(case.sql)))
-        if number and case.rng.random() < 0.5:
+        if number and case.rng.random() < 0.3:
             case.migrate()
+        if number and case.rng.random() < 0.5:
+            case.reshard()
         case.run()
     for name in case.sql:
         case.check(name)
