@@ -109,7 +109,7 @@ def run_job(work: Path, changes: int, drops: int, files: int) -> None:
     for place, (what, number) in enumerate(plan):
         if (what, number) in made:
             continue
-        while last_batch(work / "checkpoint") < place * every + 3:
+        while files_read(work / "checkpoint", last_batch(work / "checkpoint")) < place * every + 3:
             time.sleep(0.02)
         began = time.time()
         if what == "add":
@@ -119,7 +119,7 @@ def run_job(work: Path, changes: int, drops: int, files: int) -> None:
             seconds = running.drop_query(f"q{number}")
         with log.open("a") as file:
             file.write(json.dumps({"what": what, "number": number, "began": began, "seconds": seconds}) + "\n")
-    while last_batch(work / "checkpoint") < files - 1:
+    while files_read(work / "checkpoint", last_batch(work / "checkpoint")) < files:
         time.sleep(0.2)
     running.stop()
     print("done", flush=True)
@@ -130,24 +130,40 @@ def last_batch(checkpoint: Path) -> int:
     return max((int(path.name) for path in folder.glob("[0-9]*")), default=-1) if folder.exists() else -1
 
 
+def files_read(checkpoint: Path, batch: int) -> int:
+    """How many files of each stream were read up to a batch, at least."""
+    return min(ends(checkpoint, batch).values(), default=0)
+
+
+def ends(checkpoint: Path, batch: int) -> dict[str, int]:
+    """By stream, how many files were read up to a batch; one that was stopped before it began may leave two to the next."""
+    try:
+        lines = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2:]
+    except OSError:
+        return {}
+    return {name: json.loads(line)["logOffset"] + 1 for name, line in zip(STREAMS, lines, strict=True)}
+
+
 # -- what it should have given --------------------------------------------------------------------------------------------------------
 
 
-def expected(number: int, work: Path, since: int, until: int, held: dict[str, int] | None) -> tuple[int, int]:
-    """Count and checksum of the results of a query that was there for batches from `since` to before `until`."""
+def expected(
+    number: int, work: Path, since: dict[str, int], until: dict[str, int], held: dict[str, int] | None
+) -> tuple[int, int]:
+    """Count and checksum of the results of a query that was there for files from `since` to before `until`, by stream."""
     names, key, windows, least = query(number)
     parts = []
     for name in names:
-        first = 0 if held is not None else since
-        files = [str(work / "in" / name / f"{file:05}.parquet") for file in range(first, until)]
-        lower = f" AND (file >= {since} OR epoch_us(ts) >= {held.get(name, 1 << 60)})" if held is not None else ""
+        first = 0 if held is not None else since[name]
+        files = [str(work / "in" / name / f"{file:05}.parquet") for file in range(first, until[name])]
+        lower = f" AND (file >= {since[name]} OR epoch_us(ts) >= {held.get(name, 1 << 60)})" if held is not None else ""
         numbered = "CAST(regexp_extract(filename, '(\\d+).parquet', 1) AS INT) AS file"
         source = f"(SELECT *, {numbered} FROM read_parquet({files}, filename=true))"
         parts.append(f"{name} AS (SELECT * FROM {source} WHERE {key} IS NOT NULL{lower})")
     latest = f"greatest({', '.join(f'epoch_us({name}.ts)' for name in names)})"
     where = [f"{one}.{key} = {other}.{key}" for one, other in pairwise(names)] + [f"{names[0]}.v >= {least}"]
     where += [f"epoch_us({name}.ts) >= {latest} - {windows[name] * SECOND}" for name in names]
-    where.append(f"greatest({', '.join(f'{name}.file' for name in names)}) >= {since}")
+    where.append(f"({' OR '.join(f'{name}.file >= {since[name]}' for name in names)})")
     figures = " + ".join(f"epoch_us({name}.ts) * {3 + 2 * place} + {name}.v" for place, name in enumerate(names))
     inputs, conditions = ", ".join(names), " AND ".join(where)
     text = f"WITH {', '.join(parts)} SELECT count(*), CAST(sum(({figures}) % 1000003) AS BIGINT) FROM {inputs} WHERE {conditions}"
@@ -169,12 +185,15 @@ def given(number: int, work: Path) -> tuple[int, int]:
     return figures_of(text)
 
 
-def kept_from(work: Path, number: int, since: int, history: list[tuple[int, dict[str, Any]]]) -> dict[str, int]:
+def kept_from(
+    work: Path, number: int, since: int, history: list[tuple[int, dict[str, Any]]], read: dict[int, dict[str, int]]
+) -> dict[str, int]:
     """From which event time on the log of a query's shards held tuples when it came, by what ran before."""
     heads: dict[str, list[int]] = {}
     for name in STREAMS:
-        metadata = [pq.read_table(work / "in" / name / f"{file:05}.parquet", columns=["ts"]) for file in range(since)]
-        heads[name] = [int(table["ts"].cast(pa.int64()).to_numpy().max()) for table in metadata]
+        lasts = [read[batch][name] - 1 for batch in range(since)]
+        tables = [pq.read_table(work / "in" / name / f"{file:05}.parquet", columns=["ts"]) for file in lasts]
+        heads[name] = [int(table["ts"].cast(pa.int64()).to_numpy().max()) for table in tables]
     kept: dict[str, int] = {}
     seat = next(
         content["firsts"][f"q{number}"]
@@ -199,8 +218,10 @@ def kept_from(work: Path, number: int, since: int, history: list[tuple[int, dict
     return kept
 
 
-def check(work: Path, files: int) -> tuple[int, list[str]]:
-    """Compare all queries; give how many results there were, and what is wrong."""
+def check(work: Path, read: dict[int, dict[str, int]]) -> tuple[int, list[str]]:
+    """Compare all queries; give how many results there were, and what is wrong. `read`: files read by batch."""
+    batches = max(read) + 1
+    read = {-1: dict.fromkeys(STREAMS, 0), **read}
     history, wrong, total = contracts(work / "checkpoint"), list[str](), 0
     came: dict[int, int] = {}
     gone: dict[int, int] = {}
@@ -213,10 +234,11 @@ def check(work: Path, files: int) -> tuple[int, list[str]]:
             gone[number] = first
         backfilled |= {int(name[1:]) for name, entry in content.get("came", {}).items() if entry["backfill"]}
     for number, since in sorted(came.items()):
-        held = kept_from(work, number, since, history) if number in backfilled else None
-        found, until = given(number, work), gone.get(number, files)
+        held = kept_from(work, number, since, history, read) if number in backfilled else None
+        found, until = given(number, work), gone.get(number, batches)
         # A dropped query may still give the results of the batch at hand.
-        wanted = [expected(number, work, since, last, held) for last in {until, min(until + 1, files)}]
+        lasts = [read[last - 1] for last in {until, min(until + 1, batches)}]
+        wanted = [expected(number, work, read[since - 1], last, held) for last in lasts]
         total += found[0]
         if found not in wanted:
             wrong.append(f"q{number} from batch {since} to {until}: {found}, expected {wanted}, held {held}")
@@ -243,29 +265,41 @@ def main() -> None:
         command = [sys.executable, __file__, "--child", str(work)]
         command += [f"--{name}={getattr(options, name)}" for name in ("files", "rows", "adds", "drops")]
         times: dict[int, float] = {}
+        read: dict[int, dict[str, int]] = {}
         child = subprocess.Popen(command, start_new_session=True)
-        watch(child, work / "checkpoint", times, options.files // 2)
+        watch(child, work / "checkpoint", times, read, options.files // 2)
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         killed = last_batch(work / "checkpoint")
         console.print(f"killed after batch {killed}")
         child = subprocess.Popen(command, start_new_session=True)
-        watch(child, work / "checkpoint", times, options.files - 1)
+        watch(child, work / "checkpoint", times, read, options.files)
         child.wait()
-        results, wrong = check(work, options.files)
+        results, wrong = check(work, read)
         report(work, options, killed, times, results, wrong)
         if wrong:
             raise SystemExit("\n".join(wrong))
 
 
-def watch(child: subprocess.Popen[bytes], checkpoint: Path, times: dict[int, float], last: int) -> None:
-    """Note when batches are committed, until the `last` one is; Spark keeps the files of a few only."""
-    while (batch := last_batch(checkpoint)) < last:
+def watch(
+    child: subprocess.Popen[bytes],
+    checkpoint: Path,
+    times: dict[int, float],
+    read: dict[int, dict[str, int]],
+    files: int,
+) -> None:
+    """Note when batches are committed, and what they had read, until so many files were; Spark keeps the logs of a few only."""
+    while True:
+        batch = last_batch(checkpoint)
         times.setdefault(batch, time.time())
+        for earlier in range(max(read, default=-1) + 1, batch + 1):
+            if found := ends(checkpoint, earlier):
+                read[earlier] = found
+        if batch in read and min(read[batch].values()) >= files:
+            return
         if child.poll() is not None:
             raise SystemExit("the job ended early")
         time.sleep(0.01)
-    times.setdefault(batch, time.time())
 
 
 def report(

@@ -148,6 +148,35 @@ def registration(runs: list[Run]) -> Iterator[Row]:
         yield run["kind"], run["budget"], str(run["queries"]), *taken, f"{run['mb']:.0f}"
 
 
+def migrating(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        if run["kind"] == "cost":
+            taken = (f"{run[name]:.1f}" for name in ("storing", "dropping", "batch"))
+            yield f"{run['window']:,}", *taken, ratio(run["storing"] / run["batch"])
+
+
+def drifting(runs: list[Run]) -> Iterator[Row]:
+    for what, own in grouped([run for run in runs if run["kind"] == "drift"], "of").items():
+        yield what, *(rounds(f"{run[name]:.2f}" for run in own) for name in ("adaptive", "static", "told"))
+
+
+def spark_changes(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        calm = [
+            each["seconds"]
+            for each in run["batches"]
+            if not each["changed"] and each["batch"] != run["killed_after"] + 1
+        ]
+        changed = [each["seconds"] for each in run["batches"] if each["changed"]]
+        changes = [each["seconds"] for each in run["changes"]]
+        yield "batches", str(len(run["batches"]))
+        yield "results; queries that were wrong", f"{run['results']:,}; {len(run['wrong'])}"
+        yield "mean batch, s", f"{mean(calm):.2f}"
+        yield "a change, median and longest, s", f"{median(changes):.2f}, {max(changes):.2f}"
+        yield "longest pause with a change, s", f"{max(changed):.2f}"
+        yield "the same, to the mean batch", ratio(max(changed) / mean(calm))
+
+
 TABLES = {
     "engine-throughput": Table(
         "engine-throughput",
@@ -177,6 +206,13 @@ TABLES = {
     "estimates": Table("estimates", ("what", "worst factor"), estimates),
     "ordering": Table("ordering", ("graph", "inputs", *(f"`{method}`" for method in METHODS)), ordering),
     "watching": Table("watching", ("tuples per batch", "streams", "watched", "not watched", "ratio"), watching),
+    "migrating": Table(
+        "migrating",
+        ("tuples in each window", "storing, ms", "dropping, ms", "a batch, ms", "storing, to a batch"),
+        migrating,
+    ),
+    "drifting": Table("migrating", ("drift of", "adaptive, s", "static, s", "told, s"), drifting),
+    "spark-changes": Table("spark-changes", ("what", "measured"), spark_changes),
     "registration": Table(
         "registration",
         ("session", "budget", "queries", "registered, s", "planned, s", "first batch, s", "MB"),

@@ -145,9 +145,11 @@ class LocalSession:
     def _watch(self) -> None:
         """Look now and then at what was measured; go on with another plan if that is better. Nothing has begun yet."""
         engine, registry, monitor = self._engine, self._registry, self._monitor
-        if not self._is_running or not registry.has_choice:
+        arrived = sum([progress.arrived for progress in engine.progress.streams.values()])
+        if not monitor.is_due(arrived) or not self._is_running:
             return
-        if not monitor.is_due(sum([progress.arrived for progress in engine.progress.streams.values()])):
+        if not registry.has_choice:
+            monitor.wait(arrived)
             return
         measured = measure(engine)
         watermarks = {name: progress.watermark for name, progress in engine.progress.streams.items()}
@@ -303,6 +305,7 @@ class LocalSession:
         """Stop a query and free what only it needed."""
         with self._changing():
             self._registry.drop(name)
+            self._monitor.picture.forget(name)
             if self._is_running:
                 self._adopt()
 

@@ -60,7 +60,8 @@ class Monitor:
         """Whether to look, now that so many tuples have come."""
         return arrived >= self._next
 
-    def _wait(self, arrived: int, steps: Iterable[Step]) -> None:
+    def wait(self, arrived: int, steps: Iterable[Step] = ()) -> None:
+        """Look no more until others have come; longer if there are many `steps`."""
         stages = sum(len(step.plan.paths) ** 2 for step in steps)
         wait = max(LOOK_AFTER, PER_STAGE * stages)
         self._next = arrived + (wait // 4 if self._suspected else wait)
@@ -80,7 +81,7 @@ class Monitor:
         """
         cause, breaches = self._looked(batch, parts, spent, copies, late)
         confirmed, self._suspected = cause is not None and self._suspected, cause is not None
-        self._wait(arrivals(parts), (step for _, steps in parts for step in steps))
+        self.wait(arrivals(parts), (step for _, steps in parts for step in steps))
         return cause if confirmed else None, breaches
 
     def _looked(

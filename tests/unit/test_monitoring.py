@@ -117,6 +117,23 @@ def test_a_query_that_came_late_shares_joins_in_the_end() -> None:
     assert again.explain("dict")["queries"] == described["queries"]  # type: ignore[index]
 
 
+def test_a_name_may_be_used_again_for_another_query() -> None:
+    """What was measured of the first says nothing of the second."""
+    session = dt.LocalSession(config=dt.Config(strategy="exchange"))
+    streams = Streams(session)
+    for name in "cd":
+        session.query(f"with_{name}", CHAIN.format(name))
+    streams.run(12, SELECTIVE)
+    session.drop_query("with_c")
+    session.query("with_c", "SELECT x.ts FROM c x [RANGE 5 s], d y [RANGE 5 s] WHERE x.j = y.j")
+    picture, plans = session._monitor.picture, session._registry.plans
+    known = picture.known({name: plan.query for name, plan in plans.items()}, plans)
+    assert set(known["with_c"].rates) == {"x", "y"}
+    assert known["with_c"].hints == {}
+    streams.run(12, SELECTIVE)
+    assert {probe[1] for probe in picture.found["with_c"]} == {"x", "y"}
+
+
 def test_a_budget_is_watched() -> None:
     session = dt.LocalSession(dt.Budget(memory_bytes=6e6), dt.Config(adaptive=False))
     streams = Streams(session, rate=100.0)

@@ -154,7 +154,7 @@ class Picture:
         for key, source in names.items():
             if key in self.rates:
                 shared[source].append(self.rates[key])
-        found = {}
+        known = {}
         for name, query in queries.items():
             told = plans[name].known
             shares = Shares(Shape.of(query), told.hints)
@@ -163,8 +163,8 @@ class Picture:
                 alias: sum(own) / len(own) if (own := shared.get(names[name, alias])) else told.rates[alias]
                 for alias in query.aliases
             }
-            found[name] = Known(rates, shares.hints, told.forced)
-        return found
+            known[name] = Known(rates, shares.hints, told.forced)
+        return known
 
     def drift(self) -> Drift | None:
         """The largest drift since `settle`, if there is one."""
@@ -189,11 +189,12 @@ class Picture:
             if found.selectivity and found.probes >= LEAST_PROBES
         }
 
-    def keep(self, queries: Iterable[str]) -> None:
-        """Forget all other queries."""
-        wanted = set(queries)
-        self.found = {name: kept for name, kept in self.found.items() if name in wanted}
-        self.rates = {key: rate for key, rate in self.rates.items() if key[0] in wanted}
+    def forget(self, query: str) -> None:
+        """Forget a query that is gone: another may get its name."""
+        self.found.pop(query, None)
+        for known in (self.rates, self._planned, self._settled):
+            for key in [key for key in known if key[0] == query]:
+                del known[key]  # type: ignore[arg-type]
 
 
 @dataclass

@@ -326,6 +326,8 @@ class RunningSession:
         """Let another job be what runs; queries that are gone give back what they held."""
         before, self._job, self._answers = self._job, job, job.answers()
         self._reports.revise(job.layout)
+        for name in before.layout.bound.keys() - job.layout.bound.keys():
+            self._monitor.picture.forget(name)
         for number, staging in job.staged.items():
             if number not in self._staged:
                 staging.prepare()
