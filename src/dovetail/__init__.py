@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dovetail.config import Budget, Config
+from dovetail.config import Budget, Config, Shedding
 from dovetail.errors import (
     BudgetError,
     ConfigError,
@@ -41,6 +41,7 @@ __all__ = [
     "QueryError",
     "SchemaError",
     "Session",
+    "Shedding",
     "StateError",
     "migrate",
     "optimizer",

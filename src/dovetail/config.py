@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import wraps
 from sys import float_info
@@ -22,6 +22,9 @@ STRATEGIES = ("auto", *PLANNERS)
 INTERLEAVING = ("timestamp", "round-robin")
 """Policies that take the tuples of a batch's inputs in turn; the others take one input after another."""
 POLICIES = (*INTERLEAVING, "consumption-rate", "initial-output-size", "output-rate", "declared")
+
+SHEDDING = ("auto", "arrival-order", "frequency", "frequency-own", "output", "random", "fifo")
+SHARES = ("session", "window")
 
 
 def is_number(value: object) -> bool:
@@ -74,8 +77,53 @@ class Budget:
 
 @names_checked
 @dataclass(frozen=True, slots=True)
+class Shedding:
+    """What is forgotten when windows become too large, and how large they may become. See docs/shedding.md.
+
+    Parameters
+    ----------
+    policy
+        Which tuple goes: the one whose key has been seen in such windows, in such an order, that it promises least
+        (`arrival-order`, Kwon et al.), whose key is rarest in all windows (`frequency`) or in its own (`frequency-own`), whose key
+        has given fewest results (`output`), any (`random`), the oldest (`fifo`), or whichever of these keeps most (`auto`).
+    max_tuples
+        Most tuples that windows hold at any event time.
+    max_bytes
+        Most bytes that the arrays of windows take at any moment. One of the two has to be given.
+    per
+        Whether that is for all windows together (`session`) or for each (`window`).
+    seed
+        Of everything that is left to chance.
+    """
+
+    policy: str = "auto"
+    max_tuples: int | None = None
+    max_bytes: int | None = None
+    per: str = "session"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("policy", SHEDDING), ("per", SHARES)):
+            if getattr(self, name) not in allowed:
+                raise ConfigError.choice(f"Shedding({name}=...)", getattr(self, name), allowed)
+        for name, least in (("max_tuples", 1), ("max_bytes", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is None and name != "seed":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 62:
+                raise ConfigError(f"Shedding({name}={value!r}): it must be a whole number from {least} on")
+        if (self.max_tuples is None) == (self.max_bytes is None):
+            given = "neither" if self.max_tuples is None else "both"
+            raise ConfigError(
+                f"Shedding got {given} of max_tuples and max_bytes: windows are measured in one of them",
+                "give one, e.g. Shedding(max_tuples=100_000)",
+            )
+
+
+@names_checked
+@dataclass(frozen=True, slots=True)
 class Config:
-    """How queries are run. Results never depend on it.
+    """How queries are run. Results never depend on it, but for what is shed.
 
     Parameters
     ----------
@@ -106,6 +154,8 @@ class Config:
         `round-robin`. Under eager evaluation it is `timestamp`. See docs/driver-policies.md.
     stage_rows
         Most partial results held at once between two probes; bounds memory, not results.
+    shedding
+        What to forget when windows become too large; None to forget nothing.
     """
 
     join: str = "auto"
@@ -117,6 +167,7 @@ class Config:
     stage_rows: int = 1 << 17
     strategy: str = "auto"
     driver_policy: str = ""
+    shedding: Shedding | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         if not self.driver_policy:
@@ -159,6 +210,11 @@ class Config:
             raise ConfigError(f"Config(stage_rows={self.stage_rows!r}): it must be at least 1, and whole")
         if not isinstance(self.adaptive, bool):
             raise ConfigError.choice("Config(adaptive=...)", self.adaptive, (True, False))
+        if self.shedding is not None and not isinstance(self.shedding, Shedding):
+            raise ConfigError(
+                f"Config(shedding=...) is a {type(self.shedding).__name__}; expected a dovetail.Shedding, or None",
+                "e.g. Config(shedding=dt.Shedding(max_tuples=100_000))",
+            )
 
     @property
     def can_store(self) -> bool:

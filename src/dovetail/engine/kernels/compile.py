@@ -34,6 +34,26 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     return interpreted
 
 
+_UNCOUNTED: dict[str, Any] = {"_nrt": False}
+"""Numba's own name for functions that neither allocate nor count references."""
+
+
+def borrowing(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a kernel that allocates nothing, without counting references: of groups of many arrays that costs more than its work."""
+    if INTERPRETED:
+        return kernel(function)
+    compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, **_UNCOUNTED)(function)
+    return compiled
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """A part of borrowing kernels that becomes part of their code: handing over so many arrays takes longer than what it does."""
+    if INTERPRETED:
+        return kernel(function)
+    compiled: Callable[P, R] = numba.njit(nogil=True, forceinline=True, **_UNCOUNTED)(function)
+    return compiled
+
+
 def _copy_bytes(out: ByteArray, at: int, data: ByteArray, start: int, count: int) -> None:
     """Copy `count` bytes, one call of memcpy when compiled; a loop over bytes is several times slower."""
     out[at : at + count] = data[start : start + count]

@@ -1,0 +1,345 @@
+"""Tuples come, leave their windows, and are shed: a roster brought from one event time to the next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail._typing import BoolArray, Int64Array
+from dovetail.engine.kernels.compile import borrowing, inlined
+from dovetail.engine.kernels.queues import changed, dequeue, enqueue, key_changed, window_of
+from dovetail.engine.kernels.roster import (
+    ARRIVAL_ORDER,
+    BUCKETS,
+    CLOCK,
+    FIFO,
+    FREE_PLACE,
+    FREQUENCY,
+    FREQUENCY_OWN,
+    NONE,
+    OUTPUT,
+    RANDOM,
+    SERIAL,
+    SHEDS,
+    Incoming,
+    Roster,
+    Sample,
+    Shed,
+    find_key,
+    forget_key,
+    spread,
+)
+
+_TRIES = 16
+"""How often any queue is looked at to find one of those that are worth least; then the first of the heap is taken."""
+
+
+@inlined
+def _leave_key(roster: Roster, place: int, use: int, rank: int) -> None:
+    """A tuple no longer counts for its key in a use of its window; it has left its queue."""
+    held, keys = roster.held, roster.keys
+    key = int(held.key[place, use])
+    of_all = roster.uses.first[held.window[place]] + use
+    slot = roster.uses.slot[of_all]
+    keys.tuples[key, slot] -= 1
+    keys.total[key] -= 1
+    before, after = held.key_before[place, use], held.key_after[place, use]
+    if before >= 0:
+        held.key_after[before, use] = after
+    else:
+        keys.first[key, slot] = after
+    if after >= 0:
+        held.key_before[after, use] = before
+    held.key[place, use] = NONE
+    if keys.total[key] == 0:
+        forget_key(roster, key)
+    elif rank in (FREQUENCY, FREQUENCY_OWN):
+        key_changed(roster, key, rank)
+
+
+@inlined
+def _remove(roster: Roster, place: int, rank: int) -> None:
+    """A tuple is held no more."""
+    held, uses, at = roster.held, roster.uses, roster.at
+    window = int(held.window[place])
+    pool = uses.pool[window]
+    dequeue(roster, place, rank)
+    for use in range(uses.first[window], uses.first[window + 1]):
+        if held.key[place, use - uses.first[window]] >= 0:
+            _leave_key(roster, place, use - uses.first[window], rank)
+        if roster.inside[use] == place:
+            roster.inside[use] = held.newer[place]
+    older, newer = held.older[place], held.newer[place]
+    if older >= 0:
+        held.newer[older] = newer
+    else:
+        roster.oldest[window] = newer
+    if newer >= 0:
+        held.older[newer] = older
+    else:
+        roster.newest[window] = older
+    roster.alive[pool] -= 1
+    if rank == RANDOM:
+        members = roster.queues.heap[pool]
+        last = members[roster.alive[pool]]
+        members[held.member[place]] = last
+        held.member[last] = held.member[place]
+    held.row[place] = NONE
+    held.newer[place] = at[FREE_PLACE]
+    at[FREE_PLACE] = place
+
+
+@inlined
+def _leave_windows(roster: Roster, rank: int) -> None:
+    """Let time reach all uses: tuples whose window has passed no longer count."""
+    held, uses, clock = roster.held, roster.uses, roster.at[CLOCK]
+    for window in range(len(uses.pool)):
+        for use in range(uses.first[window], uses.first[window + 1]):
+            place = int(roster.inside[use])
+            while place >= 0 and held.ts[place] + uses.span[use] < clock:
+                roster.passed[use] = held.serial[place]
+                if held.key[place, use - uses.first[window]] >= 0:
+                    dequeue(roster, place, rank)
+                    _leave_key(roster, place, use - uses.first[window], rank)
+                    if rank < RANDOM:
+                        enqueue(roster, place, rank)
+                place = int(held.newer[place])
+            roster.inside[use] = place
+
+
+@borrowing
+def release(roster: Roster, pool: int, rank: int) -> None:
+    """Let go of what no later tuple can need, in the windows of a pool, or of all for `NONE`."""
+    uses, held = roster.uses, roster.held
+    for window in range(len(uses.pool)):
+        if pool >= 0 and uses.pool[window] != pool:
+            continue
+        bound = np.int64(1 << 62)
+        for kept in range(len(uses.kept)):
+            if uses.kept[kept, 0] == window:
+                for other in range(len(uses.pool)):
+                    if uses.kept[kept, 2] >> other & 1:
+                        bound = min(bound, roster.heads[other] - uses.lateness[other] - uses.kept[kept, 1])
+        place = int(roster.oldest[window])
+        while place >= 0 and held.ts[place] < bound:
+            newer = int(held.newer[place])
+            _remove(roster, place, rank)
+            place = newer
+
+
+@inlined
+def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
+    """The place of the tuple that goes first: one that is only held for tuples that have not come, or as the policy says.
+
+    Of patterns that are worth the same the one with the oldest tuple goes, of keys that are any of them.
+    """
+    held, uses = roster.held, roster.uses
+    oldest, stale = NONE, NONE
+    for window in range(len(uses.pool)):
+        place = int(roster.oldest[window])
+        if uses.pool[window] != pool or place < 0:
+            continue
+        if oldest < 0 or held.serial[place] < held.serial[oldest]:
+            oldest = place
+        over = True
+        for use in range(uses.first[window], uses.first[window + 1]):
+            over = over and held.serial[place] <= roster.passed[use]
+        if over and (stale < 0 or held.serial[place] < held.serial[stale]):
+            stale = place
+    if stale >= 0:
+        return stale
+    if rank == RANDOM:
+        number = spread(np.uint64(roster.at[SHEDS]), seed) % np.uint64(roster.alive[pool])
+        return int(roster.queues.heap[pool, np.int64(number)])
+    queues = roster.queues
+    if rank == FIFO or queues.size[pool] == 0:
+        return oldest
+    least = int(queues.heap[pool, 0])
+    for attempt in range(_TRIES if rank != ARRIVAL_ORDER else 0):
+        number = spread(np.uint64(roster.at[SHEDS] * _TRIES + attempt), seed) % np.uint64(queues.size[pool])
+        queue = int(queues.heap[pool, np.int64(number)])
+        if queues.worth[queue] == queues.worth[least]:
+            return int(queues.first[queue])
+    return int(queues.first[least])
+
+
+@inlined
+def _credit(roster: Roster, place: int, use: int, rank: int, sample: Sample, seed: np.uint64) -> None:
+    """Count the results that a new tuple completes, for all tuples that are part of them (procedure Join of section 3.2)."""
+    held, uses, keys = roster.held, roster.uses, roster.keys
+    key = int(held.key[place, use])
+    of_all = uses.first[held.window[place]] + use
+    table, own = uses.table[of_all], uses.slot[of_all]
+    made = 1.0
+    for slot in range(uses.width[table]):
+        if slot != own:
+            made *= keys.tuples[key, slot]
+    if made == 0.0:
+        return
+    roster.results[table] += made
+    hashed = spread(keys.code[key], seed)
+    if hashed < sample.limit:
+        roster.sampled[table, np.int64(hashed % np.uint64(BUCKETS))] += made * sample.weight
+    keys.results[key] += made
+    if rank == OUTPUT:
+        key_changed(roster, key, rank)
+    patterns = roster.given.shape[1]
+    if patterns > 1:
+        pattern = int(held.pattern[place, use])
+        roster.given[of_all, pattern] += made
+        if rank == ARRIVAL_ORDER:
+            changed(roster, of_all * patterns + pattern, use, rank)
+        for slot in range(uses.width[table]):
+            if slot != own:
+                other = uses.of[table, slot]
+                local = other - uses.first[window_of(uses, other)]
+                each = made / keys.tuples[key, slot]
+                partner = int(keys.first[key, slot])
+                while partner >= 0:
+                    pattern = int(held.pattern[partner, local])
+                    roster.given[other, pattern] += each
+                    if rank == ARRIVAL_ORDER:
+                        changed(roster, other * patterns + pattern, local, rank)
+                    partner = int(held.key_after[partner, local])
+
+
+@inlined
+def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: Sample, seed: np.uint64) -> None:
+    """A tuple enters its window (procedure Insertion of section 3.2, parts b and c), and completes results."""
+    held, uses, keys, at = roster.held, roster.uses, roster.keys, roster.at
+    window = incoming.window[number]
+    place = int(at[FREE_PLACE])
+    at[FREE_PLACE] = held.newer[place]
+    at[SERIAL] += 1
+    held.window[place], held.row[place], held.ts[place] = window, incoming.row[number], incoming.ts[number]
+    held.serial[place] = at[SERIAL]
+    older = roster.newest[window]
+    held.older[place], held.newer[place], held.queue[place] = older, NONE, NONE
+    roster.newest[window] = place
+    if older >= 0:
+        held.newer[older] = place
+    else:
+        roster.oldest[window] = place
+    pool = uses.pool[window]
+    if rank == RANDOM:
+        roster.queues.heap[pool, roster.alive[pool]] = place
+        held.member[place] = roster.alive[pool]
+    roster.alive[pool] += 1
+    for use in range(held.key.shape[1]):
+        held.key[place, use] = NONE
+    for use in range(uses.first[window], uses.first[window + 1]):
+        local = use - uses.first[window]
+        if roster.inside[use] < 0:
+            roster.inside[use] = place
+        table = uses.table[use]
+        if table < 0 or not incoming.seen[number] >> local & 1:
+            continue
+        code = incoming.codes[number, local]
+        if sample.alone and spread(code, seed) >= sample.limit:
+            continue
+        key, slot = find_key(roster, table, code), uses.slot[use]
+        keys.tuples[key, slot] += 1
+        keys.total[key] += 1
+        after = keys.first[key, slot]
+        held.key[place, local], held.key_before[place, local], held.key_after[place, local] = key, NONE, after
+        if after >= 0:
+            held.key_before[after, local] = place
+        keys.first[key, slot] = place
+        if roster.given.shape[1] > 1:
+            pattern = 0
+            for other in range(uses.width[table]):
+                pattern |= int(keys.tuples[key, other] > 0) << other
+            held.pattern[place, local] = pattern
+            roster.seen[use, pattern] += 1.0
+            if rank == ARRIVAL_ORDER:
+                changed(roster, use * roster.given.shape[1] + pattern, local, rank)
+        if rank in (FREQUENCY, FREQUENCY_OWN):
+            key_changed(roster, key, rank)
+        _credit(roster, place, local, rank, sample, seed)
+    if rank < RANDOM:
+        enqueue(roster, place, rank)
+
+
+@borrowing
+def take_in(
+    roster: Roster, incoming: Incoming, moving: Int64Array, rank: int, sample: Sample, seed: np.uint64, shed: Shed
+) -> tuple[int, int]:
+    """Let tuples arrive one after another; return how many have, and how many were shed, which `shed` has.
+
+    `moving`: by window, whether its tuples move its stream's time; else `heads` says how far that is. If nothing can be shed,
+    because `shed` has no room, tuples arrive while there is room.
+    """
+    uses, at, count = roster.uses, roster.at, 0
+    for number in range(len(incoming.ts)):
+        window, ts = incoming.window[number], incoming.ts[number]
+        if sample.alone:
+            wanted = False
+            for local in range(uses.first[window + 1] - uses.first[window]):
+                if incoming.seen[number] >> local & 1:
+                    wanted = wanted or bool(spread(incoming.codes[number, local], seed) < sample.limit)
+            if not wanted:
+                continue
+        if moving[window]:
+            roster.heads[window] = max(roster.heads[window], ts)
+        at[CLOCK] = max(at[CLOCK], ts)
+        _leave_windows(roster, rank)
+        pool = uses.pool[window]
+        if roster.alive[pool] >= uses.cap[pool]:
+            release(roster, pool, rank)
+        while roster.alive[pool] >= uses.cap[pool]:
+            if count == len(shed.row):
+                return number, count
+            place = first_to_go(roster, pool, rank, seed)
+            shed.window[count] = roster.held.window[place]
+            shed.row[count] = roster.held.row[place]
+            shed.end[count] = at[CLOCK] - 1
+            count += 1
+            at[SHEDS] += 1
+            _remove(roster, place, rank)
+        _insert(roster, incoming, number, rank, sample, seed)
+    return len(incoming.ts), count
+
+
+@borrowing
+def enqueue_all(roster: Roster, rank: int) -> None:
+    """Rank all tuples anew; no queue is there yet."""
+    for window in range(len(roster.uses.pool)):
+        pool = roster.uses.pool[window]
+        place = int(roster.oldest[window])
+        while place >= 0:
+            if rank < RANDOM:
+                enqueue(roster, place, rank)
+            elif rank == RANDOM:
+                roster.queues.heap[pool, roster.queues.size[pool]] = place
+                roster.held.member[place] = roster.queues.size[pool]
+                roster.queues.size[pool] += 1
+            place = int(roster.held.newer[place])
+
+
+@borrowing
+def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None:
+    """Let go of keys whose hash is not below `limit`, and of tuples that then have none."""
+    held, uses, keys = roster.held, roster.uses, roster.keys
+    for window in range(len(uses.pool)):
+        place = int(roster.oldest[window])
+        while place >= 0:
+            newer, left = int(held.newer[place]), 0
+            for use in range(held.key.shape[1]):
+                key = int(held.key[place, use])
+                if key >= 0 and spread(keys.code[key], seed) >= limit:
+                    dequeue(roster, place, rank)
+                    _leave_key(roster, place, use, rank)
+                left += held.key[place, use] >= 0
+            if left == 0:
+                _remove(roster, place, rank)
+            place = newer
+
+
+@borrowing
+def forget(roster: Roster, window: int, first: int, alive: BoolArray, rank: int) -> None:
+    """Let go of a window's tuples that are not alive; `alive` begins with row `first`."""
+    place = int(roster.oldest[window])
+    while place >= 0:
+        newer = int(roster.held.newer[place])
+        if not alive[roster.held.row[place] - first]:
+            _remove(roster, place, rank)
+        place = newer

@@ -1,0 +1,268 @@
+"""The example of Kwon et al., exact: existence patterns (figure 2), priorities (figure 3), which tuple goes (figure 4).
+
+The texts of figures 2 and 4 say what the windows must have held; what else they hold is ours. Values are their own hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from dovetail.engine.kernels.roster import (
+    ARRIVAL_ORDER,
+    FIFO,
+    FREQUENCY,
+    FREQUENCY_OWN,
+    NONE,
+    OUTPUT,
+    RANDOM,
+    Incoming,
+    Uses,
+)
+from dovetail.engine.shedding.tracker import Tracker
+
+FIGURE_3 = (
+    {"100": (8, 10), "101": (6, 10), "110": (8, 20), "111": (10, 10)},
+    {"010": (12, 30), "011": (8, 10), "110": (2, 20), "111": (7, 7)},
+    {"001": (8, 10), "011": (4, 10), "101": (1, 10), "111": (5, 5)},
+)
+"""By window: r and n of each pattern."""
+PRIORITIES = (
+    {"100": 0.8, "101": 0.6, "110": 0.4, "111": 0.0},
+    {"010": 0.4, "011": 0.8, "110": 0.1, "111": 0.0},
+    {"001": 0.8, "011": 0.4, "101": 0.1, "111": 0.0},
+)
+FIGURE_4 = ((2, 5), (1, 4), (0, 1), (1, 1), (0, 2), (1, 5), (1, 2), (0, 4), (0, 5))
+"""Arrivals, each a window and a value: in W1 t1 to t4, with values 1, 2, 4, 5; in W2 t5 to t8, with 4, 1, 5, 2; W3 has 5, first."""
+SECOND = 1_000_000
+
+
+def uses(windows: int = 3, cap: int = 4, span: int = 100 * SECOND) -> Uses:
+    """A join of so many windows on one key, each with a cap of its own."""
+    each = np.arange(windows)
+    others = (1 << windows) - 1 - (1 << each)
+    kept = np.stack([each, np.full(windows, span), others], axis=1)
+    return Uses(
+        np.arange(windows + 1), np.zeros(windows, np.int64), each, np.full(windows, span), np.array([windows]), each[None, :].copy(),
+        each, np.full(windows, cap), kept, np.zeros(windows, np.int64),
+    )  # fmt: skip
+
+
+class Windows:
+    """Windows that tuples come to one by one, a second after another."""
+
+    def __init__(self, rank: int, windows: int = 3, cap: int = 4, seed: int = 0) -> None:
+        self.tracker = Tracker(uses(windows, cap), rank, seed, patterns=True)
+        self.count = windows
+        self.values: list[tuple[int, int]] = []
+
+    def come(self, arrivals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Let tuples arrive; give the window and the value of each that goes."""
+        first = len(self.values)
+        self.values += arrivals
+        windows, values = (np.array(column, np.int64) for column in zip(*arrivals, strict=True))
+        rows = np.arange(first, first + len(arrivals))
+        codes, seen = values.astype(np.uint64)[:, None], np.ones(len(arrivals), np.int64)
+        shed = self.tracker.take_in(Incoming(windows, rows, rows * SECOND, codes, seen), np.ones(self.count, np.int64))
+        return [self.values[row] for row in shed.row]
+
+    def pattern(self, row: int) -> str:
+        """The pattern of a tuple, the first window's bit in front."""
+        held = self.tracker.roster.held
+        bits = int(held.pattern[np.flatnonzero(held.row == row)[0], 0])
+        return "".join(str(bits >> window & 1) for window in range(self.count))
+
+    def know(self, tables: Sequence[Mapping[str, tuple[int, int]]]) -> None:
+        """Let the pattern tables be these."""
+        roster = self.tracker.roster
+        for window, table in enumerate(tables):
+            for pattern, (results, tuples) in table.items():
+                bits = sum(int(bit) << place for place, bit in enumerate(pattern))
+                roster.given[window, bits], roster.seen[window, bits] = results, tuples
+        self.tracker.ranked_by(ARRIVAL_ORDER)
+
+    def priority(self, row: int) -> float:
+        roster = self.tracker.roster
+        queue = roster.held.queue[np.flatnonzero(roster.held.row == row)[0]]
+        return float(roster.queues.worth[queue])
+
+
+def test_existence_patterns_of_figure_2() -> None:
+    windows = Windows(ARRIVAL_ORDER)
+    windows.come([(0, 4), (0, 1), (1, 3), (1, 1), (2, 3), (2, 2)])
+    windows.come([(0, 5)])
+    assert windows.pattern(6) == "100"
+    windows.come([(2, 4)])
+    assert windows.pattern(7) == "101"
+
+
+def test_priorities_of_figure_3() -> None:
+    windows = Windows(ARRIVAL_ORDER, cap=100)
+    # One key for each order in which three windows can be reached: every pattern of every window comes up.
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    windows.come([(window, key) for key, order in enumerate(orders) for window in order])
+    windows.know(FIGURE_3)
+    patterns: list[set[str]] = [set(), set(), set()]
+    for row, (window, _) in enumerate(windows.values):
+        patterns[window].add(windows.pattern(row))
+        assert windows.priority(row) == pytest.approx(PRIORITIES[window][windows.pattern(row)], abs=1e-12)
+    assert patterns == [set(table) for table in FIGURE_3]
+
+
+def test_tuples_go_by_the_priorities_of_figure_3() -> None:
+    windows = Windows(ARRIVAL_ORDER)
+    windows.come([(1, 1), (2, 1), (2, 2), (1, 3), (0, 1), (0, 2), (0, 3), (0, 4)])  # 111, 101, 110, 100
+    windows.know(FIGURE_3)
+    gone = windows.come([(0, key) for key in (91, 92, 93)])  # which are 100, and younger than 4
+    assert gone == [(0, 1), (0, 3), (0, 2)]
+    assert windows.come([(0, 94)]) == [(0, 4)]
+
+
+def test_patterns_of_figure_4() -> None:
+    windows = Windows(ARRIVAL_ORDER)
+    assert windows.come(FIGURE_4) == []
+    rows = {name: FIGURE_4.index(arrival) for name, arrival in zip(
+        ("t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8"),
+        ((0, 1), (0, 2), (0, 4), (0, 5), (1, 4), (1, 1), (1, 5), (1, 2)),
+        strict=True,
+    )}  # fmt: skip
+    patterns = {name: windows.pattern(row) for name, row in rows.items()}
+    assert patterns == {
+        "t1": "100", "t2": "100", "t3": "110", "t4": "111", "t5": "010", "t6": "110", "t7": "011", "t8": "110",
+    }  # fmt: skip
+    assert windows.tracker.roster.results.tolist() == [1.0]
+
+
+def test_case_1_of_figure_4() -> None:
+    windows = Windows(ARRIVAL_ORDER)
+    windows.come(FIGURE_4)
+    assert windows.come([(0, 9)]) == [(0, 5)], "t4 has given its result"
+    windows = Windows(ARRIVAL_ORDER)
+    windows.come(FIGURE_4)
+    windows.know(FIGURE_3)
+    assert windows.come([(0, 8), (0, 9)]) == [(0, 5), (0, 4)], "after t4 goes t3: 110 promises less than 100"
+
+
+@pytest.mark.parametrize("rank", [FREQUENCY, OUTPUT])
+def test_value_based_policies_keep_t4_in_case_1(rank: int) -> None:
+    gone = set()
+    for seed in range(30):
+        windows = Windows(rank, seed=seed)
+        windows.come(FIGURE_4)
+        gone.update(windows.come([(0, 9)]))
+    assert gone == {(0, 1), (0, 2), (0, 4)}, "any of t1, t2, t3, which they cannot tell apart"
+
+
+def test_case_2_of_figure_4() -> None:
+    lowest_010 = (FIGURE_3[0], {**FIGURE_3[1], "010": (1, 30)}, FIGURE_3[2])
+    windows = Windows(ARRIVAL_ORDER)
+    windows.come(FIGURE_4)
+    windows.know(lowest_010)
+    assert windows.come([(1, 9)]) == [(1, 4)], "t5"
+    windows = Windows(ARRIVAL_ORDER)
+    windows.come(FIGURE_4)
+    windows.know(FIGURE_3)
+    assert windows.come([(1, 9)]) == [(1, 1)], "with the table of figure 3 it would be t6: 110 has 0.1, 010 has 0.4"
+
+
+def test_results_are_credited_to_every_tuple_in_them() -> None:
+    windows = Windows(ARRIVAL_ORDER, cap=100)
+    windows.come([(0, 7), (0, 7), (1, 7), (2, 7), (2, 7)])
+    roster = windows.tracker.roster
+    assert roster.results.tolist() == [4.0]
+    # The first two of W1 came to nothing and each is in two results; that of W2 saw W1 and is in four.
+    assert roster.given[0, 0b001] == 4
+    assert roster.seen[0, 0b001] == 2
+    assert roster.given[1, 0b011] == 4
+    assert roster.given[2, 0b111] == 4
+
+
+def test_a_bit_goes_out_with_the_last_tuple_of_a_key() -> None:
+    windows = Windows(ARRIVAL_ORDER, cap=100)
+    windows.come([(0, 7), (0, 7), (1, 7)])
+    assert windows.pattern(2) == "110"
+    roster = windows.tracker.roster
+    passed = Windows(ARRIVAL_ORDER, cap=100)
+    passed.come([(0, 7), *[(2, 1000 + number) for number in range(100)], (1, 7)])
+    assert passed.pattern(101) == "010", "101 seconds later W1 has nothing of the key"
+    assert roster.keys.tuples[int(roster.held.key[0, 0])].tolist() == [2, 1, 0]
+
+
+def test_fifo_drops_the_oldest() -> None:
+    windows = Windows(FIFO)
+    assert windows.come([(0, key) for key in range(7)]) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_frequency_drops_the_rarest_key_of_all_windows() -> None:
+    windows = Windows(FREQUENCY)
+    windows.come([(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 4)])
+    assert windows.come([(0, 9)]) == [(0, 3)]
+
+
+def test_frequency_own_drops_the_rarest_key_of_the_window() -> None:
+    windows = Windows(FREQUENCY_OWN)
+    windows.come([(0, 1), (0, 1), (0, 3), (0, 3), (1, 3)])
+    assert windows.come([(0, 9)])[0] in {(0, 1), (0, 3)}
+    windows = Windows(FREQUENCY_OWN)
+    windows.come([(0, 1), (0, 3), (0, 3), (0, 3), (1, 1), (1, 1), (2, 1)])
+    assert windows.come([(0, 9)]) == [(0, 1)]
+
+
+def test_output_drops_what_has_given_fewest_results() -> None:
+    windows = Windows(OUTPUT, windows=2)
+    windows.come([(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 3), (1, 4)])
+    assert windows.come([(0, 9)]) == [(0, 2)]
+
+
+def test_random_drops_each_as_often() -> None:
+    gone = [0] * 4
+    for seed in range(400):
+        windows = Windows(RANDOM, seed=seed)
+        windows.come([(0, key) for key in range(4)])
+        ((_, value),) = windows.come([(0, 9)])
+        gone[value] += 1
+    assert min(gone) > 70
+    assert max(gone) < 130
+
+
+def test_nothing_is_shed_while_tuples_have_expired() -> None:
+    windows = Windows(FREQUENCY)
+    windows.come([(0, 1), (0, 2), (0, 3), (0, 4)])
+    windows.come([(1 + second % 2, 50) for second in range(102)])
+    assert windows.come([(0, 8), (0, 9)]) == []
+
+
+def test_what_is_held_for_a_silent_stream_goes_first() -> None:
+    windows = Windows(FREQUENCY)
+    windows.come([(0, 1), (0, 1), (0, 1), (0, 4)])
+    windows.come([(1, 50)] * 102)  # W3 has not come so far: its tuples may still meet those of W1
+    assert windows.come([(0, 8), (0, 9)]) == [(0, 1), (0, 1)]
+
+
+@pytest.mark.parametrize("rank", [ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO])
+def test_heaps_and_chains_stay_whole(rank: int) -> None:
+    rng = np.random.default_rng(rank)
+    windows = Windows(rank, cap=40)
+    for _ in range(30):
+        windows.come(list(zip(rng.integers(0, 3, 200).tolist(), rng.integers(0, 60, 200).tolist(), strict=True)))
+        roster = windows.tracker.roster
+        held, keys, queues = roster.held, roster.keys, roster.queues
+        places = np.flatnonzero(held.row >= 0)
+        assert len(places) == roster.alive.sum()
+        assert roster.alive.max() <= 40
+        counted = np.zeros_like(keys.tuples)
+        inside = places[held.key[places, 0] >= 0]
+        np.add.at(counted, (held.key[inside, 0], held.window[inside]), 1)
+        used = np.unique(held.key[inside, 0])
+        assert (counted[used] == keys.tuples[used]).all()
+        if rank <= OUTPUT:
+            assert (held.queue[inside] >= 0).all()
+            for pool in range(3):
+                heap = queues.heap[pool, : queues.size[pool]]
+                worth = queues.worth[heap]
+                assert (worth[(np.arange(1, len(heap)) - 1) // 2] <= worth[1:]).all()
+                lengths = np.bincount(held.queue[inside][held.window[inside] == pool], minlength=1)
+                assert set(np.flatnonzero(lengths)) == set(heap.tolist())
+        assert (roster.uses.table != NONE).all()
