@@ -24,8 +24,9 @@ from dovetail.config import Budget, Config
 from dovetail.engine.measuring import measure
 from dovetail.engine.progress import LATEST, Observed
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.shedding.room import check_room
 from dovetail.engine.snapshot import read_snapshot, write_snapshot
-from dovetail.engine.warm_up import warm_up
+from dovetail.engine.warm_up import warm_up, warm_up_shedding
 from dovetail.errors import ConfigError, DovetailError, StateError, listed, reading, warn
 from dovetail.monitoring import Meter, Monitor
 from dovetail.optimizer.proposal import Proposal
@@ -86,7 +87,7 @@ class LocalSession:
         CPU and memory that the queries may use together, as the planner expects it of the declared rates and selectivities. A query
         that does not fit raises `BudgetError`.
     config
-        How queries are run; results never depend on it.
+        How queries are run; results never depend on it, but for what is shed.
 
     Examples
     --------
@@ -110,6 +111,8 @@ class LocalSession:
         if config is not None and not isinstance(config, Config):
             raise ConfigError(f"LocalSession(config=...) is a {type(config).__name__}; expected a dovetail.Config")
         warm_up()
+        if config is not None and config.shedding is not None:
+            warm_up_shedding()
         self._user: int | None = None
         """The thread whose turn it is."""
         self._losses = Losses()
@@ -120,6 +123,7 @@ class LocalSession:
     def _new_engine(self) -> ShardEngine:
         engine = ShardEngine(self._registry.config, replan=Replanner(self._registry.config))
         engine.notice = self._notice
+        engine.without_stored = self._without_stored
         for schema in self._registry.streams.values():
             engine.add_stream(schema)
         return engine
@@ -176,6 +180,11 @@ class LocalSession:
         self._monitor.migrated(
             Migration(self._engine.batches, proposal.cause, proposal.before.cpu, proposal.after.cpu, seconds)
         )
+
+    def _without_stored(self) -> ExecutionPlan:
+        """The plan that the engine goes on with when there is no room for stored sub-joins."""
+        self._registry.give_up_stored()
+        return ExecutionPlan.of(self._registry.steps, self._engine.plan)
 
     def _make_whole(self) -> None:
         """After a call that was interrupted or ran out of memory: go back to before it, or refuse to go on."""
@@ -286,6 +295,8 @@ class LocalSession:
         if not isinstance(backfill, bool):
             raise ConfigError.choice("query(backfill=...)", backfill, (True, False))
         plan = self._registry.bind(name, sql, probe_orders)
+        if (shedding := self._registry.config.shedding) is not None:
+            check_room(shedding, self._registry.with_query(plan), self._registry.streams)
         for text in plan.query.warnings:
             warn(text)
         with self._changing():

@@ -29,6 +29,7 @@ from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.global_part import part_of
 from dovetail.plan.global_plan import GlobalPlan, Load
 from dovetail.plan.nodes import Known, QueryPlan
+from dovetail.plan.sheddable import check_sheddable
 from dovetail.plan.steps import Step
 from dovetail.query.catalog import Catalog, check_name
 from dovetail.query.model import JoinQuery
@@ -124,6 +125,8 @@ class Registry:
         check_name("query", name)
         query = parse_query(name, sql, self.streams, time_zone)
         self.catalog.check_new_query(name)
+        if self.config.shedding is not None:
+            check_sheddable(query, self.config.shedding)
         return plan_query(query, self.streams, self.config, self._asked(query, orders))
 
     def _asked(self, query: JoinQuery, orders: Orders | None) -> PlanChoices:
@@ -191,7 +194,9 @@ class Registry:
 
     def _planned(self) -> GlobalPlan:
         units = self._units(self._own(self.plans.values())) if self.budget is not None else None
-        return JointPlanning(self.plans, self.config, self.budget, units).plan()
+        planning = JointPlanning(self.plans, self.config, self.budget, units)
+        by_bytes = self.config.shedding is not None and self.config.shedding.max_bytes is not None
+        return planning.apart() if by_bytes else planning.plan()  # stored matches take as many bytes as they like
 
     # -- running ------------------------------------------------------------------------------------------------------------
 
@@ -325,6 +330,23 @@ class Registry:
         for gone in self.queries.keys() - wanted:
             self.catalog.drop_query(gone)
             del self.choices[gone], self.plans[gone]
+
+    def give_up_stored(self) -> None:
+        """Go on with plans that store nothing but windows, whatever they cost."""
+        self.cohorts = tuple(
+            self._cohort(
+                JointPlanning({name: self.plans[name] for name in cohort.queries}, self.config).apart(),
+                cohort.since,
+                backfill=cohort.backfill,
+            )
+            if cohort.plan.states
+            else cohort
+            for cohort in self.cohorts
+        )
+
+    def with_query(self, plan: QueryPlan) -> ExecutionPlan:
+        """The windows of all queries and one more, each with a join of its own."""
+        return self._own([*self.plans.values(), plan])
 
     @property
     def steps(self) -> list[Step]:

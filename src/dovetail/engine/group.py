@@ -23,6 +23,7 @@ from dovetail.engine.intake import Batch, Reach, arrivals
 from dovetail.engine.probe import Bounds
 from dovetail.engine.progress import Progress
 from dovetail.engine.runs import Driver, JoinRun
+from dovetail.engine.shedding.shedder import Shedder
 from dovetail.engine.states import StateStore
 from dovetail.engine.window_store import Arrivals, WindowStore
 from dovetail.plan.execution import StoredPlan, WindowPlan
@@ -46,7 +47,8 @@ class JoinGroup:
         """Batches joined so far."""
         self.arrived = 0
         """Tuples that were joined since somebody looked."""
-        self.expiry = expiry.Expiry(lazy=config.expiration == "lazy")
+        self.shedder = Shedder(config.shedding, streams) if config.shedding is not None else None
+        self.expiry = expiry.Expiry(lazy=config.expiration == "lazy" and config.shedding is None)
         self._choice = DriverChoice(config.driver_policy)
         self._first_new: dict[str, int] = {}
         self._fed: dict[str, list[JoinRun]] = {}
@@ -76,6 +78,8 @@ class JoinGroup:
         for state in new.states.values():
             for source, window in state.windows.items():
                 window.linked.append((state, source))
+        if self.shedder is not None:
+            self.shedder.install(new)
         self.installed = new
         self._fed = {stream: [] for stream in self.windows}
         for run in self.runs.values():
@@ -151,22 +155,23 @@ class JoinGroup:
         Which of them come first the driver policy says; each sees those before it. Results are given once, for all arrivals, or
         for each piece of about `piece_rows` of them.
         """
-        self._clear()
-        for piece, ranks in self._pieces(incoming, piece_rows):
-            if ranks is None:
-                for stream, arrived in piece.items():
-                    self._join_stream(stream, arrived)
-            else:
-                self._join_together(piece, progress, ranks)
-            if piece_rows is not None:
+        for part in (incoming,) if self.shedder is None else self.shedder.slices(incoming):
+            self._clear()
+            for piece, ranks in self._pieces(part, piece_rows):
+                if ranks is None:
+                    for stream, arrived in piece.items():
+                        self._join_stream(stream, arrived)
+                else:
+                    self._join_together(piece, progress, ranks)
+                if piece_rows is not None:
+                    yield self._gathered()
+                    self._clear()
+            if piece_rows is None:
                 yield self._gathered()
-                self._clear()
         self.batches += 1
         sizes = {stream: len(arrived) for stream, arrived in incoming.items()}
         self.arrived += sum(sizes.values())
         self._choice.end(sizes)
-        if piece_rows is None:
-            yield self._gathered()
 
     def _clear(self) -> None:
         for run in self.runs.values():
@@ -270,5 +275,7 @@ class JoinGroup:
 
     def expire(self, progress: Progress) -> None:
         """Forget what has expired."""
+        if self.shedder is not None:
+            self.shedder.complete(progress)
         self.expiry(self.plans, self.windows, progress)
         expiry.expire_matches(self.states, progress)

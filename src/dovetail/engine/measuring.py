@@ -24,11 +24,15 @@ from dovetail.plan.statistics import Change
 
 def measure(engine: ShardEngine) -> Measurements:
     """What the streams, queries, joins and parts of the plan of a shard have come to."""
-    runs = list(engine.runs)
+    runs, shedder = list(engine.runs), engine.joined.shedder
     parts = (_parts(group, settled=group is not engine.joined) for group in engine.groups)
     return Measurements(
         {stream: _stream(engine, stream) for stream in engine.streams},
-        {name: QueryFigures(*_work(run), it.results) for run in runs for name, it in run.collectors.items()},
+        {
+            name: QueryFigures(*_work(run), it.results, shedder.recall(name) if shedder is not None else None)
+            for run in runs
+            for name, it in run.collectors.items()
+        },
         {run.name: JoinFigures(*_work(run)) for run in runs if not run.step.is_own},
         sum(parts, PlanFigures(span=Span(engine.seconds))),
     )
@@ -37,6 +41,10 @@ def measure(engine: ShardEngine) -> Measurements:
 def _stream(engine: ShardEngine, stream: str) -> StreamFigures:
     progress = engine.progress[stream]
     stores = [store for group in engine.groups for store in group.stores(stream)]
+    shedder, held, shed = engine.joined.shedder, None, dict[str, int | None]()
+    if shedder is not None:
+        held, (count, last) = shedder.held(stream), shedder.counts.get(stream, (0, None))
+        shed = {"shed": count, "last_shed": last}
     return StreamFigures(
         progress.arrived,
         progress.late,
@@ -44,8 +52,9 @@ def _stream(engine: ShardEngine, stream: str) -> StreamFigures:
         progress.refused,
         lateness_needed=progress.late_by / 1e6,
         event_time=progress.head if progress.head > LONG_AGO else None,
-        state_tuples=sum(len(store.rows) for store in stores),
-        state_bytes=sum(store.nbytes for store in stores),
+        state_tuples=sum(len(store.rows) for store in stores) if held is None else held,
+        state_bytes=sum(store.allocated for store in stores),
+        **shed,
     )
 
 

@@ -34,6 +34,10 @@ class Rows:
         """Changes whenever an array or `base` does."""
         self.moving = False
         """Set while living rows, or what belongs to them, lie partly at their old places and partly at new ones."""
+        self.limit: int | None = None
+        """The capacity beyond which arrays do not grow, as long as there is room at all."""
+        self.renumbered = 0
+        """How often rows were numbered anew."""
 
     @property
     def position(self) -> list[int]:
@@ -87,9 +91,13 @@ class Rows:
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name]
 
+    def has_room(self, count: int) -> bool:
+        """Whether so many rows fit without moving the others."""
+        return self.head - self.base + count <= self.capacity
+
     def extend(self, count: int) -> int:
         """Make room for `count` rows, move `head` past them, and return the first."""
-        if self.head - self.base + count > self.capacity:
+        if not self.has_room(count):
             self._make_room(count)
         first = self.head
         self.head = first + count
@@ -99,7 +107,8 @@ class Rows:
         alive = slice(self.tail - self.base, self.head - self.base)
         kept = len(self)
         grown = self.capacity
-        while kept + count > grown // 2:
+        limit = self.limit or 0
+        while kept + count > grown // 2 and (grown < limit or kept + count > min(grown, limit or kept)):
             grown *= 2
         self.moving = True
         for name, array in self.arrays.items():
@@ -119,6 +128,7 @@ class Rows:
 
     def keep(self, alive: BoolArray) -> None:
         """Forget the rows between tail and head that are not `alive`; the others are numbered anew, in the same order."""
+        self.renumbered += 1
         span = slice(self.tail - self.base, self.head - self.base)
         kept = int(np.count_nonzero(alive))
         smaller = self.capacity

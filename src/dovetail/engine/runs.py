@@ -65,6 +65,13 @@ class _Places:
     def array(self, source: str, name: str) -> Array:
         return self._tuples[source].store.rows[name][self.of(source)]
 
+    def ends(self, source: str) -> Int64Array:
+        """The last instants of tuples, some of which are being shed."""
+        store = self._tuples[source].store
+        assert store.lives is not None  # noqa: S101 - asked of such windows only
+        first, lives = store.lives
+        return lives[self.of(source) + (store.rows.base - first)]
+
     def keep(self, marked: BoolArray) -> None:
         """Drop the matches that are not marked."""
         if not marked.all():
@@ -106,8 +113,13 @@ class Collector:
         """The output columns of results; those outside the query's own windows, or of another cell, left out."""
         began = perf_counter()
         places = _Places(self._tuples, matches)
-        if self._narrower:
+        mortal = [source for source, tuples in self._tuples.items() if tuples.store.lives is not None]
+        if self._narrower or mortal:
             latest = np.maximum.reduce([places.array(source, "ts") for source in self._tuples])
+            for source in mortal:
+                inside = places.ends(source) >= latest
+                latest = latest[inside]
+                places.keep(inside)
             for source, micros in self._narrower.items():
                 inside = places.array(source, "ts") + micros >= latest
                 latest = latest[inside]

@@ -24,6 +24,7 @@ from dovetail.engine.intake import Batch, Reach, TableReader, in_time_order, jud
 from dovetail.engine.progress import Observed, Progress
 from dovetail.engine.runs import Collector, JoinRun
 from dovetail.engine.settle import SettledGroup
+from dovetail.engine.shedding.shedder import ShedderMark
 from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import LONG_AGO, WindowStore
 from dovetail.errors import ConfigError, listed
@@ -44,9 +45,12 @@ class Mark:
     """By store: the row number that came next."""
     results: Mapping[str, int]
     """By query: results so far."""
+    renumbered: Mapping[str, int]
+    """By store: how often rows were numbered anew."""
+    shedding: ShedderMark | None = None
 
 
-NO_WAY_BACK = Mark(ExecutionPlan(), -1, None, {}, {}, {})
+NO_WAY_BACK = Mark(ExecutionPlan(), -1, None, {}, {}, {}, {})
 
 
 class ShardEngine:
@@ -68,6 +72,8 @@ class ShardEngine:
         self.reached: dict[str, dict[str, int]] = {}
         """By join that also sees what was there before it, and by source: the earliest event time of that, if there was any."""
         self.needs_clock = False
+        self.without_stored: Callable[[], ExecutionPlan] | None = None
+        """Gives a plan for the same queries that stores no sub-joins."""
         self.notice: Callable[[StreamSchema, Observed], None] | None = None
         """Told what was seen of each stream's part of a batch, before anything changes."""
         self.unfinished: Mark | None = None
@@ -204,6 +210,7 @@ class ShardEngine:
             if stream in tables
         }
         accepted = {stream: judged.accepted for stream, judged in batches.items()}
+        self._give_up_stored(accepted)
         prepared = self.joined.prepare(accepted)
         if self.notice is not None:
             for stream, judged in batches.items():
@@ -222,6 +229,15 @@ class ShardEngine:
             group.wait(accepted)
         yield from self._settle()
 
+    def _give_up_stored(self, batches: Mapping[str, Batch]) -> None:
+        """If windows may become too large: store no sub-joins, so that there is room, and no match outlives a tuple that is shed."""
+        shedder = self.joined.shedder
+        if shedder is None or not self.plan.stored or self.without_stored is None:
+            return
+        if shedder.may_reach({stream: len(batch) for stream, batch in batches.items()}):
+            self.unfinished = self.mark()
+            self.adopt(self.without_stored())
+
     def mark(self) -> Mark:
         """Where the engine stands."""
         return Mark(
@@ -231,6 +247,8 @@ class ShardEngine:
             {name: progress.figures() for name, progress in self.progress.streams.items()},
             {store.name: store.rows.head for store in self.stores()},
             {name: collector.results for name, collector in self.collectors.items()},
+            {store.name: store.rows.renumbered for store in self.stores()},
+            self.joined.shedder.mark() if self.joined.shedder is not None else None,
         )
 
     def go_back(self, mark: Mark) -> bool:
@@ -240,6 +258,10 @@ class ShardEngine:
         """
         if mark is NO_WAY_BACK or any(store.rows.moving for store in self.stores()):
             return False
+        if any(mark.renumbered.get(store.name) not in (None, store.rows.renumbered) for store in self.stores()):
+            return False  # rows were shed and overwritten
+        if self.joined.shedder is not None and mark.shedding is not None:
+            self.joined.shedder.go_back(mark.shedding)
         for name in [name for name in self.streams if name not in mark.progress]:
             del self.streams[name]
         for store in self.stores():

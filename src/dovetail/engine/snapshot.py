@@ -18,6 +18,7 @@ import pyarrow as pa
 from dovetail.engine.arena import Arena, MappedArena
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.shedding import stored as shedding
 from dovetail.engine.states import StateStore
 from dovetail.engine.stored import LeftInArena, Manifest, Snapshot, StoredRun, check_runs, check_streams
 from dovetail.engine.stored_tables import arrivals_of, written
@@ -57,11 +58,13 @@ class StoredShard:
         _go_on(engine, self.content)
         if self.content["windows"] != [store.name for store in _windows(engine)]:
             raise StateError(f"the stored windows are not those of the plan: {listed(self.content['windows'])}")
-        for store, table in zip(_windows(engine), self.tables, strict=True):
+        for store, table in zip(_windows(engine), self.tables, strict=False):
             for arrivals in arrivals_of(store, table):
                 store.append(arrivals)
         if not engine.batches and any(len(store.rows) for store in _windows(engine)):
             raise StateError("the snapshot has tuples though no batch was pushed")
+        if engine.joined.shedder is not None:
+            shedding.restore(engine.joined.shedder, self.tables[-1])
         engine.joined.store_again()
         engine.joined.expire(engine.progress)
 
@@ -75,6 +78,9 @@ def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
     for store in _windows(engine):
         table = written(store)
         parts += [_LENGTH.pack(len(table)), table.to_pybytes()]
+    if engine.joined.shedder is not None:
+        known = shedding.written(engine.joined.shedder)
+        parts += [_LENGTH.pack(len(known)), known]
     whole = b"".join(parts)
     return _HEADER.pack(MAGIC, VERSION, _digest(len(header), whole), len(header)) + whole
 
@@ -101,8 +107,9 @@ def read_snapshot(blob: object) -> StoredShard:
             (size,) = _LENGTH.unpack_from(blob, end)
             end += _LENGTH.size + size
             tables.append(pa.py_buffer(blob)[end - size : end])
-        if end != len(blob) or len(tables) != len(content["windows"]):
-            raise StateError(f"the snapshot is cut short: it holds {len(tables)} of {len(content['windows'])} windows")
+        windows = len(tables) - (content["config"].shedding is not None)
+        if end != len(blob) or windows != len(content["windows"]):
+            raise StateError(f"the snapshot is cut short: it holds {windows} of {len(content['windows'])} windows")
     return StoredShard(content, tables)
 
 

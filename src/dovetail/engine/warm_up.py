@@ -11,9 +11,10 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from dovetail.config import Config
+from dovetail.config import Config, Shedding
 from dovetail.engine.kernels.verify import keep_marked, keep_marked_results
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.shedding import POLICIES
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.paths import probe_path
@@ -53,6 +54,20 @@ def warm_up() -> None:
     marks = np.zeros(1, np.int64)  # what follows is needed only where a condition fails or two hashes collide
     keep_marked(np.zeros((1, 1), np.int64), 1, marks)
     keep_marked_results(np.zeros((1, 1), np.int64), 0, marks)
+
+
+@cache
+def warm_up_shedding() -> None:
+    """The same for the kernels that sessions need which may shed tuples."""
+    for policy in POLICIES:
+        engine = ShardEngine(Config(shedding=Shedding(policy, max_tuples=2)))
+        engine.add_stream(StreamSchema("w", _COLUMNS, "t"))
+        engine.adopt(ExecutionPlan.of([_step("q", TimeWindow(10), ("k",), engine.config)]))
+        for _ in range(2):
+            engine.push({"w": _ROWS})
+        shedder = engine.joined.shedder
+        assert shedder is not None  # noqa: S101 - the configuration says so
+        shedder.warm_up()
 
 
 _SHAPES: tuple[tuple[TimeWindow | CountWindow, tuple[str, ...]], ...] = (

@@ -130,6 +130,8 @@ class WindowStore:
         """Who keeps row numbers of this window, and as which source."""
         self.seconds = 0.0
         """Spent on new rows, by whoever adds them."""
+        self.lives: tuple[int, Int64Array] | None = None
+        """While a batch is joined that sheds some of the rows: the number of the first, and the last instant of each."""
         self._flag_names: list[str] = []
         self._rewrite_at = _SMALLEST_REWRITE
 
@@ -374,12 +376,28 @@ class WindowStore:
         mask = alive()
         living = int(np.count_nonzero(mask))
         if roomy or 2 * living < len(self.rows):
-            for column in self.columns.values():
-                column.before_keep(mask)
-            for other, source in self.linked:
-                other.renumber(source, mask)
-            self.rows.keep(mask)
-            largest = LONG_AGO
-            extend_prefix_max(self.rows["ts"], self.rows["prefix_max"], 0, living, largest)
-            self.rebuild_chains()
+            self.rewrite(mask)
         self._rewrite_at = max(_SMALLEST_REWRITE, 2 * living)
+
+    def rewrite(self, alive: BoolArray) -> None:
+        """Forget the rows that are not alive, and number the others anew."""
+        for column in self.columns.values():
+            column.before_keep(alive)
+        for other, source in self.linked:
+            other.renumber(source, alive)
+        self.rows.keep(alive)
+        extend_prefix_max(self.rows["ts"], self.rows["prefix_max"], 0, len(self.rows), LONG_AGO)
+        self.rebuild_chains()
+
+    def hide(self, row_numbers: Int64Array) -> list[UInt64Array]:
+        """Let nobody see some rows any more; return their flags."""
+        places = row_numbers - self.rows.base
+        flags = [self.rows[name][places] for name in self._flag_names]
+        for name in self._flag_names:
+            self.rows[name][places] = 0
+        return flags
+
+    def show(self, row_numbers: Int64Array, flags: list[UInt64Array]) -> None:
+        """Take `hide` back."""
+        for name, words in zip(self._flag_names, flags, strict=True):
+            self.rows[name][row_numbers - self.rows.base] = words

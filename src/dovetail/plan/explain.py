@@ -78,6 +78,7 @@ def explain(
         if step.backfill:
             times = past.reached.get(step.name, {})
             entry["held_from"] = {s.name: _moment(times[s.name]) if s.name in times else None for s in step.sources}
+    _add_shed(description, found)
     if plan is not None:
         description["plan"] = describe_global(plan, found.nodes)
     if past.migrations:
@@ -89,6 +90,17 @@ def explain(
     whole = [str(explain_global(plan, "text", found.nodes))] if plan is not None else []
     changed = ["\n".join(map(str, past.migrations))] if past.migrations else []
     return "\n\n".join([_text(description), *whole, *changed])
+
+
+def _add_shed(description: dict[str, Any], found: Measurements) -> None:
+    """Add what was shed, and what that cost, where it may be."""
+    for name, stream in found.streams.items():
+        if stream.shed is not None and name in description["streams"]:
+            last = None if stream.last_shed is None else _moment(stream.last_shed)
+            description["streams"][name]["shed"] = {"tuples": stream.shed, "last": last}
+    for name, query in found.queries.items():
+        if query.recall is not None and name in description["queries"]:
+            description["queries"][name]["recall"] = to_json(query.recall) | {"text": str(query.recall)}
 
 
 def describe(declared: Declared, steps: Sequence[Step], config: Config) -> dict[str, Any]:
@@ -216,6 +228,7 @@ def _text(description: Mapping[str, Any]) -> str:
         used = ", ".join(stream["used_by"]) or "no query"
         lines.append(
             f"stream {name}: event time {stream['event_time']}, lateness {stream['lateness']}{rate}; used by {used}"
+            + _shed_text(stream)
         )
     for name, query in description["queries"].items():
         lines += ["", f"query {name}", *(f"  {line}" for line in _query_lines(query))]
@@ -224,7 +237,19 @@ def _text(description: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _shed_text(stream: Mapping[str, Any]) -> str:
+    shed = stream.get("shed")
+    if shed is None:
+        return ""
+    return f"; {shed['tuples']:,} shed" + (f", last at {shed['last']}" if shed["last"] is not None else "")
+
+
 def _query_lines(query: Mapping[str, Any]) -> list[str]:
+    recall = [f"recall {query['recall']['text']}"] if "recall" in query else []
+    return _plan_lines(query) + recall
+
+
+def _plan_lines(query: Mapping[str, Any]) -> list[str]:
     lines = [
         f"input {alias}: {entry['stream']}, {entry['window']}"
         + (f", from {' and '.join(entry['follows_from'])}" if "follows_from" in entry else "")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar
 
 from dovetail.plan.codec import from_json, optional, to_json
+from dovetail.plan.recall import Recall
 from dovetail.plan.statistics import Change
 
 T = TypeVar("T")
@@ -75,6 +76,11 @@ class StreamFigures(Figures):
     event_time: int | None = field(metadata={"add": _largest})
     state_tuples: int
     state_bytes: int
+    """Of arrays, room for more tuples included."""
+    shed: int | None = optional()
+    """Tuples that were forgotten for want of room."""
+    last_shed: int | None = field(default=None, metadata={"optional": True, "add": _largest})
+    """The event time at which that last happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,8 @@ class QueryFigures(JoinFigures):
     """A query: its results, and the join that they come from."""
 
     results: int
+    recall: Recall | None = field(default=None, metadata={"optional": True})
+    """How much was not lost, where tuples are shed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,101 @@
+"""`auto`: follow the policy that keeps most, as seen on a sample of the keys.
+
+Every policy is tried all the time, on a hash-sampled share of the keys with the same share of the memory: a miniature of the windows
+in which it decides alone. Which one completes most results there is what the data says about repeating values, skewed patterns and
+late partners together, without a rule for each. Looked at after every so many tuples, which do not depend on how batches are cut; the
+windows go over to another policy when that is clearly ahead. Nothing is lost by that: tuples only stand in other queues.
+
+Where a query has no common key results cannot be counted by key, and the oldest tuples go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dovetail._typing import Int64Array
+from dovetail.engine.kernels.roster import (
+    ARRIVAL_ORDER,
+    FIFO,
+    FREQUENCY,
+    OUTPUT,
+    RANDOM,
+    Incoming,
+    Roster,
+    Sample,
+)
+from dovetail.engine.shedding.shape import Shape
+from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
+from dovetail.plan.sheddable import MOST_INPUTS
+
+_TRIED = (FIFO, ARRIVAL_ORDER, FREQUENCY, OUTPUT, RANDOM)
+_MINIATURE = 256
+"""Tuples that a miniature of a window holds at least."""
+_AHEAD = 1.02
+"""How much more another policy must have completed."""
+_MEMORY = 0.75
+"""What was completed weighs so much less with each look."""
+
+
+class Choice:
+    """Which policy to follow."""
+
+    def __init__(self, shape: Shape, pools: Sequence[int], caps: Sequence[int], seed: int) -> None:
+        self.rank = FIFO
+        total = min(sum(caps), 1 << 30)
+        halvings = max(0, (total // len(shape.streams) // _MINIATURE).bit_length() - 1)
+        self.every = max(256, total // 4)
+        """Tuples from one look to the next."""
+        self._until = self.every
+        narrow = all(sum(use.table == table for use in shape.uses) <= MOST_INPUTS for table in range(len(shape.tables)))
+        tried = [rank for rank in _TRIED if rank != ARRIVAL_ORDER or narrow] if shape.is_common else []
+        uses = shape.arrays(pools, [max(1, cap >> halvings) for cap in caps])
+        self.tracked = {rank: Tracker(uses, rank, seed) for rank in tried}
+        self._scores = np.zeros(len(tried))
+        self._before = np.zeros(len(tried))
+        self._sample = Sample(EVERYTHING >> np.uint64(halvings), 1.0, True)
+        self.needs_patterns = ARRIVAL_ORDER in self.tracked
+
+    @property
+    def until(self) -> int:
+        """Tuples to the next look."""
+        return self._until
+
+    def begin(self, held: Incoming, moving: Int64Array) -> None:
+        """Begin with tuples that windows hold."""
+        for tracker in self.tracked.values():
+            tracker.take_in(held, moving, self._sample)
+            tracker.roster.results[:] = 0
+
+    def take_in(self, incoming: Incoming, moving: Int64Array) -> None:
+        """Try all policies on at most `until` tuples."""
+        for tracker in self.tracked.values():
+            tracker.take_in(incoming, moving, self._sample)
+        self._until -= len(incoming.ts)
+
+    def look(self) -> Roster | None:
+        """After `until` tuples: change to a policy that is ahead; return what it knows, if there is one."""
+        self._until = self.every
+        if not self.tracked:
+            return None
+        ranks = list(self.tracked)
+        results = np.array([tracker.roster.results.sum() for tracker in self.tracked.values()])
+        self._scores = self._scores * _MEMORY + results - self._before
+        self._before = results
+        best = int(self._scores.argmax())
+        if ranks[best] == self.rank or self._scores[best] <= _AHEAD * self._scores[ranks.index(self.rank)]:
+            return None
+        self.rank = ranks[best]
+        return self.tracked[self.rank].roster
+
+    # -- state ------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def figures(self) -> list[list[float]]:
+        return [[float(self.rank), float(self._until)], self._scores.tolist(), self._before.tolist()]
+
+    def restore(self, figures: Sequence[Sequence[float]]) -> None:
+        """Go on from what `figures` gave."""
+        self.rank, self._until = int(figures[0][0]), int(figures[0][1])
+        self._scores, self._before = np.array(figures[1], float), np.array(figures[2], float)

@@ -1,0 +1,126 @@
+"""What is followed once the cap was reached: what windows hold, what they would hold of some keys, and the miniatures of `auto`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail._typing import Int64Array
+from dovetail.config import Shedding
+from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, Incoming, Roster, Sample, Shed
+from dovetail.engine.shedding import POLICIES
+from dovetail.engine.shedding.auto import Choice
+from dovetail.engine.shedding.recall import lost
+from dovetail.engine.shedding.room import Room
+from dovetail.engine.shedding.shape import Shape, chosen
+from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
+from dovetail.plan.recall import Lost
+
+UNLIMITED = 1 << 60
+_LEAST_SAMPLE = 4096
+"""Tuples of sampled keys that are followed as if nothing were shed, at least; else one for every eight that windows may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowingMark:
+    """Where it stood, to go back to."""
+
+    rosters: tuple[Roster, ...]
+    rank: int
+    figures: list[list[float]]
+    halvings: int
+
+
+class Following:
+    """Tuples from one event time to the next."""
+
+    def __init__(self, shape: Shape, room: Room, shedding: Shedding) -> None:
+        """Start with empty windows."""
+        self.shape = shape
+        seed, auto = shedding.seed, shedding.policy == "auto"
+        self.choice = Choice(shape, room.pools, room.caps, seed) if auto else None
+        rank = self.choice.rank if self.choice is not None else POLICIES[shedding.policy].rank
+        patterns = self.choice is not None and self.choice.needs_patterns
+        self.main = Tracker(shape.arrays(room.pools, room.caps), rank, seed, patterns=patterns)
+        """What windows hold."""
+        self.whole = Tracker(shape.arrays(room.pools, [UNLIMITED] * len(room.caps)), FIFO, seed)
+        """What they would hold of sampled keys."""
+        self.halvings = 0
+        """Of the share of keys that is sampled."""
+        self._most = max(_LEAST_SAMPLE, min(sum(room.caps), 1 << 30) // 8)
+
+    @property
+    def trackers(self) -> list[Tracker]:
+        return [self.main, self.whole, *(self.choice.tracked.values() if self.choice is not None else ())]
+
+    def _sample(self, *, alone: bool) -> Sample:
+        return Sample(EVERYTHING >> np.uint64(self.halvings), float(1 << self.halvings), alone)
+
+    def begin(self, held: Incoming, heads: Int64Array) -> None:
+        """Begin with tuples that windows hold, and streams that have come so far; their results are those of before."""
+        moving = np.ones(len(heads), np.int64)
+        self.main.take_in(held, moving)
+        self.whole.take_in(held, moving)
+        if self.choice is not None:
+            self.choice.begin(held, moving)
+        for tracker in self.trackers:
+            tracker.roster.results[:] = 0
+            tracker.roster.sampled[:] = 0
+            tracker.roster.heads[:] = heads
+
+    def learn(self, before: Following) -> None:
+        """Take over what was counted of the patterns of the same inputs."""
+        old, new = before.main.roster, self.main.roster
+        if old.given.shape[1] != new.given.shape[1]:
+            return
+        known = {(use.step, use.source): place for place, use in enumerate(before.shape.uses)}
+        for place, use in enumerate(self.shape.uses):
+            if (use.step, use.source) in known:
+                new.given[place] += old.given[known[use.step, use.source]]
+                new.seen[place] += old.seen[known[use.step, use.source]]
+        self.main.ranked_by(self.main.rank)
+
+    def take_in(self, incoming: Incoming, moving: Int64Array) -> Shed:
+        """Let tuples arrive; return what windows have shed. Policies are changed after so many tuples, wherever batches are cut."""
+        found = [Shed(*np.empty((3, 0), np.int64))]
+        at, count = 0, len(incoming.ts)
+        while at < count:
+            step = self.choice.until if self.choice is not None else count
+            now = chosen(incoming, slice(at, at + step))
+            at += step
+            found.append(self.main.take_in(now, moving, self._sample(alone=False)))
+            self.whole.take_in(now, moving, self._sample(alone=True))
+            if self.choice is not None:
+                self.choice.take_in(now, moving)
+                if self.choice.until == 0 and (known := self.choice.look()) is not None:
+                    rank = self.choice.rank
+                    self.main.ranked_by(rank, known if rank == ARRIVAL_ORDER else None)
+        while self.whole.alive > self._most:
+            self.whole.narrow(self._sample(alone=True).limit)
+            self.halvings += self.whole.alive > self._most
+        return Shed(*(np.concatenate(values) for values in zip(*found, strict=True)))
+
+    def move(self, heads: Sequence[int]) -> None:
+        """Streams have come so far: let go of what is over."""
+        for tracker in self.trackers:
+            np.maximum(tracker.roster.heads, heads, out=tracker.roster.heads)
+            tracker.release()
+
+    def lost(self, table: int) -> Lost:
+        """What a join has lost."""
+        main, whole = self.main.roster, self.whole.roster
+        return lost(float(main.results[table]), main.sampled[table], whole.sampled[table])
+
+    def mark(self) -> FollowingMark:
+        rosters = tuple(tracker.copy() for tracker in self.trackers)
+        figures = self.choice.figures if self.choice is not None else []
+        return FollowingMark(rosters, self.main.rank, figures, self.halvings)
+
+    def go_back(self, mark: FollowingMark) -> None:
+        for tracker, roster in zip(self.trackers, mark.rosters, strict=True):
+            tracker.go_back(roster)
+        self.main.rank, self.halvings = mark.rank, mark.halvings
+        if self.choice is not None:
+            self.choice.restore(mark.figures)

@@ -1,0 +1,99 @@
+"""How many tuples windows may hold under a cap, and how many of a batch may come at a time.
+
+A cap in bytes is for arrays, with their room for more rows. Rows lie in arrays whose length is a power of two, so every window gets
+the longest such arrays that all windows can have; three quarters are for tuples, the rest for those that have been shed and not yet
+been overwritten, and for the next ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dovetail.config import Shedding
+from dovetail.engine.arena import HeapArena
+from dovetail.engine.columns import BytesColumn, NestedColumn
+from dovetail.engine.rows import SMALLEST_CAPACITY
+from dovetail.engine.window_store import WindowStore
+from dovetail.errors import ConfigError, listed
+from dovetail.plan.execution import ExecutionPlan
+from dovetail.schema import StreamSchema
+
+_LEAST_SLICE = 4096
+"""A batch is not cut into parts that are smaller, unless bytes are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What windows may hold."""
+
+    pools: tuple[int, ...]
+    """By window: with which others it shares a cap."""
+    caps: tuple[int, ...]
+    """By pool: tuples."""
+    slice: int
+    """Tuples that may come at a time, in each window if bytes are counted, else in all."""
+    limit: int | None = None
+    """The length of arrays, if bytes are counted."""
+
+
+def room_for(shedding: Shedding, windows: Sequence[WindowStore]) -> Room:
+    """What a cap means for windows."""
+    count = len(windows)
+    if shedding.max_tuples is not None:
+        if shedding.per == "session":
+            return Room((0,) * count, (shedding.max_tuples,), max(_LEAST_SLICE, shedding.max_tuples))
+        caps = (shedding.max_tuples,) * count
+        return Room(tuple(range(count)), caps, max(_LEAST_SLICE, shedding.max_tuples))
+    length = _length(shedding, windows)
+    return Room(tuple(range(count)), (length * 3 // 4,) * count, length // 4, length)
+
+
+def _length(shedding: Shedding, windows: Iterable[WindowStore]) -> int:
+    """The length of arrays that fits; at least the smallest."""
+    assert shedding.max_bytes is not None  # noqa: S101 - asked of caps in bytes only
+    widths = [_bytes_per_row(window) for window in windows]
+    needed = sum(widths) if shedding.per == "session" else max(widths)
+    length = SMALLEST_CAPACITY
+    while 2 * length * needed <= shedding.max_bytes:
+        length *= 2
+    return length
+
+
+def _bytes_per_row(window: WindowStore) -> int:
+    # There is half a head, of eight bytes, per row.
+    return window.rows.width + 4 * len(window.indexes)
+
+
+def check_room(shedding: Shedding, plan: ExecutionPlan, streams: Mapping[str, StreamSchema]) -> None:
+    """Refuse a cap that is below what a plan's windows need to work at all."""
+    if shedding.max_tuples is not None:
+        if shedding.per == "session" and shedding.max_tuples < len(plan.windows):
+            raise ConfigError(
+                f"Shedding(max_tuples={shedding.max_tuples}) is less than one tuple for each of {len(plan.windows)} windows: "
+                f"{listed(window.stream for window in plan.windows)}",
+                f"give at least max_tuples={len(plan.windows)}; useful are some hundreds per window",
+            )
+        return
+    assert shedding.max_bytes is not None  # noqa: S101 - one of the two is given
+    stores = []
+    for window in plan.windows:
+        store = WindowStore(HeapArena(), window.name, streams[window.stream])
+        store.extend(window.kept, window.ledgers, window.words)
+        long = [name[1:] for name, column in store.columns.items() if isinstance(column, BytesColumn | NestedColumn)]
+        if long:
+            raise ConfigError(
+                f"Shedding(max_bytes={shedding.max_bytes}): window {window.stream!r} keeps {listed(long)}, whose values have any "
+                "length: how many tuples fit is not known before they come",
+                "use Shedding(max_tuples=...), or do not select or compare these columns",
+            )
+        stores.append(store)
+    widths = [_bytes_per_row(store) for store in stores]
+    least = SMALLEST_CAPACITY * (sum(widths) if shedding.per == "session" else max(widths))
+    if shedding.max_bytes < least:
+        whose = "windows" if shedding.per == "session" else "the largest window"
+        raise ConfigError(
+            f"Shedding(max_bytes={shedding.max_bytes}) is less than the smallest arrays of {whose} take, {least} bytes for "
+            f"{SMALLEST_CAPACITY} rows each",
+            f"give at least max_bytes={least}, or use max_tuples",
+        )

@@ -1,0 +1,203 @@
+"""Who sees the windows of a plan, by which keys and for how long: what a roster is laid out for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dovetail._typing import Int64Array, UInt64Array
+from dovetail.engine.adoption import Installed
+from dovetail.engine.kernels.roster import NONE, Incoming, Uses
+from dovetail.engine.keys import combine
+from dovetail.engine.runs import JoinRun
+from dovetail.engine.window_store import WORD_BITS, Arrivals, WindowStore
+from dovetail.plan.needs import KeyId, stored_name
+from dovetail.plan.sheddable import common_key
+from dovetail.query.model import EqualityClass, TimeWindow
+from dovetail.schema import StreamSchema
+
+
+@dataclass(frozen=True)
+class Use:
+    """One input of a join."""
+
+    stream: str
+    step: str
+    source: str
+    bit: int
+    span: int
+    table: int
+    slot: int
+    parts: tuple[KeyId, ...]
+    """The keys whose codes make its code."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Inputs of a join with the same key."""
+
+    step: str
+    whole: bool
+    """Whether they are all the join's inputs: then its results are counted."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The windows that are shed from, in order, and who sees them."""
+
+    streams: tuple[str, ...]
+    uses: tuple[Use, ...]
+    """Those of a window follow each other."""
+    tables: tuple[Table, ...]
+    retention: tuple[tuple[int, int, int], ...]
+    """A window, microseconds, and a bit for each window whose stream is waited for."""
+    lateness: tuple[int, ...]
+
+    @classmethod
+    def of(cls, installed: Installed, streams: Mapping[str, StreamSchema]) -> Shape:
+        """The shape of what a group runs."""
+        names = tuple(sorted(installed.windows))
+        found, tables = list[Use](), list[Table]()
+        for run in installed.runs.values():
+            for keys, whole in _keyed(run):
+                table = len(tables) if keys else NONE
+                if keys:
+                    tables.append(Table(run.name, whole))
+                found += _uses(run, installed, keys, table)
+        retention = []
+        for place, name in enumerate(names):
+            for kept in installed.plans[name].retention:
+                if isinstance(kept.window, TimeWindow):
+                    others = sum(1 << names.index(other) for other in kept.others)
+                    retention.append((place, kept.window.micros, others))
+        return cls(
+            names,
+            tuple(sorted(found, key=lambda use: names.index(use.stream))),
+            tuple(tables),
+            tuple(retention),
+            tuple(streams[name].lateness for name in names),
+        )
+
+    @cached_property
+    def by_stream(self) -> dict[str, list[Use]]:
+        return {name: [use for use in self.uses if use.stream == name] for name in self.streams}
+
+    @property
+    def is_common(self) -> bool:
+        """Whether every join has a common key."""
+        return all(use.table != NONE for use in self.uses) and all(table.whole for table in self.tables)
+
+    def arrays(self, pools: Sequence[int], caps: Sequence[int], *, seen: bool = True) -> Uses:
+        """The same for kernels; unless `seen`, as if nobody saw the windows."""
+        uses, tables = (self.uses, self.tables) if seen else ((), ())
+        counts = [sum(use.stream == name for use in uses) for name in self.streams]
+        widths = [sum(use.table == table for use in uses) for table in range(len(tables))]
+        of = np.full((len(tables), max(widths, default=1)), NONE, np.int64)
+        for number, use in enumerate(uses):
+            if use.table != NONE:
+                of[use.table, use.slot] = number
+        return Uses(
+            np.cumsum([0, *counts]),
+            _numbers(use.table for use in uses),
+            _numbers(use.slot for use in uses),
+            _numbers(use.span for use in uses),
+            _numbers(widths),
+            of,
+            _numbers(pools),
+            _numbers(caps),
+            np.array(self.retention, np.int64).reshape(-1, 3),
+            _numbers(self.lateness),
+        )
+
+    # -- tuples -----------------------------------------------------------------------------------------------------------------
+
+    def incoming(self, arrived: Mapping[str, Arrivals], firsts: Mapping[str, int]) -> Incoming:
+        """New tuples in order of event time, then of stream, then of arrival; they get row numbers from `firsts` on."""
+        return self._ordered(
+            (stream, firsts[stream], arrived[stream].ts, arrived[stream].codes, arrived[stream].flags)
+            for stream in self.streams
+            if stream in arrived
+        )
+
+    def living(self, windows: Mapping[str, WindowStore]) -> Incoming:
+        """The same of tuples that windows hold."""
+        found = []
+        for stream in self.streams:
+            store = windows[stream]
+            codes = {key: store.living(name).view(np.uint64) for key, name in store.codes.items()}
+            flags = [store.living(store.flag_name(word)).view(np.uint64) for word in range(store.flag_words)]
+            found.append((stream, store.rows.tail, store.living("ts"), codes, flags))
+        return self._ordered(found)
+
+    def _ordered(
+        self,
+        parts: Iterable[tuple[str, int, Int64Array, Mapping[KeyId, UInt64Array], Sequence[UInt64Array | np.uint64]]],
+    ) -> Incoming:
+        most = max(1, *(len(uses) for uses in self.by_stream.values()))
+        made = []
+        for stream, first, ts, codes, flags in parts:
+            count, uses = len(ts), self.by_stream[stream]
+            matrix, seen = np.zeros((count, most), np.uint64), np.zeros(count, np.int64)
+            for place, use in enumerate(uses):
+                word = np.broadcast_to(flags[use.bit // WORD_BITS], count)
+                seen |= ((word >> np.uint64(use.bit % WORD_BITS)) & np.uint64(1)).astype(np.int64) << place
+                if use.parts:
+                    matrix[:, place] = combine([codes[part] for part in use.parts])
+            window = np.full(count, self.streams.index(stream), np.int64)
+            made.append(Incoming(window, np.arange(first, first + count), np.asarray(ts), matrix, seen))
+        if not made:
+            nothing = np.zeros(0, np.int64)
+            return Incoming(nothing, nothing, nothing, np.zeros((0, most), np.uint64), nothing)
+        whole = joined(made)
+        return chosen(whole, np.argsort(whole.ts, kind="stable"))
+
+
+def joined(parts: Sequence[Incoming]) -> Incoming:
+    """Tuples one part after another."""
+    columns: Any = (np.concatenate(values) for values in zip(*parts, strict=True))
+    return Incoming(*columns)
+
+
+def chosen(incoming: Incoming, numbers: Int64Array | slice) -> Incoming:
+    """Some of the tuples."""
+    columns: Any = (values[numbers] for values in incoming)
+    return Incoming(*columns)
+
+
+def _numbers(values: Iterable[int]) -> Int64Array:
+    return np.array(list(values), np.int64)
+
+
+def _keyed(run: JoinRun) -> Iterator[tuple[tuple[EqualityClass, ...], bool]]:
+    """The keys of a join: one that is common to all inputs, or every class of equal columns, or none."""
+    query = run.plan.query
+    if common := common_key(query):
+        yield common, True
+        return
+    for each in query.classes:
+        yield (each,), False
+    if len({key.alias for each in query.classes for key in each.keys}) < len(query.aliases):
+        yield (), False
+
+
+def _uses(run: JoinRun, installed: Installed, keys: Sequence[EqualityClass], table: int) -> list[Use]:
+    """The inputs that have some keys, or, if there are no keys, those that have none at all."""
+    query, found = run.plan.query, list[Use]()
+    keyed = {key.alias for each in (keys or query.classes) for key in each.keys}
+    for source in run.step.sources:
+        if (source.name in keyed) != bool(keys) or not isinstance(source.window, TimeWindow):
+            continue
+        store = installed.windows[source.stream]
+        parts = []
+        for each in keys:
+            names = [(stored_name(expression),) for expression in each.of(source.name)]
+            parts.append(next(name for name in names if name in store.codes))
+        bit = installed.plans[source.stream].bits[run.name, source.name]
+        slot = len(found) if keys else 0
+        span = source.window.micros
+        found.append(Use(source.stream, run.name, source.name, bit, span, table, slot, tuple(parts)))
+    return found

@@ -1,0 +1,304 @@
+"""Shedding at run time: when it begins, what goes, and how windows let go of it.
+
+What goes is decided before anything is joined, tuple by tuple in event-time order, over codes alone. A tuple that is shed when
+another comes at time T has its last instant right before T: results whose latest tuple is of T or later do not have it. So a batch is
+joined as ever, in whatever order, and results outside the lives of their tuples are left out when they are gathered. Shed rows are
+then hidden, and overwritten when arrays are full.
+
+Until the cap is reached for the first time nothing is followed: windows are counted, and only if a batch may reach it. From then on
+tuples are, beginning with those that are in the windows at that instant, whatever the batches were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail._typing import BoolArray, Int64Array, UInt64Array
+from dovetail.config import Shedding
+from dovetail.engine.adoption import Installed
+from dovetail.engine.kernels.roster import FIFO, Incoming
+from dovetail.engine.kernels.times import FOREVER
+from dovetail.engine.progress import Progress
+from dovetail.engine.shedding.cuts import cut
+from dovetail.engine.shedding.following import UNLIMITED, Following, FollowingMark
+from dovetail.engine.shedding.recall import why_unknown
+from dovetail.engine.shedding.room import Room, room_for
+from dovetail.engine.shedding.shape import Shape, chosen, joined
+from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
+from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
+from dovetail.errors import StateError
+from dovetail.plan.recall import Lost, Recall
+from dovetail.schema import StreamSchema
+
+
+@dataclass(frozen=True, slots=True)
+class ShedderMark:
+    """Where shedding stood, to go back to."""
+
+    following: tuple[Following, FollowingMark] | None
+    counts: Mapping[str, tuple[int, int]]
+    lost: Mapping[str, Lost]
+    heads: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hidden:
+    """Rows that were hidden, and what they showed."""
+
+    store: WindowStore
+    rows: Int64Array
+    flags: list[UInt64Array]
+
+
+class Shedder:
+    """Keeps windows within their cap."""
+
+    def __init__(self, shedding: Shedding, streams: Mapping[str, StreamSchema]) -> None:
+        self.shedding = shedding
+        self._streams = streams
+        self._installed = Installed()
+        self.counts: dict[str, tuple[int, int]] = {}
+        """By stream: tuples that were shed, and the event time of the last time."""
+        self.lost: dict[str, Lost] = {}
+        """By query: what was lost under plans before this one."""
+        self.following: Following | None = None
+        self._counting: tuple[Shape, Tracker] | None = None
+        """Windows, while a batch is joined that may reach the cap."""
+        self.heads: dict[str, int] = {}
+        """By stream: how far it was after the last batch."""
+        self._arrived: dict[str, int] = {}
+        """By stream: tuples of the last part of a batch."""
+        self._hidden: list[_Hidden] = []
+        """Since the last mark."""
+
+    # -- plans ------------------------------------------------------------------------------------------------------------------
+
+    def install(self, installed: Installed) -> None:
+        """Go on with other windows and joins."""
+        queries, self._installed = self._tables(), installed
+        limit = self.room.limit if installed.windows else None
+        for stream, store in installed.windows.items():
+            store.linked.append((self, stream))
+            store.rows.limit = limit
+        before = self.following
+        if before is None or (shape := self.shape()) == before.shape:
+            return
+        for query, table in queries.items():
+            self.lost[query] = self.lost.get(query, Lost()) + before.lost(table)
+        held = {stream: before.main.rows(place) for place, stream in enumerate(before.shape.streams)}
+        living = shape.living(installed.windows)
+        self.following = Following(shape, self.room, self.shedding)
+        heads = np.array([self.heads.get(stream, LONG_AGO) for stream in shape.streams])
+        self.following.begin(chosen(living, np.flatnonzero(_among(shape, living, held))), heads)
+        self.following.learn(before)
+
+    def shape(self) -> Shape:
+        """Who sees the windows."""
+        return Shape.of(self._installed, self._streams)
+
+    @property
+    def room(self) -> Room:
+        """What the windows may hold."""
+        return room_for(self.shedding, [self._installed.windows[name] for name in sorted(self._installed.windows)])
+
+    # -- a batch ----------------------------------------------------------------------------------------------------------------
+
+    def may_reach(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the cap may be reached by so many more tuples of each stream."""
+        windows = self._installed.windows
+        if self.following is not None or not windows:
+            return self.following is not None
+        room, held = self.room, [0] * len(windows)
+        for place, name in enumerate(sorted(windows)):
+            held[room.pools[place]] += len(windows[name].rows) + sizes.get(name, 0)
+        return any(count > cap for count, cap in zip(held, room.caps, strict=False))
+
+    def slices(self, incoming: Mapping[str, Arrivals]) -> Iterator[Mapping[str, Arrivals]]:
+        """Parts of a batch, one event time after another; when one is given it is known what it leaves of the windows."""
+        if not self.may_reach({stream: len(arrived) for stream, arrived in incoming.items()}):
+            yield incoming
+            return
+        room = self.room
+        if self.following is None:
+            self._counting = self._counted(room)
+        for number, part in enumerate(cut(incoming, room.slice, each=room.limit is not None)):
+            for stream, arrived in part.items() if number or room.limit is not None else ():
+                self._make_room(stream, len(arrived))
+            self._decide(part, room)
+            yield part
+            self._hide()
+            self._arrived = {stream: len(arrived) for stream, arrived in part.items()}
+        self._counting = None
+
+    def _counted(self, room: Room) -> tuple[Shape, Tracker]:
+        """The tuples in the windows, to be counted until the cap is reached."""
+        shape = self.shape()
+        counting = Tracker(shape.arrays(room.pools, [UNLIMITED] * len(room.caps), seen=False), FIFO, 0)
+        counting.fill(shape.living(self._installed.windows), np.zeros(len(shape.streams), np.int64))
+        counting.roster.heads[:] = [self.heads.get(stream, LONG_AGO) for stream in shape.streams]
+        counting.release()
+        counting.roster.uses.cap[:] = room.caps
+        return shape, counting
+
+    def _decide(self, part: Mapping[str, Arrivals], room: Room) -> None:
+        """Follow a part of a batch, if need be, and note what it sheds."""
+        windows, (shape, _) = self._installed.windows, self._watched()
+        incoming = shape.incoming(part, {stream: windows[stream].rows.head for stream in part})
+        moving = np.array([self._streams[name].progress_by is None for name in shape.streams], np.int64)
+        fitting = 0
+        if self._counting is not None:
+            fitting = self._counting[1].fill(incoming, moving)
+            if fitting == len(incoming.ts):
+                return
+            self._follow(chosen(incoming, slice(fitting)), room)
+        assert self.following is not None  # noqa: S101 - it is there, or was made
+        shed = self.following.take_in(chosen(incoming, slice(fitting, None)), moving)
+        for place, stream in enumerate(shape.streams):
+            own = shed.window == place
+            if own.any():
+                self._end(stream, len(part.get(stream, ())), shed.row[own], shed.end[own])
+
+    def _follow(self, fresh: Incoming, room: Room) -> None:
+        """The cap has been reached: follow tuples from now on, beginning with those that are in the windows, some of them `fresh`."""
+        shape, counting = self._watched()
+        self._counting = None
+        both = joined([shape.living(self._installed.windows), fresh])
+        held = {stream: counting.rows(place) for place, stream in enumerate(shape.streams)}
+        self.following = Following(shape, room, self.shedding)
+        self.following.begin(chosen(both, np.flatnonzero(_among(shape, both, held))), counting.roster.heads)
+
+    def _end(self, stream: str, fresh: int, rows: Int64Array, ends: Int64Array) -> None:
+        """Note when rows of a window end, some of which are among the `fresh` ones that are about to enter."""
+        store = self._installed.windows[stream]
+        first = store.rows.tail
+        lives = np.full(store.rows.head + fresh - first, FOREVER, np.int64)
+        lives[rows - first] = ends
+        store.lives = first, lives
+        before, _ = self.counts.get(stream, (0, 0))
+        self.counts[stream] = before + len(rows), int(ends.max()) + 1
+
+    def _hide(self) -> None:
+        """After a part of a batch: nobody sees what it has shed."""
+        for store in self._installed.windows.values():
+            if store.lives is not None:
+                first, lives = store.lives
+                rows = np.flatnonzero(lives < FOREVER) + first
+                self._hidden.append(_Hidden(store, rows, store.hide(rows)))
+                store.lives = None
+
+    def _make_room(self, stream: str, count: int) -> None:
+        """Let a window forget what was shed if there is no room for more. There is no way back from that.
+
+        So it is done when a batch is complete, and within one only if bytes are counted or it comes in several parts.
+        """
+        store = self._installed.windows[stream]
+        if not store.rows.has_room(count):
+            shape, tracker = self._watched()
+            alive = np.zeros(len(store.rows), np.bool_)
+            alive[tracker.rows(shape.streams.index(stream)) - store.rows.tail] = True
+            if not alive.all():
+                store.rewrite(alive)
+
+    def _watched(self) -> tuple[Shape, Tracker]:
+        if self._counting is not None:
+            return self._counting
+        assert self.following is not None  # noqa: S101 - asked in a batch that may reach the cap
+        return self.following.shape, self.following.main
+
+    def renumber(self, source: str, alive: BoolArray) -> None:
+        """A window is about to forget rows that are not alive, and to number the others anew."""
+        if self.following is None and self._counting is None:
+            return
+        shape, tracker = self._watched()
+        rows, place = self._installed.windows[source].rows, shape.streams.index(source)
+        tracker.forget(place, rows.tail, alive)
+        tracker.renumber(place, rows.tail, rows.head - 1 + np.cumsum(alive))
+
+    def complete(self, progress: Progress) -> None:
+        """After a batch, or when time has moved: let go of what is over, before windows do."""
+        self.heads = {stream: progress[stream].head for stream in self._installed.windows}
+        if self.following is not None:
+            self.following.move([self.heads[stream] for stream in self.following.shape.streams])
+            limit = self.room.limit
+            for stream in self._installed.windows:
+                self._make_room(stream, self._arrived.get(stream, 0) if limit is None else limit // 4)
+
+    def warm_up(self) -> None:
+        """Run the kernels that are needed only now and then."""
+        assert self.following is not None  # noqa: S101 - tuples have been shed
+        main = self.following.main
+        main.narrow(EVERYTHING)
+        main.forget(0, 0, np.zeros(1 << 10, np.bool_))
+        main.ranked_by(main.rank)
+        main.reserve(main.places)
+
+    # -- what it cost -----------------------------------------------------------------------------------------------------------
+
+    def held(self, stream: str) -> int | None:
+        """How many tuples of a stream are held, if they are followed."""
+        if self.following is None or stream not in self.following.shape.streams:
+            return None
+        return len(self.following.main.rows(self.following.shape.streams.index(stream)))
+
+    def _tables(self) -> dict[str, int]:
+        """By query whose lost results can be estimated: the table of its join."""
+        if self.following is None:
+            return {}
+        joins = {table.step: place for place, table in enumerate(self.following.shape.tables) if table.whole}
+        return {name: joins[run.name] for name, run in self._installed.queries.items() if run.name in joins}
+
+    def recall(self, query: str) -> Recall:
+        """The share of a query's results that was given."""
+        run = self._installed.queries[query]
+        given, table = run.collectors[query].results, self._tables().get(query)
+        if not any(source.stream in self.counts for source in run.step.sources):
+            return Recall.of(given, Lost())
+        if (why := why_unknown(run, query)) is not None:
+            return Recall.of(given, why)
+        now = self.following.lost(table) if self.following is not None and table is not None else Lost()
+        return Recall.of(given, self.lost.get(query, Lost()) + now)
+
+    # -- stored -----------------------------------------------------------------------------------------------------------------
+
+    def first_rows(self) -> Int64Array:
+        """By window: the number of its first row."""
+        return np.array([self._installed.windows[name].rows.tail for name in sorted(self._installed.windows)], np.int64)
+
+    def check(self, following: Following) -> None:
+        """Raise `StateError` if something that was read is about rows that are not there."""
+        for place, stream in enumerate(following.shape.streams):
+            store, rows = self._installed.windows[stream], following.main.rows(place)
+            if len(rows) != len(np.unique(rows)) or np.any((rows < store.rows.tail) | (rows >= store.rows.head)):
+                raise StateError(f"what is known for shedding is not about the tuples of window {stream!r}")
+
+    # -- going back -------------------------------------------------------------------------------------------------------------
+
+    def mark(self) -> ShedderMark:
+        """Where shedding stands."""
+        self._hidden = []
+        following = (self.following, self.following.mark()) if self.following is not None else None
+        return ShedderMark(following, dict(self.counts), dict(self.lost), dict(self.heads))
+
+    def go_back(self, mark: ShedderMark) -> None:
+        """Forget what came after a mark."""
+        for hidden in reversed(self._hidden):
+            hidden.store.show(hidden.rows, hidden.flags)
+        for store in self._installed.windows.values():
+            store.lives = None
+        self._hidden, self._counting, self.following = [], None, None
+        if mark.following is not None:
+            self.following, before = mark.following
+            self.following.go_back(before)
+        self.counts, self.lost, self.heads = dict(mark.counts), dict(mark.lost), dict(mark.heads)
+
+
+def _among(shape: Shape, tuples: Incoming, rows: Mapping[str, Int64Array]) -> BoolArray:
+    """Which tuples are among some rows of their windows."""
+    among = np.zeros(len(tuples.ts), np.bool_)
+    for place, stream in enumerate(shape.streams):
+        own = tuples.window == place
+        among[own] = np.isin(tuples.row[own], rows.get(stream, np.zeros(0, np.int64)))
+    return among
