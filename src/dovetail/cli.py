@@ -46,7 +46,7 @@ def demo(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="Whose experiments: alrahmani, raghavan or valsomatzis.")],
+    paper: Annotated[str, typer.Argument(help="Whose experiments: alrahmani, kwon, raghavan or valsomatzis.")],
     *,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid: seconds instead of many minutes.")] = False,
     out: Annotated[Path | None, typer.Option(help="Where results go; by default reproduced/<paper>.")] = None,

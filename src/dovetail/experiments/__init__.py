@@ -17,6 +17,7 @@ from dovetail.experiments.points import Points
 
 PAPERS = {
     "alrahmani": "Alrahmani, Generating Qualified Plans for Multiple Queries: CPU and memory of shared plans",
+    "kwon": "Kwon, Lee, Kim, Load shedding based on arrival order patterns: results that are left, by policy",
     "raghavan": "Raghavan et al., Multi-Join Continuous Query Optimization: quality and time of probe orders",
     "valsomatzis": "Valsomatzis, Gounaris, Driver input selection: running time and early results of driver policies",
 }

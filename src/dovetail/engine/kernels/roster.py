@@ -32,6 +32,8 @@ ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO = range(6)
 """By what tuples are ranked."""
 FREE_PLACE, FREE_KEY, FREE_QUEUE, CLOCK, SERIAL, SHEDS = range(6)
 """Places in `Roster.at`."""
+MISSING = 0.05
+"""What a partner that is not there counts for in `Roster.promise`."""
 BUCKETS = 32
 """Into how many parts sampled keys are divided, to see how much they differ."""
 
@@ -153,6 +155,8 @@ class Roster(NamedTuple):
     """By window: the largest event time so far."""
     results: FloatArray
     """By table: results so far."""
+    promise: FloatArray
+    """By table: the same if a missing partner counted as a small part of one."""
     sampled: FloatArray
     """By table and bucket: results of sampled keys, over the share of keys that were sampled then."""
     at: Int64Array

@@ -15,6 +15,7 @@ from dovetail.engine.kernels.roster import (
     FREE_PLACE,
     FREQUENCY,
     FREQUENCY_OWN,
+    MISSING,
     NONE,
     OUTPUT,
     RANDOM,
@@ -169,10 +170,12 @@ def _credit(roster: Roster, place: int, use: int, rank: int, sample: Sample, see
     key = int(held.key[place, use])
     of_all = uses.first[held.window[place]] + use
     table, own = uses.table[of_all], uses.slot[of_all]
-    made = 1.0
+    made, promise = 1.0, 1.0
     for slot in range(uses.width[table]):
         if slot != own:
             made *= keys.tuples[key, slot]
+            promise *= max(MISSING, keys.tuples[key, slot])
+    roster.promise[table] += promise
     if made == 0.0:
         return
     roster.results[table] += made

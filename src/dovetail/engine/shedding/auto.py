@@ -1,9 +1,10 @@
 """`auto`: follow the policy that keeps most, as seen on a sample of the keys.
 
-Every policy is tried all the time, on a hash-sampled share of the keys with the same share of the memory: a miniature of the windows
-in which it decides alone. Which one completes most results there is what the data says about repeating values, skewed patterns and
-late partners together, without a rule for each. Looked at after every so many tuples, which do not depend on how batches are cut; the
-windows go over to another policy when that is clearly ahead. Nothing is lost by that: tuples only stand in other queues.
+Every policy is tried all the time, on a hash-sampled share of the keys with the same share of the memory: a miniature of the
+windows in which it decides alone. Which one completes most results there is what the data says about repeating values, skewed
+patterns and late partners together, without a rule for each. Results may be few, so partners that are missing count as a small
+part of one. Looked at after every so many tuples, which do not depend on how batches are cut; the windows go over to another
+policy when that is clearly ahead. Nothing is lost by that: tuples only stand in other queues.
 
 Where a query has no common key results cannot be counted by key, and the oldest tuples go.
 """
@@ -52,6 +53,8 @@ class Choice:
         tried = [rank for rank in _TRIED if rank != ARRIVAL_ORDER or narrow] if shape.is_common else []
         uses = shape.arrays(pools, [max(1, cap >> halvings) for cap in caps])
         self.tracked = {rank: Tracker(uses, rank, seed) for rank in tried}
+        self._halved = shape.arrays(pools, [max(1, cap >> halvings + 1) for cap in caps])
+        self._seed = seed
         self._scores = np.zeros(len(tried))
         self._before = np.zeros(len(tried))
         self._sample = Sample(EVERYTHING >> np.uint64(halvings), 1.0, True)
@@ -63,10 +66,15 @@ class Choice:
         return self._until
 
     def begin(self, held: Incoming, moving: Int64Array) -> None:
-        """Begin with tuples that windows hold."""
-        for tracker in self.tracked.values():
+        """Begin with tuples that windows hold, and with the policy that would have kept most of them in half the memory."""
+        promised = {}
+        for rank, tracker in self.tracked.items():
             tracker.take_in(held, moving, self._sample)
-            tracker.roster.results[:] = 0
+            tracker.roster.promise[:] = 0
+            tried = Tracker(self._halved, rank, self._seed)
+            tried.take_in(held, moving, self._sample)
+            promised[rank] = float(tried.roster.promise.sum())
+        self.rank = max(promised, key=promised.__getitem__, default=FIFO)
 
     def take_in(self, incoming: Incoming, moving: Int64Array) -> None:
         """Try all policies on at most `until` tuples."""
@@ -80,7 +88,7 @@ class Choice:
         if not self.tracked:
             return None
         ranks = list(self.tracked)
-        results = np.array([tracker.roster.results.sum() for tracker in self.tracked.values()])
+        results = np.array([tracker.roster.promise.sum() for tracker in self.tracked.values()])
         self._scores = self._scores * _MEMORY + results - self._before
         self._before = results
         best = int(self._scores.argmax())

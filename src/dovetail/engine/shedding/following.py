@@ -65,6 +65,7 @@ class Following:
         self.whole.take_in(held, moving)
         if self.choice is not None:
             self.choice.begin(held, moving)
+            self.main.ranked_by(self.choice.rank)
         for tracker in self.trackers:
             tracker.roster.results[:] = 0
             tracker.roster.sampled[:] = 0

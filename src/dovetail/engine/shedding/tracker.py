@@ -50,6 +50,8 @@ class Tracker:
         self.rank, self._seed = rank, np.uint64(seed)
         self._patterns = patterns or rank == ARRIVAL_ORDER
         self.roster = _empty(uses, rank, places, patterns=self._patterns)
+        self._spare: Roster | None = None
+        """The last copy."""
 
     @property
     def places(self) -> int:
@@ -132,11 +134,18 @@ class Tracker:
 
     def copy(self) -> Roster:
         """What it knows now, to go back to."""
-        copied: Roster = _copied(self.roster)
-        return copied
+        pairs = (
+            list(zip(arrays_of(self._spare), arrays_of(self.roster), strict=True)) if self._spare is not None else []
+        )
+        if self._spare is None or any(old.shape != new.shape for (_, old), (_, new) in pairs):
+            self._spare = _copied(self.roster)
+        else:  # into memory that is there: pages that are new cost more than what is written to them
+            for (_, old), (_, new) in pairs:
+                np.copyto(old, new)
+        return self._spare
 
     def go_back(self, roster: Roster) -> None:
-        self.roster = roster
+        self.roster, self._spare = roster, None
 
     def to_arrays(self) -> dict[str, Array]:
         """Everything, by name."""
@@ -208,6 +217,7 @@ def _empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
         np.full(inputs, NONE, np.int32),
         np.zeros(inputs, np.int64),
         np.full(windows, _LONG_AGO, np.int64),
+        np.zeros(tables),
         np.zeros(tables),
         np.zeros((tables, BUCKETS)),
         at,

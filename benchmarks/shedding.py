@@ -1,0 +1,122 @@
+"""What shedding costs: `python benchmarks/shedding.py [repeats]`.
+
+Throughput with a cap that is never reached, and with one that binds, over that without shedding, in one run: sessions take the same
+batches in turn. Then nanoseconds per tuple of decisions alone, by policy, at 5 and 7 streams. Every run checks its answer: under
+a cap that is not reached there are all results, under one that binds fewer, and windows hold no more than the cap.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+
+import dovetail as dt
+from dovetail.engine.kernels.roster import Incoming, Uses
+from dovetail.engine.shedding import POLICIES
+from dovetail.engine.shedding.tracker import Tracker
+
+SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])
+STREAMS = ("a", "b", "c")
+SECOND = 1_000_000
+RATE, SECONDS, BATCHES = 10_000, 60, 60
+SQL = "SELECT a.k AS k FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.k = b.k AND b.k = c.k"
+MOST = 3 * 10 * RATE
+"""About what windows hold when nothing is shed."""
+
+
+def drawn(seed: int) -> list[dict[str, pa.Table]]:
+    """Batches of a second; a key has about one tuple in a window."""
+    rng, batches = np.random.default_rng(seed), []
+    for second in range(BATCHES):
+        batch = {}
+        for stream in STREAMS:
+            times = np.sort(rng.integers(second * SECOND, (second + 1) * SECOND, RATE))
+            keys = pa.array(rng.integers(0, 10 * RATE, RATE))
+            batch[stream] = pa.table([pa.array(times).cast(SCHEMA.field("ts").type), keys], schema=SCHEMA)
+        batches.append(batch)
+    return batches
+
+
+def session(shedding: dt.Shedding | None) -> dt.LocalSession:
+    """One that joins three streams."""
+    made = dt.LocalSession(config=dt.Config(shedding=shedding, adaptive=False))
+    for stream in STREAMS:
+        made.stream(stream, SCHEMA, event_time="ts")
+    made.query("q", SQL)
+    return made
+
+
+def throughput(repeats: int) -> None:
+    """Tuples per second over those without shedding, medians over repeats."""
+    kinds = {"none": None, "never reached": dt.Shedding(max_tuples=2 * MOST)}
+    kinds |= {f"binding, {policy}": dt.Shedding(policy, max_tuples=MOST // 2) for policy in (*POLICIES, "auto")}
+    taken: dict[str, list[float]] = {kind: [] for kind in kinds}
+    results: dict[str, int] = {}
+    for repeat in range(repeats):
+        batches = drawn(repeat)
+        sessions = {kind: session(shedding) for kind, shedding in kinds.items()}
+        seconds, results = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
+        for batch in batches:
+            for kind, each in sessions.items():
+                began = time.perf_counter()
+                results[kind] += each.push(batch)["q"].num_rows
+                seconds[kind] += time.perf_counter() - began
+        for kind, each in sessions.items():
+            taken[kind].append(seconds[kind])
+            held = sum(int(str(stream["state_tuples"])) for stream in each.metrics()["streams"].values())
+            if kind.startswith("binding") and (held > MOST // 2 or not 0 < results[kind] < results["none"]):
+                raise AssertionError(f"{kind}: {results[kind]} results, {held} tuples held")
+        if results["never reached"] != results["none"]:
+            raise AssertionError(f"{results['never reached']} results of {results['none']}")
+    print(f"{BATCHES * len(STREAMS) * RATE:,} tuples, {repeats} repeats; without shedding {results['none']:,} results")
+    for kind, all_seconds in taken.items():
+        ratio = np.median(np.array(taken["none"]) / np.array(all_seconds))
+        speed = BATCHES * len(STREAMS) * RATE / np.median(all_seconds)
+        print(f"{kind:24} {speed / 1e6:6.2f} M tuples/s   {ratio:5.2f} of none   {results[kind]:>9,} results")
+
+
+def uses(streams: int, cap: int) -> Uses:
+    """A join of so many streams on one key, windows of 100 s, a cap for each."""
+    each = np.arange(streams)
+    kept = np.stack([each, np.full(streams, 100 * SECOND), (1 << streams) - 1 - (1 << each)], axis=1)
+    table, span = np.zeros(streams, np.int64), np.full(streams, 100 * SECOND)
+    caps, late = np.full(streams, cap), np.zeros(streams, np.int64)
+    return Uses(
+        np.arange(streams + 1), table, each, span, np.array([streams]), each[None, :].copy(), each, caps, kept, late
+    )
+
+
+def decisions(repeats: int) -> None:
+    """Nanoseconds per tuple of deciding what goes: keys that come once in each stream, 10 tuples per second, 500 kept."""
+    for streams in (5, 7):
+        rng, keys = np.random.default_rng(streams), 80_000
+        times = rng.uniform(0, keys / 10, keys)[:, None] + np.cumsum(rng.exponential(5, (keys, streams)), axis=1)
+        order = np.argsort(times, axis=None)
+        window, key = order % streams, order // streams
+        moments = (times.ravel()[order] * SECOND).astype(np.int64)
+        codes, seen = key.astype(np.uint64)[:, None].copy(), np.ones(len(order), np.int64)
+        incoming = Incoming(window, np.arange(len(order)), moments, codes, seen)
+        for name, policy in POLICIES.items():
+            taken = []
+            for _ in range(repeats):
+                tracker = Tracker(uses(streams, 500), policy.rank, 0)
+                began = time.perf_counter()
+                shed = tracker.take_in(incoming, np.ones(streams, np.int64))
+                taken.append(time.perf_counter() - began)
+                if tracker.alive > 500 * streams or not len(shed.row):
+                    raise AssertionError(f"{name}: {tracker.alive} tuples held")
+            print(f"{streams} streams, {name:14} {1e9 * np.median(taken) / len(order):6.0f} ns per tuple")
+
+
+def main() -> None:
+    """Measure and print."""
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    throughput(repeats)
+    decisions(repeats)
+
+
+if __name__ == "__main__":
+    main()
