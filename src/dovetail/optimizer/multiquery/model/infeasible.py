@@ -33,7 +33,7 @@ def does_not_fit(model: CostModel, limits: Load, need: Load, *, proved: bool) ->
         f"the queries do not fit the budget together: {needs} {'at least ' if proved else ''}{wanted:.4g} {UNITS[resource]} of "
         f"{resource}{within}, the limit is {limit:.4g}; query {dearest.name!r} takes the most, {max(alone):.4g} by itself"
     )
-    return BudgetError(message, hint(resource, dearest.name, dearest.window, limit / wanted))
+    return BudgetError(message, hint(resource, dearest.name, dearest.window, limit / wanted, limit))
 
 
 def check_windows(model: CostModel, limits: Load) -> None:
@@ -48,8 +48,8 @@ def amount(resource: str, load: Load) -> float:
     return load.cpu if resource == "CPU" else load.memory
 
 
-def hint(resource: str, name: str, window: float, share: float) -> str:
-    """Say what would fit, if `share` of what is needed is there.
+def hint(resource: str, name: str, window: float, share: float, limit: float) -> str:
+    """Say what would fit, if `share` of what is needed is there, which is `limit`.
 
     A window shortened by as much as is missing is a start, for state grows at least as fast as the window.
     """
@@ -57,4 +57,9 @@ def hint(resource: str, name: str, window: float, share: float) -> str:
     smaller = (
         f"a smaller window in {name!r} (try {window * share:.3g} s instead of {window:g} s), " if share > 0 else ""
     )
-    return f"plan fewer queries together, or use {smaller}a larger Budget({option}=...), or load shedding"
+    shedding = ""
+    if resource == "memory" and limit >= 1:
+        shedding = (
+            f", or Config(shedding=dt.Shedding(max_bytes={int(limit)})) in the place of the budget, which loses results"
+        )
+    return f"plan fewer queries together, or use {smaller}a larger Budget({option}=...){shedding}"

@@ -98,7 +98,7 @@ class NextQuery:
             f"query {query.name!r} does not fit the budget: no plan that was tried needs less than {need:.4g} {UNITS[resource]} of "
             f"{resource}, and {left:.4g} of {limit:.4g} are left{after}"
         )
-        return BudgetError(message, hint(resource, query.name, query.window, left / need))
+        return BudgetError(message, hint(resource, query.name, query.window, left / need, limit))
 
     # -- the query's coalesced graph ------------------------------------------------------------------------------------------------
 
