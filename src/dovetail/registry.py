@@ -281,7 +281,9 @@ class Registry:
         if not names:
             return None
         plans = self.planned_again({name: self.plans[name] for name in names}, monitor.picture)
-        planning = JointPlanning(plans, self.config)
+        # Where tuples may be shed for room, nothing is stored that was given up for it.
+        config = self.config if self.config.shedding is None else replace(self.config, strategy="mjoin")
+        planning = JointPlanning(plans, config)
         if self.budget is not None:
             others = [cohort.plan.load for cohort in self.cohorts if cohort not in joined]
             budget, units = self.left(self.budget, others), self._units(self._own(plans.values()))
@@ -333,16 +335,15 @@ class Registry:
 
     def give_up_stored(self) -> None:
         """Go on with plans that store nothing but windows, whatever they cost."""
-        self.cohorts = tuple(
-            self._cohort(
-                JointPlanning({name: self.plans[name] for name in cohort.queries}, self.config).apart(),
-                cohort.since,
-                backfill=cohort.backfill,
-            )
-            if cohort.plan.states
-            else cohort
-            for cohort in self.cohorts
-        )
+        left = []
+        for cohort in self.cohorts:
+            if cohort.plan.states:
+                apart = JointPlanning({name: self.plans[name] for name in cohort.queries}, self.config).apart()
+                again = self._cohort(apart, cohort.since, backfill=cohort.backfill)
+                left.append(replace(again, heads=cohort.heads))
+            else:
+                left.append(cohort)
+        self.cohorts = tuple(left)
 
     def with_query(self, plan: QueryPlan) -> ExecutionPlan:
         """The windows of all queries and one more, each with a join of its own."""
