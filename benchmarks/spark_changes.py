@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -37,6 +37,8 @@ STREAMS = ("a", "b", "c")
 COLUMNS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("j", pa.int64()), ("v", pa.int64())])
 SECOND = 1_000_000
 KEYS = 20_000
+FAR = 9
+"""Files, of a second each, that a window can span."""
 
 
 def write_input(folder: Path, files: int, rows: int) -> None:
@@ -159,10 +161,17 @@ def expected(
         lower = f" AND (file >= {since[name]} OR epoch_us(ts) >= {held.get(name, 1 << 60)})" if held is not None else ""
         numbered = "CAST(regexp_extract(filename, '(\\d+).parquet', 1) AS INT) AS file"
         source = f"(SELECT *, {numbered} FROM read_parquet({files}, filename=true))"
-        parts.append(f"{name} AS (SELECT * FROM {source} WHERE {key} IS NOT NULL{lower})")
+        # Tuples that meet are of files at most FAR apart: parts of time are joined with those beside them, or all would meet.
+        near = (
+            f"file // {FAR}" if name == names[0] else f"unnest([file // {FAR} - 1, file // {FAR}, file // {FAR} + 1])"
+        )
+        parts.append(f"{name} AS (SELECT *, {near} AS near FROM {source} WHERE {key} IS NOT NULL{lower})")
     latest = f"greatest({', '.join(f'epoch_us({name}.ts)' for name in names)})"
     where = [f"{one}.{key} = {other}.{key}" for one, other in pairwise(names)] + [f"{names[0]}.v >= {least}"]
+    where += [f"{names[0]}.near = {name}.near" for name in names[1:]]
     where += [f"epoch_us({name}.ts) >= {latest} - {windows[name] * SECOND}" for name in names]
+    for one, other in permutations(names, 2):  # which follows, and is checked sooner
+        where.append(f"epoch_us({one}.ts) >= epoch_us({other}.ts) - {windows[one] * SECOND}")
     where.append(f"({' OR '.join(f'{name}.file >= {since[name]}' for name in names)})")
     figures = " + ".join(f"epoch_us({name}.ts) * {3 + 2 * place} + {name}.v" for place, name in enumerate(names))
     inputs, conditions = ", ".join(names), " AND ".join(where)
