@@ -143,7 +143,14 @@ class JoinGroup:
         for stream, batch in batches.items():
             if stream in self.windows and len(batch):
                 began = perf_counter()
-                prepared[stream] = arrivals(batch, self.plans[stream], all_rows=all_rows, came=came, reach=reach)
+                prepared[stream] = arrivals(
+                    batch,
+                    self.plans[stream],
+                    all_rows=all_rows,
+                    came=came,
+                    reach=reach,
+                    unseen=self.shedder is not None,
+                )
                 self.windows[stream].seconds += perf_counter() - began
         return prepared
 

@@ -238,9 +238,14 @@ def _nested_key(value: object) -> tuple[object, ...]:
     return (1, value != value, value)  # noqa: PLR0124 - only NaN differs from itself
 
 
-def arrivals(batch: Batch, window: WindowPlan, *, all_rows: bool, came: int, reach: Reach | None = None) -> Arrivals:
-    """Compute all that a window stores of tuples that came with batch `came`; unless `all_rows`, only of those that somebody sees."""
-    values = _Values(batch)
+def arrivals(
+    batch: Batch, window: WindowPlan, *, all_rows: bool, came: int, reach: Reach | None = None, unseen: bool = False
+) -> Arrivals:
+    """Compute all that a window stores of tuples that came with batch `came`; unless `all_rows`, only of those that somebody sees.
+
+    `unseen`: also say when the others came.
+    """
+    values, hidden = _Values(batch), None
     flags: list[UInt64Array | np.uint64] = [_NO_FLAGS] * window.words
     for view in window.views:
         word = view.bit // WORD_BITS
@@ -255,7 +260,7 @@ def arrivals(batch: Batch, window: WindowPlan, *, all_rows: bool, came: int, rea
             np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if len(flags) > 1 else flags[0]
         )
         if isinstance(seen, np.ndarray) and not seen.all():
-            places = np.flatnonzero(seen)
+            places, hidden = np.flatnonzero(seen), batch.ts[seen == 0] if unseen else None
             batch = batch.take(places)
             flags = [word[places] if isinstance(word, np.ndarray) else word for word in flags]
             values = _Values(batch)
@@ -267,6 +272,7 @@ def arrivals(batch: Batch, window: WindowPlan, *, all_rows: bool, came: int, rea
         {name: values.get(name, each) for name, each in kept.columns.items() if not isinstance(each, Column)},
         {key: parts[key[0]] if len(key) == 1 else combine([parts[name] for name in key]) for key in kept.codes},
         flags,
+        hidden,
     )
 
 

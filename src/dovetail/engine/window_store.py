@@ -64,6 +64,8 @@ class Arrivals:
     codes: Mapping[KeyId, UInt64Array]
     flags: list[UInt64Array | np.uint64]
     """Per word, the flags of each row, or of all."""
+    unseen: Int64Array | None = None
+    """Event times of others that came with them and that nobody sees, if there were any and they were asked for."""
 
     def __len__(self) -> int:
         return len(self.ts)

@@ -274,6 +274,13 @@ def take_in(
     uses, at, count = roster.uses, roster.at, 0
     for number in range(len(incoming.ts)):
         window, ts = incoming.window[number], incoming.ts[number]
+        if moving[window]:
+            roster.heads[window] = max(roster.heads[window], ts)
+        at[CLOCK] = max(at[CLOCK], ts)
+        # At every tuple, and not only when there is no room: what is let go, and in which order, must not depend on batches.
+        release(roster, NONE, rank)
+        if incoming.row[number] < 0:
+            continue
         if sample.alone:
             wanted = False
             for local in range(uses.first[window + 1] - uses.first[window]):
@@ -281,13 +288,8 @@ def take_in(
                     wanted = wanted or bool(spread(incoming.codes[number, local], seed) < sample.limit)
             if not wanted:
                 continue
-        if moving[window]:
-            roster.heads[window] = max(roster.heads[window], ts)
-        at[CLOCK] = max(at[CLOCK], ts)
         _leave_windows(roster, rank)
         pool = uses.pool[window]
-        if roster.alive[pool] >= uses.cap[pool]:
-            release(roster, pool, rank)
         while roster.alive[pool] >= uses.cap[pool]:
             if count == len(shed.row):
                 return number, count

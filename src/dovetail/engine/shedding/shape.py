@@ -115,13 +115,26 @@ class Shape:
 
     # -- tuples -----------------------------------------------------------------------------------------------------------------
 
-    def incoming(self, arrived: Mapping[str, Arrivals], firsts: Mapping[str, int]) -> Incoming:
-        """New tuples in order of event time, then of stream, then of arrival; they get row numbers from `firsts` on."""
-        return self._ordered(
+    def incoming(
+        self, arrived: Mapping[str, Arrivals], firsts: Mapping[str, int], unseen: Mapping[str, Int64Array]
+    ) -> Incoming:
+        """New tuples in order of event time, then of stream, then of arrival; they get row numbers from `firsts` on.
+
+        `unseen`: event times of tuples that nobody sees. They have no number, and only move their stream's time.
+        """
+        seen = self._ordered(
             (stream, firsts[stream], arrived[stream].ts, arrived[stream].codes, arrived[stream].flags)
             for stream in self.streams
             if stream in arrived
         )
+        others = [(self.streams.index(stream), ts) for stream, ts in unseen.items() if len(ts)]
+        if not others:
+            return seen
+        window = np.concatenate([np.full(len(ts), place, np.int64) for place, ts in others])
+        times, nobody = np.concatenate([ts for _, ts in others]), np.zeros(len(window), np.int64)
+        codes = np.zeros((len(window), seen.codes.shape[1]), np.uint64)
+        whole = joined([Incoming(window, nobody - 1, times, codes, nobody), seen])
+        return chosen(whole, np.argsort(whole.ts, kind="stable"))
 
     def living(self, windows: Mapping[str, WindowStore]) -> Incoming:
         """The same of tuples that windows hold."""

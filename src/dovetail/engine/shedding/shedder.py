@@ -69,6 +69,8 @@ class Shedder:
         """Windows, while a batch is joined that may reach the cap."""
         self.heads: dict[str, int] = {}
         """By stream: how far it was after the last batch."""
+        self._unseen: dict[str, Int64Array] = {}
+        """By stream: event times of tuples of a batch that nobody sees, which are still to come."""
         self._arrived: dict[str, int] = {}
         """By stream: tuples of the last part of a batch."""
         self._hidden: list[_Hidden] = []
@@ -124,10 +126,12 @@ class Shedder:
         room = self.room
         if self.following is None:
             self._counting = self._counted(room)
-        for number, part in enumerate(cut(incoming, room.slice, each=room.limit is not None)):
+        self._unseen = {name: arrived.unseen for name, arrived in incoming.items() if arrived.unseen is not None}
+        parts = list(cut(incoming, room.slice, each=room.limit is not None))
+        for number, part in enumerate(parts):
             for stream, arrived in part.items() if number or room.limit is not None else ():
                 self._make_room(stream, len(arrived))
-            self._decide(part, room)
+            self._decide(part, self._moving_on(part, last=number == len(parts) - 1), room)
             yield part
             self._hide()
             self._arrived = {stream: len(arrived) for stream, arrived in part.items()}
@@ -143,10 +147,10 @@ class Shedder:
         counting.roster.uses.cap[:] = room.caps
         return shape, counting
 
-    def _decide(self, part: Mapping[str, Arrivals], room: Room) -> None:
+    def _decide(self, part: Mapping[str, Arrivals], unseen: Mapping[str, Int64Array], room: Room) -> None:
         """Follow a part of a batch, if need be, and note what it sheds."""
         windows, (shape, _) = self._installed.windows, self._watched()
-        incoming = shape.incoming(part, {stream: windows[stream].rows.head for stream in part})
+        incoming = shape.incoming(part, {stream: windows[stream].rows.head for stream in part}, unseen)
         moving = np.array([self._streams[name].progress_by is None for name in shape.streams], np.int64)
         fitting = 0
         if self._counting is not None:
@@ -161,9 +165,21 @@ class Shedder:
             if own.any():
                 self._end(stream, len(part.get(stream, ())), shed.row[own], shed.end[own])
 
+    def _moving_on(self, part: Mapping[str, Arrivals], *, last: bool) -> dict[str, Int64Array]:
+        """When tuples came that nobody sees, up to the end of a part; the others come with the next, or with the `last`."""
+        end = max((int(arrived.ts[-1]) for arrived in part.values() if len(arrived)), default=LONG_AGO)
+        found = {
+            stream: len(times) if last else int(np.searchsorted(times, end, "right"))
+            for stream, times in self._unseen.items()
+        }
+        given = {stream: self._unseen[stream][:count] for stream, count in found.items()}
+        self._unseen = {stream: self._unseen[stream][count:] for stream, count in found.items()}
+        return given
+
     def _follow(self, fresh: Incoming, room: Room) -> None:
         """The cap has been reached: follow tuples from now on, beginning with those that are in the windows, some of them `fresh`."""
         shape, counting = self._watched()
+        counting.release()  # or it would depend on where batches end what has been let go
         self._counting = None
         both = joined([shape.living(self._installed.windows), fresh])
         held = {stream: counting.rows(place) for place, stream in enumerate(shape.streams)}
