@@ -223,9 +223,10 @@ class History:
         checkpoint = self._any()
         if not (checkpoint / "started").exists():
             return
-        copy = self._fresh()
+        copy, sink = self._fresh(), self._sinks[checkpoint][0]
+        left = set(sink.glob("_dovetail-*"))  # by drivers that were killed: it does not say that this one has its sinks
         pid = self._start(checkpoint, self._sinks[checkpoint])
-        while not list(self._sinks[checkpoint][0].glob("_dovetail-*")) and os.waitpid(pid, os.WNOHANG) == (0, 0):
+        while set(sink.glob("_dovetail-*")) <= left and os.waitpid(pid, os.WNOHANG) == (0, 0):
             time.sleep(0.001)
         shutil.copytree(checkpoint, copy, ignore=shutil.ignore_patterns(".*"), ignore_dangling_symlinks=True)
         second = self._start(copy, self._sinks[checkpoint])
