@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from threading import get_ident
@@ -27,7 +27,7 @@ from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding.room import check_room
 from dovetail.engine.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
-from dovetail.errors import ConfigError, DovetailError, StateError, listed, reading, warn
+from dovetail.errors import ConfigError, DovetailError, PlanError, StateError, listed, reading, warn
 from dovetail.monitoring import Meter, Monitor
 from dovetail.optimizer.proposal import Proposal
 from dovetail.optimizer.replan import Replanner
@@ -163,8 +163,9 @@ class LocalSession:
         for breach in breaches:
             warn(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
         if cause is not None and registry.config.adaptive:
-            began = clock.perf_counter()
-            proposal = registry.proposal(monitor, cause, late)
+            began, proposal = clock.perf_counter(), None
+            with suppress(PlanError):  # what cannot be planned again goes on as it is: a batch must not fail over that
+                proposal = registry.proposal(monitor, cause, late)
             if proposal is not None:
                 self._migrate(proposal, began)
             monitor.considered(helped=proposal is not None)

@@ -117,6 +117,16 @@ def test_a_query_that_came_late_shares_joins_in_the_end() -> None:
     assert again.explain("dict")["queries"] == described["queries"]  # type: ignore[index]
 
 
+def test_a_batch_does_not_fail_when_queries_cannot_be_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise dt.PlanError("there is no plan")
+
+    monkeypatch.setattr(Registry, "proposal", refuse)
+    session, _ = drifting(adaptive=True)
+    assert session._monitor._is_settled  # it was tried
+    assert session.metrics()["migrations"] == []
+
+
 def test_a_name_may_be_used_again_for_another_query() -> None:
     """What was measured of the first says nothing of the second."""
     session = dt.LocalSession(config=dt.Config(strategy="exchange"))

@@ -142,9 +142,8 @@ def first_copies(group: ShardGroupPlan, cell: int, stream: str, table: pa.Table)
     if np.count_nonzero(cells == cell) != table.num_rows:
         raise StateError(f"tuples of stream {stream!r} lie in shard {group.first + cell}, where they do not belong")
     first = np.zeros(table.num_rows, np.int64)
-    first[rows[::-1]] = cells[
-        ::-1
-    ]  # the copies of a row are in the order of their cells, and the last assignment holds
+    # The copies of a row are in the order of their cells, and the last assignment holds.
+    first[rows[::-1]] = cells[::-1]
     return np.equal(first, cell)
 
 
