@@ -259,7 +259,7 @@ class Registry:
     @property
     def has_choice(self) -> bool:
         """Whether there is a budget to watch, or more than one way to run the queries together."""
-        stores = JointPlanning({}, self.config, self.budget).strategy != "mjoin"
+        stores = JointPlanning({}, self.config, self.budget).stores
         return self.budget is not None or stores or any(cohort.since for cohort in self.cohorts)
 
     def outgrown(self, watermarks: Mapping[str, int]) -> list[str]:

@@ -73,6 +73,11 @@ class JointPlanning:
         return graphs
 
     @property
+    def stores(self) -> bool:
+        """Whether sub-joins may be stored."""
+        return self.strategy != "mjoin"
+
+    @property
     def strategy(self) -> str:
         """The strategy; what `auto` means: stored sub-joins only under a budget, and only if tuples are not joined one by one."""
         if self.config.strategy != "auto":

@@ -197,7 +197,7 @@ class RunningSession:
     def _has_choice(self) -> bool:
         """Whether there is a budget to watch, or more than one way to run the queries together."""
         layout = self._layout
-        stores = JointPlanning({}, layout.config, layout.budget).strategy != "mjoin"
+        stores = JointPlanning({}, layout.config, layout.budget).stores
         return layout.budget is not None or stores or not all(came.merged for came in layout.came.values())
 
     def _plan_again(self, cause: str, late: Collection[str]) -> None:
