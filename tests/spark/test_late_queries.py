@@ -26,6 +26,7 @@ from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.changes import begun, projected, replanned, with_plan, without
 from dovetail.spark.layout import Came, Layout, read_worker_plan
+from dovetail.spark.metrics import ShardReports
 from dovetail.testing import Oracle, assert_same_rows
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.int64())])
@@ -344,3 +345,15 @@ def test_a_query_that_does_not_fit_is_refused_and_the_others_go_on(spark: SparkS
     live.run(1)
     assert live.running.query.isActive
     live.running.stop()
+
+
+def test_a_batch_that_may_run_again_does_not_meet_what_was_before_a_query() -> None:
+    """A query outgrows its beginning by how far streams were before the batch at hand, which the new plan may join again."""
+    sql = "SELECT a.ts AS t FROM a [RANGE 2 s], b [RANGE 2 s] WHERE a.k = b.k"
+    layout = layout_of(tuple(DECLARED.values()), {"q": sql, "late": sql}, 1)
+    heads = dict.fromkeys(DECLARED, 10_000_000)
+    reports = ShardReports(replace(layout, came={"late": Came(3, heads=heads)}))
+    far, near = ({name: {"head": time} for name in DECLARED} for time in (15_000_000, 11_000_000))
+    reports.progress = {6: near, 7: far}
+    assert reports.outgrown(7) == []
+    assert reports.outgrown(8) == ["late"]

@@ -16,9 +16,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from dovetail.monitoring import outgrown
+from dovetail.plan.codec import from_json, to_json
 from dovetail.plan.global_plan import Load
 from dovetail.plan.measurements import Measurements, StreamFigures, merged
 from dovetail.plan.names import in_scope
+from dovetail.plan.recall import Recall
 from dovetail.plan.steps import Step
 from dovetail.spark.layout import Layout
 from dovetail.spark.wire import ResultKind, collected, is_kind
@@ -102,12 +104,14 @@ class ShardReports:
 
     def metrics(self) -> dict[str, Any]:
         """Counters so far, by stream and by query, and what each shard last reported."""
+        shed = ("shed", "last_shed") if self._layout.config.shedding is not None else ()
+        recall = {name: {"recall": to_json(found)} for name, found in self.recall().items()}
         return {
             "streams": {
-                name: {kind: getattr(figures, kind) for kind in (*_SUMMED, "lateness_needed")}
+                name: {kind: getattr(figures, kind) for kind in (*_SUMMED, "lateness_needed", *shed)}
                 for name, figures in self.streams().items()
             },
-            "queries": {name: {"results": count} for name, count in self._counts.items()},
+            "queries": {name: {"results": count, **recall.get(name, {})} for name, count in self._counts.items()},
             "batches": self._batches,
             "rebuilt_shards": self._rebuilt,
             "shards": dict(self._shards),
@@ -118,6 +122,14 @@ class ShardReports:
         found: dict[str, StreamFigures] = {}
         for report in list(self._shards.values()):
             found = merged(found, {name: StreamFigures.from_json(it) for name, it in report["streams"].items()})
+        return found
+
+    def recall(self) -> dict[str, Recall]:
+        """The share of each query's results that was not lost, where tuples may be shed."""
+        found: dict[str, Recall] = {}
+        for report in list(self._shards.values()):
+            own = {name: it.get("recall") for name, it in report["queries"].items()}
+            found = merged(found, {name: from_json(Recall, it) for name, it in own.items() if it is not None})
         return found
 
     @property
@@ -140,8 +152,12 @@ class ShardReports:
         return Load(spent, sum(part.get("bytes") or 0 for parts in kept for part in parts))
 
     def outgrown(self, batch_id: int) -> list[str]:
-        """The queries that came late and can be planned with those that were there first; see `monitoring.outgrown`."""
-        layout, heads = self._layout, {name: found["head"] for name, found in self.progress.get(batch_id, {}).items()}
+        """The queries that came late and can be planned with those that were there first; see `monitoring.outgrown`.
+
+        Batch `batch_id` has been joined, and may be joined again under the new plan: it counts how far streams were before it.
+        """
+        layout = self._layout
+        heads = {name: found["head"] for name, found in self.progress.get(batch_id - 1, {}).items()}
         marks = {name: head - layout.catalog[name].lateness for name, head in heads.items() if name in layout.catalog}
         if marks.keys() != layout.catalog.keys():
             return []
@@ -167,12 +183,33 @@ def observed(layout: Layout) -> Iterator[Column]:
     for number, (name, _) in enumerate(layout.queries):
         rows = F.when(F.col("query") == number, F.col("rows"))
         yield F.coalesce(F.sum(rows), F.lit(0)).alias(f"{name}.results")
-    counters = f"struct<{', '.join(f'{name}: bigint' for name in _SUMMED)}>"
+    sheds = layout.config.shedding is not None
+    summed = (*_SUMMED, "shed") if sheds else _SUMMED
+    counters = f"struct<{', '.join(f'{name}: bigint' for name in summed)}>"
+    lost = "struct<middle: double, below: double, above: double>"
+    queries = f"queries: map<string, struct<recall: struct<estimate: double, given: bigint, lost: {lost}>>>, " * sheds
     report = F.when(is_kind(ResultKind.METRICS), F.col("content").cast("string"))
-    streams = F.from_json(report, f"struct<streams: map<string, {counters}>, log_bytes: bigint, rebuilt: boolean>")
+    kinds = f"struct<streams: map<string, {counters}>, {queries}log_bytes: bigint, rebuilt: boolean>"
+    streams = F.from_json(report, kinds)
     for stream in layout.streams:
-        for name in _SUMMED:
+        for name in summed:
             counted = streams["streams"][stream.name][name]
             yield F.coalesce(F.sum(counted), F.lit(0)).alias(f"{stream.name}.{name}")
+    for name, _ in layout.queries if sheds else ():
+        yield from _recall(name, streams["queries"][name]["recall"])
     yield F.coalesce(F.sum(streams["log_bytes"]), F.lit(0)).alias("log_bytes")
     yield F.count_if(streams["rebuilt"]).alias("rebuilt_shards")
+
+
+def _recall(query: str, recall: Column) -> Iterator[Column]:
+    """As `plan.recall.Recall` adds up shards: what each is off by is independent. NULL where a shard does not know it."""
+    given, lost = F.sum(recall["given"]), recall["lost"]
+    middle = F.sum(lost["middle"])
+    known = F.count_if(recall.isNotNull()) == F.count(recall["estimate"])
+    for kind, missing in (
+        ("recall", middle),
+        ("recall_low", middle + F.sqrt(F.sum(lost["above"] * lost["above"]))),
+        ("recall_high", F.greatest(F.lit(0.0), middle - F.sqrt(F.sum(lost["below"] * lost["below"])))),
+    ):
+        share = F.when(given + missing > 0, given / (given + missing)).otherwise(F.lit(1.0))
+        yield F.when(known, share).alias(f"{query}.{kind}")
