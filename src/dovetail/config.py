@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import wraps
 from sys import float_info
@@ -118,6 +118,14 @@ class Shedding:
                 f"Shedding got {given} of max_tuples and max_bytes: windows are measured in one of them",
                 "give one, e.g. Shedding(max_tuples=100_000)",
             )
+
+    def part(self, shards: int) -> Shedding:
+        """What each of some shards has of it."""
+        return replace(
+            self,
+            max_tuples=None if self.max_tuples is None else max(1, self.max_tuples // shards),
+            max_bytes=None if self.max_bytes is None else max(1, self.max_bytes // shards),
+        )
 
 
 @names_checked

@@ -235,9 +235,14 @@ class Registry:
         cohort = self._cohort(found, since, backfill=backfill)
         self.cohorts = (*self.cohorts, replace(cohort, heads=dict(heads)))
 
-    @staticmethod
-    def check_backfill(query: JoinQuery, *, backfill: bool) -> None:
+    def check_backfill(self, query: JoinQuery, *, backfill: bool) -> None:
         """Refuse to show a query what was there before it, if that is not known."""
+        if backfill and self.config.shedding is not None:
+            raise ConfigError(
+                f"query {query.name!r} cannot see what was there before it: tuples may have been shed, or not been kept as no query "
+                "needed them",
+                "leave backfill out, and its windows fill from now on",
+            )
         if backfill and query.has_count_window:
             raise ConfigError(
                 f"query {query.name!r} has count windows: which tuples were the last ones before it came is not known any more",

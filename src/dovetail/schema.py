@@ -19,6 +19,8 @@ MICROSECOND = pa.duration("us")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 LARGEST_DECIMAL = 38
+NUMBER = "dovetail:number"
+"""The column by which tuples that may be shed are known outside of an engine. No stream has it."""
 _EXACT_DECIMAL_DIGITS = 18
 
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}

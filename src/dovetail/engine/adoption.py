@@ -65,6 +65,8 @@ class Adoption:
     now: int
     kept_from: Mapping[str, int]
     positions: Positions | None = None
+    numbered: bool = False
+    """Whether windows keep the numbers by which their tuples are known outside."""
     needs: dict[User, Needs] = field(default_factory=dict)
     """What new users need of their windows."""
 
@@ -94,7 +96,7 @@ class Adoption:
 
     def store(self, name: str, stream: str) -> WindowStore:
         """A new store for tuples, or one over arrays that are there."""
-        return WindowStore(self.arena, name, self.streams[stream], self._capacity(name))
+        return WindowStore(self.arena, name, self.streams[stream], self._capacity(name), numbered=self.numbered)
 
     def _capacity(self, store: str) -> int | None:
         """For how many rows the arrays of a store have room, if they are there; not to be listed then is an error."""

@@ -37,8 +37,18 @@ NOW = 1 << 62
 class JoinGroup:
     """Windows that tuples enter in the same way, and the joins over them."""
 
-    def __init__(self, name: str, streams: Mapping[str, StreamSchema], config: Config, arena: Arena) -> None:
+    def __init__(
+        self,
+        name: str,
+        streams: Mapping[str, StreamSchema],
+        config: Config,
+        arena: Arena,
+        *,
+        numbered: bool = False,
+    ) -> None:
+        """Start without windows; `numbered`: theirs are to keep the numbers by which tuples are known outside."""
         self.name = name
+        self._numbered = numbered
         self._streams = streams
         self._config = config
         self._arena = arena
@@ -68,7 +78,16 @@ class JoinGroup:
 
     def _adoption(self, now: int, positions: Positions | None) -> Adoption:
         kept_from = self.expiry.kept_from
-        return Adoption(self.installed, self._streams, self._arena, self._config.stage_rows, now, kept_from, positions)
+        return Adoption(
+            self.installed,
+            self._streams,
+            self._arena,
+            self._config.stage_rows,
+            now,
+            kept_from,
+            positions,
+            numbered=self._numbered,
+        )
 
     def install(self, new: Installed) -> list[WindowStore]:
         """Go on with what was made; return the stores that nobody needs any more."""

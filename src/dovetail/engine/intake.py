@@ -21,10 +21,10 @@ from dovetail.engine.kernels.times import survey
 from dovetail.engine.keys import codes_of, combine
 from dovetail.engine.progress import LATEST, Observed, StreamProgress, partition_heads, too_far
 from dovetail.engine.window_store import WORD_BITS, Arrivals
-from dovetail.errors import SchemaError, listed
+from dovetail.errors import ConfigError, SchemaError, listed
 from dovetail.plan.execution import View, WindowPlan
 from dovetail.query.expressions import Column, Expression
-from dovetail.schema import StreamSchema, stored_type, type_name
+from dovetail.schema import NUMBER, StreamSchema, stored_type, type_name
 
 Reach: TypeAlias = Mapping[int, Mapping[str, tuple[int, int]]]
 """By the batch that queries came with, and by stream: from which event time, and from which batch, they see tuples from before."""
@@ -44,21 +44,32 @@ class Batch:
     """Whether they are sorted by event time."""
     refused: int = 0
     """Tuples that were left out because their event time was NULL."""
+    numbers: Int64Array | None = None
+    """By what they are known outside of the engine, if they are."""
 
     def __len__(self) -> int:
         return len(self.ts)
 
     def take(self, places: Int64Array) -> Batch:
         indices = pa.array(places)
-        return Batch(
-            {name: values.take(indices) for name, values in self.columns.items()}, self.ts[places], self.in_order
-        )
+        columns = {name: values.take(indices) for name, values in self.columns.items()}
+        numbers = self.numbers[places] if self.numbers is not None else None
+        return Batch(columns, self.ts[places], self.in_order, numbers=numbers)
 
 
 class TableReader:
-    """Checks pushed tables against a stream's declaration."""
+    """Checks pushed tables against a stream's declaration.
 
-    def __init__(self, schema: StreamSchema) -> None:
+    `numbered`: they have one more column, `NUMBER`, by which their tuples are known outside of the engine.
+    """
+
+    def __init__(self, schema: StreamSchema, *, numbered: bool = False) -> None:
+        if numbered and NUMBER in schema.columns.names:
+            raise ConfigError(
+                f"stream {schema.name!r} has a column {NUMBER!r}, which numbers tuples where they may be shed",
+                "give it another name",
+            )
+        self._numbered = numbered
         self._schema = schema
         self._columns = schema.columns
         self._names = schema.columns.names
@@ -75,12 +86,16 @@ class TableReader:
                 f"stream {self._schema.name!r}: got {type(table).__name__}; expected a pyarrow.Table or RecordBatch",
                 "for pandas or Polars data use pa.Table.from_pandas(df) or df.to_arrow()",
             )
-        batches = table.to_batches() if table.schema.equals(self._columns) else []
+        numbers: Int64Array | None = None
+        found: pa.Table = table
+        if self._numbered:
+            numbers, found = found.column(NUMBER).to_numpy(), found.drop_columns([NUMBER])
+        batches = found.to_batches() if found.schema.equals(self._columns) else []
         if len(batches) == 1:
             columns = dict(zip(self._names, batches[0].columns, strict=True))
         else:
-            _check_names(self._schema, table.column_names)
-            columns = {f.name: _conform(self._schema.name, f, table.column(f.name)) for f in self._columns}
+            _check_names(self._schema, found.column_names)
+            columns = {f.name: _conform(self._schema.name, f, found.column(f.name)) for f in self._columns}
         for name in self._nested:
             try:
                 columns[name].validate(full=True)
@@ -90,7 +105,9 @@ class TableReader:
         if refused:
             timed = columns[self._event_time].is_valid()
             columns = {name: values.filter(timed) for name, values in columns.items()}
-        return Batch(columns, self._micros(fixed_values(columns[self._event_time], _INT64)), refused=refused)
+            numbers = numbers if numbers is None else numbers[timed.to_numpy(zero_copy_only=False)]
+        ts = self._micros(fixed_values(columns[self._event_time], _INT64))
+        return Batch(columns, ts, refused=refused, numbers=numbers)
 
     def _micros(self, numbers: Int64Array) -> Int64Array:
         """Event times as int64 UTC microseconds; finer units are cut off downwards, and what is out of range stays so."""
@@ -273,6 +290,7 @@ def arrivals(
         {key: parts[key[0]] if len(key) == 1 else combine([parts[name] for name in key]) for key in kept.codes},
         flags,
         hidden,
+        batch.numbers,
     )
 
 

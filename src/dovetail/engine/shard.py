@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.adoption import Positions
-from dovetail.engine.arena import Arena, HeapArena
+from dovetail.engine.arena import Arena, HeapArena, MappedArena
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, Reach, TableReader, in_time_order, judge
 from dovetail.engine.progress import Observed, Progress
@@ -59,6 +59,8 @@ class ShardEngine:
     def __init__(self, config: Config | None = None, arena: Arena | None = None, replan: Replan | None = None) -> None:
         self.config = config or Config()
         self.arena = arena or HeapArena()
+        self._numbered = self.config.shedding is not None and isinstance(self.arena, MappedArena)
+        """Whether tuples have numbers, by which a log follows what is kept of them: where arrays outlive the process."""
         self.replan = replan if self.config.adaptive else None
         """Chooses new orders while the queries run; without it they stay."""
         self.plan = ExecutionPlan()
@@ -78,12 +80,12 @@ class ShardEngine:
         """Told what was seen of each stream's part of a batch, before anything changes."""
         self.unfinished: Mark | None = None
         """Set when the engine begins to change: if it still is when the next call begins, the last one was not completed."""
-        self.joined = JoinGroup(JOINED, self.streams, self.config, self.arena)
+        self.joined = JoinGroup(JOINED, self.streams, self.config, self.arena, numbered=self._numbered)
         self.settled: dict[str, SettledGroup] = {}
 
     def add_stream(self, schema: StreamSchema) -> None:
         self.streams[schema.name] = schema
-        self._readers[schema.name] = TableReader(schema)
+        self._readers[schema.name] = TableReader(schema, numbered=self._numbered)
         self.needs_clock |= schema.idle_after is not None or schema.max_ahead is not None
         self.progress.streams.update(Progress({schema.name: schema}).streams)
 
@@ -305,7 +307,7 @@ class ShardEngine:
         for came, tables in held:
             read = {stream: self._readers[stream].read(table) for stream, table in tables.items()}
             for batch in read.values():
-                batch.in_order = False
+                batch.in_order = self._numbered  # these come in the order in which they came
             accepted = {stream: in_time_order(batch) for stream, batch in read.items() if len(batch)}
             self.joined.load(self.joined.prepare(accepted, came=came, reach=reach))
             for group in self.settled.values():

@@ -66,6 +66,8 @@ class Arrivals:
     """Per word, the flags of each row, or of all."""
     unseen: Int64Array | None = None
     """Event times of others that came with them and that nobody sees, if there were any and they were asked for."""
+    numbers: Int64Array | None = None
+    """By what they are known outside of the window, if they are."""
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -80,7 +82,8 @@ class Arrivals:
         )
         flags = [word[first:stop] if isinstance(word, np.ndarray) else word for word in self.flags]
         codes = {key: code[first:stop] for key, code in self.codes.items()}
-        return Arrivals(self.ts[first:stop], columns, computed, codes, flags)
+        numbers = self.numbers[first:stop] if self.numbers is not None else None
+        return Arrivals(self.ts[first:stop], columns, computed, codes, flags, numbers=numbers)
 
 
 @dataclass(slots=True)
@@ -112,9 +115,18 @@ class WindowStore:
     """Rows that some result may still need: the tuples of a stream, or stored matches."""
 
     def __init__(
-        self, arena: Arena, name: str, schema: StreamSchema | None = None, capacity: int | None = None
+        self,
+        arena: Arena,
+        name: str,
+        schema: StreamSchema | None = None,
+        capacity: int | None = None,
+        *,
+        numbered: bool = False,
     ) -> None:
-        """Start empty, with room for `capacity` rows; `schema` says which column is the time."""
+        """Start empty, with room for `capacity` rows; `schema` says which column is the time.
+
+        `numbered`: keep the numbers by which rows are known outside of the window. They grow from row to row.
+        """
         self.name = name
         self._time = schema and (
             f".{schema.event_time}",
@@ -124,6 +136,9 @@ class WindowStore:
         self.rows = Rows(arena, name, capacity)
         self.rows.add("ts", np.int64)
         self.rows.add("prefix_max", np.int64)
+        self._numbered = numbered
+        if numbered:
+            self.rows.add("number", np.int64)
         self.columns: dict[str, StoredColumn] = {}
         self.codes: dict[KeyId, str] = {}
         self.indexes: dict[KeyId, HashIndex] = {}
@@ -257,6 +272,8 @@ class WindowStore:
         arrays["ts"][place:stop] = arrivals.ts
         for name, flags in zip(self._flag_names, arrivals.flags, strict=True):
             arrays[name][place:stop] = flags
+        if self._numbered:
+            arrays["number"][place:stop] = arrivals.numbers
         computed = arrivals.computed
         for name, column in self.columns.items():
             column.append(computed[name] if name in computed else arrivals.columns[name[1:]], place, stop)
@@ -357,6 +374,21 @@ class WindowStore:
         """One array's entries for the living rows."""
         values: Int64Array = self.rows[name][self.rows.tail - self.rows.base : self.rows.head - self.rows.base]
         return values
+
+    def numbers_of(self, row_numbers: Int64Array) -> Int64Array:
+        """By what rows are known outside of the window: their numbers there, or else how many come before them."""
+        places = row_numbers - self.rows.tail
+        numbers: Int64Array = self.living("number")[places] if self._numbered else places
+        return numbers
+
+    def rows_of(self, numbers: Int64Array) -> Int64Array:
+        """The rows that are known by some numbers; a `StateError` if there are none."""
+        places = np.searchsorted(self.living("number"), numbers) if self._numbered else numbers
+        found: Int64Array = places + self.rows.tail
+        known = (places >= 0) & (places < len(self.rows))
+        if not known.all() or not np.array_equal(self.numbers_of(found), numbers):
+            raise StateError(f"window {self.name!r} does not have the tuples that are known for shedding")
+        return found
 
     def expire_where(self, alive: Callable[[], BoolArray]) -> None:
         """Forget tuples that `alive` (asked only when it may pay) does not mark."""

@@ -106,7 +106,10 @@ def compare(new: Layout, old: Layout) -> Comparison:
         )
     before, now = old.bound, new.bound
     same = [name for name in before if name in now and meaning(before[name]) == meaning(now[name])]
-    changed = {name: _begins_with(now[name], before[name]) for name in before if name in now and name not in same}
+    sheds = new.config.shedding is not None
+    changed = {
+        name: _begins_with(now[name], before[name], sheds=sheds) for name in before if name in now and name not in same
+    }
     streams = []
     for stream in old.streams:
         declared = new.catalog[stream.name]
@@ -121,7 +124,9 @@ def compare(new: Layout, old: Layout) -> Comparison:
     return Comparison(tuple(same), changed, tuple(name for name in now if name not in before), dropped, tuple(streams))
 
 
-def _begins_with(query: JoinQuery, before: JoinQuery) -> str:
+def _begins_with(query: JoinQuery, before: JoinQuery, *, sheds: bool) -> str:
+    if sheds:
+        return "where tuples may be shed the log holds only what queries needed: it sees tuples from now on"
     if query.has_count_window:
         return "its count windows are empty, and fill from now on"
     if _ways(query) != _ways(before):
@@ -155,7 +160,8 @@ def revised(
         if name in comparison.changed:
             query = plan.query
             stays = not query.has_count_window and _ways(query) == _ways(old.bound[name])
-            layout = with_plan(layout, plan, declared, Came(since, backfill=stays), seats[name] if stays else None)
+            came = Came(since, backfill=stays and new.config.shedding is None)
+            layout = with_plan(layout, plan, declared, came, seats[name] if stays else None)
         elif name in comparison.new:
             layout = with_plan(layout, plan, declared, Came(since))
     return layout

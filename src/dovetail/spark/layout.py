@@ -7,7 +7,7 @@ The driver makes a `Layout` when a session starts. Where tuples go is in `placem
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import prod
@@ -222,7 +222,9 @@ class Layout:
 
             own = ExecutionPlan.of(map(Lowering(self.catalog, self.config).own, self.plans))
             units = units_for(own, self.catalog, self.placement.copies)
-        return JointPlanning(plans, self.config, budget, units, self.placement.scopes)
+        # Where tuples may be shed for room, nothing is stored beside them.
+        config = self.config if self.config.shedding is None else replace(self.config, strategy="mjoin")
+        return JointPlanning(plans, config, budget, units, self.placement.scopes)
 
     @cached_property
     def _cells(self) -> dict[str, Cell]:
@@ -270,6 +272,18 @@ class Layout:
         """The number by which a query's results are known."""
         return self.numbers[query] if query in self.numbers else list(self.bound).index(query)
 
+    def _config_of_a_shard(self, groups: Sequence[ShardGroupPlan]) -> Config:
+        """The configuration with a shard's part of the cap; refuse one that is too small for it."""
+        shedding = self.config.shedding
+        if shedding is None:
+            return self.config
+        from dovetail.engine.shedding.room import check_room  # noqa: PLC0415 - only who sheds loads the engine on the driver
+
+        shards = sum(group.shards for group in groups)
+        for group in groups:
+            check_room(shedding, group.plan, self.catalog, shards)
+        return replace(self.config, shedding=shedding.part(shards))
+
     def for_workers(
         self,
         digest: str,
@@ -300,7 +314,7 @@ class Layout:
             self.streams,
             numbers,
             tuple(joins),
-            self.config,
+            self._config_of_a_shard(groups),
             digest,
             tuple(groups),
             since,

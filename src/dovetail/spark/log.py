@@ -16,11 +16,13 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail._typing import Int64Array
 from dovetail.errors import StateError
-from dovetail.schema import StreamSchema
+from dovetail.schema import NUMBER, StreamSchema
 from dovetail.spark.wire import from_ipc, to_ipc
 
 VERSION = 1
@@ -30,6 +32,11 @@ MOST_SEGMENTS = 8
 SMALL_BYTES = 1 << 20
 UNCOUNTED = dict.fromkeys(("arrived", "late", "ahead", "refused", "late_by"), 0)
 """Counters of a shard that begins while others have counted already."""
+FIRST_NUMBER = 1 << 60
+"""Of tuples that are numbered when they come."""
+CODEC = "zstd"
+ENTRY_BYTES = 4 << 20
+"""Larger values take longer, byte by byte."""
 RESTORE = "restore the checkpoint directory from a copy, or start with a new one"
 
 
@@ -56,6 +63,19 @@ class Segment:
     digest: str
     batch: int = 0
     """The number of the batch that its tuples came with; if there were several, of the last."""
+    span: tuple[int, int] | None = None
+    """The first and the last number of its tuples, if they have numbers."""
+
+
+@dataclass(slots=True)
+class Stored:
+    """Bytes that are no tuples, in entries of the map of their own."""
+
+    entries: list[int]
+    size: int
+    packed: int
+    """Bytes as they are read, and as they lie in the map."""
+    digest: str
 
 
 @dataclass(slots=True)
@@ -76,6 +96,10 @@ class Manifest:
     """By stream: older tuples may have been forgotten."""
     reach: dict[str, dict[str, int]] = field(default_factory=dict)
     """For queries that also see what was there before them, by the batch that they came with and by stream: from which time on."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """By stream whose tuples are numbered: the next number."""
+    shedding: Stored | None = None
+    """What is known for shedding."""
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -103,15 +127,21 @@ class Manifest:
                 "the checkpoint belongs to other streams, queries or another number of shards",
                 "start with a new checkpoint directory and new sinks, or with the session that wrote this one",
             )
-        return cls(**{**stored, "segments": [Segment(**segment) for segment in stored["segments"]]})
+        shedding = Stored(**stored["shedding"]) if stored.get("shedding") else None
+        segments = [Segment(**segment) for segment in stored["segments"]]
+        return cls(**{**stored, "segments": segments, "shedding": shedding})
 
 
 class Log:
-    """The segments of one shard, behind its manifest."""
+    """The segments of one shard, behind its manifest.
+
+    Where tuples may be shed they are `numbered`: each has its own number in one more column, and those that came later a larger one.
+    """
 
     def __init__(self, segments: SegmentMap, layout: str, streams: Mapping[str, StreamSchema] | None = None) -> None:
         """Read the manifest; `streams` say which columns tuples are to have, whatever they had when they were added."""
         self._segments = segments
+        self.numbered = False
         self._streams = streams or {}
         stored = segments.getValue((MANIFEST,))
         self.manifest = Manifest.from_json(bytes(stored[0]), layout) if stored else Manifest(layout)
@@ -122,6 +152,7 @@ class Log:
 
     def clear(self) -> None:
         """Remove everything."""
+        self._remove_shedding()
         for segment in self.manifest.segments:
             self._segments.removeKey((segment.number,))
         if self._segments.getValue((MANIFEST,)) is not None:
@@ -130,15 +161,34 @@ class Log:
     def append(self, stream: StreamSchema, table: pa.Table, batch: int) -> None:
         """Add tuples that came with a batch."""
         content = to_ipc(table)
-        span = pc.min_max(micros(table, stream.event_time)).as_py()
+        times = pc.min_max(micros(table, stream.event_time)).as_py()
+        span = tuple(pc.min_max(table.column(NUMBER)).as_py().values()) if self.numbered else None
+        self.manifest.segments.append(
+            Segment(
+                self._added(content),
+                stream.name,
+                table.num_rows,
+                len(content),
+                times["min"],
+                times["max"],
+                _digest(content),
+                batch,
+                span,
+            )
+        )
+
+    def _added(self, content: bytes) -> int:
+        """Add an entry to the map; return its number."""
         number = self.manifest.next
         self._segments.updateValue((number,), (content,))
         self.manifest.next = number + 1
-        self.manifest.segments.append(
-            Segment(
-                number, stream.name, table.num_rows, len(content), span["min"], span["max"], _digest(content), batch
-            )
-        )
+        return number
+
+    def number(self, stream: str, table: pa.Table) -> pa.Table:
+        """New tuples of a stream with their numbers."""
+        first = self.manifest.numbers.get(stream, FIRST_NUMBER)
+        self.manifest.numbers[stream] = first + table.num_rows
+        return table.append_column(NUMBER, pa.array(np.arange(first, first + table.num_rows)))
 
     def tables(self, stream: str) -> Iterator[pa.Table]:
         """The tuples of a stream, in the order they were added."""
@@ -167,8 +217,58 @@ class Log:
             came = max(segment.batch for segment in segments)
             yield came, {stream: pa.concat_tables(found) for stream, found in tables.items()}
 
-    def compact(self, stream: StreamSchema, oldest: int, begins: Sequence[int] = (0,)) -> None:
-        """Put small segments of a stream together when there are too many, without what is older than `oldest`.
+    def thin_out(self, stream: StreamSchema, kept: Int64Array) -> None:
+        """Write segments again of which less than half is `kept`, by numbers in order."""
+        for segment in [each for each in self.manifest.segments if each.stream == stream.name]:
+            first, last = segment.span or _numbers_of(segment)[[0, -1]]
+            alive = int(np.searchsorted(kept, last, "right") - np.searchsorted(kept, first))
+            if 2 * alive < segment.rows:
+                table = only(self._read(segment), kept) if alive else None
+                self._segments.removeKey((segment.number,))
+                self.manifest.segments.remove(segment)
+                if table is not None and table.num_rows:
+                    self.append(stream, table, segment.batch)
+
+    def keep_shedding(self, content: bytes) -> None:
+        """Keep what is known for shedding, in the place of what was."""
+        self._remove_shedding()
+        packed = pa.compress(content, codec=CODEC, asbytes=True)
+        parts = [packed[at : at + ENTRY_BYTES] for at in range(0, len(packed), ENTRY_BYTES)]
+        entries = [self._added(part) for part in parts]
+        self.manifest.shedding = Stored(entries, len(content), len(packed), _digest(packed))
+
+    def shedding(self) -> pa.Buffer | None:
+        """What is known for shedding; None if nothing is."""
+        stored = self.manifest.shedding
+        if stored is None:
+            return None
+        values = [self._segments.getValue((number,)) for number in stored.entries]
+        packed = b"".join(bytes(value[0]) for value in values if value is not None)
+        if None in values or _digest(packed) != stored.digest:
+            raise StateError("what is known for shedding is missing from the checkpoint, or damaged", RESTORE)
+        return pa.decompress(packed, stored.size, codec=CODEC)
+
+    def end_shedding(self, streams: Mapping[str, StreamSchema], kept: Mapping[str, Int64Array] | None) -> None:
+        """From now on nothing is shed: forget what has been, keep the others without numbers, by stream."""
+        self._remove_shedding()
+        self.numbered, segments, self.manifest.segments = True, self.manifest.segments, []
+        tables = [self._read(segment) for segment in segments]
+        self.numbered = False
+        for segment, table in zip(segments, tables, strict=True):
+            self._segments.removeKey((segment.number,))
+            left = table if kept is None or segment.stream not in kept else only(table, kept[segment.stream])
+            if left.num_rows:
+                self.append(streams[segment.stream], _without_numbers(left), segment.batch)
+
+    def _remove_shedding(self) -> None:
+        for number in self.manifest.shedding.entries if self.manifest.shedding is not None else ():
+            self._segments.removeKey((number,))
+        self.manifest.shedding = None
+
+    def compact(
+        self, stream: StreamSchema, oldest: int, begins: Sequence[int] = (0,), kept: Int64Array | None = None
+    ) -> None:
+        """Put small segments of a stream together when there are too many, without what is older than `oldest` or not `kept`.
 
         `begins` are the batches from which on queries see tuples: what came before one of them stays apart from what came after.
         """
@@ -176,10 +276,14 @@ class Log:
         for era in {bisect(begins, segment.batch) for segment in own}:
             small = [segment for segment in own if bisect(begins, segment.batch) == era]
             if len(small) > MOST_SEGMENTS:
-                self._put_together(stream, small, oldest)
+                self._put_together(stream, small, oldest, kept)
 
-    def _put_together(self, stream: StreamSchema, small: Sequence[Segment], oldest: int) -> None:
+    def _put_together(
+        self, stream: StreamSchema, small: Sequence[Segment], oldest: int, kept: Int64Array | None
+    ) -> None:
         table = pa.concat_tables([self._read(segment) for segment in small])
+        if kept is not None:
+            table = only(table, kept)
         for segment in small:
             self._segments.removeKey((segment.number,))
         numbers = {segment.number for segment in small}
@@ -189,7 +293,13 @@ class Log:
     def _read(self, segment: Segment) -> pa.Table:
         value = self._segments.getValue((segment.number,))
         table = tuples_of(segment, None if value is None else bytes(value[0]))
-        return table if segment.stream not in self._streams else _with_columns(table, self._streams[segment.stream])
+        numbers = None
+        if self.numbered:
+            has = NUMBER in table.column_names
+            numbers = table.column(NUMBER) if has else pa.chunked_array([_numbers_of(segment)])
+        if segment.stream in self._streams:
+            table = _with_columns(table, self._streams[segment.stream])
+        return table if numbers is None else _without_numbers(table).append_column(NUMBER, numbers)
 
 
 def tuples_of(segment: Segment, content: bytes | None) -> pa.Table:
@@ -222,6 +332,22 @@ def _with_columns(table: pa.Table, stream: StreamSchema) -> pa.Table:
         for each in stream.columns
     ]
     return pa.table(columns, schema=stream.columns)
+
+
+def _without_numbers(table: pa.Table) -> pa.Table:
+    return table.drop_columns([NUMBER]) if NUMBER in table.column_names else table
+
+
+def _numbers_of(segment: Segment) -> Int64Array:
+    """Numbers for tuples that were logged without, before they could be shed: smaller than all others."""
+    return np.arange(segment.rows) + (segment.number << 32)
+
+
+def only(table: pa.Table, kept: Int64Array) -> pa.Table:
+    """The tuples whose numbers are `kept`, which are in order."""
+    numbers = table.column(NUMBER).to_numpy()
+    places = np.minimum(np.searchsorted(kept, numbers), max(0, len(kept) - 1))
+    return table.filter(pa.array(kept[places] == numbers)) if len(kept) else table.slice(0, 0)
 
 
 def micros(table: pa.Table, event_time: str) -> pa.ChunkedArray:

@@ -26,15 +26,16 @@ from dovetail.engine.measuring import measure
 from dovetail.engine.progress import LATEST, Observed, StreamProgress
 from dovetail.engine.sealed import read_sealed, write_sealed
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.shedding.stored import numbers_kept, restore
 from dovetail.engine.window_store import LONG_AGO
 from dovetail.errors import StateError
 from dovetail.optimizer.replan import Replanner
 from dovetail.plan.codec import from_json
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.schema import StreamSchema
+from dovetail.schema import NUMBER, StreamSchema
 from dovetail.spark.layout import WorkerPlan, read_worker_plan
 from dovetail.spark.live import LiveShard, live_root
-from dovetail.spark.log import UNCOUNTED, Log, SegmentMap, micros, since
+from dovetail.spark.log import UNCOUNTED, Log, SegmentMap, micros, only, since
 from dovetail.spark.memory import give_back
 from dovetail.spark.output import ShardOutput
 from dovetail.spark.revisions import current_batch, plan_for
@@ -136,6 +137,9 @@ class Worker:
         self._live = live
         self._batch = log.manifest.batches if batch is None else batch
         self._known = {each.since: each for each in known} | {plan.since: plan}
+        log.numbered = plan.config.shedding is not None
+        if not log.numbered and (content := log.shedding()) is not None:
+            log.end_shedding(plan.catalog, numbers_kept(content))
         if log.manifest.token is None and not log.manifest.progress:
             log.manifest.progress = {name: {**found, **UNCOUNTED} for name, found in plan.progress.items()}
 
@@ -151,13 +155,16 @@ class Worker:
             engine.relate(set(join) for join in self._plan.joins)
             engine.batches = self.log.manifest.batches = self._batch
             self._push(engine, batch, take)
-            write_sealed(engine, token)
+            known = write_sealed(engine, token)
         except BaseException:
             self._live.drop(work)
             raise
+        if known is not None:
+            self.log.keep_shedding(known)
         self.log.manifest.token, self.log.manifest.plan = token, self._plan.since
         self._live.give(work, token)
-        log_bytes = sum(segment.size for segment in self.log.manifest.segments)
+        stored = self.log.manifest.shedding
+        log_bytes = sum(segment.size for segment in self.log.manifest.segments) + (stored.packed if stored else 0)
         rebuilt = before is not None and not found
         more: dict[str, Any] = {"reached": self.log.manifest.reach} if self.log.manifest.reach else {}
         if self._shard == self._plan.shards[0]:
@@ -201,7 +208,26 @@ class Worker:
         engine = ShardEngine(self._plan.config, MappedArena(work), Replanner(self._plan.config))
         for stream in self._plan.streams:
             engine.add_stream(stream)
-        engine.adopt(self._plan.plan_of(self._shard))
+        own, known = self._plan.plan_of(self._shard), self.log.shedding() if self.log.numbered else None
+        # What is known for shedding goes on under the plan that it was found under, as live arrays do, and then under another.
+        before = self._before if known is not None and not self._unreached(own) else self._plan
+        engine.adopt(before.plan_of(self._shard))
+        self._load(engine, None if known is None else numbers_kept(known))
+        if known is not None and engine.joined.shedder is not None:
+            restore(engine.joined.shedder, known, strict=False)
+        if before is not self._plan:
+            engine.adopt(own.in_orders_of(engine.plan))
+        return engine
+
+    @property
+    def _before(self) -> WorkerPlan:
+        """The plan that the shard has run last, if it is known and tuples have been the same; else the one to run."""
+        before = self._known.get(self.log.manifest.plan, self._plan)
+        same = before.streams == self._plan.streams and before.config == self._plan.config
+        return before if same and self._shard in before.shards else self._plan
+
+    def _load(self, engine: ShardEngine, kept: Mapping[str, Int64Array] | None) -> None:
+        """Fill an engine with what the log holds; if tuples have been shed, of those that are `kept`, by number."""
         manifest = self.log.manifest
         for came in self._unreached(engine.plan):
             manifest.reach[str(came)] = dict(manifest.kept_from)
@@ -210,8 +236,10 @@ class Worker:
         for number, seen in manifest.reach.items():
             carried = self._plan.carried.get(int(number), {})
             reach[int(number)] = {stream: (time, carried.get(stream, 0)) for stream, time in seen.items()}
-        engine.load(self.log.held(self._eras(engine)), manifest.progress, manifest.batches, reach)
-        return engine
+        held: Iterable[tuple[int, dict[str, pa.Table]]] = self.log.held(self._eras(engine))
+        if self.log.numbered:
+            held = ((came, _by_number(tables, kept)) for came, tables in held)
+        engine.load(held, manifest.progress, manifest.batches, reach)
 
     def _eras(self, engine: ShardEngine) -> list[int]:
         """The batches at which something began: tuples from before stay apart from those that came then."""
@@ -232,6 +260,9 @@ class Worker:
             for times in batch.unplaced.get(number, ()):
                 _count_late(micros(from_ipc(times), schema.event_time).to_numpy(), progress, batch.observed[number])
         batch.segments.clear()
+        if self.log.numbered:
+            for name, table in tables.items():
+                tables[name] = self.log.number(name, _in_time_order(table, self._plan.catalog[name]))
         observed = {self._plan.streams[number].name: seen for number, seen in batch.observed.items()}
         heads = {name: engine.progress[name].head_after(seen) for name, seen in observed.items()}
         *early, last = slices(tables, self._plan.catalog)
@@ -256,10 +287,31 @@ class Worker:
         self.log.forget(schema.name, oldest)
         if oldest is None:
             return
-        kept = None if table is None else since(table, schema.event_time, oldest)
-        if kept is not None and kept.num_rows:
-            self.log.append(schema, kept, self.log.manifest.batches)
-        self.log.compact(schema, oldest, self._eras(engine))
+        shedder, numbers = engine.joined.shedder, None
+        if shedder is not None and schema.name in engine.joined.windows:
+            numbers = shedder.numbers_kept(schema.name)
+        found = None if table is None else since(table, schema.event_time, oldest)
+        if found is not None and numbers is not None:
+            found = only(found, numbers)
+        if found is not None and found.num_rows:
+            self.log.append(schema, found, self.log.manifest.batches)
+        if numbers is not None:
+            self.log.thin_out(schema, numbers)
+        self.log.compact(schema, oldest, self._eras(engine), numbers)
+
+
+def _by_number(tables: Mapping[str, pa.Table], kept: Mapping[str, Int64Array] | None) -> dict[str, pa.Table]:
+    """Tuples in the order in which they came; of those that may be shed only what is `kept`."""
+    found = {
+        stream: only(table, kept[stream]) if kept and stream in kept else table for stream, table in tables.items()
+    }
+    return {stream: table.sort_by(NUMBER) for stream, table in found.items()}
+
+
+def _in_time_order(table: pa.Table, schema: StreamSchema) -> pa.Table:
+    times = micros(table, schema.event_time).to_numpy()
+    in_order = bool((times[1:] >= times[:-1]).all())
+    return table if in_order else table.take(pa.array(np.argsort(times, kind="stable")))
 
 
 def _on_time(segments: list[tuple[bytes, int]], progress: StreamProgress, seen: Observed) -> pa.Table:

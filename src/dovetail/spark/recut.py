@@ -59,6 +59,11 @@ class Move:
     ) -> Move:
         """The move of what shards hold by their `manifests`; what was counted is counted by the first of the new shards."""
         active = {number: manifests[number] for number in before.shards if number in manifests}
+        if any(manifest.shedding is not None for manifest in active.values()):
+            raise StateError(
+                "tuples of this checkpoint may have been shed, and what its shards know of the others cannot be cut again",
+                "start the session once without Config(shedding=...), stop it after a batch, then migrate",
+            )
         counted = progress_of(manifests.values())
         others = {name: {**progress, **UNCOUNTED} for name, progress in counted.items()}
         batches = max((manifest.batches for manifest in active.values()), default=0)

@@ -63,11 +63,6 @@ class Session:
             raise ConfigError(f"Session(budget=...) is a {type(budget).__name__}; expected a dovetail.Budget")
         if config is not None and not isinstance(config, Config):
             raise ConfigError(f"Session(config=...) is a {type(config).__name__}; expected a dovetail.Config")
-        if config is not None and config.shedding is not None:
-            raise ConfigError(
-                "Session(config=Config(shedding=...)): tuples are not shed on Spark yet",
-                "leave shedding out, or use a dovetail.LocalSession",
-            )
         if shards is not None:
             check_shards("Session", shards)
         check(spark)

@@ -58,10 +58,13 @@ class Following:
     def _sample(self, *, alone: bool) -> Sample:
         return Sample(EVERYTHING >> np.uint64(self.halvings), float(1 << self.halvings), alone)
 
-    def begin(self, held: Incoming, heads: Int64Array) -> None:
-        """Begin with tuples that windows hold, and streams that have come so far; their results are those of before."""
+    def begin(self, held: Incoming, heads: Int64Array) -> Shed:
+        """Begin with tuples that windows hold, and streams that have come so far; their results are those of before.
+
+        Return those that do not fit.
+        """
         moving = np.ones(len(heads), np.int64)
-        self.main.take_in(held, moving)
+        shed = self.main.take_in(held, moving)
         self.whole.take_in(held, moving)
         if self.choice is not None:
             self.choice.begin(held, moving)
@@ -70,6 +73,7 @@ class Following:
             tracker.roster.results[:] = 0
             tracker.roster.sampled[:] = 0
             tracker.roster.heads[:] = heads
+        return shed
 
     def learn(self, before: Following) -> None:
         """Take over what was counted of the patterns of the same inputs."""

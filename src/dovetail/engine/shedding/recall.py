@@ -45,6 +45,8 @@ def why_unknown(run: JoinRun, query: str) -> str | None:
     if joined.inexact_equalities:
         return "it compares values of different types"
     consumer = next(each for each in step.consumers if each.query == query)
+    if consumer.cell:
+        return "other shards give some of the results that this one could"
     if any(consumer.spans[source] < micros for source, micros in step.windows.items()):
         return "its windows are smaller than those of the join that it takes its results from"
     return None

@@ -65,20 +65,24 @@ def _bytes_per_row(window: WindowStore) -> int:
     return window.rows.width + 4 * len(window.indexes)
 
 
-def check_room(shedding: Shedding, plan: ExecutionPlan, streams: Mapping[str, StreamSchema]) -> None:
-    """Refuse a cap that is below what a plan's windows need to work at all."""
+def check_room(
+    shedding: Shedding, plan: ExecutionPlan, streams: Mapping[str, StreamSchema], shards: int | None = None
+) -> None:
+    """Refuse a cap that is below what a plan's windows need to work at all; each of some `shards`, if there are any, has a part."""
+    parts, each = shards or 1, f" in each of {shards} shards" if shards is not None else ""
     if shedding.max_tuples is not None:
-        if shedding.per == "session" and shedding.max_tuples < len(plan.windows):
+        least = parts * (len(plan.windows) if shedding.per == "session" else 1)
+        if shedding.max_tuples < least:
             raise ConfigError(
-                f"Shedding(max_tuples={shedding.max_tuples}) is less than one tuple for each of {len(plan.windows)} windows: "
+                f"Shedding(max_tuples={shedding.max_tuples}) is less than one tuple for each of {len(plan.windows)} windows{each}: "
                 f"{listed(window.stream for window in plan.windows)}",
-                f"give at least max_tuples={len(plan.windows)}; useful are some hundreds per window",
+                f"give at least max_tuples={least}; useful are some hundreds per window",
             )
         return
     assert shedding.max_bytes is not None  # noqa: S101 - one of the two is given
     stores = []
     for window in plan.windows:
-        store = WindowStore(HeapArena(), window.name, streams[window.stream])
+        store = WindowStore(HeapArena(), window.name, streams[window.stream], numbered=shards is not None)
         store.extend(window.kept, window.ledgers, window.words)
         long = [name[1:] for name, column in store.columns.items() if isinstance(column, BytesColumn | NestedColumn)]
         if long:
@@ -89,11 +93,11 @@ def check_room(shedding: Shedding, plan: ExecutionPlan, streams: Mapping[str, St
             )
         stores.append(store)
     widths = [_bytes_per_row(store) for store in stores]
-    least = SMALLEST_CAPACITY * (sum(widths) if shedding.per == "session" else max(widths))
+    least = parts * SMALLEST_CAPACITY * (sum(widths) if shedding.per == "session" else max(widths))
     if shedding.max_bytes < least:
         whose = "windows" if shedding.per == "session" else "the largest window"
         raise ConfigError(
-            f"Shedding(max_bytes={shedding.max_bytes}) is less than the smallest arrays of {whose} take, {least} bytes for "
+            f"Shedding(max_bytes={shedding.max_bytes}) is less than the smallest arrays of {whose} take{each}, {least} bytes for "
             f"{SMALLEST_CAPACITY} rows each",
             f"give at least max_bytes={least}, or use max_tuples",
         )

@@ -19,7 +19,7 @@ import numpy as np
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.config import Shedding
 from dovetail.engine.adoption import Installed
-from dovetail.engine.kernels.roster import FIFO, Incoming
+from dovetail.engine.kernels.roster import FIFO, Incoming, Shed
 from dovetail.engine.kernels.times import FOREVER
 from dovetail.engine.progress import Progress
 from dovetail.engine.shedding.cuts import cut
@@ -29,7 +29,6 @@ from dovetail.engine.shedding.room import Room, room_for
 from dovetail.engine.shedding.shape import Shape, chosen, joined
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
 from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
-from dovetail.errors import StateError
 from dovetail.plan.recall import Lost, Recall
 from dovetail.schema import StreamSchema
 
@@ -94,8 +93,10 @@ class Shedder:
         living = shape.living(installed.windows)
         self.following = Following(shape, self.room, self.shedding)
         heads = np.array([self.heads.get(stream, LONG_AGO) for stream in shape.streams])
-        self.following.begin(chosen(living, np.flatnonzero(_among(shape, living, held))), heads)
+        shed = self.following.begin(chosen(living, np.flatnonzero(_among(shape, living, held))), heads)
         self.following.learn(before)
+        self._note(shape, shed, {})
+        self._hide()
 
     def shape(self) -> Shape:
         """Who sees the windows."""
@@ -104,7 +105,7 @@ class Shedder:
     @property
     def room(self) -> Room:
         """What the windows may hold."""
-        return room_for(self.shedding, [self._installed.windows[name] for name in sorted(self._installed.windows)])
+        return room_for(self.shedding, self.windows)
 
     # -- a batch ----------------------------------------------------------------------------------------------------------------
 
@@ -152,18 +153,23 @@ class Shedder:
         windows, (shape, _) = self._installed.windows, self._watched()
         incoming = shape.incoming(part, {stream: windows[stream].rows.head for stream in part}, unseen)
         moving = np.array([self._streams[name].progress_by is None for name in shape.streams], np.int64)
-        fitting = 0
+        fitting, found = 0, list[Shed]()
         if self._counting is not None:
             fitting = self._counting[1].fill(incoming, moving)
             if fitting == len(incoming.ts):
                 return
-            self._follow(chosen(incoming, slice(fitting)), room)
+            found.append(self._follow(chosen(incoming, slice(fitting)), room))
         assert self.following is not None  # noqa: S101 - it is there, or was made
-        shed = self.following.take_in(chosen(incoming, slice(fitting, None)), moving)
+        found.append(self.following.take_in(chosen(incoming, slice(fitting, None)), moving))
+        shed = Shed(*(np.concatenate(values) for values in zip(*found, strict=True)))
+        self._note(shape, shed, {stream: len(arrived) for stream, arrived in part.items()})
+
+    def _note(self, shape: Shape, shed: Shed, fresh: Mapping[str, int]) -> None:
+        """Note what was shed, some of it perhaps of the `fresh` tuples of each stream that are about to enter."""
         for place, stream in enumerate(shape.streams):
             own = shed.window == place
             if own.any():
-                self._end(stream, len(part.get(stream, ())), shed.row[own], shed.end[own])
+                self._end(stream, fresh.get(stream, 0), shed.row[own], shed.end[own])
 
     def _moving_on(self, part: Mapping[str, Arrivals], *, last: bool) -> dict[str, Int64Array]:
         """When tuples came that nobody sees, up to the end of a part; the others come with the next, or with the `last`."""
@@ -176,15 +182,18 @@ class Shedder:
         self._unseen = {stream: self._unseen[stream][count:] for stream, count in found.items()}
         return given
 
-    def _follow(self, fresh: Incoming, room: Room) -> None:
-        """The cap has been reached: follow tuples from now on, beginning with those that are in the windows, some of them `fresh`."""
+    def _follow(self, fresh: Incoming, room: Room) -> Shed:
+        """The cap has been reached: follow tuples from now on, beginning with those that are in the windows, some of them `fresh`.
+
+        Return what has to go at once, because the cap was larger when it came.
+        """
         shape, counting = self._watched()
         counting.release()  # or it would depend on where batches end what has been let go
         self._counting = None
         both = joined([shape.living(self._installed.windows), fresh])
         held = {stream: counting.rows(place) for place, stream in enumerate(shape.streams)}
         self.following = Following(shape, room, self.shedding)
-        self.following.begin(chosen(both, np.flatnonzero(_among(shape, both, held))), counting.roster.heads)
+        return self.following.begin(chosen(both, np.flatnonzero(_among(shape, both, held))), counting.roster.heads)
 
     def _end(self, stream: str, fresh: int, rows: Int64Array, ends: Int64Array) -> None:
         """Note when rows of a window end, some of which are among the `fresh` ones that are about to enter."""
@@ -279,16 +288,38 @@ class Shedder:
 
     # -- stored -----------------------------------------------------------------------------------------------------------------
 
-    def first_rows(self) -> Int64Array:
-        """By window: the number of its first row."""
-        return np.array([self._installed.windows[name].rows.tail for name in sorted(self._installed.windows)], np.int64)
+    @property
+    def streams(self) -> list[str]:
+        """Those that have windows, in the order in which trackers have them."""
+        return sorted(self._installed.windows)
 
-    def check(self, following: Following) -> None:
-        """Raise `StateError` if something that was read is about rows that are not there."""
-        for place, stream in enumerate(following.shape.streams):
-            store, rows = self._installed.windows[stream], following.main.rows(place)
-            if len(rows) != len(np.unique(rows)) or np.any((rows < store.rows.tail) | (rows >= store.rows.head)):
-                raise StateError(f"what is known for shedding is not about the tuples of window {stream!r}")
+    @property
+    def windows(self) -> list[WindowStore]:
+        """Those of `streams`."""
+        return [self._installed.windows[name] for name in self.streams]
+
+    def numbers_kept(self, stream: str) -> Int64Array | None:
+        """By what the tuples of a stream that are held are known outside, in order; None while all are held."""
+        if self.following is None:
+            return None
+        rows = self.following.main.rows(self.following.shape.streams.index(stream))
+        return np.sort(self._installed.windows[stream].numbers_of(rows))
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Results so far, by query."""
+        return {name: run.collectors[name].results for name, run in self._installed.queries.items()}
+
+    def give(self, results: Mapping[str, int]) -> None:
+        """Go on counting results from there."""
+        for name, run in self._installed.queries.items():
+            run.collectors[name].results = results.get(name, 0)
+
+    def lost_lately(self) -> dict[str, Lost]:
+        """By query: what was lost under this plan."""
+        if self.following is None:
+            return {}
+        return {query: self.following.lost(table) for query, table in self._tables().items()}
 
     # -- going back -------------------------------------------------------------------------------------------------------------
 

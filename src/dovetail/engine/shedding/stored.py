@@ -1,6 +1,8 @@
 """What a shedder knows as bytes: JSON, then arrays. All of it follows from the input, so equal sessions have equal bytes.
 
-Row numbers are counted from the first row of their window, for windows that are read begin anew.
+Rows are known by what `WindowStore.numbers_of` says: windows that are read begin anew. What is stored goes on only under the cap,
+the policy and the joins that it was written under. Else, if the caller allows it, windows keep what they hold, what was lost stays
+known, and tuples are followed again when the cap is reached again.
 """
 
 from __future__ import annotations
@@ -8,13 +10,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail._typing import Array
-from dovetail.engine.kernels.roster import FIFO
+from dovetail._typing import Array, Int64Array
+from dovetail.engine.kernels.roster import FIFO, NONE
 from dovetail.engine.shedding.following import Following
 from dovetail.engine.shedding.shedder import Shedder
 from dovetail.errors import StateError
@@ -34,8 +37,17 @@ class _Tracked(TypedDict):
 class _Stored(TypedDict):
     """A shedder as JSON."""
 
+    settings: str
+    """A digest of the cap, the policy and the joins."""
+    streams: list[str]
+    """Whose windows there were, in the order in which trackers have them."""
     counts: dict[str, tuple[Count, Time]]
+    given: dict[str, Count]
+    """Results by query."""
     lost: dict[str, Lost]
+    """Under plans before this one."""
+    lost_lately: dict[str, Lost]
+    """Under this one."""
     heads: dict[str, Time]
     halvings: Count
     choice: list[list[Size]]
@@ -44,20 +56,27 @@ class _Stored(TypedDict):
 
 def written(shedder: Shedder) -> bytes:
     """Everything that goes on with it needs."""
-    following, bases = shedder.following, shedder.first_rows()
+    following = shedder.following
     trackers, parts = [], []
     for tracker in following.trackers if following is not None else ():
         arrays = tracker.to_arrays()
-        held = arrays["held.row"] >= 0
-        rows = np.where(held, 0, arrays["held.row"])
+        rows, windows = arrays["held.row"], arrays["held.window"]
+        numbers = np.where(rows >= 0, 0, NONE)
         if following is not None and tracker is following.main:
-            rows[held] = arrays["held.row"][held] - bases[arrays["held.window"][held]]
-        arrays["held.row"] = rows
+            for place, store in enumerate(shedder.windows):
+                own = (rows >= 0) & (windows == place)
+                numbers[own] = store.numbers_of(rows[own])
+        arrays["held.number"] = numbers
+        del arrays["held.row"]
         trackers.append({"rank": tracker.rank, "arrays": [[n, a.dtype.str, list(a.shape)] for n, a in arrays.items()]})
         parts += [array.tobytes() for array in arrays.values()]
     content = {
+        "settings": _settings(shedder),
+        "streams": shedder.streams,
         "counts": shedder.counts,
+        "given": shedder.given,
         "lost": shedder.lost,
+        "lost_lately": shedder.lost_lately(),
         "heads": shedder.heads,
         "halvings": following.halvings if following is not None else 0,
         "choice": following.choice.figures if following is not None and following.choice is not None else [],
@@ -67,13 +86,31 @@ def written(shedder: Shedder) -> bytes:
     return b"".join([_LENGTH.pack(len(header)), header, *parts])
 
 
-def restore(shedder: Shedder, content: pa.Buffer) -> None:
-    """Bring a shedder whose windows have been filled to what was stored of it."""
-    view = memoryview(content)
-    (length,) = _LENGTH.unpack_from(view)
-    begin = _LENGTH.size + length
-    stored: Any = from_json(_Stored, json.loads(bytes(view[_LENGTH.size : begin])), "what is known for shedding")
+def numbers_kept(content: pa.Buffer) -> dict[str, Int64Array] | None:
+    """By stream, the numbers of the tuples that are held, in order; None if nothing has been shed yet, and all are."""
+    stored, arrays = _read(content)
+    if not stored["trackers"]:
+        return None
+    main = dict(next(arrays))
+    numbers, windows = main["held.number"], main["held.window"]
+    held = numbers >= 0
+    return {stream: np.sort(numbers[held & (windows == place)]) for place, stream in enumerate(stored["streams"])}
+
+
+def restore(shedder: Shedder, content: pa.Buffer, *, strict: bool = True) -> None:
+    """Bring a shedder whose windows have been filled to what was stored of it.
+
+    `strict`: refuse what was stored under another cap, policy or plan; else begin anew with what windows hold.
+    """
+    stored, arrays = _read(content)
     shedder.counts, shedder.lost, shedder.heads = dict(stored["counts"]), dict(stored["lost"]), dict(stored["heads"])
+    shedder.give(stored["given"])
+    if stored["settings"] != _settings(shedder):
+        if strict:
+            raise StateError("what is known for shedding is of another cap, policy or plan")
+        for query, lost in stored["lost_lately"].items():
+            shedder.lost[query] = shedder.lost.get(query, Lost()) + lost
+        return
     if not stored["trackers"]:
         return
     following = Following(shedder.shape(), shedder.room, shedder.shedding)
@@ -84,17 +121,35 @@ def restore(shedder: Shedder, content: pa.Buffer) -> None:
     following.halvings = stored["halvings"]
     if following.choice is not None:
         following.choice.restore(stored["choice"])
-    arrays = _arrays(stored["trackers"], view[begin:])
     for tracker, known in zip(following.trackers, stored["trackers"], strict=True):
         if tracker.rank != known["rank"] and (tracker is not following.main or known["rank"] > FIFO):
             raise StateError(f"shedding is stored with a tracker of rank {known['rank']}; expected {tracker.rank}")
         tracker.rank = known["rank"]
-        tracker.restore(dict(next(arrays)))
-    held = following.main.roster.held
-    bases, rows = shedder.first_rows(), held.row >= 0
-    held.row[rows] += bases[held.window[rows]]
-    shedder.check(following)
+        named = dict(next(arrays))
+        numbers = named.pop("held.number")
+        held = numbers >= 0
+        named["held.row"] = np.where(held, 0, NONE)
+        if tracker is following.main:
+            for place, store in enumerate(shedder.windows):
+                own = held & (named["held.window"] == place)
+                if len(np.unique(numbers[own])) < np.count_nonzero(own):
+                    raise StateError(f"what is known for shedding has a tuple of window {store.name!r} twice")
+                named["held.row"][own] = store.rows_of(numbers[own])
+        tracker.restore(named)
     shedder.following = following
+
+
+def _settings(shedder: Shedder) -> str:
+    """What decisions depend on beside the input."""
+    return blake2b(repr((shedder.shedding, shedder.room, shedder.shape())).encode(), digest_size=16).hexdigest()
+
+
+def _read(content: pa.Buffer) -> tuple[_Stored, Iterator[list[tuple[str, Array]]]]:
+    view = memoryview(content)
+    (length,) = _LENGTH.unpack_from(view)
+    begin = _LENGTH.size + length
+    stored: Any = from_json(_Stored, json.loads(bytes(view[_LENGTH.size : begin])), "what is known for shedding")
+    return stored, _arrays(stored["trackers"], view[begin:])
 
 
 def _arrays(trackers: list[_Tracked], content: memoryview) -> Iterator[list[tuple[str, Array]]]:

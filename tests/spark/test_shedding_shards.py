@@ -1,0 +1,321 @@
+"""Shedding in shards: what is shed follows from the input, whatever fails and is rebuilt, and a log follows what is kept."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline import Pipeline, layout_of
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, Input, expected, selected
+from test_session import Source
+
+import dovetail as dt
+from dovetail.config import SHEDDING, Config, Shedding
+from dovetail.engine import rows
+from dovetail.errors import ConfigError, StateError
+from dovetail.schema import StreamSchema
+from dovetail.spark import log, processor
+from dovetail.spark.changes import compare, without
+from dovetail.spark.layout import Layout
+from dovetail.spark.resharding import resharded
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def streams(lateness: float) -> tuple[StreamSchema, ...]:
+    return tuple(StreamSchema(name, COLUMNS, "ts", int(lateness * SECOND)) for name in "abc")
+
+
+def layout(queries: Mapping[str, str], config: Config, shards: int, lateness: float = 0.0) -> Layout:
+    return layout_of(streams(lateness), {name: selected(sql) for name, sql in queries.items()}, shards, config)
+
+
+class Shards:
+    """Shards, and the results and figures that they gave."""
+
+    def __init__(self, made: Layout, folder: Path, seed: int) -> None:
+        self.pipeline = Pipeline(made, folder, random.Random(seed))
+        self.pipeline.known = [self.pipeline.plan]
+        self.found: dict[str, Counter[Any]] = {name: Counter() for name, _ in made.queries}
+        self.folder = folder
+
+    def push(self, number: int, batch: Mapping[str, pa.Table], fail: float = 0.0) -> None:
+        for name, tables in self.pipeline.run(batch, fail=fail, batch=number).items():
+            for table in tables:
+                columns = [column.cast(pa.int64()).to_pylist() for column in table.columns]
+                self.found[name].update(zip(*columns, strict=True))
+
+    def lose_arrays(self) -> None:
+        """As after a restart: all is rebuilt from the log."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def figures(self) -> list[Any]:
+        """By shard: what was shed, and what is said of recall."""
+        return [
+            [
+                {name: (it["shed"], it.get("last_shed"), it["state_tuples"]) for name, it in found["streams"].items()},
+                {name: it["recall"] for name, it in found["queries"].items()},
+            ]
+            for _, found in sorted(self.pipeline.metrics.items())
+            if "streams" in found
+        ]
+
+    @property
+    def logged(self) -> int:
+        return sum(segment["rows"] for state in self.pipeline.states.values() for segment in state.manifest["segments"])
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    shedding = Shedding(
+        draw(st.sampled_from(SHEDDING)),
+        draw(st.integers(12, 80)),
+        per=draw(st.sampled_from(("session", "window"))),
+        seed=draw(st.integers(0, 99)),
+    )
+    return Config(shedding=shedding, adaptive=draw(st.booleans()))
+
+
+def some_queries(rng: random.Random, config: Config) -> dict[str, str]:
+    assert config.shedding is not None
+    texts = [*QUERIES, *(OTHERS if config.shedding.policy in ("auto", "random", "fifo") else ())]
+    return {f"q{number}": sql for number, sql in enumerate(rng.sample(texts, rng.choice((1, 1, 2))))}
+
+
+@given(SEEDS, configs(), st.integers(2, 7), st.sampled_from((1, 2, 4)), st.sampled_from((0.0, 2.0)))
+def test_a_rebuild_sheds_and_keeps_the_same(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, config: Config, batches: int, shards: int, lateness: float
+) -> None:
+    """Attempts that fail, arrays that are lost, segments that are written again and slices change nothing."""
+    rng = random.Random(seed)
+    queries = some_queries(rng, config)
+    data = Input.drawn(rng, rng.choice((25, 60)))
+    pushes = data.cut(rng, batches) if not lateness else data.shuffled(rng, batches)
+    made, folder = layout(queries, config, shards, lateness), tmp_path_factory.mktemp("shards")
+    calm, rough = (Shards(made, folder / name, seed) for name in ("calm", "rough"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "MOST_SEGMENTS", rng.choice((1, 2, 8)))
+        if rng.random() < 0.5:  # segments hold what was shed, too
+            patch.setattr(log.Log, "thin_out", lambda *_: None)
+        patch.setattr(log, "ENTRY_BYTES", rng.choice((100, 1 << 20)))
+        patch.setattr(processor, "SLICE_ROWS", rng.choice((5, 1 << 15)))
+        patch.setattr(processor, "SAMPLED", 1)
+        for number, batch in enumerate(pushes):
+            calm.push(number, batch)
+            rough.push(number, batch, fail=0.3)
+            assert rough.found == calm.found
+            assert rough.figures == calm.figures
+            if rng.random() < 0.4:
+                rough.lose_arrays()
+    for name, (_, results) in expected(queries, pushes, lateness).items():
+        assert calm.found[name] <= Counter(results)
+        shed = sum(found[0] for own, _ in calm.figures for found in own.values())
+        assert shed or calm.found[name] == Counter(results)
+
+
+@pytest.mark.parametrize("policy", SHEDDING)
+def test_one_shard_sheds_what_a_local_session_does(tmp_path: Path, policy: str) -> None:
+    rng = random.Random(3)
+    pushes = Input.drawn(rng, 60).cut(rng, 5)
+    config = Config(shedding=Shedding(policy, 40))
+    shard = Shards(layout({"q": QUERIES[1]}, config, 1), tmp_path, 0)
+    local = dt.LocalSession(config=config)
+    for stream in "abc":
+        local.stream(stream, COLUMNS, event_time="ts")
+    local.query("q", selected(QUERIES[1]))
+    for number, batch in enumerate(pushes):
+        shard.push(number, batch)
+        local.push(batch)
+    (figures, recall), measured = shard.figures[0], local.metrics()
+    assert sum(shed for shed, _, _ in figures.values()) > 0
+    assert {name: figure[0] for name, figure in figures.items()} == {
+        name: found["shed"] for name, found in measured["streams"].items()
+    }
+    assert recall["q"] == measured["queries"]["q"]["recall"]
+
+
+def test_the_log_follows_what_is_kept(tmp_path: Path) -> None:
+    """It holds at most about twice what windows do, however long a window is."""
+    rng = random.Random(1)
+    config = Config(shedding=Shedding("fifo", 60))
+    shards = Shards(layout({"q": QUERIES[1].replace("5 s", "20 s")}, config, 2), tmp_path, 0)
+    for number, batch in enumerate(Input.drawn(rng, 400).cut(rng, 30)):
+        shards.push(number, batch)
+        held = sum(found[2] for own, _ in shards.figures for found in own.values())
+        assert held <= 60
+        assert held <= shards.logged <= 2 * held + 20
+
+
+def test_bytes_stay_within_their_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "SMALLEST_CAPACITY", 8)
+    monkeypatch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
+    rng, cap = random.Random(2), 9000
+    calm, rough = (
+        Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding("fifo", max_bytes=cap)), 2), tmp_path / name, 0)
+        for name in ("calm", "rough")
+    )
+    for number, batch in enumerate(Input.drawn(rng, 120).cut(rng, 6)):
+        calm.push(number, batch)
+        rough.push(number, batch)
+        assert rough.found == calm.found
+        rough.lose_arrays()
+        for found in calm.pipeline.metrics.values():
+            assert sum(it["state_bytes"] for it in found["streams"].values()) <= cap // 2
+    assert sum(found[0] for own, _ in calm.figures for found in own.values()) > 0
+
+
+def test_another_cap_and_none(tmp_path: Path) -> None:
+    """A smaller cap is kept to from the next batch on; without one what was shed stays away, and results are exact from then on."""
+    rng = random.Random(5)
+    pushes = Input.drawn(rng, 100).cut(rng, 9)
+    sql = {"q": QUERIES[1]}
+    shards = Shards(layout(sql, Config(shedding=Shedding("arrival-order", 60)), 2), tmp_path, 0)
+    for number, batch in enumerate(pushes):
+        if number in (3, 6):
+            config = Config(shedding=Shedding("arrival-order", 24)) if number == 3 else Config()
+            made = replace(shards.pipeline.layout, config=config)
+            shards.pipeline.layout, shards.pipeline.plan = made, made.for_workers(shards.pipeline.plan.digest)
+            shards.pipeline.known = [shards.pipeline.plan]
+            shards.lose_arrays()
+        shards.push(number, batch)
+        if 3 <= number < 6:
+            assert sum(found[2] for own, _ in shards.figures for found in own.values()) <= 24
+    assert all(state.manifest["shedding"] is None for state in shards.pipeline.states.values())
+    ((_, results),) = expected(sql, pushes, 0.0).values()
+    assert shards.found["q"] <= Counter(results)
+    last = Counter(result for result in results if min(result[1::2]) >= _begin(pushes[6]))
+    assert last <= shards.found["q"]
+
+
+def _begin(batch: Mapping[str, pa.Table]) -> int:
+    return min(table.column("ts").cast(pa.int64()).to_numpy().min() for table in batch.values())
+
+
+def test_queries_come_and_go_in_shards(tmp_path: Path) -> None:
+    """Under another plan live arrays and rebuilt ones shed the same."""
+    rng = random.Random(7)
+    pushes = Input.drawn(rng, 80).cut(rng, 6)
+    made = layout({"q": QUERIES[1], "r": QUERIES[0]}, Config(shedding=Shedding("output", 40)), 2)
+    calm, rough = (Shards(made, tmp_path / name, 0) for name in ("calm", "rough"))
+    for number, batch in enumerate(pushes):
+        for each in (calm, rough):
+            if number == 3:
+                pipeline, left = each.pipeline, without(made, ["r"])
+                before = pipeline.plan
+                pipeline.layout, pipeline.plan = left, left.for_workers(before.digest, before, number)
+                pipeline.known = [before]
+                if each is rough:
+                    each.lose_arrays()
+            each.push(number, batch)
+        assert rough.found == calm.found
+        assert [own for own, _ in rough.figures] == [own for own, _ in calm.figures]
+
+
+def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    shards = Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding("fifo", 20)), 1), tmp_path, 0)
+    first, second = Input.drawn(rng, 60).cut(rng, 2)
+    shards.push(0, first)
+    state = shards.pipeline.states[0]
+    (number,) = state.manifest["shedding"]["entries"]
+    state.content[number] = state.content[number][:-1] + b"x"
+    shards.lose_arrays()
+    with pytest.raises(StateError, match="what is known for shedding is missing from the checkpoint, or damaged"):
+        shards.push(1, second)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    small = layout({"q": QUERIES[1]}, Config(shedding=Shedding(max_tuples=5)), 4)
+    with pytest.raises(ConfigError, match="less than one tuple for each of 3 windows in each of 4 shards") as refusal:
+        small.for_workers("")
+    assert "max_tuples=12" in str(refusal.value)
+    few = layout({"q": QUERIES[1]}, Config(shedding=Shedding(max_bytes=1000)), 4)
+    with pytest.raises(ConfigError, match=r"smallest arrays of windows take in each of 4 shards"):
+        few.for_workers("")
+    shards = Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding(max_tuples=20)), 2), tmp_path, 0)
+    shards.push(0, Input.drawn(random.Random(0), 20).tables)
+    with pytest.raises(StateError, match="may have been shed"):
+        shards.pipeline.move_to(resharded(shards.pipeline.layout, 3, {}))
+
+
+def test_a_changed_query_begins_anew() -> None:
+    config = Config(shedding=Shedding(max_tuples=40))
+    old, new = layout({"q": QUERIES[1]}, config, 2), layout({"q": QUERIES[1].replace("5 s", "6 s")}, config, 2)
+    assert "from now on" in compare(new, old).changed["q"]
+
+
+@pytest.mark.slow
+def test_a_job_that_sheds_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    rng = random.Random(11)
+    # A tuple in every batch: Spark reads a file of each stream at a time.
+    pushes = [
+        {stream: batch.get(stream, COLUMNS.empty_table()) for stream in "abc"}
+        for batch in Input.drawn(rng, 150).cut(rng, 6)
+    ]
+    source, cap = Source(spark, tmp_path / "in"), 60
+    observed: list[Any] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None: ...  # noqa: N802
+        def onQueryIdle(self, event: Any) -> None: ...  # noqa: N802
+        def onQueryTerminated(self, event: Any) -> None: ...  # noqa: N802
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            observed.append(event.progress.observedMetrics["dovetail"])
+
+    listener, shed = Listener(), 0
+    spark.streams.addListener(listener)
+    try:
+        for begin in (0, 3):
+            source.add(pushes[begin : begin + 3])
+            session = dt.Session(spark, shards=2, config=Config(shedding=Shedding("arrival-order", cap)))
+            for stream in "abc":
+                session.stream(stream, source.frame(stream, COLUMNS), "ts")
+            session.query("q", selected(QUERIES[1]))
+            sinks = {"q": dt.sinks.parquet(str(tmp_path / "out"))}
+            running = session.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True})
+            running.await_termination()
+            metrics, text = running.metrics(), running.explain()
+            assert sum(stream["state_tuples"] for stream in metrics["streams"].values()) <= cap
+            before, shed = shed, sum(stream["shed"] for stream in metrics["streams"].values())
+            assert shed > before
+            recall = metrics["queries"]["q"]["recall"]
+            assert 0 < recall["low"] <= recall["estimate"] <= recall["high"] <= 1
+            assert f"recall {recall['estimate']:.3f}" in text
+        while len(observed) < len(pushes):  # Spark tells it a little later
+            time.sleep(0.05)
+    finally:
+        spark.streams.removeListener(listener)
+    ((_, results),) = expected({"q": QUERIES[1]}, pushes, 0.0).values()
+    columns = [
+        column.cast(pa.int64()).to_pylist()
+        for column in pq.read_table(tmp_path / "out").drop_columns("batch_id").columns
+    ]
+    found = Counter(zip(*columns, strict=True))
+    assert found <= Counter(results)
+    assert recall["given"] == found.total()
+    assert observed[-1]["a.shed"] == metrics["streams"]["a"]["shed"]
+    assert observed[-1]["q.recall_low"] == pytest.approx(recall["low"])
+
+
+def test_backfill_is_refused_where_tuples_are_shed() -> None:
+    local = dt.LocalSession(config=Config(shedding=Shedding(max_tuples=9)))
+    for stream in "ab":
+        local.stream(stream, COLUMNS, event_time="ts")
+    local.query("q", QUERIES[0].replace("{n}", "a.n AS n"))
+    local.push({})
+    with pytest.raises(ConfigError, match="tuples may have been shed"):
+        local.add_query("r", QUERIES[0].replace("{n}", "a.n AS n"), backfill=True)
