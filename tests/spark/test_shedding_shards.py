@@ -202,7 +202,7 @@ def test_another_cap_and_none(tmp_path: Path) -> None:
 
 
 def _begin(batch: Mapping[str, pa.Table]) -> int:
-    return min(table.column("ts").cast(pa.int64()).to_numpy().min() for table in batch.values())
+    return min(int(table.column("ts").cast(pa.int64()).to_numpy().min()) for table in batch.values())
 
 
 def test_queries_come_and_go_in_shards(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ stores already hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -60,6 +61,8 @@ class JoinGroup:
         self.shedder = Shedder(config.shedding, streams) if config.shedding is not None else None
         self.expiry = expiry.Expiry(lazy=config.expiration == "lazy" and config.shedding is None)
         self._choice = DriverChoice(config.driver_policy)
+        self.results_to: Callable[[str, pa.Table], None] | None = None
+        """Takes results of a query while others are found, so that any number of them fits; None to give them at the end."""
         self._first_new: dict[str, int] = {}
         self._fed: dict[str, list[JoinRun]] = {}
 
@@ -202,6 +205,13 @@ class JoinGroup:
     def _clear(self) -> None:
         for run in self.runs.values():
             run.matches.clear(self._config.stage_rows)
+            run.matches.give = partial(self._give, run) if self.results_to is not None and run.state is None else None
+
+    def _give(self, run: JoinRun) -> None:
+        assert self.results_to is not None  # noqa: S101 - given to runs only if somebody takes them
+        for name, collector in run.collectors.items():
+            for table in collector.gather(run.matches):
+                self.results_to(name, table)
 
     def _gathered(self) -> dict[str, list[pa.Table]]:
         return {
@@ -234,12 +244,12 @@ class JoinGroup:
         fresh = {stream: (first, first + len(arrived))}
         for run in self._fed[stream] if len(arrived) else ():
             matches = run.matches
-            begin = len(matches)
+            begin, found = len(matches), matches.total
             for driver in run.drivers:
                 if driver.feed in fresh:
                     driver.runner.run(driver.bounds(fresh), matches)
-            if len(matches) > begin:
-                self._choice.match(run, len(matches) - begin)
+            if matches.total > found:
+                self._choice.match(run, matches.total - found)
                 if run.state is not None:
                     assert run.step.state is not None  # noqa: S101 - it has a state
                     fresh[run.step.state] = run.store(matches, begin)
@@ -258,12 +268,12 @@ class JoinGroup:
         for stream, arrived in incoming.items():
             floors = expiry.floors(self.plans, self.windows, arrived.ts, progress) if hidden else {}
             for run in self._fed[stream] if len(arrived) else ():
-                begin = len(run.matches)
+                found = run.matches.total
                 for driver in run.drivers:
                     if driver.feed == stream:
                         bounds = self._bounds(driver, len(arrived), ranks, floors)
                         driver.runner.run(bounds, run.matches)
-                self._choice.match(run, len(run.matches) - begin)
+                self._choice.match(run, run.matches.total - found)
         self._choice.offer({stream: (0, len(arrived)) for stream, arrived in incoming.items()})
 
     def load(self, incoming: Mapping[str, Arrivals]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,15 +65,30 @@ class Matches:
         self.count = 0
         self._most = 0
         """Those before the last `clear`: room for as many is taken at once, and costs nothing until it is used."""
+        self.give: Callable[[], None] | None = None
+        """Hands results on that have been verified, while others are still to be found; None if all are kept until the end."""
+        self.given = 0
+        """Those that were handed on since the last `clear`."""
 
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def total(self) -> int:
+        """Those that were found since the last `clear`."""
+        return self.given + self.count
+
     def clear(self, most: int) -> None:
         """Forget all, and give room back that is for more than `most`."""
-        self._most, self.count = self.count, 0
+        self._most, self.count, self.given = self.count, 0, 0
         if self.rows.shape[1] > most:
             self.rows = np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64)
+
+    def hand_on(self) -> None:
+        """Make room by handing results on."""
+        assert self.give is not None  # noqa: S101 - asked only if there is somebody who takes them
+        self.give()
+        self.given, self.count = self.given + self.count, 0
 
     def reserve(self, count: int) -> None:
         """Make room for so many more."""

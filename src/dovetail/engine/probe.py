@@ -29,6 +29,8 @@ from dovetail.query.expressions import Column, Expression
 
 _NO_CODES = np.zeros(0, np.uint64)
 _FIRST_CAPACITY = 1024
+GIVEN_ROWS = 1 << 20
+"""Results of a join that are held at most, but for those of one stage more, where somebody takes them as they are found."""
 
 
 @dataclass(slots=True)
@@ -72,14 +74,16 @@ class PathRunner:
         self._scratch = scratch
         self._searches = [_Search(path, depth, members) for depth in range(len(path.stages))]
         self._verify = Verifier(path, members)
+        self._begin = 0
+        """The first match that has not been verified."""
         self._nothing = np.zeros((1, len(members) + 2), np.int64)
         self._nothing[0, -2:] = LONG_AGO, FOREVER
 
     def run(self, bounds: Bounds, matches: Matches) -> None:
         """Join the driving tuples with all windows and add what matches."""
-        begin = len(matches)
+        self._begin = len(matches)
         self._stage(0, self._nothing, 1, bounds, matches)
-        self._verify(matches, begin)
+        self._verify(matches, self._begin)
 
     @property
     def timed(self) -> int:
@@ -125,6 +129,10 @@ class PathRunner:
     def _stage(self, depth: int, partial: Int64Array, count: int, bounds: Bounds, matches: Matches) -> None:
         if depth == len(self._searches):
             matches.add(partial, count)
+            if matches.give is not None and len(matches) >= GIVEN_ROWS:
+                self._verify(matches, self._begin)
+                matches.hand_on()
+                self._begin = 0
             return
         search = self._searches[depth]
         counts = self.counts[depth]

@@ -181,12 +181,16 @@ class ShardEngine:
         observed: Mapping[str, Observed] | None = None,
         *,
         more: bool = False,
+        results_to: Callable[[str, pa.Table], None] | None = None,
     ) -> dict[str, pa.Table]:
         """Join one batch; return the results it completes, one table per query.
 
         A shard is given what all shards together `observed` of each stream; alone, an engine observes its own tuples. `more` says
-        that this is a part of a batch, and others follow.
+        that this is a part of a batch, and others follow. `results_to` takes results while others are found, if there are many; what
+        is returned are the others.
         """
+        for group in self.groups:
+            group.results_to = results_to
         return self._completed(self.pieces(tables, now, observed), more=more)
 
     def pieces(

@@ -265,13 +265,17 @@ class Worker:
                 tables[name] = self.log.number(name, _in_time_order(table, self._plan.catalog[name]))
         observed = {self._plan.streams[number].name: seen for number, seen in batch.observed.items()}
         heads = {name: engine.progress[name].head_after(seen) for name, seen in observed.items()}
+
+        def take_many(query: str, table: pa.Table) -> None:
+            take({query: table})
+
         *early, last = slices(tables, self._plan.catalog)
         for end, part in early:
-            take(engine.push(part, None, {}, more=True))
+            take(engine.push(part, None, {}, more=True, results_to=take_many))
             # The rest of this batch is later than `end`, later batches can be as early as the whole of this one allows.
             reached = {name: min(head, end + self._plan.catalog[name].lateness) for name, head in heads.items()}
             take(engine.advance(reached, batch.now, more=True))
-        take(engine.push(last[1], batch.now, observed))
+        take(engine.push(last[1], batch.now, observed, results_to=take_many))
         for schema in self._plan.streams:
             self._keep(schema, tables.get(schema.name), engine)
             self.log.manifest.progress[schema.name] = engine.progress[schema.name].to_json()
