@@ -238,8 +238,17 @@ class Worker:
             reach[int(number)] = {stream: (time, carried.get(stream, 0)) for stream, time in seen.items()}
         held: Iterable[tuple[int, dict[str, pa.Table]]] = self.log.held(self._eras(engine))
         if self.log.numbered:
-            held = ((came, _by_number(tables, kept)) for came, tables in held)
+            held = ((came, self._in_windows(tables, kept)) for came, tables in held)
         engine.load(held, manifest.progress, manifest.batches, reach)
+
+    def _in_windows(self, tables: Mapping[str, pa.Table], kept: Mapping[str, Int64Array] | None) -> dict[str, pa.Table]:
+        """Tuples in the order in which they came; not those that windows have let go of, for which there may be no room."""
+        found = {}
+        for stream, table in tables.items():
+            oldest = self.log.manifest.kept_from.get(stream, LONG_AGO)
+            left = since(table, self._plan.catalog[stream].event_time, oldest)
+            found[stream] = (left if kept is None or stream not in kept else only(left, kept[stream])).sort_by(NUMBER)
+        return found
 
     def _eras(self, engine: ShardEngine) -> list[int]:
         """The batches at which something began: tuples from before stay apart from those that came then."""
@@ -302,14 +311,6 @@ class Worker:
         if numbers is not None:
             self.log.thin_out(schema, numbers)
         self.log.compact(schema, oldest, self._eras(engine), numbers)
-
-
-def _by_number(tables: Mapping[str, pa.Table], kept: Mapping[str, Int64Array] | None) -> dict[str, pa.Table]:
-    """Tuples in the order in which they came; of those that may be shed only what is `kept`."""
-    found = {
-        stream: only(table, kept[stream]) if kept and stream in kept else table for stream, table in tables.items()
-    }
-    return {stream: table.sort_by(NUMBER) for stream, table in found.items()}
 
 
 def _in_time_order(table: pa.Table, schema: StreamSchema) -> pa.Table:
