@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pipeline import Pipeline, layout_of
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
-from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, Input, expected, selected
+from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, TS, Input, expected, selected
 from test_session import Source
 
 import dovetail as dt
@@ -163,7 +163,7 @@ def test_the_log_follows_what_is_kept(tmp_path: Path) -> None:
 def test_bytes_stay_within_their_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "SMALLEST_CAPACITY", 8)
     monkeypatch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
-    monkeypatch.setattr(log, "MOST_SEGMENTS", 1000)  # which hold what is over for long
+    monkeypatch.setattr(log, "MOST_SEGMENTS", 4)
     rng, cap = random.Random(2), 9000
     calm, rough = (
         Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding("fifo", max_bytes=cap)), 2), tmp_path / name, 0)
@@ -177,6 +177,23 @@ def test_bytes_stay_within_their_cap(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for found in (*calm.pipeline.metrics.values(), *rough.pipeline.metrics.values()):
             assert sum(it["state_bytes"] for it in found["streams"].values()) <= cap // 2
     assert sum(found[0] for own, _ in calm.figures for found in own.values()) > 0
+
+
+def test_a_rebuild_takes_no_room_for_what_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments hold what windows have let go of; 24 tuples of each stream are in its window, as many as fit."""
+    monkeypatch.setattr(rows, "SMALLEST_CAPACITY", 8)
+    monkeypatch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
+    monkeypatch.setattr(log, "MOST_SEGMENTS", 4)
+    cap = 9000
+    shards = Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding("fifo", max_bytes=cap)), 1), tmp_path, 0)
+    for second in range(14):
+        table = pa.table([pa.array([second * SECOND + n for n in range(4)], TS), *[range(4)] * 3], schema=COLUMNS)
+        shards.push(second, dict.fromkeys("abc", table))
+        figures = shards.pipeline.metrics[0]["streams"].values()
+        assert sum(it["state_bytes"] for it in figures) <= cap
+        assert not any(it["shed"] for it in figures)
+        shards.lose_arrays()
+    assert shards.logged > 3 * 24
 
 
 def test_another_cap_and_none(tmp_path: Path) -> None:
