@@ -24,6 +24,7 @@ from dovetail.engine.arena import Arena, HeapArena, MappedArena
 from dovetail.engine.measuring import measure
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, left_in_arena
+from dovetail.engine.window_store import Arrivals, WindowStore
 from dovetail.errors import StateError
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
@@ -445,3 +446,14 @@ def test_long_keys(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     continue_elsewhere(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+
+
+def test_rows_are_found_by_their_numbers() -> None:
+    store, empty = (WindowStore(HeapArena(), name, numbered=True) for name in ("w", "e"))
+    store.append(Arrivals(np.array([1, 2, 3]), {}, {}, {}, [], numbers=np.array([30, 10, 20])))
+    assert store.rows_of(np.array([10, 30])).tolist() == [1, 0]
+    assert store.numbers_of(np.array([1, 0])).tolist() == [10, 30]
+    assert empty.rows_of(np.zeros(0, np.int64)).tolist() == []
+    for window, number in ((store, 11), (store, 99), (store, 1), (empty, 3)):
+        with pytest.raises(StateError, match="does not have the tuples"):
+            window.rows_of(np.array([number]))

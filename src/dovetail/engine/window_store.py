@@ -125,7 +125,7 @@ class WindowStore:
     ) -> None:
         """Start empty, with room for `capacity` rows; `schema` says which column is the time.
 
-        `numbered`: keep the numbers by which rows are known outside of the window. They grow from row to row.
+        `numbered`: keep the numbers by which rows are known outside of the window.
         """
         self.name = name
         self._time = schema and (
@@ -383,10 +383,14 @@ class WindowStore:
 
     def rows_of(self, numbers: Int64Array) -> Int64Array:
         """The rows that are known by some numbers; a `StateError` if there are none."""
-        places = np.searchsorted(self.living("number"), numbers) if self._numbered else numbers
+        places = numbers
+        if self._numbered and len(self.rows):
+            known = self.living("number")
+            order = np.argsort(known, kind="stable")
+            places = order[np.searchsorted(known, numbers, sorter=order).clip(max=len(known) - 1)]
         found: Int64Array = places + self.rows.tail
-        known = (places >= 0) & (places < len(self.rows))
-        if not known.all() or not np.array_equal(self.numbers_of(found), numbers):
+        inside = (places >= 0) & (places < len(self.rows))
+        if not inside.all() or not np.array_equal(self.numbers_of(found), numbers):
             raise StateError(f"window {self.name!r} does not have the tuples that are known for shedding")
         return found
 

@@ -288,7 +288,9 @@ class Log:
             self._segments.removeKey((segment.number,))
         numbers = {segment.number for segment in small}
         self.manifest.segments = [s for s in self.manifest.segments if s.number not in numbers]
-        self.append(stream, since(table, stream.event_time, oldest), max(segment.batch for segment in small))
+        left = since(table, stream.event_time, oldest)
+        if left.num_rows:
+            self.append(stream, left, max(segment.batch for segment in small))
 
     def _read(self, segment: Segment) -> pa.Table:
         value = self._segments.getValue((segment.number,))
