@@ -81,6 +81,11 @@ def general_orders(
     return orders
 
 
+def one_common_key(graph: JoinGraph) -> bool:
+    """Whether all inputs share one key, and nothing else joins them."""
+    return _one_common_key(Task(graph.indexed))
+
+
 def _best_order(
     streams: Mapping[str, StreamStatistics], entering: Mapping[str, float], cost: Cost
 ) -> tuple[Names, int]:
