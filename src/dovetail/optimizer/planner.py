@@ -61,7 +61,7 @@ def plan_query(
         )
     chosen: Orders = {}
     if not forced.keys() >= set(query.aliases):
-        chosen = complete_orders(graph, config, order_probes(graph, config.ordering, objective(config)))
+        chosen = complete_orders(graph, config, multi_way_orders(graph, config, access))
     paths, maker = [], PathMaker(query)
     for driver in query.aliases:
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
@@ -69,6 +69,24 @@ def plan_query(
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
     known = Known(rates, choices.hints, tuple(forced))
     return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, known, expected)
+
+
+def multi_way_orders(
+    graph: JoinGraph, config: Config, access: AccessRule, tau: float | None = None, exact: int | None = None
+) -> dict[str, tuple[str, ...]]:
+    """For each alias the others, by the method of the configuration.
+
+    `golab` also knows what section 5 of 003 asks for: how long a batch is where that is known (5.2), and which windows have an
+    index. Ours finds matches alone, so it has a bucket for each value (5.3); under `hybrid` small windows have none (5.4).
+    """
+    if config.ordering != "golab":
+        return order_probes(graph, config.ordering, objective(config), exact=exact)
+    keyed = {
+        alias: max(1, round(count)) for (alias, _), count in sorted(graph.distinct.items(), key=lambda each: each[1])
+    }
+    buckets = {alias: count for alias, count in keyed.items() if access(alias, True) == "hash"}
+    lazily = tau if config.evaluation == "lazy" else None
+    return order_probes(graph, "golab", objective(config), tau=lazily, buckets=buckets)
 
 
 def objective(config: Config) -> Objective:

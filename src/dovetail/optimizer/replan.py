@@ -19,8 +19,7 @@ from dovetail.config import Config
 from dovetail.optimizer.cost import probe_cost
 from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
-from dovetail.optimizer.ordering import order_probes
-from dovetail.optimizer.planner import access_rule, general_placement, objective, scan_cost
+from dovetail.optimizer.planner import access_rule, general_placement, multi_way_orders, objective, scan_cost
 from dovetail.optimizer.query_graph import graph_of
 from dovetail.optimizer.shares import Shape, Shares
 from dovetail.plan.nodes import Access, QueryPlan
@@ -59,9 +58,9 @@ class Replanner:
         graph = measured_graph(plan.query, known.rates, Shares(self._shape(plan.query), known.hints), measured)
         aim = objective(self.config)
         current = {path.driver: path.order[1:] for path in plan.paths}
-        wanted = order_probes(
-            graph, self.config.ordering, aim, exact=_EXACT if self.config.ordering == "weave" else None
-        )
+        exact = _EXACT if self.config.ordering == "weave" else None
+        access = access_rule(plan.query, graph, self.config)
+        wanted = multi_way_orders(graph, self.config, access, measured.tau, exact)
         now, then = (probe_cost(graph, orders, aim).per_input for orders in (current, wanted))
         least = LEAST_SHARE * sum(now.values())
         changes = []
@@ -86,7 +85,7 @@ class Replanner:
         """
         known = plan.known
         graph = graph_of(plan.query, known.rates, Shares(self._shape(plan.query), known.hints))
-        multi_way = order_probes(graph, self.config.ordering, objective(self.config))
+        multi_way = multi_way_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
         wanted, changes = general_placement(graph, multi_way, tau), list[Change]()
         orders = {path.driver: path.order for path in plan.paths}
         for driver, order in orders.items():
