@@ -29,13 +29,13 @@ ARROWS: dict[str, set[str]] = {
     "monitoring": {"schema", "query", "plan", "optimizer", "config"},
     "registry": CORE | {"calibrate", "monitoring"},
     "local": CORE | {"calibrate", "monitoring", "registry"},
-    "spark": CORE | {"local", "calibrate", "monitoring", "registry"},
+    "spark": CORE | {"local", "calibrate", "monitoring", "registry", "workloads"},
     "testing": {"schema", "query"},
     "workloads": {"schema"},
     "experiments": {PUBLIC, "workloads"},
     "monitor": {PUBLIC},
     "demo": {PUBLIC, "workloads"},
-    "cli": {PUBLIC, "demo", "experiments", "monitor"},
+    "cli": {PUBLIC, "demo", "experiments", "monitor", "workloads"},
 }
 ONLY_IN: dict[str, str | None] = {
     "pyspark": "spark/",

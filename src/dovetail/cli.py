@@ -65,6 +65,40 @@ def reproduce(
 
 
 @app.command()
+def generate(
+    scenario: Annotated[str, typer.Argument(help="ad_funnel, packets, sensors, news, join, drift or overlap.")],
+    *,
+    out: Annotated[Path, typer.Option(help="A folder, new or empty: files are OUT/<stream>/<number>.parquet.")],
+    seconds: Annotated[float, typer.Option(help="How long to stream, in seconds of event time.")] = 60.0,
+    rate: Annotated[float | None, typer.Option(help="Tuples per second; of what, the scenario says.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same tuples.")] = 0,
+    files: Annotated[int | None, typer.Option(help="Of each stream; by default as few as hold a million each.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE, a setting of the scenario; see docs/workloads.md.")
+    ] = None,
+) -> None:
+    """Write the streams of a synthetic workload as Parquet files."""
+    from dovetail import workloads  # noqa: PLC0415 - it loads NumPy
+
+    console = Console(highlight=False)
+    try:
+        texts = {"seed": str(seed)} | ({} if rate is None else {"rate": str(rate)}) | dict(map(_setting, setting or ()))
+        workload = workloads.parsed_scenario(scenario, texts)
+        written = workloads.write_workload(workload, out, seconds, files)
+    except dt.DovetailError as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print(workloads.described(workload, written, out, seconds), markup=False, soft_wrap=True)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equal, value = text.partition("=")
+    if not equal:
+        raise dt.ConfigError(f"--set {text}: there is no '='", "write --set lateness_seconds=2")
+    return name, value
+
+
+@app.command()
 def migrate(
     old: Annotated[str, typer.Argument(help="The checkpoint of a job that has been stopped.")],
     new: Annotated[str, typer.Argument(help="The directory that takes its place: empty, or not there.")],

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from math import inf
 from typing import Any
 
@@ -21,6 +22,7 @@ from golab_orders import lazy_curves, search_general, search_orders
 
 import dovetail as dt
 from dovetail.optimizer.nested_loop_cost import StreamStatistics, general_cost, multi_way_cost, naive_cost
+from dovetail.optimizer.planner import general_placement, multi_way_orders, scan_cost
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.testing import assert_same_rows, expected
@@ -334,6 +336,69 @@ def test_figure_3b_ranks_the_algorithms_as_measured(tau: int) -> None:
         printed, key=lambda kind: round(printed[kind])
     )
     assert counted["general"] <= counted["multi-way"]
+
+
+def chosen(
+    streams: Streams, config: dt.Config, tau: int, units: int = 2_500, seed: int = 0, orders: Orders | None = None
+) -> float:
+    """Comparisons per unit time when the session orders the loops itself; windows are full, and orders have settled."""
+    session = start(streams, config, orders, select="s1.attr")
+    for a, b in combinations(streams, 2):
+        distinct = max(streams[a].distinct, streams[b].distinct)
+        session.selectivity(f"s{a}.attr = s{b}.attr", 1 / distinct)
+    data, fill, before = evenly_spaced(streams, 500 + units, seed), 500, dict[str, int]()
+    for begin in range(0, fill + units, tau):
+        if begin == fill:
+            before = looked_at(session)
+        session.push(cut(data, begin, begin + tau))
+    return sum(count - before[name] for name, count in looked_at(session).items()) / units
+
+
+@needs_compiler
+@pytest.mark.parametrize("tau", [10, 25, 50])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_general_loops_that_a_session_chooses_are_the_cheapest(tau: int, seed: int) -> None:
+    # Figure 3(b): where new tuples of the fast stream should stand depends on how many come with a batch.
+    loops = {
+        loop: dt.Config("nested-loop", loop, driver_policy="declared") for loop in ("multi-way", "naive", "general")
+    }
+    counted = {loop: chosen(FAST_FOURTH, config, tau, seed=seed) for loop, config in loops.items()}
+    assert counted["general"] <= counted["naive"]
+    assert counted["general"] <= counted["multi-way"]
+    if tau > 10:
+        assert counted["general"] < 0.99 * min(counted["naive"], counted["multi-way"])
+
+
+@needs_compiler
+def test_golab_knows_which_windows_have_an_index() -> None:
+    # Section 5.4's hybrid: of table 5 only S1 is large enough for an index. An order that scans all loops is no longer the best.
+    config = dt.Config("hybrid", ordering="golab", driver_policy="declared", adaptive=False)
+    scanning = others_in("".join(search_orders(TABLE_5).best_order))
+    aware, unaware = (chosen(TABLE_5, config, 50, orders=orders) for orders in (None, scanning))
+    assert aware < 0.9 * unaware
+
+
+def test_golab_knows_how_long_batches_are() -> None:
+    graph = dt.JoinGraph({"a": 9, "b": 1, "c": 1}, {}, {"a": 1, "b": 80, "c": 100}, distinct=dict.fromkeys("abc", 50))
+    config = dt.Config("nested-loop", ordering="golab")
+    long, short = (multi_way_orders(graph, config, lambda *_: "scan", tau) for tau in (1000.0, 0.001))
+    assert long["c"] == ("b", "a")  # a second's window of `a` holds 9 tuples, and with a long batch 9,009
+    assert short["c"] == ("a", "b")
+    eager = dt.Config("nested-loop", ordering="golab", evaluation="eager")
+    assert multi_way_orders(graph, eager, lambda *_: "scan", 1000.0) == short
+
+
+def test_general_loops_are_priced_as_the_equations_say() -> None:
+    rates = {name: stream.rate for name, stream in TABLE_5.items()}
+    windows = {name: stream.window for name, stream in TABLE_5.items()}
+    distinct = {name: stream.distinct for name, stream in TABLE_5.items()}
+    graph = dt.JoinGraph(rates, {}, windows, distinct=distinct)
+    for tau in (1.0, 10.0, 50.0):
+        multi_way = dt.optimizer.order_probes(graph, "weave", "comparisons")
+        placed = general_placement(graph, multi_way, tau)
+        price = {origin: scan_cost(graph, origin, order, tau) for origin, order in placed.items()}
+        assert price == pytest.approx(general_cost(TABLE_5, placed, tau))
+        assert sum(price.values()) == pytest.approx(search_general(TABLE_5, tau).best)
 
 
 @needs_compiler

@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from dovetail.experiments import kwon, kwon_plots, kwon_report
-from dovetail.experiments.kwon import POLICIES, Grid, Point, all_orders, cut, drawn
+from dovetail.experiments.kwon import POLICIES, Grid, Point, cut, drawn
 from dovetail.experiments.points import Points
+from dovetail.workloads.orders import all_orders
 
 
 class _Few(Grid):

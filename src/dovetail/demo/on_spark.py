@@ -57,7 +57,7 @@ def demo_on_spark(console: Console, seed: int, batches: int) -> bool:
         return False
     introduce(console)
     # A micro-batch has a price of its own on Spark, so each holds more than a batch in this process does.
-    funnel = AdFunnel(seed=seed, impressions_per_second=2500, batch_seconds=120)
+    funnel = AdFunnel(seed=seed, rate=2500.0, batch_seconds=120.0, late_by_seconds=120.0)
     with TemporaryDirectory(prefix="dovetail-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         sample = Sample(funnel)

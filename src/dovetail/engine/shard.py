@@ -71,6 +71,8 @@ class ShardEngine:
         self.batches = 0
         self._begun: int | None = None
         """Event time when this engine was made, or of its first tuple."""
+        self._came = LONG_AGO
+        """Event time that was reached before the latest batch."""
         self.reached: dict[str, dict[str, int]] = {}
         """By join that also sees what was there before it, and by source: the earliest event time of that, if there was any."""
         self.needs_clock = False
@@ -156,12 +158,13 @@ class ShardEngine:
         if self.replan is None:
             return
         changed, time = [], self._head
+        tau = (time - self._came) / 1e6 if LONG_AGO < self._came < time else None
         for group in self.groups:
             arrived, group.arrived = group.arrived, 0
             for run in group.runs.values():
                 run.watch.fresh += arrived
                 if run.watch.is_ready(run.runners, time, run.span) and run.watch.look(run.runners, time):
-                    revised = self.replan(run.plan, run.watch.measured)
+                    revised = self.replan(run.plan, replace(run.watch.measured, tau=tau))
                     if revised is not None:
                         plan, changes = revised
                         run.watch.changed(changes, run.runners, group.batches)
@@ -226,7 +229,7 @@ class ShardEngine:
 
         if observed is None:
             observed = {stream: judged.seen for stream, judged in batches.items()}
-        self.unfinished = self.mark()
+        self.unfinished, self._came = self.mark(), self._head
         for stream, seen in observed.items():
             self.progress[stream].observe(seen, now)
         self.progress.lift_idle(now, self._related)

@@ -28,7 +28,7 @@ import gzip
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, permutations
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,6 +39,8 @@ from rich.console import Console
 
 import dovetail as dt
 from dovetail.experiments.points import Points
+from dovetail.workloads.columns import zipf_chances
+from dovetail.workloads.orders import all_orders, places_of
 
 POLICIES = ("arrival-order", "frequency", "frequency-own", "output", "random", "fifo", "auto")
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])
@@ -172,27 +174,15 @@ def drawn(point: Point, grid: Grid) -> dict[str, pa.Table]:
     return _unique(point, tuples, rng)
 
 
-def all_orders(streams: int) -> list[tuple[int, ...]]:
-    """Every ordered, non-empty subset of the streams.
-
-    >>> [len(all_orders(streams)) for streams in (2, 3, 5)]
-    [4, 15, 325]
-    """
-    return [order for size in range(1, streams + 1) for order in permutations(range(streams), size)]
-
-
 def _unique(point: Point, tuples: int, rng: np.random.Generator) -> dict[str, pa.Table]:
     """Keys that appear at most once in each stream."""
     orders = all_orders(point.streams)
     rng.shuffle(orders)
     orders = orders[: point.orders or len(orders)]
-    chances = 1.0 / np.arange(1, len(orders) + 1) ** point.skew
-    chances /= chances.sum()
+    chances = zipf_chances(len(orders), point.skew)
     lengths = np.array([len(order) for order in orders])
     count = int(tuples * point.streams / float(chances @ lengths))
-    places = np.full((len(orders), point.streams), -1)
-    for number, order in enumerate(orders):
-        places[number, list(order)] = range(len(order))
+    places = places_of(orders, point.streams)
     chosen = rng.choice(len(orders), count, p=chances)
     starts = rng.uniform(0, tuples / point.rate, count)
     gaps = rng.exponential(point.gap, (count, point.streams))

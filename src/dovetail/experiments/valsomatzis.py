@@ -43,6 +43,7 @@ from rich.console import Console
 
 import dovetail as dt
 from dovetail.experiments.points import Points
+from dovetail.workloads.arrivals import pattern_curve
 
 POLICIES = (
     "timestamp",
@@ -64,8 +65,6 @@ LEFT_OUT = 0.2
 """The share of batches, the first ones, that the tables and figures leave out."""
 AXIS = np.linspace(0, 1.5, 76)
 """Where curves are kept: cost over that of `timestamp` for the whole batch."""
-CELLS = 10
-"""Halvings of the b-model."""
 Numbers: TypeAlias = NDArray[np.float64]
 Trace: TypeAlias = list[tuple[float, int]]
 """Of a batch: cost so far (seconds, or work) and results so far, after each piece; the last entry is the whole batch."""
@@ -202,27 +201,10 @@ def arrival_times(pattern: str, count: int, length: int, rng: np.random.Generato
     >>> arrival_times("fast-slow", 8, 80, np.random.default_rng(1))[[1, 3, 5, 7]]
     array([ 9, 39, 47, 71])
     """
-    shares = np.append(0.0, np.cumsum(_shares(pattern)))
-    moments = np.linspace(0, length, len(shares))
-    if pattern in ("fast-slow", "slow-fast"):
-        shares, moments = np.linspace(0, 1, 5), length / 8 * np.array([0, 1, 4, 5, 8])
-        if pattern == "slow-fast":
-            moments = length - moments[::-1]
+    kind, bias = ("b-model", int(pattern[:2]) / 100) if pattern in ("20-80", "80-20") else (pattern, 0.5)
+    moments, shares = pattern_curve(kind, bias)
     ranks = (np.arange(count) + rng.random(count)) / count
-    return np.interp(ranks, shares, moments).astype(np.int64)
-
-
-def _shares(pattern: str) -> Numbers:
-    """Which share of the tuples comes in each of some equal times."""
-    if pattern == "sinusoid":
-        middles = (np.arange(1024) + 0.5) / 1024
-        return (1 + 0.5 * np.sin(4 * np.pi * middles)) / 1024
-    shares: Numbers = np.ones(1)
-    if pattern in ("20-80", "80-20"):
-        first = 0.2 if pattern == "20-80" else 0.8
-        for _ in range(CELLS):
-            shares = np.concatenate((first * shares, (1 - first) * shares))
-    return shares
+    return np.interp(ranks, shares, moments * length).astype(np.int64)
 
 
 # -- runs ---------------------------------------------------------------------------------------------------------------------------

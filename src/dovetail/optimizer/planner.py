@@ -12,6 +12,7 @@ from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.hints import Selectivity
 from dovetail.optimizer.ordering import order_probes
+from dovetail.optimizer.ordering.golab import general_orders, one_common_key
 from dovetail.optimizer.query_graph import declared_rates, join_graph
 from dovetail.plan.nodes import Access, Known, QueryPlan
 from dovetail.plan.paths import AccessRule, PathMaker
@@ -19,6 +20,8 @@ from dovetail.plan.statistics import Objective
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 
+ASSUMED_TAU = 1.0
+"""Seconds of event time in a batch, for general nested loops, until a batch has come: then it is measured."""
 Orders: TypeAlias = Mapping[str, Sequence[str]]
 """For each input the others in the order in which its new tuples meet them."""
 
@@ -58,7 +61,7 @@ def plan_query(
         )
     chosen: Orders = {}
     if not forced.keys() >= set(query.aliases):
-        chosen = complete_orders(graph, config, order_probes(graph, config.ordering, objective(config)))
+        chosen = complete_orders(graph, config, multi_way_orders(graph, config, access))
     paths, maker = [], PathMaker(query)
     for driver in query.aliases:
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
@@ -66,6 +69,24 @@ def plan_query(
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
     known = Known(rates, choices.hints, tuple(forced))
     return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, known, expected)
+
+
+def multi_way_orders(
+    graph: JoinGraph, config: Config, access: AccessRule, tau: float | None = None, exact: int | None = None
+) -> dict[str, tuple[str, ...]]:
+    """For each alias the others, by the method of the configuration.
+
+    `golab` also knows what section 5 of 003 asks for: how long a batch is where that is known (5.2), and which windows have an
+    index. Ours finds matches alone, so it has a bucket for each value (5.3); under `hybrid` small windows have none (5.4).
+    """
+    if config.ordering != "golab":
+        return order_probes(graph, config.ordering, objective(config), exact=exact)
+    keyed = {
+        alias: max(1, round(count)) for (alias, _), count in sorted(graph.distinct.items(), key=lambda each: each[1])
+    }
+    buckets = {alias: count for alias, count in keyed.items() if access(alias, True) == "hash"}
+    lazily = tau if config.evaluation == "lazy" else None
+    return order_probes(graph, "golab", objective(config), tau=lazily, buckets=buckets)
 
 
 def objective(config: Config) -> Objective:
@@ -79,24 +100,45 @@ def complete_orders(graph: JoinGraph, config: Config, orders: Orders) -> dict[st
         start = min(graph.rates, key=lambda alias: graph.rates[alias] * graph.windows[alias])
         return dict.fromkeys(graph.rates, (start, *orders[start]))
     if config.nested_loop == "general":
-        return {driver: _best_place(graph, driver, others) for driver, others in orders.items()}
+        return general_placement(graph, orders, ASSUMED_TAU)
     return {driver: (driver, *others) for driver, others in orders.items()}
 
 
-def _best_place(graph: JoinGraph, driver: str, others: Sequence[str]) -> tuple[str, ...]:
-    placements = [(*others[:place], driver, *others[place:]) for place in range(len(others) + 1)]
-    return min(placements, key=lambda order: _scan_cost(graph, driver, order))
+def general_placement(graph: JoinGraph, orders: Orders, tau: float) -> dict[str, tuple[str, ...]]:
+    """For each driver an order of all aliases in which its new tuples of `tau` seconds may stand anywhere (003, sections 3.3, 5.2).
+
+    Tried are every place in the multi-way order of every input, naive plans among them, and where all share one key the orders of
+    section 5.2. So by its own price none of these is better.
+    """
+    along = [(start, *others) for start, others in orders.items()]
+    by_size = general_orders(graph, tau) if one_common_key(graph) else {}
+    return {driver: _best_place(graph, driver, [*along, *by_size.values()], tau) for driver in graph.rates}
 
 
-def _scan_cost(graph: JoinGraph, driver: str, order: Sequence[str]) -> float:
-    """Rows looked at by one run of a nested-loop plan over one second of the driver's new tuples."""
+def _best_place(graph: JoinGraph, driver: str, orders: Sequence[Sequence[str]], tau: float) -> tuple[str, ...]:
+    tried: dict[tuple[str, ...], float] = {}
+    for order in orders:
+        rest = [alias for alias in order if alias != driver]
+        for place in range(len(rest) + 1):
+            placed = (*rest[:place], driver, *rest[place:])
+            if placed not in tried:
+                tried[placed] = scan_cost(graph, driver, placed, tau)
+    # Of equal ones, that in which new tuples stand furthest out.
+    return min(tried, key=lambda order: (round(tried[order], 6), order.index(driver)))
+
+
+def scan_cost(graph: JoinGraph, driver: str, order: Sequence[str], tau: float) -> float:
+    """Rows compared per second by a nested-loop plan that runs every `tau` seconds over the driver's new tuples.
+
+    That is H_i of 003, appendix A: windows are longer by `tau`, expiry being as lazy; the outermost scan compares nothing.
+    """
     partials, cost = 1.0, 0.0
     for place, alias in enumerate(order):
-        seconds = 1.0 if alias == driver else graph.windows[alias]
-        cost += partials * graph.rates[alias] * seconds
-        matches = graph.extension(order[:place], alias)
-        partials *= matches * seconds / graph.windows[alias]
-    return cost
+        seconds = tau if alias == driver else graph.windows[alias] + tau
+        if place:
+            cost += partials * graph.rates[alias] * seconds
+        partials *= graph.extension(order[:place], alias) * seconds / graph.windows[alias]
+    return cost / tau
 
 
 def access_rule(query: JoinQuery, graph: JoinGraph, config: Config) -> AccessRule:

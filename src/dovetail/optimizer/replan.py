@@ -19,8 +19,7 @@ from dovetail.config import Config
 from dovetail.optimizer.cost import probe_cost
 from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
-from dovetail.optimizer.ordering import order_probes
-from dovetail.optimizer.planner import access_rule, objective
+from dovetail.optimizer.planner import access_rule, general_placement, multi_way_orders, objective, scan_cost
 from dovetail.optimizer.query_graph import graph_of
 from dovetail.optimizer.shares import Shape, Shares
 from dovetail.plan.nodes import Access, QueryPlan
@@ -30,6 +29,8 @@ from dovetail.query.model import JoinQuery
 
 GAIN = 1.2
 """How many times cheaper a new order must be."""
+LESS = 0.999
+"""What a general nested-loop order must cost of the one before, at most."""
 LEAST_SHARE = 0.02
 """The part of a query's whole cost that a change must save."""
 LEAST_PROBES = 200
@@ -50,14 +51,16 @@ class Replanner:
     def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
         """The plan to go on with, its estimates as of now, and what it changes; None if too little was measured."""
         known = plan.known
+        if self.config.nested_loop == "general" and measured.tau is not None:
+            return self._placed(plan, measured.tau)
         if self.config.nested_loop != "multi-way" or measured.sizes.keys() < set(plan.query.aliases):
             return None
         graph = measured_graph(plan.query, known.rates, Shares(self._shape(plan.query), known.hints), measured)
         aim = objective(self.config)
         current = {path.driver: path.order[1:] for path in plan.paths}
-        wanted = order_probes(
-            graph, self.config.ordering, aim, exact=_EXACT if self.config.ordering == "weave" else None
-        )
+        exact = _EXACT if self.config.ordering == "weave" else None
+        access = access_rule(plan.query, graph, self.config)
+        wanted = multi_way_orders(graph, self.config, access, measured.tau, exact)
         now, then = (probe_cost(graph, orders, aim).per_input for orders in (current, wanted))
         least = LEAST_SHARE * sum(now.values())
         changes = []
@@ -75,6 +78,24 @@ class Replanner:
             return replace(plan, estimate=estimate(graph, orders, aim)), changes
         return self.with_orders(plan, orders, graph), changes
 
+    def _placed(self, plan: QueryPlan, tau: float) -> tuple[QueryPlan, list[Change]]:
+        """General nested loops for batches of `tau` seconds. Scans have no index to build, so any gain counts.
+
+        Rates are those that the plan was made with: a path that does not begin with new tuples does not count them.
+        """
+        known = plan.known
+        graph = graph_of(plan.query, known.rates, Shares(self._shape(plan.query), known.hints))
+        multi_way = multi_way_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
+        wanted, changes = general_placement(graph, multi_way, tau), list[Change]()
+        orders = {path.driver: path.order for path in plan.paths}
+        for driver, order in orders.items():
+            now, then = (scan_cost(graph, driver, each, tau) for each in (order, wanted[driver]))
+            if driver not in known.forced and then < now * LESS:
+                rate = graph.rates[driver]
+                changes.append(Change(driver, order, wanted[driver], now / rate, then / rate))
+        orders |= {change.driver: change.after for change in changes}
+        return self.with_orders(plan, orders, graph), changes
+
     def _shape(self, query: JoinQuery) -> Shape:
         known = self._shapes.get(query.name)
         if known is None or known[0] is not query:
@@ -89,7 +110,7 @@ class Replanner:
         *,
         access: Mapping[str, Mapping[str, Access]] | None = None,
     ) -> QueryPlan:
-        """A plan with other orders, each of which starts with its driver; and with `access` by driver and alias, if it is given."""
+        """A plan with other orders, with all aliases in each; and with `access` by driver and alias, if it is given."""
         known = plan.known
         graph = graph or graph_of(plan.query, known.rates, Shares(self._shape(plan.query), known.hints))
         rule = access_rule(plan.query, graph, self.config)

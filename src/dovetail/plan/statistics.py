@@ -64,6 +64,8 @@ class Measured:
     found: Mapping[Step, Found]
     tried: Mapping[str, Mapping[tuple[str, ...], Cost]] = field(default_factory=dict)
     """By driver and order, the driver left out: the costs of paths, of those no longer taken as they were then."""
+    tau: float | None = None
+    """Seconds of event time in the latest batch, where that is known."""
 
     def gain(self, driver: str, before: tuple[str, ...], after: tuple[str, ...], objective: Objective) -> float | None:
         """How many times cheaper the second order was, the new tuple itself counted in; None unless both were tried."""

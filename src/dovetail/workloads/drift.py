@@ -7,14 +7,18 @@ right for new tuples of `c` is then wrong, and the other way round. Rates are eq
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from dovetail.schema import TIMESTAMP
+from dovetail.config import names_checked
+from dovetail.workloads.arrivals import Arrivals
+from dovetail.workloads.columns import Column, Switch, Uniform
+from dovetail.workloads.scenario import Scenario
+from dovetail.workloads.workload import Stream, Workload
 
-COLUMNS = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("y", pa.int64()), ("z", pa.int64())])
 SQL = """SELECT a.ts AS a_ts, b.ts AS b_ts, c.ts AS c_ts FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s]
     WHERE a.x = b.x AND b.y = c.y AND c.z = a.z"""
 BATCHES = 160
@@ -25,29 +29,51 @@ ORDERS_AFTER = {"a": ("a", "b", "c"), "b": ("b", "a", "c"), "c": ("c", "a", "b")
 """Probe orders that suit the second half."""
 
 
+@names_checked
+@dataclass(frozen=True)
+class Drift(Scenario):
+    """Streams `a`, `b` and `c`, each with columns `x`, `y` and `z` by which pairs match."""
+
+    rate: float = float(ROWS)
+    """Tuples of each stream per second."""
+    arrivals: str = "uniform"
+    lateness_seconds: float = 0.0
+    late_share: float = 0.0
+    swap_seconds: float = BATCHES / 2
+    """When `y` and `z` change places."""
+    often: int = OFTEN
+    seldom: int = SELDOM
+
+    def made(self) -> Workload:
+        often, seldom = Uniform(self.often), Uniform(self.seldom)
+        columns: dict[str, Column] = {
+            "x": seldom,
+            "y": Switch(seldom, often, self.swap_seconds),
+            "z": Switch(often, seldom, self.swap_seconds),
+        }
+        spacing = "jittered" if self.arrivals == "uniform" else None
+        events = Arrivals(self.rate, self.arrivals, self.period, self.bias, self.turned, spacing)
+        hints = {"a.x = b.x": 1 / self.seldom, "b.y = c.y": 1 / self.seldom, "c.z = a.z": 1 / self.often}
+        sources = tuple(Stream(name, events, columns, self.delay) for name in "abc")
+        return Workload("drift", sources, {"q": SQL}, hints, self.seed, start=0)
+
+
+@cache
+def _workload() -> Workload:
+    return Drift().workload
+
+
+COLUMNS = _workload().columns("a")
+
+
 def declare(session: Any, source: Callable[[str], Any]) -> None:
     """Declare streams and query in any session, with hints that hold for the first half."""
-    for name in "abc":
-        session.stream(name, source(name), "ts", rate=float(ROWS))
-    session.selectivity("a.x = b.x", 1 / SELDOM)
-    session.selectivity("b.y = c.y", 1 / SELDOM)
-    session.selectivity("c.z = a.z", 1 / OFTEN)
-    session.query("q", SQL)
+    _workload().declare(session, source)
 
 
 def batch(number: int) -> dict[str, pa.Table]:
     """One second of each stream."""
-    rng = np.random.default_rng(number)
-    values = {"x": SELDOM, "y": SELDOM, "z": OFTEN}
-    if number >= BATCHES // 2:
-        values = {"x": SELDOM, "y": OFTEN, "z": SELDOM}
-
-    def table() -> pa.Table:
-        ts = np.sort(rng.integers(number * 1_000_000, (number + 1) * 1_000_000, ROWS))
-        keys = [rng.integers(0, count, ROWS) for count in values.values()]
-        return pa.table([pa.array(ts, TIMESTAMP), *keys], schema=COLUMNS)
-
-    return {name: table() for name in "abc"}
+    return {name: _workload().table(name, number, number + 1) for name in "abc"}
 
 
 def work(metrics: Mapping[str, Any]) -> int:

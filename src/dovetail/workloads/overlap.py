@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from dovetail.schema import TIMESTAMP
+from dovetail.config import names_checked
+from dovetail.workloads import checks
+from dovetail.workloads.arrivals import SECOND, Arrivals
+from dovetail.workloads.columns import Uniform, Words
+from dovetail.workloads.scenario import Scenario
+from dovetail.workloads.workload import Stream, Workload
 
-COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.int64()), ("note", pa.string())])
 STREAMS = ("s0", "s1", "s2", "s3", "s4", "s5")
 TREE = (("s0", "s1"), ("s0", "s2"), ("s0", "s3"), ("s3", "s4"), ("s3", "s5"))
 PREDICATES = 3
@@ -24,6 +29,7 @@ WINDOWS = (4, 6, 8, 10)
 """Seconds."""
 MATCHES = 0.5
 """Tuples in a window of ten seconds that have a given key."""
+NOTES = tuple(f"note {number:011}" for number in range(97))
 
 
 def sharing_ratio(queries: dict[str, str]) -> float:
@@ -56,25 +62,49 @@ def _part(rng: random.Random) -> list[tuple[str, str]]:
     return sorted(edges)
 
 
-def declare(session: Any, source: Callable[[str], Any], count: int, rate: float, seed: int = 5) -> None:
-    """Declare streams and queries in any session."""
-    for name in STREAMS:
-        session.stream(name, source(name), "ts", rate=rate)
-    for left, right in combinations(STREAMS, 2):
-        session.selectivity(f"{left}.k = {right}.k", 1 / keys(rate))
-    for name, sql in queries(count, seed).items():
-        session.query(name, sql)
-
-
 def keys(rate: float) -> int:
     """How many values the key has."""
     return int(rate * 10 / MATCHES)
 
 
+@names_checked
+@dataclass(frozen=True)
+class Overlap(Scenario):
+    """Streams `s0` to `s5` with the same columns, and queries over four of them each."""
+
+    rate: float = 1000.0
+    """Tuples of each stream per second."""
+    arrivals: str = "uniform"
+    lateness_seconds: float = 0.0
+    late_share: float = 0.0
+    queries: int = 8
+    query_seed: int = 5
+
+    def made(self) -> Workload:
+        checks.whole("Overlap: queries", self.queries, 1)
+        columns = {"k": Uniform(keys(self.rate)), "v": Uniform(1000), "note": Words(NOTES)}
+        sources = tuple(Stream(name, self.coming(self.rate), columns, self.delay) for name in STREAMS)
+        hints = {f"{a}.k = {b}.k": 1 / keys(self.rate) for a, b in combinations(STREAMS, 2)}
+        return Workload("overlap", sources, queries(self.queries, self.query_seed), hints, self.seed, start=0)
+
+
+COLUMNS = Overlap().workload.columns("s0")
+
+
+def declare(session: Any, source: Callable[[str], Any], count: int, rate: float, seed: int = 5) -> None:
+    """Declare streams and queries in any session."""
+    Overlap(rate=rate, queries=count, query_seed=seed).workload.declare(session, source)
+
+
 def table(stream: str, first: int, rows: int, rate: float) -> pa.Table:
     """Tuples `first` to `first + rows` of a stream that has `rate` of them per second."""
-    rng = np.random.default_rng((STREAMS.index(stream), first))
-    times = ((first + np.arange(rows)) * (1e6 / rate)).astype(np.int64)
-    notes = pa.array([f"note {number:011}" for number in range(97)]).take(pa.array(rng.integers(0, 97, rows)))
-    columns = [pa.array(times, TIMESTAMP), rng.integers(0, keys(rate), rows), rng.integers(0, 1000, rows), notes]
-    return pa.table(columns, schema=COLUMNS)
+    workload = _workload(rate)
+    block = workload.block
+    begin, end = (round(number * SECOND / rate) // block * block for number in (first, first + rows))
+    found = workload.arrived(stream, begin, end + 2 * block)
+    return found.slice(first - Arrivals(rate, "uniform").first_number(begin), rows)
+
+
+@lru_cache(maxsize=4)
+def _workload(rate: float) -> Workload:
+    return Overlap(rate=rate).workload

@@ -14,6 +14,10 @@ Its cost is its own, whatever the objective: comparisons per unit time, as in `d
 - **Different attributes** (5.4): the driver outermost, then always the most selective join that the graph allows, which for "more
   selective = smaller result" (5.1) is F-Greedy; with the same alternatives for indexes and expensive predicates.
 
+A session passes on what it knows (`planner.multi_way_orders`): the windows with an index, with a bucket for each value, and how long
+its batches are. It knows no expensive predicates. General lazy hash joins (3.4: an index, and new tuples anywhere but outermost) are
+not built: new tuples that are not outermost would need an index of their own in each batch, to save probes that look at matches alone.
+
 The summary's "descending order of selectivities" and table 7's "ascending" mean the same: smallest result first.
 """
 
@@ -79,6 +83,11 @@ def general_orders(
 
         orders[origin], _ = _best_order(streams, entering, cost)
     return orders
+
+
+def one_common_key(graph: JoinGraph) -> bool:
+    """Whether all inputs share one key, and nothing else joins them."""
+    return _one_common_key(Task(graph.indexed))
 
 
 def _best_order(

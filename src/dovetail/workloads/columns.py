@@ -1,0 +1,178 @@
+"""What tuples carry: one kind of column each, drawn for many tuples at once.
+
+A column draws plain numbers, which tuples that follow or copy others take over, and turns them into an Arrow array at the end.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, sqrt
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail.errors import ConfigError
+from dovetail.workloads import checks
+from dovetail.workloads.arrivals import Reals
+
+Values: TypeAlias = NDArray[Any]
+
+
+@lru_cache(maxsize=64)
+def zipf_chances(count: int, exponent: float) -> Reals:
+    """Give the chances of so many ranks by Zipf's law: the n-th has one in proportion to n to the power of `-exponent`.
+
+    >>> zipf_chances(3, 1.0).round(3).tolist()
+    [0.545, 0.273, 0.182]
+    """
+    chances: Reals = np.asarray(1.0 / np.arange(1, count + 1) ** exponent, np.float64)
+    chances /= chances.sum()
+    chances.flags.writeable = False
+    return chances
+
+
+class Column(ABC):
+    """A column of a generated stream."""
+
+    type: ClassVar[pa.DataType] = pa.int64()
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
+        """Draw a value for each tuple, given their event times in seconds since the start."""
+
+    def finish(self, values: Values) -> pa.Array:
+        """Turn what was drawn into what tuples carry."""
+        return pa.array(values, self.type)
+
+
+@dataclass(frozen=True)
+class Uniform(Column):
+    """Whole numbers from 0 to below `values`, all equally likely: two tuples match with a chance of one in `values`."""
+
+    values: int
+
+    def __post_init__(self) -> None:
+        checks.whole("Uniform: values", self.values, 1)
+
+    def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
+        return rng.integers(0, self.values, len(seconds))
+
+
+@dataclass(frozen=True)
+class Zipf(Column):
+    """Whole numbers from 0 to below `values`, of which n has a chance in proportion to n + 1 to the power of `-exponent`."""
+
+    values: int
+    exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.whole("Zipf: values", self.values, 1, 1 << 27)
+        checks.within("Zipf: exponent", self.exponent, 0)
+
+    def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
+        return np.searchsorted(_zipf_bounds(self.values, self.exponent), rng.random(len(seconds)), side="right")
+
+
+@lru_cache(maxsize=16)
+def _zipf_bounds(values: int, exponent: float) -> Reals:
+    """Where the next value begins, of a number from 0 to 1; the last value has no end."""
+    return np.cumsum(zipf_chances(values, exponent))[:-1]
+
+
+@dataclass(frozen=True)
+class Normal(Column):
+    """Whole numbers, normally distributed and rounded."""
+
+    mean: float = 100.0
+    deviation: float = 5.0
+
+    def __post_init__(self) -> None:
+        checks.above("Normal: deviation", self.deviation)
+
+    def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
+        return np.rint(rng.normal(self.mean, self.deviation, len(seconds))).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Matching(Column):
+    """Whole numbers of which any two are equal with a given chance: the selectivity of an equality between two such columns.
+
+    There are as few values as can have it, all equally likely but for the first: its chance q solves
+    q^2 + (1 - q)^2 / (n - 1) = selectivity.
+    """
+
+    selectivity: float
+
+    def __post_init__(self) -> None:
+        checks.within("Matching: selectivity", self.selectivity, 1e-15, 1)
+
+    @property
+    def values(self) -> int:
+        """How many there are."""
+        return ceil(1 / self.selectivity - 1e-9)
+
+    @property
+    def first(self) -> float:
+        """The chance of the first one."""
+        count = self.values
+        return (1 + sqrt(max(0.0, (count - 1) * (count * self.selectivity - 1)))) / count
+
+    def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
+        other = rng.integers(1, max(2, self.values), len(seconds))
+        return np.where(rng.random(len(seconds)) < self.first, 0, other)
+
+
+@dataclass(frozen=True)
+class Amounts(Column):
+    """Prices, in a lognormal distribution, with two decimals."""
+
+    type: ClassVar[pa.DataType] = pa.float64()
+    mean: float = 3.0
+    """Of the logarithm."""
+    deviation: float = 1.0
+
+    def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
+        return np.round(rng.lognormal(self.mean, self.deviation, len(seconds)), 2)
+
+
+@dataclass(frozen=True)
+class Words(Column):
+    """One of some texts, all equally likely."""
+
+    type: ClassVar[pa.DataType] = pa.string()
+    words: tuple[str, ...]
+
+    def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
+        return rng.integers(0, len(self.words), len(seconds))
+
+    def finish(self, values: Values) -> pa.Array:
+        return pa.array(self.words).take(pa.array(values))
+
+
+@dataclass(frozen=True)
+class Switch(Column):
+    """One column until a moment, in seconds since the start, and another from then on."""
+
+    before: Column
+    after: Column
+    at: float
+
+    def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
+        early = self.before.draw(rng, seconds)
+        return np.where(seconds < self.at, early, self.after.draw(rng, seconds))
+
+
+@dataclass(frozen=True)
+class Copied(Column):
+    """What the tuple that this one follows carries in column `name`, or the key by which it appears: `Copied("key")`."""
+
+    name: str
+
+    def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:  # noqa: ARG002
+        raise ConfigError(
+            f"column Copied({self.name!r}) of a stream that follows no other", "use it with Follows or with Appears"
+        )
