@@ -111,6 +111,7 @@ class Shape:
             _numbers(caps),
             np.array(self.retention, np.int64).reshape(-1, 3),
             _numbers(self.lateness),
+            _numbers(self.streams.index(use.stream) for use in uses),
         )
 
     # -- tuples -----------------------------------------------------------------------------------------------------------------

@@ -230,8 +230,8 @@ class Shedder:
             return
         shape, tracker = self._watched()
         rows, place = self._installed.windows[source].rows, shape.streams.index(source)
-        tracker.forget(place, rows.tail, alive)
-        tracker.renumber(place, rows.tail, rows.head - 1 + np.cumsum(alive))
+        renumber = tracker.number_anew if self.following is None else self.following.renumber
+        renumber(place, range(rows.tail, rows.head), alive)
 
     def complete(self, progress: Progress) -> None:
         """After a batch, or when time has moved: let go of what is over, before windows do."""
@@ -247,7 +247,7 @@ class Shedder:
         assert self.following is not None  # noqa: S101 - tuples have been shed
         main = self.following.main
         main.narrow(EVERYTHING)
-        main.forget(0, 0, np.zeros(1 << 10, np.bool_))
+        main.number_anew(0, range(1 << 10), np.zeros(1 << 10, np.bool_))
         main.ranked_by(main.rank)
         main.reserve(main.places)
 
