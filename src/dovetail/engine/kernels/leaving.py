@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.engine.kernels.compile import borrowing, inlined
-from dovetail.engine.kernels.queues import dequeue, enqueue, key_changed
+from dovetail.engine.kernels.queues import changed, dequeue, enqueue, key_changed
 from dovetail.engine.kernels.roster import (
     CLOCK,
     FREE_PLACE,
@@ -42,8 +42,10 @@ def leave_key(roster: Roster, place: int, use: int, rank: int) -> None:
     held.key[place, use] = NONE
     if keys.total[key] == 0:
         forget_key(roster, key)
-    elif rank in (FREQUENCY, FREQUENCY_OWN):
+    elif rank == FREQUENCY:
         key_changed(roster, key, rank)
+    elif rank == FREQUENCY_OWN:
+        changed(roster, key * keys.tuples.shape[1] + slot, use, rank)
 
 
 @inlined

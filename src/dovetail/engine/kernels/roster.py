@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail._typing import Int64Array, UInt64Array
-from dovetail.engine.kernels.compile import borrowing, inlined
+from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
 from dovetail.engine.kernels.index import GOLDEN
 
 Int16Array = NDArray[np.int16]
@@ -266,6 +266,20 @@ def forget_key(roster: Roster, key: int) -> None:
         keys.following[other] = keys.following[key]
     keys.following[key] = at[FREE_KEY]
     at[FREE_KEY] = key
+
+
+@inlined
+def expect_key(keys: Keys, table: int, code: np.uint64) -> None:
+    """Let memory bring where a key is looked for."""
+    prefetch(keys.head, int(_bucket(keys, table, code)))
+
+
+@inlined
+def expect_entry(keys: Keys, table: int, code: np.uint64) -> None:
+    """Let memory bring the first entry at which a key is looked for."""
+    key = int(keys.head[_bucket(keys, table, code)])
+    if key >= 0:
+        prefetch(keys.code, key)
 
 
 @borrowing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
-from dovetail.engine.kernels.compile import borrowing, inlined
+from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
 from dovetail.engine.kernels.leaving import NOW, leave_key, leave_windows, look_at, release_over, remove, wait
 from dovetail.engine.kernels.queues import changed, dequeue, enqueue, key_changed
 from dovetail.engine.kernels.roster import (
@@ -23,17 +23,25 @@ from dovetail.engine.kernels.roster import (
     RANDOM,
     SERIAL,
     SHEDS,
+    Held,
     Incoming,
+    Int32Array,
     Roster,
     Sample,
     Shed,
     Watch,
+    expect_entry,
+    expect_key,
     find_key,
     spread,
 )
 
 _TRIES = 16
 """How often any queue is looked at to find one of those that are worth least; then the first of the heap is taken."""
+
+
+_FAR, _NEAR = 12, 6
+"""How many tuples ahead keys, and entries of keys, are fetched."""
 
 
 @inlined
@@ -64,7 +72,10 @@ def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
     if rank == FIFO or queues.size[pool] == 0:
         return oldest
     first = queues.start[pool]
-    for attempt in range(_TRIES if rank != ARRIVAL_ORDER else 0):
+    alone = True  # whether no other queue is worth as little: such ones follow each other from the first of the heap on
+    for child in range(1, min(3, queues.size[pool])):
+        alone = alone and queues.worth[first + child] > queues.worth[first]
+    for attempt in range(_TRIES if rank != ARRIVAL_ORDER and not alone else 0):
         number = spread(np.uint64(roster.at[SHEDS] * _TRIES + attempt), seed) % np.uint64(queues.size[pool])
         if queues.worth[first + np.int64(number)] == queues.worth[first]:
             return int(queues.first[queues.heap[first + np.int64(number)]])
@@ -164,8 +175,10 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
             roster.seen[use, pattern] += 1.0
             if rank == ARRIVAL_ORDER:
                 changed(roster, use * roster.given.shape[1] + pattern, local, rank)
-        if rank in (FREQUENCY, FREQUENCY_OWN):
+        if rank == FREQUENCY:
             key_changed(roster, key, rank)
+        elif rank == FREQUENCY_OWN:
+            changed(roster, key * keys.tuples.shape[1] + slot, local, rank)
         _credit(roster, place, local, rank, sample, seed)
     if rank < RANDOM:
         enqueue(roster, place, rank)
@@ -190,6 +203,50 @@ def _shed(roster: Roster, watch: Watch, place: int, rank: int) -> None:
     oldest = int(roster.oldest[window])
     if oldest >= 0 and roster.held.ts[oldest] < roster.held.ts[place]:
         look_at(watch, window)
+
+
+@inlined
+def _expect(roster: Roster, incoming: Incoming, number: int) -> None:
+    """Let memory bring what tuples need that come soon: waiting for it would take most of the time."""
+    uses, last = roster.uses, len(incoming.ts) - 1
+    for ahead in (_FAR, _NEAR):
+        window = incoming.window[min(number + ahead, last)]
+        use = uses.first[window]
+        if use < uses.first[window + 1] and uses.table[use] >= 0:
+            code = incoming.codes[min(number + ahead, last), 0]
+            if ahead == _FAR:
+                expect_key(roster.keys, uses.table[use], code)
+            else:
+                expect_entry(roster.keys, uses.table[use], code)
+
+
+@inlined
+def _expect_victims(roster: Roster, place: int, pool: int, rank: int, seed: np.uint64) -> None:
+    """The same for tuples that are shed soon: those behind one that is shed now, or, where any may go, those whose turn it will be."""
+    held, keys, queues = roster.held, roster.keys, roster.queues
+    if rank == RANDOM:
+        size = np.uint64(roster.uses.cap[pool])
+        first = queues.start[pool]
+        prefetch(queues.heap, first + np.int64(spread(np.uint64(roster.at[SHEDS] + 4), seed) % size))
+        prefetch(held.row, int(queues.heap[first + np.int64(spread(np.uint64(roster.at[SHEDS] + 3), seed) % size)]))
+        following = int(queues.heap[first + np.int64(spread(np.uint64(roster.at[SHEDS] + 2), seed) % size)])
+        then = int(queues.heap[first + np.int64(spread(np.uint64(roster.at[SHEDS] + 1), seed) % size)])
+    else:
+        links = held.newer if rank == FIFO else held.after
+        then = int(links[place])
+        following = int(links[then]) if then >= 0 else NONE
+        if following >= 0 and links[following] >= 0:
+            prefetch(held.row, links[following])
+    if following >= 0 and held.key[following, 0] >= 0:
+        prefetch(keys.code, held.key[following, 0])
+    if then >= 0:
+        if held.older[then] >= 0:
+            prefetch(held.row, held.older[then])
+        if held.newer[then] >= 0:
+            prefetch(held.row, held.newer[then])
+        key = int(held.key[then, 0])
+        if key >= 0:
+            expect_key(keys, keys.table[key], keys.code[key])
 
 
 @borrowing
@@ -223,6 +280,8 @@ def take_in(
             release_over(roster, watch, rank)
         if incoming.row[number] < 0 or (sample.alone and least[number] >= sample.limit):
             continue
+        if not sample.alone:
+            _expect(roster, incoming, number)
         if at[CLOCK] > at[LEAVING]:
             leave_windows(roster, rank)
         pool = uses.pool[window]
@@ -235,6 +294,7 @@ def take_in(
             shed.end[count] = at[CLOCK] - 1
             count += 1
             at[SHEDS] += 1
+            _expect_victims(roster, place, pool, rank, seed)
             _shed(roster, watch, place, rank)
         empty = roster.oldest[window] < 0
         _insert(roster, incoming, number, rank, sample, seed)
@@ -279,11 +339,24 @@ def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None
 
 
 @borrowing
-def forget(roster: Roster, window: int, first: int, alive: BoolArray, rank: int) -> None:
-    """Let go of a window's tuples that are not alive; `alive` begins with row `first`."""
+def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbers: Int64Array, rank: int) -> None:
+    """Let go of a window's tuples that are not alive, and give the others their `numbers`; both begin with row `first`."""
     place = int(roster.oldest[window])
     while place >= 0:
-        newer = int(roster.held.newer[place])
-        if not alive[roster.held.row[place] - first]:
+        newer, at = int(roster.held.newer[place]), roster.held.row[place] - first
+        if alive[at]:
+            roster.held.row[place] = numbers[at]
+        else:
             remove(roster, place, rank)
         place = newer
+
+
+@borrowing
+def list_rows(oldest: Int32Array, held: Held, window: int, rows: Int64Array) -> int:
+    """Write the row numbers of a window's tuples, oldest first; return how many there are."""
+    place, count = int(oldest[window]), 0
+    while place >= 0 and count < len(rows):
+        rows[count] = held.row[place]
+        count += 1
+        place = int(held.newer[place])
+    return count

@@ -20,7 +20,7 @@ from dovetail.engine.kernels.roster import (
     Uses,
     Watch,
 )
-from dovetail.engine.kernels.shedding import enqueue_all, forget, least_hashes, narrow, take_in
+from dovetail.engine.kernels.shedding import enqueue_all, least_hashes, list_rows, narrow, number_anew, take_in
 from dovetail.engine.shedding.rosters import MOST_PLACES, arrays_of, check, copied, empty, grown, no_queues
 from dovetail.errors import StateError
 
@@ -88,17 +88,14 @@ class Tracker:
         release(self.roster, self.rank)
 
     def rows(self, window: int) -> Int64Array:
-        """Row numbers of a window's tuples."""
-        held = self.roster.held
-        rows: Int64Array = held.row[(held.row >= 0) & (held.window == window)]
-        return rows
+        """Row numbers of a window's tuples, in order of arrival."""
+        rows = np.empty(self.alive, np.int64)
+        return rows[: list_rows(self.roster.oldest, self.roster.held, window, rows)]
 
     def number_anew(self, window: int, rows: range, alive: BoolArray) -> None:
         """Let go of those of a window's rows that are not alive; the others are numbered from the end of `rows` on."""
-        forget(self.roster, window, rows.start, alive, self.rank)
-        held = self.roster.held
-        own = np.flatnonzero((held.row >= 0) & (held.window == window))
-        held.row[own] = (rows.stop - 1 + np.cumsum(alive))[held.row[own] - rows.start]
+        numbers = rows.stop - 1 + np.cumsum(alive)
+        number_anew(self.roster, window, rows.start, alive, numbers, self.rank)
 
     def narrow(self, limit: np.uint64) -> None:
         """Keep only tuples of keys whose hash is below `limit`, as long as they are inside their windows."""
