@@ -25,7 +25,6 @@ from dovetail.engine.kernels.roster import (
     SHEDS,
     Held,
     Incoming,
-    Int32Array,
     Roster,
     Sample,
     Shed,
@@ -341,22 +340,26 @@ def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None
 @borrowing
 def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbers: Int64Array, rank: int) -> None:
     """Let go of a window's tuples that are not alive, and give the others their `numbers`; both begin with row `first`."""
-    place = int(roster.oldest[window])
+    held, dead = roster.held, False
+    for place in range(len(held.row)):  # one after another in memory, which a walk along the window is not
+        dead = dead or (held.row[place] >= 0 and held.window[place] == window and not alive[held.row[place] - first])
+    place = int(roster.oldest[window]) if dead else NONE
     while place >= 0:
-        newer, at = int(roster.held.newer[place]), roster.held.row[place] - first
-        if alive[at]:
-            roster.held.row[place] = numbers[at]
-        else:
+        newer = int(held.newer[place])
+        if not alive[held.row[place] - first]:
             remove(roster, place, rank)
         place = newer
+    for place in range(len(held.row)):
+        if held.row[place] >= 0 and held.window[place] == window:
+            held.row[place] = numbers[held.row[place] - first]
 
 
 @borrowing
-def list_rows(oldest: Int32Array, held: Held, window: int, rows: Int64Array) -> int:
-    """Write the row numbers of a window's tuples, oldest first; return how many there are."""
-    place, count = int(oldest[window]), 0
-    while place >= 0 and count < len(rows):
-        rows[count] = held.row[place]
-        count += 1
-        place = int(held.newer[place])
+def list_rows(held: Held, window: int, rows: Int64Array) -> int:
+    """Write the row numbers of a window's tuples, of which there are no more than `rows` has room for; return how many there are."""
+    count = 0
+    for place in range(len(held.row)):
+        if held.row[place] >= 0 and held.window[place] == window and count < len(rows):
+            rows[count] = held.row[place]
+            count += 1
     return count

@@ -88,9 +88,9 @@ class Tracker:
         release(self.roster, self.rank)
 
     def rows(self, window: int) -> Int64Array:
-        """Row numbers of a window's tuples, in order of arrival."""
-        rows = np.empty(self.alive, np.int64)
-        return rows[: list_rows(self.roster.oldest, self.roster.held, window, rows)]
+        """Row numbers of a window's tuples."""
+        rows = np.empty(self.places, np.int64)
+        return rows[: list_rows(self.roster.held, window, rows)]
 
     def number_anew(self, window: int, rows: range, alive: BoolArray) -> None:
         """Let go of those of a window's rows that are not alive; the others are numbered from the end of `rows` on."""
