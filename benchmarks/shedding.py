@@ -85,7 +85,17 @@ def uses(streams: int, cap: int) -> Uses:
     table, span = np.zeros(streams, np.int64), np.full(streams, 100 * SECOND)
     caps, late = np.full(streams, cap), np.zeros(streams, np.int64)
     return Uses(
-        np.arange(streams + 1), table, each, span, np.array([streams]), each[None, :].copy(), each, caps, kept, late
+        np.arange(streams + 1),
+        table,
+        each,
+        span,
+        np.array([streams]),
+        each[None, :].copy(),
+        each,
+        caps,
+        kept,
+        late,
+        each,
     )
 
 

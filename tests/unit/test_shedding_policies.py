@@ -46,7 +46,7 @@ def uses(windows: int = 3, cap: int = 4, span: int = 100 * SECOND) -> Uses:
     kept = np.stack([each, np.full(windows, span), others], axis=1)
     return Uses(
         np.arange(windows + 1), np.zeros(windows, np.int64), each, np.full(windows, span), np.array([windows]), each[None, :].copy(),
-        each, np.full(windows, cap), kept, np.zeros(windows, np.int64),
+        each, np.full(windows, cap), kept, np.zeros(windows, np.int64), each,
     )  # fmt: skip
 
 
@@ -85,8 +85,9 @@ class Windows:
 
     def priority(self, row: int) -> float:
         roster = self.tracker.roster
-        queue = roster.held.queue[np.flatnonzero(roster.held.row == row)[0]]
-        return float(roster.queues.worth[queue])
+        place = np.flatnonzero(roster.held.row == row)[0]
+        start = roster.queues.start[roster.uses.pool[roster.held.window[place]]]
+        return float(roster.queues.worth[start + roster.queues.at[roster.held.queue[place]]])
 
 
 def test_existence_patterns_of_figure_2() -> None:
@@ -260,8 +261,9 @@ def test_heaps_and_chains_stay_whole(rank: int) -> None:
         if rank <= OUTPUT:
             assert (held.queue[inside] >= 0).all()
             for pool in range(3):
-                heap = queues.heap[pool, : queues.size[pool]]
-                worth = queues.worth[heap]
+                own = slice(queues.start[pool], queues.start[pool] + queues.size[pool])
+                heap, worth = queues.heap[own], queues.worth[own]
+                assert (queues.at[heap] == np.arange(len(heap))).all()
                 assert (worth[(np.arange(1, len(heap)) - 1) // 2] <= worth[1:]).all()
                 lengths = np.bincount(held.queue[inside][held.window[inside] == pool], minlength=1)
                 assert set(np.flatnonzero(lengths)) == set(heap.tolist())

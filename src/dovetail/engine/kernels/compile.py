@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numba
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -83,3 +84,31 @@ def _copy_bytes_compiled(out: ByteArray, at: int, data: ByteArray, start: int, c
 
 
 copy_bytes = _copy_bytes if INTERPRETED else _copy_bytes_compiled
+
+
+def _prefetch(array: Any, at: int) -> None:
+    """Say that an entry of an array will be needed soon, so that it is on its way when it is."""
+
+
+@intrinsic
+def _fetch(context: Any, array: Any, at: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte = ir.IntType(8).as_pointer()
+        offset = builder.mul(arguments[1], builder.extract_value(view.strides, 0))
+        place = builder.gep(builder.bitcast(view.data, byte), [offset])
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")  # type: ignore[no-untyped-call]
+        builder.call(function, [place, number(1), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@numba.njit(inline="always")
+def _prefetch_compiled(array: Any, at: int) -> None:
+    _fetch(array, at)  # type: ignore[call-arg]
+
+
+prefetch = _prefetch if INTERPRETED else _prefetch_compiled

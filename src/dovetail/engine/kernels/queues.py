@@ -11,7 +11,6 @@ from dovetail.engine.kernels.roster import (
     NONE,
     Queues,
     Roster,
-    Uses,
 )
 
 FIRST_TO_GO = -1e-300
@@ -37,35 +36,39 @@ def _value(roster: Roster, part: int, rank: int) -> float:
 
 
 @inlined
-def _sooner(queues: Queues, one: int, other: int) -> bool:
-    if queues.worth[one] != queues.worth[other]:
-        return bool(queues.worth[one] < queues.worth[other])
-    return bool(queues.tie[one] < queues.tie[other])
-
-
-@inlined
 def _move(queues: Queues, pool: int, queue: int) -> None:
     """Let a queue find its place in the heap after its worth or its tie has changed."""
-    heap, at, size = queues.heap[pool], int(queues.at[queue]), queues.size[pool]
+    start, at, size = queues.start[pool], int(queues.at[queue]), queues.size[pool]
+    worth, tie = queues.worth[start + at], queues.tie[start + at]
+    began = at
     while at > 0:
         above = (at - 1) >> 1
-        if not _sooner(queues, queue, heap[above]):
+        other = queues.worth[start + above]
+        if worth > other or (worth == other and tie >= queues.tie[start + above]):
             break
-        heap[at] = heap[above]
-        queues.at[heap[at]] = at
+        _put(queues, start, at, other, queues.tie[start + above], queues.heap[start + above])
         at = above
     while True:
         below = 2 * at + 1
         if below >= size:
             break
-        if below + 1 < size and _sooner(queues, heap[below + 1], heap[below]):
-            below += 1
-        if not _sooner(queues, heap[below], queue):
+        least = queues.worth[start + below]
+        if below + 1 < size:
+            other = queues.worth[start + below + 1]
+            if other < least or (other == least and queues.tie[start + below + 1] < queues.tie[start + below]):
+                below, least = below + 1, other
+        if least > worth or (least == worth and queues.tie[start + below] >= tie):
             break
-        heap[at] = heap[below]
-        queues.at[heap[at]] = at
+        _put(queues, start, at, least, queues.tie[start + below], queues.heap[start + below])
         at = below
-    heap[at] = queue
+    if at != began:
+        _put(queues, start, at, worth, tie, queue)
+
+
+@inlined
+def _put(queues: Queues, start: int, at: int, worth: float, tie: int, queue: int) -> None:
+    """Put a queue at a place of a heap."""
+    queues.worth[start + at], queues.tie[start + at], queues.heap[start + at] = worth, tie, queue
     queues.at[queue] = at
 
 
@@ -76,10 +79,12 @@ def _reckon(roster: Roster, queue: int, rank: int) -> None:
     for use in range(queues.part.shape[1]):
         if queues.part[queue, use] >= 0:
             worth += _value(roster, queues.part[queue, use], rank)
-    queues.worth[queue] = worth
+    pool = roster.uses.pool[queues.window[queue]]
+    place = queues.start[pool] + queues.at[queue]
+    queues.worth[place] = worth
     if rank == ARRIVAL_ORDER:
-        queues.tie[queue] = roster.held.serial[queues.first[queue]]
-    _move(queues, roster.uses.pool[queues.window[queue]], queue)
+        queues.tie[place] = roster.held.serial[queues.first[queue]]
+    _move(queues, pool, queue)
 
 
 @inlined
@@ -98,15 +103,7 @@ def key_changed(roster: Roster, key: int, rank: int) -> None:
     table = roster.keys.table[key]
     for slot in range(uses.width[table]):
         use = uses.of[table, slot]
-        changed(roster, key * width + slot, use - uses.first[window_of(uses, use)], rank)
-
-
-@inlined
-def window_of(uses: Uses, use: int) -> int:
-    window = 0
-    while uses.first[window + 1] <= use:
-        window += 1
-    return window
+        changed(roster, key * width + slot, use - uses.first[uses.window[use]], rank)
 
 
 @inlined
@@ -128,7 +125,6 @@ def _new_queue(roster: Roster, place: int, rank: int) -> int:
     at[FREE_QUEUE] = queues.first[queue]
     window = int(held.window[place])
     queues.window[queue], queues.first[queue], queues.last[queue] = window, NONE, NONE
-    queues.tie[queue] = held.serial[place]
     for use in range(queues.part.shape[1]):
         part = _part(roster, place, use, rank)
         queues.part[queue, use] = part
@@ -140,8 +136,7 @@ def _new_queue(roster: Roster, place: int, rank: int) -> int:
                 queues.part_before[following, use] = queue
             queues.of_part[part] = queue
     pool = roster.uses.pool[window]
-    queues.at[queue] = queues.size[pool]
-    queues.heap[pool, queues.size[pool]] = queue
+    _put(queues, queues.start[pool], queues.size[pool], 0.0, held.serial[place], queue)
     queues.size[pool] += 1
     return queue
 
@@ -151,10 +146,11 @@ def _end_queue(roster: Roster, queue: int) -> None:
     queues, at = roster.queues, roster.at
     pool = roster.uses.pool[queues.window[queue]]
     queues.size[pool] -= 1
-    last, place = int(queues.heap[pool, queues.size[pool]]), queues.at[queue]
+    start = queues.start[pool]
+    end = start + queues.size[pool]
+    last = int(queues.heap[end])
     if last != queue:
-        queues.heap[pool, place] = last
-        queues.at[last] = place
+        _put(queues, start, queues.at[queue], queues.worth[end], queues.tie[end], last)
         _move(queues, pool, last)
     for use in range(queues.part.shape[1]):
         part = queues.part[queue, use]

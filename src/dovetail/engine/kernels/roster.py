@@ -9,8 +9,9 @@ Tuples of a window that are worth the same in every respect are *alike*: they ha
 the window. They stand in one queue, oldest first, and queues stand in a heap by what their tuples are worth: the sum, over those who
 see them, of a part's value. A part is a use's pattern, or a use's key. When a part's value changes, the queues that have it move.
 
-Everything lies in arrays, and the groups of arrays are arguments with names. A tuple has a place; places, keys and queues that are
-free are chained. `NONE` stands for no place, key, queue or part.
+Everything lies in arrays, and the groups of arrays are arguments with names. What is known of one tuple, key or queue lies beside
+each other: arrays of a group are the columns of one table, so that a tuple that comes or goes takes few cache lines. A tuple has
+a place; places, keys and queues that are free are chained. `NONE` stands for no place, key, queue or part.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail._typing import Int64Array, UInt64Array
-from dovetail.engine.kernels.compile import borrowing, inlined
+from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
 from dovetail.engine.kernels.index import GOLDEN
 
+Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
 
 NONE = -1
 ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO = range(6)
 """By what tuples are ranked."""
-FREE_PLACE, FREE_KEY, FREE_QUEUE, CLOCK, SERIAL, SHEDS = range(6)
-"""Places in `Roster.at`."""
+FREE_PLACE, FREE_KEY, FREE_QUEUE, CLOCK, SERIAL, SHEDS, LEAVING = range(7)
+"""Places in `Roster.at`; `LEAVING`: no tuple leaves the window of a use up to this time."""
 MISSING = 0.05
 """What a partner that is not there counts for in `Roster.promise`."""
 BUCKETS = 32
@@ -61,12 +63,13 @@ class Uses(NamedTuple):
     """How long tuples may be needed: a row for each retention, of a window, microseconds, and a bit for each stream to wait for."""
     lateness: Int64Array
     """By window."""
+    window: Int64Array
+    """By use."""
 
 
 class Held(NamedTuple):
     """Tuples, by place."""
 
-    window: Int32Array
     row: Int64Array
     ts: Int64Array
     serial: Int64Array
@@ -82,51 +85,56 @@ class Held(NamedTuple):
     """Its number among the pool's tuples, where any of them may go."""
     key: Int32Array
     """By use of the window; `NONE` when it is not seen, or no longer inside."""
-    pattern: Int32Array
-    """By use of the window."""
     key_before: Int32Array
     key_after: Int32Array
-    """Among tuples of the same key and use."""
+    """By use of the window: among tuples of the same key and use."""
+    pattern: Int16Array
+    """By use of the window."""
+    window: Int16Array
 
 
 class Keys(NamedTuple):
     """AMJoin's table, for all tables."""
 
-    head: Int32Array
-    shift: np.uint64
     code: UInt64Array
-    table: Int32Array
+    results: FloatArray
+    """That tuples of the key have given."""
     following: Int32Array
     total: Int32Array
     """Tuples inside, over all uses."""
-    results: FloatArray
-    """That tuples of the key have given."""
     tuples: Int32Array
     """By slot: tuples inside."""
     first: Int32Array
     """By slot: one of them, from which others follow."""
+    table: Int16Array
+    head: Int32Array
+    """By hash: a key, from which others follow."""
+    shift: np.uint64
 
 
 class Queues(NamedTuple):
-    """Tuples that are alike."""
+    """Tuples that are alike, and by pool a heap of their queues."""
 
-    window: Int32Array
-    first: Int32Array
-    last: Int32Array
-    worth: FloatArray
-    tie: Int64Array
-    """Of two that are worth the same the smaller goes first."""
-    at: Int32Array
-    """Its place in the heap."""
     part: Int64Array
     """By use of the window."""
     part_before: Int32Array
     part_after: Int32Array
     """Among queues with the same part."""
+    first: Int32Array
+    last: Int32Array
+    at: Int32Array
+    """Its place in the heap."""
+    window: Int16Array
     of_part: Int32Array
     """By part: a queue that has it."""
+    worth: FloatArray
+    """By place in the heap."""
+    tie: Int64Array
+    """By place in the heap: of two that are worth the same the smaller goes first."""
     heap: Int32Array
-    """By pool: queues, the first to go in front; where any tuple may go, all tuples."""
+    """Queues, the first to go in front; where any tuple may go, all tuples."""
+    start: Int64Array
+    """By pool: where its heap begins."""
     size: Int64Array
     """By pool."""
 
@@ -183,6 +191,20 @@ class Incoming(NamedTuple):
     """By use of the window."""
     seen: Int64Array
     """A bit for each use of the window."""
+
+
+class Watch(NamedTuple):
+    """When something may be over, so that it is looked for only then: written to.
+
+    The oldest tuple of a window goes when all streams that it waits for have moved on. It is enough to watch one that has not.
+    """
+
+    stream: Int64Array
+    """By window: whose stream is watched; `NONE` if the window has to be looked at."""
+    time: Int64Array
+    """By window: until when nothing of it can go."""
+    alarm: Int64Array
+    """By window whose stream may be watched: the smallest of those times."""
 
 
 class Shed(NamedTuple):
@@ -244,6 +266,20 @@ def forget_key(roster: Roster, key: int) -> None:
         keys.following[other] = keys.following[key]
     keys.following[key] = at[FREE_KEY]
     at[FREE_KEY] = key
+
+
+@inlined
+def expect_key(keys: Keys, table: int, code: np.uint64) -> None:
+    """Let memory bring where a key is looked for."""
+    prefetch(keys.head, int(_bucket(keys, table, code)))
+
+
+@inlined
+def expect_entry(keys: Keys, table: int, code: np.uint64) -> None:
+    """Let memory bring the first entry at which a key is looked for."""
+    key = int(keys.head[_bucket(keys, table, code)])
+    if key >= 0:
+        prefetch(keys.code, key)
 
 
 @borrowing

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail._typing import BoolArray, Int64Array
-from dovetail.engine.kernels.compile import borrowing, inlined
-from dovetail.engine.kernels.queues import changed, dequeue, enqueue, key_changed, window_of
+from dovetail._typing import BoolArray, Int64Array, UInt64Array
+from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
+from dovetail.engine.kernels.leaving import NOW, leave_key, leave_windows, look_at, release_over, remove, wait
+from dovetail.engine.kernels.queues import changed, dequeue, enqueue, key_changed
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
     BUCKETS,
@@ -15,18 +16,22 @@ from dovetail.engine.kernels.roster import (
     FREE_PLACE,
     FREQUENCY,
     FREQUENCY_OWN,
+    LEAVING,
     MISSING,
     NONE,
     OUTPUT,
     RANDOM,
     SERIAL,
     SHEDS,
+    Held,
     Incoming,
     Roster,
     Sample,
     Shed,
+    Watch,
+    expect_entry,
+    expect_key,
     find_key,
-    forget_key,
     spread,
 )
 
@@ -34,97 +39,8 @@ _TRIES = 16
 """How often any queue is looked at to find one of those that are worth least; then the first of the heap is taken."""
 
 
-@inlined
-def _leave_key(roster: Roster, place: int, use: int, rank: int) -> None:
-    """A tuple no longer counts for its key in a use of its window; it has left its queue."""
-    held, keys = roster.held, roster.keys
-    key = int(held.key[place, use])
-    of_all = roster.uses.first[held.window[place]] + use
-    slot = roster.uses.slot[of_all]
-    keys.tuples[key, slot] -= 1
-    keys.total[key] -= 1
-    before, after = held.key_before[place, use], held.key_after[place, use]
-    if before >= 0:
-        held.key_after[before, use] = after
-    else:
-        keys.first[key, slot] = after
-    if after >= 0:
-        held.key_before[after, use] = before
-    held.key[place, use] = NONE
-    if keys.total[key] == 0:
-        forget_key(roster, key)
-    elif rank in (FREQUENCY, FREQUENCY_OWN):
-        key_changed(roster, key, rank)
-
-
-@inlined
-def _remove(roster: Roster, place: int, rank: int) -> None:
-    """A tuple is held no more."""
-    held, uses, at = roster.held, roster.uses, roster.at
-    window = int(held.window[place])
-    pool = uses.pool[window]
-    dequeue(roster, place, rank)
-    for use in range(uses.first[window], uses.first[window + 1]):
-        if held.key[place, use - uses.first[window]] >= 0:
-            _leave_key(roster, place, use - uses.first[window], rank)
-        if roster.inside[use] == place:
-            roster.inside[use] = held.newer[place]
-    older, newer = held.older[place], held.newer[place]
-    if older >= 0:
-        held.newer[older] = newer
-    else:
-        roster.oldest[window] = newer
-    if newer >= 0:
-        held.older[newer] = older
-    else:
-        roster.newest[window] = older
-    roster.alive[pool] -= 1
-    if rank == RANDOM:
-        members = roster.queues.heap[pool]
-        last = members[roster.alive[pool]]
-        members[held.member[place]] = last
-        held.member[last] = held.member[place]
-    held.row[place] = NONE
-    held.newer[place] = at[FREE_PLACE]
-    at[FREE_PLACE] = place
-
-
-@inlined
-def _leave_windows(roster: Roster, rank: int) -> None:
-    """Let time reach all uses: tuples whose window has passed no longer count."""
-    held, uses, clock = roster.held, roster.uses, roster.at[CLOCK]
-    for window in range(len(uses.pool)):
-        for use in range(uses.first[window], uses.first[window + 1]):
-            place = int(roster.inside[use])
-            while place >= 0 and held.ts[place] + uses.span[use] < clock:
-                roster.passed[use] = held.serial[place]
-                if held.key[place, use - uses.first[window]] >= 0:
-                    dequeue(roster, place, rank)
-                    _leave_key(roster, place, use - uses.first[window], rank)
-                    if rank < RANDOM:
-                        enqueue(roster, place, rank)
-                place = int(held.newer[place])
-            roster.inside[use] = place
-
-
-@borrowing
-def release(roster: Roster, pool: int, rank: int) -> None:
-    """Let go of what no later tuple can need, in the windows of a pool, or of all for `NONE`."""
-    uses, held = roster.uses, roster.held
-    for window in range(len(uses.pool)):
-        if pool >= 0 and uses.pool[window] != pool:
-            continue
-        bound = np.int64(1 << 62)
-        for kept in range(len(uses.kept)):
-            if uses.kept[kept, 0] == window:
-                for other in range(len(uses.pool)):
-                    if uses.kept[kept, 2] >> other & 1:
-                        bound = min(bound, roster.heads[other] - uses.lateness[other] - uses.kept[kept, 1])
-        place = int(roster.oldest[window])
-        while place >= 0 and held.ts[place] < bound:
-            newer = int(held.newer[place])
-            _remove(roster, place, rank)
-            place = newer
+_FAR, _NEAR = 12, 6
+"""How many tuples ahead keys, and entries of keys, are fetched."""
 
 
 @inlined
@@ -150,17 +66,19 @@ def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
         return stale
     if rank == RANDOM:
         number = spread(np.uint64(roster.at[SHEDS]), seed) % np.uint64(roster.alive[pool])
-        return int(roster.queues.heap[pool, np.int64(number)])
+        return int(roster.queues.heap[roster.queues.start[pool] + np.int64(number)])
     queues = roster.queues
     if rank == FIFO or queues.size[pool] == 0:
         return oldest
-    least = int(queues.heap[pool, 0])
-    for attempt in range(_TRIES if rank != ARRIVAL_ORDER else 0):
+    first = queues.start[pool]
+    alone = True  # whether no other queue is worth as little: such ones follow each other from the first of the heap on
+    for child in range(1, min(3, queues.size[pool])):
+        alone = alone and queues.worth[first + child] > queues.worth[first]
+    for attempt in range(_TRIES if rank != ARRIVAL_ORDER and not alone else 0):
         number = spread(np.uint64(roster.at[SHEDS] * _TRIES + attempt), seed) % np.uint64(queues.size[pool])
-        queue = int(queues.heap[pool, np.int64(number)])
-        if queues.worth[queue] == queues.worth[least]:
-            return int(queues.first[queue])
-    return int(queues.first[least])
+        if queues.worth[first + np.int64(number)] == queues.worth[first]:
+            return int(queues.first[queues.heap[first + np.int64(number)]])
+    return int(queues.first[queues.heap[first]])
 
 
 @inlined
@@ -194,7 +112,7 @@ def _credit(roster: Roster, place: int, use: int, rank: int, sample: Sample, see
         for slot in range(uses.width[table]):
             if slot != own:
                 other = uses.of[table, slot]
-                local = other - uses.first[window_of(uses, other)]
+                local = other - uses.first[uses.window[other]]
                 each = made / keys.tuples[key, slot]
                 partner = int(keys.first[key, slot])
                 while partner >= 0:
@@ -224,7 +142,7 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
         roster.oldest[window] = place
     pool = uses.pool[window]
     if rank == RANDOM:
-        roster.queues.heap[pool, roster.alive[pool]] = place
+        roster.queues.heap[roster.queues.start[pool] + roster.alive[pool]] = place
         held.member[place] = roster.alive[pool]
     roster.alive[pool] += 1
     for use in range(held.key.shape[1]):
@@ -233,6 +151,7 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
         local = use - uses.first[window]
         if roster.inside[use] < 0:
             roster.inside[use] = place
+            at[LEAVING] = min(at[LEAVING], held.ts[place] + uses.span[use])
         table = uses.table[use]
         if table < 0 or not incoming.seen[number] >> local & 1:
             continue
@@ -255,40 +174,115 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
             roster.seen[use, pattern] += 1.0
             if rank == ARRIVAL_ORDER:
                 changed(roster, use * roster.given.shape[1] + pattern, local, rank)
-        if rank in (FREQUENCY, FREQUENCY_OWN):
+        if rank == FREQUENCY:
             key_changed(roster, key, rank)
+        elif rank == FREQUENCY_OWN:
+            changed(roster, key * keys.tuples.shape[1] + slot, local, rank)
         _credit(roster, place, local, rank, sample, seed)
     if rank < RANDOM:
         enqueue(roster, place, rank)
 
 
 @borrowing
+def least_hashes(codes: UInt64Array, seen: Int64Array, seed: np.uint64, least: UInt64Array) -> None:
+    """Write the smallest hash of those codes of each tuple that somebody sees; the largest number if nobody does."""
+    for number in range(len(seen)):
+        smallest = np.uint64(0xFFFFFFFFFFFFFFFF)
+        for local in range(codes.shape[1]):
+            if seen[number] >> local & 1:
+                smallest = min(smallest, spread(codes[number, local], seed))
+        least[number] = smallest
+
+
+@inlined
+def _shed(roster: Roster, watch: Watch, place: int, rank: int) -> None:
+    """Let go of a tuple; if an older one comes to be a window's oldest, that may be over."""
+    window = int(roster.held.window[place])
+    remove(roster, place, rank)
+    oldest = int(roster.oldest[window])
+    if oldest >= 0 and roster.held.ts[oldest] < roster.held.ts[place]:
+        look_at(watch, window)
+
+
+@inlined
+def _expect(roster: Roster, incoming: Incoming, number: int) -> None:
+    """Let memory bring what tuples need that come soon: waiting for it would take most of the time."""
+    uses, last = roster.uses, len(incoming.ts) - 1
+    for ahead in (_FAR, _NEAR):
+        window = incoming.window[min(number + ahead, last)]
+        use = uses.first[window]
+        if use < uses.first[window + 1] and uses.table[use] >= 0:
+            code = incoming.codes[min(number + ahead, last), 0]
+            if ahead == _FAR:
+                expect_key(roster.keys, uses.table[use], code)
+            else:
+                expect_entry(roster.keys, uses.table[use], code)
+
+
+@inlined
+def _expect_victims(roster: Roster, place: int, pool: int, rank: int, seed: np.uint64) -> None:
+    """The same for tuples that are shed soon: those behind one that is shed now, or, where any may go, those whose turn it will be."""
+    held, keys, queues = roster.held, roster.keys, roster.queues
+    if rank == RANDOM:
+        size = np.uint64(roster.uses.cap[pool])
+        first = queues.start[pool]
+        prefetch(queues.heap, first + np.int64(spread(np.uint64(roster.at[SHEDS] + 4), seed) % size))
+        prefetch(held.row, int(queues.heap[first + np.int64(spread(np.uint64(roster.at[SHEDS] + 3), seed) % size)]))
+        following = int(queues.heap[first + np.int64(spread(np.uint64(roster.at[SHEDS] + 2), seed) % size)])
+        then = int(queues.heap[first + np.int64(spread(np.uint64(roster.at[SHEDS] + 1), seed) % size)])
+    else:
+        links = held.newer if rank == FIFO else held.after
+        then = int(links[place])
+        following = int(links[then]) if then >= 0 else NONE
+        if following >= 0 and links[following] >= 0:
+            prefetch(held.row, links[following])
+    if following >= 0 and held.key[following, 0] >= 0:
+        prefetch(keys.code, held.key[following, 0])
+    if then >= 0:
+        if held.older[then] >= 0:
+            prefetch(held.row, held.older[then])
+        if held.newer[then] >= 0:
+            prefetch(held.row, held.newer[then])
+        key = int(held.key[then, 0])
+        if key >= 0:
+            expect_key(keys, keys.table[key], keys.code[key])
+
+
+@borrowing
 def take_in(
-    roster: Roster, incoming: Incoming, moving: Int64Array, rank: int, sample: Sample, seed: np.uint64, shed: Shed
+    roster: Roster,
+    incoming: Incoming,
+    least: UInt64Array,
+    moving: Int64Array,
+    rank: int,
+    sample: Sample,
+    seed: np.uint64,
+    watch: Watch,
+    shed: Shed,
 ) -> tuple[int, int]:
     """Let tuples arrive one after another; return how many have, and how many were shed, which `shed` has.
 
-    `moving`: by window, whether its tuples move its stream's time; else `heads` says how far that is. If nothing can be shed,
-    because `shed` has no room, tuples arrive while there is room.
+    `least`: of `least_hashes`, if others than sampled tuples are left out. `moving`: by window, whether its tuples move its stream's
+    time; else `heads` says how far that is. If nothing can be shed, because `shed` has no room, tuples arrive while there is room.
     """
     uses, at, count = roster.uses, roster.at, 0
+    for window in range(len(uses.pool)):
+        look_at(watch, window)
+    at[LEAVING] = NOW
     for number in range(len(incoming.ts)):
         window, ts = incoming.window[number], incoming.ts[number]
         if moving[window]:
             roster.heads[window] = max(roster.heads[window], ts)
         at[CLOCK] = max(at[CLOCK], ts)
         # At every tuple, and not only when there is no room: what is let go, and in which order, must not depend on batches.
-        release(roster, NONE, rank)
-        if incoming.row[number] < 0:
+        if roster.heads[window] > watch.alarm[window]:
+            release_over(roster, watch, rank)
+        if incoming.row[number] < 0 or (sample.alone and least[number] >= sample.limit):
             continue
-        if sample.alone:
-            wanted = False
-            for local in range(uses.first[window + 1] - uses.first[window]):
-                if incoming.seen[number] >> local & 1:
-                    wanted = wanted or bool(spread(incoming.codes[number, local], seed) < sample.limit)
-            if not wanted:
-                continue
-        _leave_windows(roster, rank)
+        if not sample.alone:
+            _expect(roster, incoming, number)
+        if at[CLOCK] > at[LEAVING]:
+            leave_windows(roster, rank)
         pool = uses.pool[window]
         while roster.alive[pool] >= uses.cap[pool]:
             if count == len(shed.row):
@@ -299,8 +293,12 @@ def take_in(
             shed.end[count] = at[CLOCK] - 1
             count += 1
             at[SHEDS] += 1
-            _remove(roster, place, rank)
+            _expect_victims(roster, place, pool, rank, seed)
+            _shed(roster, watch, place, rank)
+        empty = roster.oldest[window] < 0
         _insert(roster, incoming, number, rank, sample, seed)
+        if empty:
+            wait(roster, watch, window)
     return len(incoming.ts), count
 
 
@@ -314,7 +312,7 @@ def enqueue_all(roster: Roster, rank: int) -> None:
             if rank < RANDOM:
                 enqueue(roster, place, rank)
             elif rank == RANDOM:
-                roster.queues.heap[pool, roster.queues.size[pool]] = place
+                roster.queues.heap[roster.queues.start[pool] + roster.queues.size[pool]] = place
                 roster.held.member[place] = roster.queues.size[pool]
                 roster.queues.size[pool] += 1
             place = int(roster.held.newer[place])
@@ -332,19 +330,36 @@ def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None
                 key = int(held.key[place, use])
                 if key >= 0 and spread(keys.code[key], seed) >= limit:
                     dequeue(roster, place, rank)
-                    _leave_key(roster, place, use, rank)
+                    leave_key(roster, place, use, rank)
                 left += held.key[place, use] >= 0
             if left == 0:
-                _remove(roster, place, rank)
+                remove(roster, place, rank)
             place = newer
 
 
 @borrowing
-def forget(roster: Roster, window: int, first: int, alive: BoolArray, rank: int) -> None:
-    """Let go of a window's tuples that are not alive; `alive` begins with row `first`."""
-    place = int(roster.oldest[window])
+def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbers: Int64Array, rank: int) -> None:
+    """Let go of a window's tuples that are not alive, and give the others their `numbers`; both begin with row `first`."""
+    held, dead = roster.held, False
+    for place in range(len(held.row)):  # one after another in memory, which a walk along the window is not
+        dead = dead or (held.row[place] >= 0 and held.window[place] == window and not alive[held.row[place] - first])
+    place = int(roster.oldest[window]) if dead else NONE
     while place >= 0:
-        newer = int(roster.held.newer[place])
-        if not alive[roster.held.row[place] - first]:
-            _remove(roster, place, rank)
+        newer = int(held.newer[place])
+        if not alive[held.row[place] - first]:
+            remove(roster, place, rank)
         place = newer
+    for place in range(len(held.row)):
+        if held.row[place] >= 0 and held.window[place] == window:
+            held.row[place] = numbers[held.row[place] - first]
+
+
+@borrowing
+def list_rows(held: Held, window: int, rows: Int64Array) -> int:
+    """Write the row numbers of a window's tuples, of which there are no more than `rows` has room for; return how many there are."""
+    count = 0
+    for place in range(len(held.row)):
+        if held.row[place] >= 0 and held.window[place] == window and count < len(rows):
+            rows[count] = held.row[place]
+            count += 1
+    return count

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dovetail._typing import Int64Array
+from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
     FIFO,
@@ -76,10 +76,10 @@ class Choice:
             promised[rank] = float(tried.roster.promise.sum())
         self.rank = max(promised, key=promised.__getitem__, default=FIFO)
 
-    def take_in(self, incoming: Incoming, moving: Int64Array) -> None:
-        """Try all policies on at most `until` tuples."""
+    def take_in(self, incoming: Incoming, moving: Int64Array, least: UInt64Array) -> None:
+        """Try all policies on at most `until` tuples, whose hashes are `least`."""
         for tracker in self.tracked.values():
-            tracker.take_in(incoming, moving, self._sample)
+            tracker.take_in(incoming, moving, self._sample, least)
         self._until -= len(incoming.ts)
 
     def look(self) -> Roster | None:

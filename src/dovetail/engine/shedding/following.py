@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from dovetail._typing import Int64Array
+from dovetail._typing import BoolArray, Int64Array
 from dovetail.config import Shedding
 from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, Incoming, Roster, Sample, Shed
 from dovetail.engine.shedding import POLICIES
@@ -23,9 +24,13 @@ _LEAST_SAMPLE = 4096
 """Tuples of sampled keys that are followed as if nothing were shed, at least; else one for every eight that windows may hold."""
 
 
+_LOG = 2
+"""So many times the tuples that there are places for come before all is copied again."""
+
+
 @dataclass(frozen=True, slots=True)
-class FollowingMark:
-    """Where it stood, to go back to."""
+class _Copy:
+    """What was known at some time."""
 
     rosters: tuple[Roster, ...]
     rank: int
@@ -33,8 +38,20 @@ class FollowingMark:
     halvings: int
 
 
+@dataclass(frozen=True, slots=True)
+class FollowingMark:
+    """Where it stood, to go back to: a copy, and how many changes had come since."""
+
+    copy: _Copy
+    changes: int
+
+
 class Following:
-    """Tuples from one event time to the next."""
+    """Tuples from one event time to the next.
+
+    To go back it takes its last copy, and all that had come since once more, for decisions depend on nothing else: all is copied now
+    and then, and not for every batch.
+    """
 
     def __init__(self, shape: Shape, room: Room, shedding: Shedding) -> None:
         """Start with empty windows."""
@@ -50,6 +67,13 @@ class Following:
         self.halvings = 0
         """Of the share of keys that is sampled."""
         self._most = max(_LEAST_SAMPLE, min(sum(room.caps), 1 << 30) // 8)
+        self._copy: _Copy | None = None
+        self._spare: tuple[Roster | None, ...] = ()
+        """Arrays for the next copy."""
+        self._changes: list[Callable[[], object]] = []
+        """Since the copy."""
+        self._logged = 0
+        """Tuples of the changes."""
 
     @property
     def trackers(self) -> list[Tracker]:
@@ -88,17 +112,23 @@ class Following:
         self.main.ranked_by(self.main.rank)
 
     def take_in(self, incoming: Incoming, moving: Int64Array) -> Shed:
-        """Let tuples arrive; return what windows have shed. Policies are changed after so many tuples, wherever batches are cut."""
-        found = [Shed(*np.empty((3, 0), np.int64))]
+        """Let tuples arrive; return what windows have shed."""
+        self._logged += len(incoming.ts)
+        self._changes.append(partial(self._take_in, incoming, moving))
+        return self._take_in(incoming, moving)
+
+    def _take_in(self, incoming: Incoming, moving: Int64Array) -> Shed:
+        """Do so. Policies are changed after so many tuples, wherever batches are cut."""
+        found, least = [Shed(*np.empty((3, 0), np.int64))], self.whole.hashes(incoming)
         at, count = 0, len(incoming.ts)
         while at < count:
             step = self.choice.until if self.choice is not None else count
-            now = chosen(incoming, slice(at, at + step))
+            now, hashes = chosen(incoming, slice(at, at + step)), least[at : at + step]
             at += step
             found.append(self.main.take_in(now, moving, self._sample(alone=False)))
-            self.whole.take_in(now, moving, self._sample(alone=True))
+            self.whole.take_in(now, moving, self._sample(alone=True), hashes)
             if self.choice is not None:
-                self.choice.take_in(now, moving)
+                self.choice.take_in(now, moving, hashes)
                 if self.choice.until == 0 and (known := self.choice.look()) is not None:
                     rank = self.choice.rank
                     self.main.ranked_by(rank, known if rank == ARRIVAL_ORDER else None)
@@ -109,9 +139,18 @@ class Following:
 
     def move(self, heads: Sequence[int]) -> None:
         """Streams have come so far: let go of what is over."""
+        self._changes.append(partial(self._move, heads))
+        self._move(heads)
+
+    def _move(self, heads: Sequence[int]) -> None:
         for tracker in self.trackers:
             np.maximum(tracker.roster.heads, heads, out=tracker.roster.heads)
             tracker.release()
+
+    def renumber(self, window: int, rows: range, alive: BoolArray) -> None:
+        """Let go of those of a window's rows that are not alive; the others are numbered from the end of `rows` on."""
+        self._changes.append(partial(self.main.number_anew, window, rows, alive))
+        self.main.number_anew(window, rows, alive)
 
     def lost(self, table: int) -> Lost:
         """What a join has lost."""
@@ -119,13 +158,24 @@ class Following:
         return lost(float(main.results[table]), main.sampled[table], whole.sampled[table])
 
     def mark(self) -> FollowingMark:
-        rosters = tuple(tracker.copy() for tracker in self.trackers)
-        figures = self.choice.figures if self.choice is not None else []
-        return FollowingMark(rosters, self.main.rank, figures, self.halvings)
+        """Where it stands."""
+        if self._copy is None or self._logged > _LOG * self.main.places:
+            spare = self._spare or (None,) * len(self.trackers)
+            self._copy, self._spare = None, ()  # until it is there: an interrupt may come before
+            rosters = tuple(tracker.copy(into) for tracker, into in zip(self.trackers, spare, strict=True))
+            figures = self.choice.figures if self.choice is not None else []
+            self._changes, self._logged, self._spare = [], 0, rosters
+            self._copy = _Copy(rosters, self.main.rank, figures, self.halvings)
+        return FollowingMark(self._copy, len(self._changes))
 
     def go_back(self, mark: FollowingMark) -> None:
-        for tracker, roster in zip(self.trackers, mark.rosters, strict=True):
+        """Forget what came after a mark, the last one that was made."""
+        copy, changes = mark.copy, self._changes[: mark.changes]
+        self.main.rank, self.halvings = copy.rank, copy.halvings
+        for tracker, roster in zip(self.trackers, copy.rosters, strict=True):
             tracker.go_back(roster)
-        self.main.rank, self.halvings = mark.rank, mark.halvings
         if self.choice is not None:
-            self.choice.restore(mark.figures)
+            self.choice.restore(copy.figures)
+        for change in changes:
+            change()
+        self._changes = changes

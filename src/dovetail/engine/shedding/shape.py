@@ -12,6 +12,7 @@ import numpy as np
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.adoption import Installed
 from dovetail.engine.kernels.roster import NONE, Incoming, Uses
+from dovetail.engine.kernels.times import interleaved
 from dovetail.engine.keys import combine
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.window_store import WORD_BITS, Arrivals, WindowStore
@@ -111,6 +112,7 @@ class Shape:
             _numbers(caps),
             np.array(self.retention, np.int64).reshape(-1, 3),
             _numbers(self.lateness),
+            _numbers(self.streams.index(use.stream) for use in uses),
         )
 
     # -- tuples -----------------------------------------------------------------------------------------------------------------
@@ -122,19 +124,16 @@ class Shape:
 
         `unseen`: event times of tuples that nobody sees. They have no number, and only move their stream's time.
         """
-        seen = self._ordered(
-            (stream, firsts[stream], arrived[stream].ts, arrived[stream].codes, arrived[stream].flags)
+        others = [(stream, ts) for stream, ts in unseen.items() if len(ts)]
+        made = [self._unseen(stream, ts) for stream, ts in others]
+        made += [
+            self._tuples(stream, firsts[stream], arrived[stream].ts, arrived[stream].codes, arrived[stream].flags)
             for stream in self.streams
             if stream in arrived
-        )
-        others = [(self.streams.index(stream), ts) for stream, ts in unseen.items() if len(ts)]
-        if not others:
-            return seen
-        window = np.concatenate([np.full(len(ts), place, np.int64) for place, ts in others])
-        times, nobody = np.concatenate([ts for _, ts in others]), np.zeros(len(window), np.int64)
-        codes = np.zeros((len(window), seen.codes.shape[1]), np.uint64)
-        whole = joined([Incoming(window, nobody - 1, times, codes, nobody), seen])
-        return chosen(whole, np.argsort(whole.ts, kind="stable"))
+        ]
+        starts = np.cumsum([0, *(len(part.ts) for part in made)])
+        whole = joined([self._unseen("", np.zeros(0, np.int64)), *made])
+        return chosen(whole, interleaved(whole.ts, starts))
 
     def living(self, windows: Mapping[str, WindowStore]) -> Incoming:
         """The same of tuples that windows hold."""
@@ -143,30 +142,38 @@ class Shape:
             store = windows[stream]
             codes = {key: store.living(name).view(np.uint64) for key, name in store.codes.items()}
             flags = [store.living(store.flag_name(word)).view(np.uint64) for word in range(store.flag_words)]
-            found.append((stream, store.rows.tail, store.living("ts"), codes, flags))
-        return self._ordered(found)
-
-    def _ordered(
-        self,
-        parts: Iterable[tuple[str, int, Int64Array, Mapping[KeyId, UInt64Array], Sequence[UInt64Array | np.uint64]]],
-    ) -> Incoming:
-        most = max(1, *(len(uses) for uses in self.by_stream.values()))
-        made = []
-        for stream, first, ts, codes, flags in parts:
-            count, uses = len(ts), self.by_stream[stream]
-            matrix, seen = np.zeros((count, most), np.uint64), np.zeros(count, np.int64)
-            for place, use in enumerate(uses):
-                word = np.broadcast_to(flags[use.bit // WORD_BITS], count)
-                seen |= ((word >> np.uint64(use.bit % WORD_BITS)) & np.uint64(1)).astype(np.int64) << place
-                if use.parts:
-                    matrix[:, place] = combine([codes[part] for part in use.parts])
-            window = np.full(count, self.streams.index(stream), np.int64)
-            made.append(Incoming(window, np.arange(first, first + count), np.asarray(ts), matrix, seen))
-        if not made:
-            nothing = np.zeros(0, np.int64)
-            return Incoming(nothing, nothing, nothing, np.zeros((0, most), np.uint64), nothing)
-        whole = joined(made)
+            found.append(self._tuples(stream, store.rows.tail, store.living("ts"), codes, flags))
+        whole = joined(found)
         return chosen(whole, np.argsort(whole.ts, kind="stable"))
+
+    @cached_property
+    def _most_uses(self) -> int:
+        return max(1, *(len(uses) for uses in self.by_stream.values()))
+
+    def _tuples(
+        self,
+        stream: str,
+        first: int,
+        ts: Int64Array,
+        codes: Mapping[KeyId, UInt64Array],
+        flags: Sequence[UInt64Array | np.uint64],
+    ) -> Incoming:
+        """Tuples of a stream, as they are; they have row numbers from `first` on."""
+        count = len(ts)
+        matrix, seen = np.zeros((count, self._most_uses), np.uint64), np.zeros(count, np.int64)
+        for place, use in enumerate(self.by_stream[stream]):
+            word = np.broadcast_to(flags[use.bit // WORD_BITS], count)
+            seen |= ((word >> np.uint64(use.bit % WORD_BITS)) & np.uint64(1)).astype(np.int64) << place
+            if use.parts:
+                matrix[:, place] = combine([codes[part] for part in use.parts])
+        window = np.full(count, self.streams.index(stream), np.int64)
+        return Incoming(window, np.arange(first, first + count), np.asarray(ts), matrix, seen)
+
+    def _unseen(self, stream: str, ts: Int64Array) -> Incoming:
+        """Tuples that nobody sees."""
+        window = np.full(len(ts), self.streams.index(stream) if len(ts) else 0, np.int64)
+        nobody = np.zeros(len(ts), np.int64)
+        return Incoming(window, nobody - 1, ts, np.zeros((len(ts), self._most_uses), np.uint64), nobody)
 
 
 def joined(parts: Sequence[Incoming]) -> Incoming:

@@ -74,6 +74,10 @@ class Shedder:
         """By stream: tuples of the last part of a batch."""
         self._hidden: list[_Hidden] = []
         """Since the last mark."""
+        self._ending: dict[str, Int64Array] = {}
+        """By stream: rows that end in a part of a batch that is being joined."""
+        self._lives: dict[str, Int64Array] = {}
+        """By stream: room to say when rows end; they do not, but for those."""
 
     # -- plans ------------------------------------------------------------------------------------------------------------------
 
@@ -198,21 +202,24 @@ class Shedder:
     def _end(self, stream: str, fresh: int, rows: Int64Array, ends: Int64Array) -> None:
         """Note when rows of a window end, some of which are among the `fresh` ones that are about to enter."""
         store = self._installed.windows[stream]
-        first = store.rows.tail
-        lives = np.full(store.rows.head + fresh - first, FOREVER, np.int64)
+        first, count = store.rows.tail, store.rows.head + fresh - store.rows.tail
+        lives = self._lives.get(stream)
+        if lives is None or len(lives) < count:
+            lives = self._lives[stream] = np.full(2 * count, FOREVER, np.int64)
         lives[rows - first] = ends
-        store.lives = first, lives
+        store.lives, self._ending[stream] = (first, lives), rows
         before, _ = self.counts.get(stream, (0, 0))
         self.counts[stream] = before + len(rows), int(ends.max()) + 1
 
     def _hide(self) -> None:
         """After a part of a batch: nobody sees what it has shed."""
-        for store in self._installed.windows.values():
-            if store.lives is not None:
-                first, lives = store.lives
-                rows = np.flatnonzero(lives < FOREVER) + first
-                self._hidden.append(_Hidden(store, rows, store.hide(rows)))
-                store.lives = None
+        for stream, rows in self._ending.items():
+            store = self._installed.windows[stream]
+            assert store.lives is not None  # noqa: S101 - some of its rows have ended
+            self._hidden.append(_Hidden(store, rows, store.hide(rows)))
+            first, lives = store.lives
+            store.lives, lives[rows - first] = None, FOREVER
+        self._ending = {}
 
     def _make_room(self, stream: str, count: int) -> None:
         """Let a window forget what was shed if there is no room for more. There is no way back from that.
@@ -239,8 +246,8 @@ class Shedder:
             return
         shape, tracker = self._watched()
         rows, place = self._installed.windows[source].rows, shape.streams.index(source)
-        tracker.forget(place, rows.tail, alive)
-        tracker.renumber(place, rows.tail, rows.head - 1 + np.cumsum(alive))
+        renumber = tracker.number_anew if self.following is None else self.following.renumber
+        renumber(place, range(rows.tail, rows.head), alive)
 
     def complete(self, progress: Progress) -> None:
         """After a batch, or when time has moved: let go of what is over, before windows do."""
@@ -256,7 +263,7 @@ class Shedder:
         assert self.following is not None  # noqa: S101 - tuples have been shed
         main = self.following.main
         main.narrow(EVERYTHING)
-        main.forget(0, 0, np.zeros(1 << 10, np.bool_))
+        main.number_anew(0, range(1 << 10), np.zeros(1 << 10, np.bool_))
         main.ranked_by(main.rank)
         main.reserve(main.places)
 
@@ -336,6 +343,7 @@ class Shedder:
         for store in self._installed.windows.values():
             store.lives = None
         self._hidden, self._counting, self.following = [], None, None
+        self._ending, self._lives = {}, {}
         if mark.following is not None:
             self.following, before = mark.following
             self.following.go_back(before)
