@@ -25,6 +25,7 @@ from dovetail.engine.progress import Progress
 from dovetail.engine.runs import Driver, JoinRun
 from dovetail.engine.shedding.shedder import Shedder
 from dovetail.engine.states import StateStore
+from dovetail.engine.trees import Trees
 from dovetail.engine.window_store import Arrivals, WindowStore
 from dovetail.plan.execution import StoredPlan, WindowPlan
 from dovetail.plan.steps import Step
@@ -52,6 +53,8 @@ class JoinGroup:
         self._choice = DriverChoice(config.driver_policy)
         self._first_new: dict[str, int] = {}
         self._fed: dict[str, list[JoinRun]] = {}
+        self._trees: Trees | None = None
+        """Made when the first tuples come: a plan may be followed by another at once."""
 
     # -- another plan -------------------------------------------------------------------------------------------------------
 
@@ -86,6 +89,9 @@ class JoinGroup:
             for stream in dict.fromkeys(source.stream for source in run.step.sources):
                 self._fed[stream].append(run)
         self._choice.install(self.runs.values())
+        if self._trees is not None:
+            self._trees.close()
+            self._trees = None
         kept = {store.name for store in self.all_stores()}
         return [store for store in before if store.name not in kept]
 
@@ -213,11 +219,14 @@ class JoinGroup:
         first = store.append(arrived)
         store.seconds += perf_counter() - began
         fresh = {stream: (first, first + len(arrived))}
-        for run in self._fed[stream] if len(arrived) else ():
+        if not len(arrived):
+            return
+        found = self._all_trees.run(stream, fresh)
+        for run in self._all_trees.others[stream]:
             matches = run.matches
-            begin = len(matches)
+            begin = len(matches) - found.pop(run.name, 0)
             for driver in run.drivers:
-                if driver.feed in fresh:
+                if driver.feed in fresh and driver.runner.shared is None:
                     driver.runner.run(driver.bounds(fresh), matches)
             if len(matches) > begin:
                 self._choice.match(run, len(matches) - begin)
@@ -226,7 +235,15 @@ class JoinGroup:
                     fresh[run.step.state] = run.store(matches, begin)
                     if not run.collectors:
                         matches.count = begin
+        for name, count in found.items():
+            self._choice.match(self.runs[name], count)
         self._choice.offer(fresh)
+
+    @property
+    def _all_trees(self) -> Trees:
+        if self._trees is None:
+            self._trees = Trees(self.runs, self.windows, self._config.stage_rows)
+        return self._trees
 
     def _join_together(self, incoming: Mapping[str, Arrivals], progress: Progress, ranks: Ranks) -> None:
         """Insert all new tuples, then join each with those before it. Joins that are run so have no stored inputs."""

@@ -57,23 +57,49 @@ class Member:
         return "ts"
 
 
+class MatchTable:
+    """Where the matches of several joins lie and how many there are, as arrays, so that one kernel can add to all of them."""
+
+    def __init__(self, joins: int) -> None:
+        self.counts, self.capacities, self.addresses = (np.zeros(joins, np.int64) for _ in range(3))
+
+
 class Matches:
     """Row numbers of results: a row per alias, a column per result."""
 
     def __init__(self, aliases: int) -> None:
-        self.rows = np.empty((aliases, _FIRST_CAPACITY), np.int64)
-        self.count = 0
+        self._table, self._slot = MatchTable(1), 0
+        self._use(np.empty((aliases, _FIRST_CAPACITY), np.int64))
         self._most = 0
         """Those before the last `clear`: room for as many is taken at once, and costs nothing until it is used."""
 
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def count(self) -> int:
+        return int(self._table.counts[self._slot])
+
+    @count.setter
+    def count(self, count: int) -> None:
+        self._table.counts[self._slot] = count
+
+    def enter(self, table: MatchTable, slot: int) -> None:
+        """Be one of several in a table."""
+        count, self._table, self._slot = self.count, table, slot
+        self._use(self.rows)
+        self.count = count
+
+    def _use(self, rows: Int64Array) -> None:
+        self.rows = rows
+        self._table.capacities[self._slot] = rows.shape[1]
+        self._table.addresses[self._slot] = rows.ctypes.data
+
     def clear(self, most: int) -> None:
         """Forget all, and give room back that is for more than `most`."""
         self._most, self.count = self.count, 0
         if self.rows.shape[1] > most:
-            self.rows = np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64)
+            self._use(np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64))
 
     def reserve(self, count: int) -> None:
         """Make room for so many more."""
@@ -81,7 +107,7 @@ class Matches:
         if needed > self.rows.shape[1]:
             longer = np.empty((len(self.rows), max(needed, self._most, 2 * self.rows.shape[1])), np.int64)
             longer[:, : self.count] = self.rows[:, : self.count]
-            self.rows = longer
+            self._use(longer)
 
     def add(self, partial: Int64Array, count: int) -> None:
         """Take over partial results that are complete."""
@@ -114,6 +140,10 @@ class Verifier:
             for stage in path.stages
             for part in must_verify(stage)
         ]
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._checks)
 
     def __call__(self, matches: Matches, begin: int) -> None:
         """Drop the results from `begin` on whose keys only look equal."""

@@ -158,7 +158,7 @@ class Driver:
     """One input whose new rows drive a path."""
 
     def __init__(self, place: int, targets: Sequence[tuple[str, WindowStore]], runner: PathRunner) -> None:
-        self.place, self.runner = place, runner
+        self.place, self.runner, self.alias = place, runner, runner.path.driver
         self.targets = targets
         """For each input its stream, or stored sub-join, and its rows."""
         self.feed = targets[place][0]
@@ -242,7 +242,6 @@ class JoinRun:
         """Store the matches of all tuples that are in the windows; they are not counted as found."""
         matches, last = Matches(len(self.members)), self.drivers[-1]
         rows = last.targets[last.place][1].rows
-        counts = [list(counted) for counted in last.runner.counts]
-        last.runner.run(last.bounds({last.feed: (rows.tail, rows.head)}), matches)
-        last.runner.counts = counts
+        with last.runner.uncounted():
+            last.runner.run(last.bounds({last.feed: (rows.tail, rows.head)}), matches)
         self.store(matches, 0)
