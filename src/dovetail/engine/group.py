@@ -191,12 +191,7 @@ class JoinGroup:
             run.matches.clear(self._config.stage_rows)
 
     def _gathered(self) -> dict[str, list[pa.Table]]:
-        return {
-            name: collector.gather(run.matches)
-            for run in self.runs.values()
-            if len(run.matches)
-            for name, collector in run.collectors.items()
-        }
+        return {name: tables for run in self.runs.values() if len(run.matches) for name, tables in run.gather()}
 
     def _pieces(
         self, incoming: Mapping[str, Arrivals], rows: int | None

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from dovetail._typing import Int64Array
-from dovetail.engine.kernels.trees import Tree
+from dovetail.engine.kernels.tree_arrays import SPANS, Tree
 from dovetail.engine.runs import Driver, JoinRun
 from dovetail.engine.window_store import WORD_BITS
 from dovetail.plan.needs import KeyId
@@ -104,6 +104,8 @@ class TreeShape:
         """Per slot: that of the same paths at the parent, its node, and how many paths it is of."""
         self._rows: dict[str, list[list[int]]] = {name: [] for name in ("parts", "views", "spans", "slots", "exits")}
         self._masks: dict[str, list[Int64Array]] = {name: [] for name in ("nodes", "views", "spans")}
+        self._told_views: list[int] = []
+        self._told_spans: list[int] = []
         siblings: dict[int, int] = {}
         for node in self._nodes:
             children = [child.number for child in node.children.values()]
@@ -136,7 +138,12 @@ class TreeShape:
         old = node.probe is not None and node.probe.old
         widest = max(path.span(node.depth) for path in node.paths)
         words = node.paths[0].bit // WORD_BITS, node.paths[-1].bit // WORD_BITS + 1
-        return [node.depth, child, sibling, target, int(old), widest, *words, *bounds]
+        flags = {word for word, _ in self._rows["views"][begins["views"] :]}
+        in_word = words[1] - words[0] == len(flags) == 1
+        for kind, told in (("views", self._told_views), ("spans", self._told_spans)):
+            for row, mask in zip(self._rows[kind][begins[kind] :], self._masks[kind][begins[kind] :], strict=True):
+                told += [*(row[1:] if kind == "views" else row), int(mask[words[0]])]
+        return [node.depth, child, sibling, target, int(old), widest, *words, int(in_word), *bounds]
 
     def _meet(self, probe: Probe) -> int:
         """The window of a stage, and where the codes come from that are looked for."""
@@ -187,7 +194,7 @@ class TreeShape:
     @property
     def width(self) -> int:
         """Columns of a partial match."""
-        most = max(row[13] - row[12] for row in self._node_rows)  # classes at one node
+        most = max(row[SPANS + 1] - row[SPANS] for row in self._node_rows)
         return self._columns + 1 + self._words + most
 
     @property
@@ -210,6 +217,7 @@ class TreeShape:
             view_masks=masks["views"],
             spans=numbers["spans"],
             span_masks=masks["spans"],
+            told=np.array([*self._told_views, *self._told_spans], np.int64),
             slots=numbers["slots"][:, 0],
             exits=numbers["exits"],
             paths=_matrix([[len(path.order), path.classes[-1]] for path in self.paths]),

@@ -14,21 +14,20 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail._typing import Int64Array
-from dovetail.engine.kernels.trees import (
+from dovetail.engine.kernels.tree_arrays import (
     ADDRESS,
     BOTTOM,
     FLAGS,
     LOGGED,
     ROW,
+    TOLD,
     TOP,
     Accounts,
     Counters,
     Targets,
     Walk,
-    account,
-    hand_over,
-    walk,
 )
+from dovetail.engine.kernels.trees import account, hand_over, walk
 from dovetail.engine.matches import MatchTable
 from dovetail.engine.runs import Fresh, JoinRun
 from dovetail.engine.tree_shape import TreePath, TreeShape
@@ -100,10 +99,14 @@ class ProbeTree:
             cursors=cursors,
             wanted=np.empty((depths, chunk), np.uint64),
             rows=np.empty((depths, chunk), np.int64),
-            state=np.zeros(6, np.int64),
+            state=np.zeros(TOLD + 1, np.int64),
             log=np.empty((log, int(self._widths.max()) + 2), np.int64),
             paths=np.empty(log, np.int64),
         )
+        self._start = np.zeros(TOLD + 1, np.int64)
+        """The state of a walk that has not begun."""
+        known = (self._walk.stages, self._walk.wanted, self._walk.rows, self._tree.told)
+        self._start[ADDRESS:] = [array.ctypes.data for array in known]
         self._walks = self._rows = self._held = 0
         self._figures: _Figures | None = None
         for path in self.paths:
@@ -114,8 +117,8 @@ class ProbeTree:
         began = perf_counter()
         first, stop = fresh[self.stream]
         self._refresh()
-        self._walk.state[:] = 0
-        self._walk.state[ROW], self._walk.state[ADDRESS] = first, self._walk.stages.ctypes.data
+        self._walk.state[:] = self._start
+        self._walk.state[ROW] = first
         apart = 0.0
         while not walk(self._tree, self._targets, self._counters, self._walk, first, stop):
             apart += self._empty_log(fresh)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dovetail.engine.kernels.compile import INTERPRETED
@@ -59,6 +59,26 @@ def _write(typing: Any, address: Any, place: Any, value: Any) -> Any:  # noqa: A
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+def _fetch(address: int, place: int) -> None:
+    """Have a word brought near that will soon be read; it need not be there."""
+
+
+@intrinsic
+def _prefetch(typing: Any, address: Any, place: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, kind, "llvm.prefetch.p0i8"
+        )
+        pointer = builder.bitcast(_pointer(builder, *arguments), byte)
+        builder.call(function, [pointer, *(ir.Constant(number, flag) for flag in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+fetch: Any = _fetch if INTERPRETED else _prefetch
 peek: Any = _peek if INTERPRETED else _read
 peek_code: Any = _peek_code if INTERPRETED else _read_code
 poke: Any = _poke if INTERPRETED else _write
