@@ -54,7 +54,8 @@ class JoinGroup:
         self._first_new: dict[str, int] = {}
         self._fed: dict[str, list[JoinRun]] = {}
         self._trees: Trees | None = None
-        """Made when the first tuples come: a plan may be followed by another at once."""
+        self._known_trees = False
+        """Whether trees are those of what is installed: they are made when tuples come, for a plan may be followed by another."""
 
     # -- another plan -------------------------------------------------------------------------------------------------------
 
@@ -91,7 +92,7 @@ class JoinGroup:
         self._choice.install(self.runs.values())
         if self._trees is not None:
             self._trees.close()
-            self._trees = None
+        self._known_trees = False
         kept = {store.name for store in self.all_stores()}
         return [store for store in before if store.name not in kept]
 
@@ -236,8 +237,9 @@ class JoinGroup:
 
     @property
     def _all_trees(self) -> Trees:
-        if self._trees is None:
-            self._trees = Trees(self.runs, self.windows, self._config.stage_rows)
+        if self._trees is None or not self._known_trees:
+            self._trees = Trees(self.runs, self.windows, self._config.stage_rows, self._trees)
+            self._known_trees = True
         return self._trees
 
     def _join_together(self, incoming: Mapping[str, Arrivals], progress: Progress, ranks: Ranks) -> None:

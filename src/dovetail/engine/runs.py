@@ -20,6 +20,7 @@ from dovetail.engine.watch import Watch
 from dovetail.engine.window_store import WindowStore
 from dovetail.plan.needs import stored_name
 from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.stems import Stem, stem
 from dovetail.plan.steps import Consumer, Step
 from dovetail.query.expressions import Column, Expression
 
@@ -178,8 +179,10 @@ class Collector:
 class Driver:
     """One input whose new rows drive a path."""
 
-    def __init__(self, place: int, targets: Sequence[tuple[str, WindowStore]], runner: PathRunner) -> None:
+    def __init__(self, place: int, targets: Sequence[tuple[str, WindowStore]], runner: PathRunner, stem: Stem) -> None:
         self.place, self.runner, self.alias = place, runner, runner.path.driver
+        self.stem = stem
+        """What other joins may share of its path."""
         self.targets = targets
         """For each input its stream, or stored sub-join, and its rows."""
         self.feed = targets[place][0]
@@ -226,7 +229,10 @@ class JoinRun:
         self.runners = {path.driver: PathRunner(path, members, scratch) for path in step.plan.paths}
         refs = step.plan.query.refs
         targets = [(ref.stream, members[ref.alias].store) for ref in refs]
-        self.drivers = [Driver(place, targets, self.runners[ref.alias]) for place, ref in enumerate(refs)]
+        self.drivers = [
+            Driver(place, targets, runner, stem(step, runner.path))
+            for place, runner in enumerate(self.runners.values())
+        ]
 
     @property
     def name(self) -> str:

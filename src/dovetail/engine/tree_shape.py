@@ -19,47 +19,35 @@ from dovetail.engine.kernels.tree_arrays import SPANS, Tree
 from dovetail.engine.runs import Driver, JoinRun
 from dovetail.engine.window_store import WORD_BITS
 from dovetail.plan.needs import KeyId
-from dovetail.plan.stems import Probe, Stem
+from dovetail.plan.stems import Probe
 
 
-@dataclass(eq=False)
 class TreePath:
     """One path in a tree."""
 
-    run: JoinRun
-    driver: Driver
-    stem: Stem
-    number: int = -1
-    bit: int = -1
-    classes: list[int] = field(default_factory=list)
-    """At each of its nodes, its class there."""
-    slots: list[int] = field(default_factory=list)
-    """At each of its nodes, its slot in the whole tree."""
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        return self.driver.runner.path.order
-
-    def flag(self, depth: int) -> int:
-        """The bit of the rows that it sees at a stage."""
-        return self.run.members[self.order[depth]].flag
-
-    def span(self, depth: int) -> int:
-        """Microseconds of a stage's window."""
-        return self.run.members[self.order[depth]].span
-
-    @property
-    def places(self) -> list[int]:
+    def __init__(self, run: JoinRun, driver: Driver) -> None:
+        self.run, self.driver, self.stem = run, driver, driver.stem
+        order, members = driver.runner.path.order, run.members
+        met = order[: len(self.stem) + 1]
+        self.flags = [members[alias].flag for alias in met]
+        """At each stage, the bit of the rows that it sees."""
+        self.spans = [members[alias].span for alias in met]
+        """Microseconds of each stage's window."""
+        self.places = [met.index(alias) if alias in met else -1 for alias in members]
         """For each alias of its join the stage, -1 where it has not been met when the path leaves the tree."""
-        met = self.order[: len(self.stem) + 1]
-        return [met.index(alias) if alias in met else -1 for alias in self.run.members]
+        ends = len(met) == len(order) and not driver.runner.path.stages[-1].conditions
+        self.is_whole = ends and not driver.runner.verifies
+        """Whether what leaves the tree is a match."""
+        self.number = self.bit = -1
+        self.classes: list[int] = []
+        """At each of its nodes, its class there."""
+        self.slots: list[int] = []
+        """At each of its nodes, its slot in the whole tree."""
 
     @property
-    def is_whole(self) -> bool:
-        """Whether what leaves the tree is a match."""
-        runner = self.driver.runner
-        ends = len(self.stem) + 1 == len(self.order) and not runner.path.stages[-1].conditions
-        return ends and not runner.verifies
+    def likeness(self) -> tuple[object, ...]:
+        """What a tree's shape depends on."""
+        return self.run.name, self.stem, self.flags, self.spans, self.places, self.is_whole
 
 
 @dataclass(eq=False)
@@ -136,7 +124,7 @@ class TreeShape:
         bounds = [bound for name, begin in begins.items() for bound in (begin, len(self._rows[name]))]
         child = next((child.number for child in node.children.values()), -1)
         old = node.probe is not None and node.probe.old
-        widest = max(path.span(node.depth) for path in node.paths)
+        widest = max(path.spans[node.depth] for path in node.paths)
         words = node.paths[0].bit // WORD_BITS, node.paths[-1].bit // WORD_BITS + 1
         flags = {word for word, _ in self._rows["views"][begins["views"] :]}
         in_word = words[1] - words[0] == len(flags) == 1
@@ -155,13 +143,13 @@ class TreeShape:
         """Add a node's views, classes and slots."""
         views: dict[int, list[TreePath]] = {}
         classes: dict[tuple[int, int], list[TreePath]] = {}
+        numbers: dict[tuple[int, int], int] = {}
         slots: dict[tuple[int, int, int], list[TreePath]] = {}
         for path in node.paths:
-            flag, span = path.flag(node.depth), path.span(node.depth)
+            flag, spans = path.flags[node.depth], (path.classes[-1] if node.depth else 0, path.spans[node.depth])
             views.setdefault(flag, []).append(path)
-            spans = path.classes[-1] if node.depth else 0, span
+            path.classes.append(numbers.setdefault(spans, len(numbers)))
             classes.setdefault(spans, []).append(path)
-            path.classes.append(list(classes).index(spans))
             before = path.slots[-1] if node.depth else -1
             slots.setdefault((before, flag, path.classes[-1]), []).append(path)
         for flag, paths in views.items():
@@ -177,9 +165,8 @@ class TreeShape:
             self._rows["slots"].append([paths[0].bit])
 
     def _mask(self, paths: Sequence[TreePath]) -> Int64Array:
-        bits = np.zeros(self._words * WORD_BITS, np.uint8)
-        bits[[path.bit for path in paths]] = 1
-        return np.packbits(bits, bitorder="little").view(np.int64)
+        bits = sum(1 << path.bit for path in paths)
+        return np.frombuffer(bits.to_bytes(8 * self._words, "little"), np.int64)
 
     @property
     def depths(self) -> int:
@@ -200,7 +187,7 @@ class TreeShape:
     @property
     def _columns(self) -> int:
         """Columns for row numbers; also the aliases of the widest join."""
-        return max(len(path.order) for path in self.paths)
+        return max(len(path.places) for path in self.paths)
 
     def arrays(self) -> Tree:
         """All that kernels need."""
@@ -208,7 +195,7 @@ class TreeShape:
         masks = {name: np.array(rows, np.int64).reshape(len(rows), self._words) for name, rows in self._masks.items()}
         places = np.full((len(self.paths), columns), -1, np.int64)
         for path in self.paths:
-            places[path.number, : len(path.order)] = path.places
+            places[path.number, : len(path.places)] = path.places
         return Tree(
             nodes=_matrix(self._node_rows),
             masks=masks["nodes"],
@@ -220,7 +207,7 @@ class TreeShape:
             told=np.array([*self._told_views, *self._told_spans], np.int64),
             slots=numbers["slots"][:, 0],
             exits=numbers["exits"],
-            paths=_matrix([[len(path.order), path.classes[-1]] for path in self.paths]),
+            paths=_matrix([[len(path.places), path.classes[-1]] for path in self.paths]),
             places=places,
         )
 

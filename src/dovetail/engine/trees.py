@@ -32,7 +32,7 @@ from dovetail.engine.matches import MatchTable
 from dovetail.engine.runs import Fresh, JoinRun
 from dovetail.engine.tree_shape import TreePath, TreeShape
 from dovetail.engine.window_store import WindowStore
-from dovetail.plan.stems import stems
+from dovetail.plan.stems import together
 
 _CHUNK = 2048
 """Partial matches of a node that go on together."""
@@ -57,29 +57,25 @@ class ProbeTree:
     """The tree of one stream."""
 
     def __init__(
-        self,
-        stream: str,
-        windows: Mapping[str, WindowStore],
-        paths: Sequence[TreePath],
-        table: MatchTable,
-        joins: Sequence[JoinRun],
-        stage_rows: int,
+        self, stream: str, windows: Mapping[str, WindowStore], paths: Sequence[TreePath], stage_rows: int
     ) -> None:
-        """Make the tree of `paths` over `windows`, by stream; `joins` have their matches in `table`, in the same order."""
+        """Make the tree of `paths` over `windows`, by stream."""
         shape = TreeShape(stream, paths)
         self.stream, self.paths = stream, shape.paths
-        self._tree, self._table, self._joins = shape.arrays(), table, joins
-        slots = {run.name: slot for slot, run in enumerate(joins)}
-        takers = [slots[path.run.name] if path.is_whole else -1 for path in self.paths]
-        self._takers = np.array(takers, np.int64)
-        self._widths = np.array([len(path.order) for path in self.paths], np.int64)
+        self._tree = shape.arrays()
+        self._numbers = [path.number for path in paths]
+        self._likeness = [path.likeness for path in paths]
+        self._widths = np.array([len(path.places) for path in self.paths], np.int64)
+        self._table, self._takers = MatchTable(0), np.zeros(0, np.int64)
+        self._joins: Sequence[JoinRun] = ()
         self._met = [(windows[met], key) for met, key in shape.targets]
         self._wanted = [(windows[of], name) for of, name in shape.codes]
         words = max(store.flag_words for store, _ in self._met)
         self._targets = Targets(
             np.zeros((len(self._met), FLAGS + words), np.int64), np.zeros((len(self._wanted), 2), np.int64)
         )
-        self._stores = list({id(store): store for store, _ in (*self._met, *self._wanted)}.values())
+        self._streams = list(dict.fromkeys(stream for stream, _ in (*shape.targets, *shape.codes)))
+        self._stores = [windows[stream] for stream in self._streams]
         self._versions: list[int] = []
         self._kept: list[object] = []
         """The arrays whose addresses are known."""
@@ -109,8 +105,23 @@ class ProbeTree:
         self._start[ADDRESS:] = [array.ctypes.data for array in known]
         self._walks = self._rows = self._held = 0
         self._figures: _Figures | None = None
-        for path in self.paths:
+
+    def can_serve(self, windows: Mapping[str, WindowStore], paths: Sequence[TreePath]) -> bool:
+        """Whether it is also the tree of these paths."""
+        same = [path.likeness for path in paths] == self._likeness
+        stores, words = [windows.get(stream) for stream in self._streams], self._targets.windows.shape[1] - FLAGS
+        return same and stores == self._stores and all(store.flag_words <= words for store in self._stores)
+
+    def serve(self, paths: Sequence[TreePath], table: MatchTable, joins: Sequence[JoinRun]) -> None:
+        """Go on for `paths`; `joins` have their matches in `table`, in the same order."""
+        self._table, self._joins = table, joins
+        slots = {run.name: slot for slot, run in enumerate(joins)}
+        for number, path in zip(self._numbers, paths, strict=True):
+            path.slots = self.paths[number].slots
+            self.paths[number] = path
             path.driver.runner.share(_PathCounts(self, path.slots))
+        takers = [slots[path.run.name] if path.is_whole else -1 for path in self.paths]
+        self._takers = np.array(takers, np.int64)
 
     def run(self, fresh: Fresh) -> None:
         """Take a stream's new tuples through the tree, and add what matches to the joins' matches."""
@@ -212,30 +223,33 @@ class _PathCounts:
 
     def __init__(self, tree: ProbeTree, slots: Sequence[int]) -> None:
         self._tree, self._slots = tree, slots
-        self._settled = 0
+        self._settled = tree.figures.walks
         """Walks that have been added."""
-        self._before = [[0, 0, 0, 0] for _ in slots]
-        self._seconds = [0.0] * len(slots)
+        self._before, self._seconds = self._now(tree.figures), [tree.figures.seconds[slot] for slot in slots]
 
     def settle(self, counts: list[list[int]], seconds: list[float]) -> None:
         """Add what was counted since the last call."""
         figures = self._tree.figures
         if figures.walks == self._settled:
             return
-        self._settled = figures.walks
-        came = 0
+        self._settled, now = figures.walks, self._now(figures)
         for depth, slot in enumerate(self._slots):
-            made = figures.made[slot]
-            if depth:
-                now = [came, round(figures.looked[slot]), made, figures.offered[slot]]
-            else:
-                now = [figures.walks, figures.rows, made, figures.held]
-            before, counted = self._before[depth], counts[depth]
-            for kind, value in enumerate(now):
-                counted[kind] += value - before[kind]
+            counted = counts[depth]
+            for kind, value in enumerate(now[depth]):
+                counted[kind] += value - self._before[depth][kind]
             seconds[depth] += figures.seconds[slot] - self._seconds[depth]
-            self._before[depth], self._seconds[depth] = now, figures.seconds[slot]
+            self._seconds[depth] = figures.seconds[slot]
+        self._before = now
+
+    def _now(self, figures: _Figures) -> list[list[int]]:
+        """What was counted of each of the path's stages."""
+        now: list[list[int]] = []
+        came = 0
+        for slot in self._slots:
+            looked, made, offered = round(figures.looked[slot]), figures.made[slot], figures.offered[slot]
+            now.append([came, looked, made, offered] if now else [figures.walks, figures.rows, made, figures.held])
             came = made
+        return now
 
 
 def _accounts(slots: Sequence[tuple[int, int, int]], nodes: int) -> Accounts:
@@ -249,18 +263,32 @@ def _accounts(slots: Sequence[tuple[int, int, int]], nodes: int) -> Accounts:
 class Trees:
     """The trees of a group of windows, one for each stream whose new tuples take several paths."""
 
-    def __init__(self, runs: Mapping[str, JoinRun], windows: Mapping[str, WindowStore], stage_rows: int) -> None:
-        """Make the trees of all `runs`, by name."""
+    def __init__(
+        self,
+        runs: Mapping[str, JoinRun],
+        windows: Mapping[str, WindowStore],
+        stage_rows: int,
+        before: Trees | None = None,
+    ) -> None:
+        """Make the trees of all `runs`, by name; those from `before` that are the same go on."""
         self._joins, self._table = list(runs.values()), MatchTable(len(runs))
         for slot, run in enumerate(self._joins):
             run.matches.enter(self._table, slot)
         drivers = {(run.name, driver.alias): (run, driver) for run in self._joins for driver in run.drivers}
-        self._trees = {}
-        for stream, paths in stems(run.step for run in self._joins).items():
-            members = [TreePath(*drivers[name], path) for name, path in paths.items()]
-            self._trees[stream] = ProbeTree(stream, windows, members, self._table, self._joins, stage_rows)
+        self._trees: dict[str, ProbeTree] = {}
+        stems = ((driver.feed, name, driver.stem) for name, (_, driver) in drivers.items())
+        for stream, paths in together(stems).items():
+            members = [TreePath(*drivers[name]) for name in paths]
+            tree = before.of(stream) if before is not None else None
+            if tree is None or not tree.can_serve(windows, members):
+                tree = ProbeTree(stream, windows, members, stage_rows)
+            tree.serve(members, self._table, self._joins)
+            self._trees[stream] = tree
         self.others = {stream: [run for run in self._joins if _is_left(run, stream)] for stream in windows}
         """By stream: joins with paths that are in no tree, and those whose matches are stored."""
+
+    def of(self, stream: str) -> ProbeTree | None:
+        return self._trees.get(stream)
 
     def run(self, stream: str, fresh: Fresh) -> dict[str, int]:
         """Take a stream's new tuples through its tree, if it has one; return how many matches of which joins that has given."""

@@ -57,13 +57,20 @@ def stem(step: Step, path: ProbePath) -> Stem:
 
 
 def stems(steps: Iterable[Step]) -> dict[str, dict[PathName, Stem]]:
-    """By stream, the stems of the paths that its new tuples take; paths without one are left out, and steps that are alone."""
+    """By stream, the stems of the paths that its new tuples take, as far as they are `together`."""
+    return together(
+        (step.plan.query.ref(path.driver).stream, (step.name, path.driver), stem(step, path))
+        for step in steps
+        for path in step.plan.paths
+    )
+
+
+def together(paths: Iterable[tuple[str, PathName, Stem]]) -> dict[str, dict[PathName, Stem]]:
+    """Put the stems of each stream's paths together; paths without one are left out, and steps that are alone."""
     found: dict[str, dict[PathName, Stem]] = {}
-    for step in steps:
-        streams = {ref.alias: ref.stream for ref in step.plan.query.refs}
-        for path in step.plan.paths:
-            if shared := stem(step, path):
-                found.setdefault(streams[path.driver], {})[step.name, path.driver] = shared
+    for stream, name, shared in paths:
+        if shared:
+            found.setdefault(stream, {})[name] = shared
     return {stream: paths for stream, paths in found.items() if len({step for step, _ in paths}) > 1}
 
 
