@@ -225,6 +225,11 @@ class Config:
             )
 
     @property
+    def joins_in_turn(self) -> bool:
+        """Whether inputs of a batch are joined one after another, each with all that is there: then paths can share stages."""
+        return self.driver_policy not in INTERLEAVING
+
+    @property
     def can_store(self) -> bool:
         """Whether joins may read stored sub-joins."""
         return self.driver_policy not in INTERLEAVING and self.nested_loop == "multi-way"

@@ -62,9 +62,9 @@ class Pair:
         self.sql: dict[str, str] = {}
         self.nothing: dict[str, pa.Table] = {}
 
-    def add(self, name: str, sql: str, rng: random.Random, config: dt.Config) -> None:
+    def add(self, name: str, sql: str, rng: random.Random, config: dt.Config, *, forced: bool = True) -> None:
         query = parse_query(name, sql, self.catalog)
-        orders = random_orders(rng, query, config)
+        orders = random_orders(rng, query, config) if forced else None
         try:
             self.session.query(name, sql, orders)
         except dt.PlanError:

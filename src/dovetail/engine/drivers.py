@@ -16,54 +16,98 @@ that they were offered; joins over the same inputs are counted together, and one
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from dovetail._typing import Int64Array
+from dovetail._typing import Float64Array, Int64Array
 from dovetail.engine.runs import Fresh, JoinRun
 from dovetail.engine.window_store import Arrivals, WindowStore
 
 Ranks: TypeAlias = Mapping[tuple[str, str], Int64Array]
 """For two streams of a batch, how many tuples of the second come before each of the first."""
+_Inputs: TypeAlias = tuple[tuple[str, ...], str | None]
+"""The streams and stored sub-joins that a join is over, and the one that its matches go to."""
 _MEMORY = 0.9
 """What was counted weighs so much less with each batch."""
 
 
-@dataclass(slots=True)
-class _Shape:
-    """Joins over the same inputs."""
+class _Shapes:
+    """Joins, those over the same inputs taken together, as arrays: there may be hundreds, and they are asked for each buffer."""
 
-    inputs: Sequence[tuple[str, WindowStore]]
-    """For each of them its stream, or stored sub-join, and its rows."""
-    state: str | None
-    """The stored sub-join that the matches go to."""
-    takers: int = 0
-    """Queries that take the results."""
-    offered: float = 0.0
-    """Combinations of rows."""
-    matched: float = 0.0
-    """Those of them that match."""
-    given: float = 0.0
-    """Results: matches, once for each query that takes them."""
+    def __init__(self, joins: Mapping[_Inputs, Sequence[JoinRun]]) -> None:
+        stores = {feed: store for runs in joins.values() for feed, store in runs[0].drivers[0].targets}
+        self.stores = list(stores.values())
+        """Of each stream and stored sub-join, its rows."""
+        self.feeds = {feed: number for number, feed in enumerate(stores)}
+        nobody, widest = len(self.stores), max((len(feeds) for feeds, _ in joins), default=0)
+        inputs = [[*(self.feeds[feed] for feed in feeds), *[nobody] * (widest - len(feeds))] for feeds, _ in joins]
+        self._inputs = np.array(inputs, np.intp).reshape(len(joins), widest)
+        self.numbers = {key: number for number, key in enumerate(joins)}
+        self.takers = np.array([sum(len(run.collectors) for run in runs) for runs in joins.values()], np.float64)
+        """Queries that take the results."""
+        self.offered, self.matched, self.given = np.zeros((3, len(joins)))
+        """Combinations of rows; those that match; results: matches, once for each query that takes them."""
+        self._stored = [(number, self.feeds[state]) for (_, state), number in self.numbers.items() if state in stores]
+        """Joins whose matches others read, and where those are."""
 
-    def combinations(self, fresh: Mapping[str, float], grown: Mapping[str, float]) -> float:
-        """How many combinations new rows make with those of the other inputs, which have `grown` by some."""
-        rows = [len(store.rows) + grown.get(feed, 0.0) for feed, store in self.inputs]
-        return sum(
-            fresh[feed] * prod(rows[:place] + rows[place + 1 :])
-            for place, (feed, _) in enumerate(self.inputs)
-            if feed in fresh
-        )
+    def go_on(self, before: _Shapes) -> None:
+        """Keep what was counted of the same inputs."""
+        for key, number in self.numbers.items():
+            if (other := before.numbers.get(key)) is not None:
+                self.offered[number] = before.offered[other]
+                self.matched[number] = before.matched[other]
+                self.given[number] = before.given[other]
 
-    def expected(self, combinations: float) -> tuple[float, float]:
-        """How many of some combinations match, and how many results that gives."""
-        if not self.offered:
-            return combinations, combinations * self.takers
-        return combinations * self.matched / self.offered, combinations * self.given / self.offered
+    def combinations(
+        self, fresh: Mapping[str, float], grown: Mapping[str, float], *, expected: bool = False
+    ) -> Float64Array:
+        """How many combinations new rows make with those of the other inputs, which have `grown` by some.
+
+        What is `expected` to match is new to those who read it.
+        """
+        rows = np.array([*(len(store.rows) for store in self.stores), 1.0])
+        new = np.zeros(len(rows))
+        for feed, count in grown.items():
+            rows[self.feeds.get(feed, -1)] += count
+        for feed, count in fresh.items():
+            new[self.feeds.get(feed, -1)] += count
+        rows[-1], new[-1] = 1.0, 0.0
+        made, begin = np.zeros(len(self.takers)), 0
+        for number, state in (*(self._stored if expected else ()), (len(made) - 1, -1)):
+            made[begin : number + 1] = self._products(slice(begin, number + 1), rows, new)
+            if state >= 0:
+                new[state] = made[number] * self._share(self.matched, 1.0)[number]
+            begin = number + 1
+        return made
+
+    def _products(self, part: slice, rows: Float64Array, new: Float64Array) -> Float64Array:
+        """Over the inputs of each join: the new rows of one times the rows of all others."""
+        held, fresh = rows[self._inputs[part]], new[self._inputs[part]]
+        sums = np.zeros(len(held))
+        for place in range(held.shape[1]):
+            others = held[:, :place].prod(axis=1) * held[:, place + 1 :].prod(axis=1)
+            sums += fresh[:, place] * others
+        return sums
+
+    def _share(self, counted: Float64Array, default: Float64Array | float) -> Float64Array:
+        """What was counted of each combination; of joins that were offered none, the default."""
+        known = self.offered > 0
+        return np.where(known, counted / np.where(known, self.offered, 1.0), default)
+
+    def promised(self, fresh: Mapping[str, float], grown: Mapping[str, float]) -> float:
+        """The results that new rows are expected to give."""
+        return float(self.combinations(fresh, grown, expected=True) @ self._share(self.given, self.takers))
+
+    def reached(self, stream: str) -> float:
+        """Results so far of the joins that a stream's tuples reach, also by way of stored sub-joins."""
+        inside = np.zeros(len(self.stores) + 1, bool)
+        inside[self.feeds.get(stream, -1)] = True
+        inside[-1] = False
+        for number, state in self._stored:
+            inside[state] |= inside[self._inputs[number]].any()
+        return float(self.given[inside[self._inputs].any(axis=1)].sum())
 
     def fade(self) -> None:
         self.offered *= _MEMORY
@@ -76,8 +120,8 @@ class DriverChoice:
 
     def __init__(self, policy: str) -> None:
         self._policy = policy
-        self._shapes: dict[object, _Shape] = {}
-        self._of_run: dict[str, _Shape] = {}
+        self._shapes = _Shapes({})
+        self._of_run: dict[str, int] = {}
         self._seen: dict[str, float] = {}
         """By stream: tuples that were joined."""
         self._asks = policy in ("consumption-rate", "initial-output-size", "output-rate")
@@ -86,21 +130,17 @@ class DriverChoice:
 
     def install(self, runs: Iterable[JoinRun]) -> None:
         """Go on with other joins; what was counted of the same inputs stays."""
-        before, self._shapes, self._of_run = self._shapes, {}, {}
+        joins: dict[_Inputs, list[JoinRun]] = {}
         for run in runs if self._asks else ():
-            inputs = run.drivers[0].targets
-            key = (*(feed for feed, _ in inputs), run.step.state)
-            shape = self._shapes.get(key)
-            if shape is None:
-                shape = self._shapes[key] = _Shape(inputs, run.step.state)
-                if (known := before.get(key)) is not None:
-                    shape.offered, shape.matched, shape.given = known.offered, known.matched, known.given
-            shape.takers += len(run.collectors)
-            self._of_run[run.name] = shape
+            feeds = sorted(feed for feed, _ in run.drivers[0].targets)
+            joins.setdefault((tuple(feeds), run.step.state), []).append(run)
+        before, self._shapes = self._shapes, _Shapes(joins)
+        self._shapes.go_on(before)
+        self._of_run = {run.name: self._shapes.numbers[key] for key, same in joins.items() for run in same}
         self._only = None
-        if len(self._shapes) == 1:
-            (shape,) = self._shapes.values()
-            self._only = dict(shape.inputs) if len(dict(shape.inputs)) == len(shape.inputs) else None
+        if len(joins) == 1:
+            inputs = next(iter(joins.values()))[0].drivers[0].targets
+            self._only = dict(inputs) if len(dict(inputs)) == len(inputs) else None
 
     def next(self, waiting: Mapping[str, int], grown: Mapping[str, float] | None = None) -> str:
         """Choose among streams with so many tuples `waiting`; windows may be about to have `grown`."""
@@ -140,37 +180,24 @@ class DriverChoice:
 
     def _promised(self, stream: str, count: int, grown: Mapping[str, float]) -> float:
         """The results that a buffer is expected to give (equation 1)."""
-        fresh, results = {stream: float(count)}, 0.0
-        for shape in self._shapes.values():
-            matches, given = shape.expected(shape.combinations(fresh, grown))
-            if shape.state is not None:
-                fresh[shape.state] = matches
-            results += given
-        return results
+        return self._shapes.promised({stream: float(count)}, grown)
 
     def _results_per_tuple(self, stream: str) -> float:
         """σ_S: results so far that a stream's tuples are in, by the tuples there were."""
-        reached, results = {stream}, 0.0
-        for shape in self._shapes.values():
-            if not reached.isdisjoint(feed for feed, _ in shape.inputs):
-                if shape.state is not None:
-                    reached.add(shape.state)
-                results += shape.given
-        return results / max(self._seen.get(stream, 0.0), 1.0)
+        return self._shapes.reached(stream) / max(self._seen.get(stream, 0.0), 1.0)
 
     def offer(self, fresh: Fresh) -> None:
         """Count the combinations that new rows make."""
         if self._asks and self._only is None:
             counts = {feed: float(stop - first) for feed, (first, stop) in fresh.items()}
-            for shape in self._shapes.values():
-                shape.offered += shape.combinations(counts, {})
+            self._shapes.offered += self._shapes.combinations(counts, {})
 
     def match(self, run: JoinRun, count: int) -> None:
         """Count what a join has found."""
         if self._asks and self._only is None:
-            shape = self._of_run[run.name]
-            shape.matched += count
-            shape.given += count * len(run.collectors)
+            number = self._of_run[run.name]
+            self._shapes.matched[number] += count
+            self._shapes.given[number] += count * len(run.collectors)
 
     def end(self, joined: Mapping[str, int]) -> None:
         """After a batch: count its tuples, and let what was counted before weigh less."""
@@ -179,8 +206,7 @@ class DriverChoice:
         self._seen = {name: _MEMORY * seen for name, seen in self._seen.items()}
         for stream, count in joined.items():
             self._seen[stream] = self._seen.get(stream, 0.0) + count
-        for shape in self._shapes.values():
-            shape.fade()
+        self._shapes.fade()
 
 
 def ranks_of(incoming: Mapping[str, Arrivals], policy: str) -> Ranks:

@@ -26,6 +26,7 @@ from dovetail.engine.progress import Progress
 from dovetail.engine.runs import Driver, JoinRun
 from dovetail.engine.shedding.shedder import Shedder
 from dovetail.engine.states import StateStore
+from dovetail.engine.trees import Trees
 from dovetail.engine.window_store import Arrivals, WindowStore
 from dovetail.plan.execution import StoredPlan, WindowPlan
 from dovetail.plan.steps import Step
@@ -65,6 +66,9 @@ class JoinGroup:
         """Takes results of a query while others are found, so that any number of them fits; None to give them at the end."""
         self._first_new: dict[str, int] = {}
         self._fed: dict[str, list[JoinRun]] = {}
+        self._trees: Trees | None = None
+        self._known_trees = False
+        """Whether trees are those of what is installed: they are made when tuples come, for a plan may be followed by another."""
 
     # -- another plan -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +112,9 @@ class JoinGroup:
             for stream in dict.fromkeys(source.stream for source in run.step.sources):
                 self._fed[stream].append(run)
         self._choice.install(self.runs.values())
+        if self._trees is not None:
+            self._trees.close()
+        self._known_trees = False
         kept = {store.name for store in self.all_stores()}
         return [store for store in before if store.name not in kept]
 
@@ -209,17 +216,12 @@ class JoinGroup:
 
     def _give(self, run: JoinRun) -> None:
         assert self.results_to is not None  # noqa: S101 - given to runs only if somebody takes them
-        for name, collector in run.collectors.items():
-            for table in collector.gather(run.matches):
+        for name, tables in run.gather():
+            for table in tables:
                 self.results_to(name, table)
 
     def _gathered(self) -> dict[str, list[pa.Table]]:
-        return {
-            name: collector.gather(run.matches)
-            for run in self.runs.values()
-            if len(run.matches)
-            for name, collector in run.collectors.items()
-        }
+        return {name: tables for run in self.runs.values() if len(run.matches) for name, tables in run.gather()}
 
     def _pieces(
         self, incoming: Mapping[str, Arrivals], rows: int | None
@@ -242,20 +244,33 @@ class JoinGroup:
         first = store.append(arrived)
         store.seconds += perf_counter() - began
         fresh = {stream: (first, first + len(arrived))}
-        for run in self._fed[stream] if len(arrived) else ():
+        if not len(arrived):
+            return
+        found = self._all_trees.run(stream, fresh)
+        for run in self._all_trees.others[stream]:
             matches = run.matches
-            begin, found = len(matches), matches.total
+            there = found.pop(run.name, 0)
+            begin, total = len(matches) - there, matches.total - there
             for driver in run.drivers:
-                if driver.feed in fresh:
+                if driver.feed in fresh and driver.runner.shared is None:
                     driver.runner.run(driver.bounds(fresh), matches)
-            if matches.total > found:
-                self._choice.match(run, matches.total - found)
+            if matches.total > total:
+                self._choice.match(run, matches.total - total)
                 if run.state is not None:
                     assert run.step.state is not None  # noqa: S101 - it has a state
                     fresh[run.step.state] = run.store(matches, begin)
                     if not run.collectors:
                         matches.count = begin
+        for name, count in found.items():
+            self._choice.match(self.runs[name], count)
         self._choice.offer(fresh)
+
+    @property
+    def _all_trees(self) -> Trees:
+        if self._trees is None or not self._known_trees:
+            self._trees = Trees(self.runs, self.windows, self._config.stage_rows, self._trees)
+            self._known_trees = True
+        return self._trees
 
     def _join_together(self, incoming: Mapping[str, Arrivals], progress: Progress, ranks: Ranks) -> None:
         """Insert all new tuples, then join each with those before it. Joins that are run so have no stored inputs."""

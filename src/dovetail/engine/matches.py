@@ -57,18 +57,24 @@ class Member:
         return "ts"
 
 
+class MatchTable:
+    """Where the matches of several joins lie and how many there are, as arrays, so that one kernel can add to all of them."""
+
+    def __init__(self, joins: int) -> None:
+        self.counts, self.capacities, self.addresses, self.given = (np.zeros(joins, np.int64) for _ in range(4))
+        """`given`: those that were handed on since the last `clear`, while others were found."""
+
+
 class Matches:
     """Row numbers of results: a row per alias, a column per result."""
 
     def __init__(self, aliases: int) -> None:
-        self.rows = np.empty((aliases, _FIRST_CAPACITY), np.int64)
-        self.count = 0
+        self._table, self._slot = MatchTable(1), 0
+        self._use(np.empty((aliases, _FIRST_CAPACITY), np.int64))
         self._most = 0
         """Those before the last `clear`: room for as many is taken at once, and costs nothing until it is used."""
         self.give: Callable[[], None] | None = None
         """Hands results on that have been verified, while others are still to be found; None if all are kept until the end."""
-        self.given = 0
-        """Those that were handed on since the last `clear`."""
 
     def __len__(self) -> int:
         return self.count
@@ -76,19 +82,41 @@ class Matches:
     @property
     def total(self) -> int:
         """Those that were found since the last `clear`."""
-        return self.given + self.count
+        return int(self._table.given[self._slot]) + self.count
+
+    @property
+    def count(self) -> int:
+        return int(self._table.counts[self._slot])
+
+    @count.setter
+    def count(self, count: int) -> None:
+        self._table.counts[self._slot] = count
+
+    def enter(self, table: MatchTable, slot: int) -> None:
+        """Be one of several in a table."""
+        count, given = self.count, self._table.given[self._slot]
+        self._table, self._slot = table, slot
+        self._use(self.rows)
+        self.count, table.given[slot] = count, given
+
+    def _use(self, rows: Int64Array) -> None:
+        self.rows = rows
+        self._table.capacities[self._slot] = rows.shape[1]
+        self._table.addresses[self._slot] = rows.ctypes.data
 
     def clear(self, most: int) -> None:
         """Forget all, and give room back that is for more than `most`."""
-        self._most, self.count, self.given = self.count, 0, 0
+        self._most, self.count = self.count, 0
+        self._table.given[self._slot] = 0
         if self.rows.shape[1] > most:
-            self.rows = np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64)
+            self._use(np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64))
 
     def hand_on(self) -> None:
         """Make room by handing results on."""
         assert self.give is not None  # noqa: S101 - asked only if there is somebody who takes them
         self.give()
-        self.given, self.count = self.given + self.count, 0
+        self._table.given[self._slot] += self.count
+        self.count = 0
 
     def reserve(self, count: int) -> None:
         """Make room for so many more."""
@@ -96,7 +124,7 @@ class Matches:
         if needed > self.rows.shape[1]:
             longer = np.empty((len(self.rows), max(needed, self._most, 2 * self.rows.shape[1])), np.int64)
             longer[:, : self.count] = self.rows[:, : self.count]
-            self.rows = longer
+            self._use(longer)
 
     def add(self, partial: Int64Array, count: int) -> None:
         """Take over partial results that are complete."""
@@ -129,6 +157,10 @@ class Verifier:
             for stage in path.stages
             for part in must_verify(stage)
         ]
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._checks)
 
     def __call__(self, matches: Matches, begin: int) -> None:
         """Drop the results from `begin` on whose keys only look equal."""

@@ -7,10 +7,11 @@ lies in memory where a stage keeps it in registers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,13 @@ class Bounds:
     floors: Int64Array
 
 
+class SharedCounts(Protocol):
+    """Counts what a path does in a tree of probes."""
+
+    def settle(self, counts: list[list[int]], seconds: list[float]) -> None:
+        """Add what was counted since the last call."""
+
+
 class Scratch:
     """Partial results between stages: a matrix for each depth, which the paths of a join use one after another."""
 
@@ -62,10 +70,10 @@ class PathRunner:
 
     def __init__(self, path: ProbePath, members: Mapping[str, Member], scratch: Scratch) -> None:
         self.path = path
-        self.counts = [[0, 0, 0, 0] for _ in path.stages]
-        """Per stage so far: partial results that came in, rows looked at, matches, rows that the window held for each."""
-        self.seconds = [0.0] * len(path.stages)
-        """Per stage, the stages behind it not included, since this runner was made."""
+        self._counts = [[0, 0, 0, 0] for _ in path.stages]
+        self._seconds = [0.0] * len(path.stages)
+        self.shared: SharedCounts | None = None
+        """What is counted where the path begins in a tree of probes."""
         self._untimed = 0
         self.produced_lately: float | None = None
         """Partial and final results per new tuple, between the last two looks."""
@@ -84,6 +92,52 @@ class PathRunner:
         self._begin = len(matches)
         self._stage(0, self._nothing, 1, bounds, matches)
         self._verify(matches, self._begin)
+
+    def go_on_from(self, depth: int, partial: Int64Array, bounds: Bounds, matches: Matches) -> None:
+        """Join partial results that have been through the stages before `depth`, but for the last one's conditions."""
+        count, last = len(partial), self.path.stages[depth - 1]
+        if last.conditions:
+            began = perf_counter()
+            count = self._satisfying(last, partial, count)
+            self._seconds[depth - 1] += perf_counter() - began
+            self._counts[depth - 1][2] += count - len(partial)
+        if count:
+            self._begin = len(matches)
+            self._stage(depth, partial, count, bounds, matches)
+            self._verify(matches, self._begin)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Count nothing of what is done meanwhile."""
+        counts = [list(counted) for counted in self._counts]
+        yield
+        self._counts = counts
+
+    @property
+    def verifies(self) -> bool:
+        """Whether equal codes do not prove that keys are equal."""
+        return self._verify.is_needed
+
+    @property
+    def counts(self) -> list[list[int]]:
+        """Per stage so far: partial results that came in, rows looked at, matches, rows that the window held for each."""
+        self._settle()
+        return self._counts
+
+    @property
+    def seconds(self) -> list[float]:
+        """Per stage, the stages behind it not included, since this runner was made."""
+        self._settle()
+        return self._seconds
+
+    def share(self, counts: SharedCounts | None) -> None:
+        """Begin in another tree of probes from here on, or in none."""
+        self._settle()
+        self.shared = counts
+
+    def _settle(self) -> None:
+        if self.shared is not None:
+            self.shared.settle(self._counts, self._seconds)
 
     @property
     def timed(self) -> int:
@@ -118,13 +172,14 @@ class PathRunner:
     def go_on(self, other: PathRunner) -> None:
         """Go on counting, and timing, where another runner of the same path is."""
         self.restore(other.to_json())
-        self.seconds, self._untimed = list(other.seconds), other._untimed
+        self._seconds, self._untimed = list(other.seconds), other._untimed
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Go on counting where another runner of the same path was."""
         if tuple(stored["order"]) == self.path.order:
-            self.counts, self._noted = ([list(c) for c in stored[name]] for name in ("counts", "noted"))
-            self._untimed = self.counts[0][2]
+            self._settle()
+            self._counts, self._noted = ([list(c) for c in stored[name]] for name in ("counts", "noted"))
+            self._untimed = self._counts[0][2]
 
     def _stage(self, depth: int, partial: Int64Array, count: int, bounds: Bounds, matches: Matches) -> None:
         if depth == len(self._searches):
@@ -135,7 +190,7 @@ class PathRunner:
                 self._begin = 0
             return
         search = self._searches[depth]
-        counts = self.counts[depth]
+        counts = self._counts[depth]
         counts[0] += count
         counts[3] += count * search.rows_held
         at, cursor = 0, -1
@@ -145,7 +200,7 @@ class PathRunner:
             written, at, cursor, looked = search(partial, count, at, cursor, bounds, out)
             if search.stage.conditions:
                 written = self._satisfying(search.stage, out, written)
-            self.seconds[depth] += perf_counter() - began
+            self._seconds[depth] += perf_counter() - began
             counts[1] += looked
             counts[2] += written
             if written:

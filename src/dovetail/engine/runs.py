@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ from dovetail.engine.watch import Watch
 from dovetail.engine.window_store import WindowStore
 from dovetail.plan.needs import stored_name
 from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.stems import Stem, stem
 from dovetail.plan.steps import Consumer, Step
 from dovetail.query.expressions import Column, Expression
 
@@ -54,6 +55,7 @@ class _Places:
         self._tuples, self._matches = tuples, matches
         self._known: dict[str, Int64Array] = {}
         self._kept: Int64Array | None = None
+        self._columns: dict[tuple[str, StoredColumn], pa.Array] = {}
 
     def of(self, source: str) -> Int64Array:
         if source not in self._known:
@@ -61,6 +63,12 @@ class _Places:
             places = tuples.of(self._matches) - tuples.store.rows.base
             self._known[source] = places if self._kept is None else places[self._kept]
         return self._known[source]
+
+    def column(self, source: str, stored: StoredColumn) -> pa.Array:
+        """The values of a column, for whoever asks for them: Arrow arrays never change."""
+        if (source, stored) not in self._columns:
+            self._columns[source, stored] = stored.take(self.of(source))
+        return self._columns[source, stored]
 
     def array(self, source: str, name: str) -> Array:
         return self._tuples[source].store.rows[name][self.of(source)]
@@ -78,6 +86,7 @@ class _Places:
             kept = np.flatnonzero(marked)
             self._kept = kept if self._kept is None else self._kept[kept]
             self._known = {source: places[kept] for source, places in self._known.items()}
+            self._columns = {}
             self.count = len(kept)
 
 
@@ -89,7 +98,7 @@ class Collector:
         self.nothing = consumer.schema.empty_table()
         self.results = 0
         self.seconds = 0.0
-        self._tuples = tuples
+        self._tuples, self._all = tuples, list(tuples.values())
         self._cell = [(key.alias, stored_name(key.expression), share, part) for key, share, part in consumer.cell]
         self._narrower = {source: micros for source, micros in consumer.spans.items() if micros < windows[source]}
         """Windows that are smaller than the step's."""
@@ -109,10 +118,23 @@ class Collector:
     def _stored(self, column: Column) -> StoredColumn:
         return self._tuples[column.alias].store.columns[f".{column.name}"]
 
-    def gather(self, matches: Matches) -> list[pa.Table]:
-        """The output columns of results; those outside the query's own windows, or of another cell, left out."""
+    def gather(self, matches: Matches, common: _Places | None = None) -> list[pa.Table]:
+        """The output columns of results; those outside the query's own windows, or of another cell, left out.
+
+        Where nothing is left out, places and columns are those that the join's queries have in `common`.
+        """
         began = perf_counter()
-        places = _Places(self._tuples, matches)
+        whole = not (self._narrower or self._cell or any(each.store.lives is not None for each in self._all))
+        places = common if whole and common is not None else _Places(self._tuples, matches)
+        if not whole:
+            self._leave_out(places)
+        self.results += places.count
+        tables = self._tables(places, slice(0, places.count))
+        self.seconds += perf_counter() - began
+        return tables
+
+    def _leave_out(self, places: _Places) -> None:
+        """Keep what lies in the query's own windows, and in its cell."""
         mortal = [source for source, tuples in self._tuples.items() if tuples.store.lives is not None]
         if self._narrower or mortal:
             latest = np.maximum.reduce([places.array(source, "ts") for source in self._tuples])
@@ -127,16 +149,16 @@ class Collector:
         for source, name, share, part in self._cell:
             codes = places.array(source, self._tuples[source].store.codes[(name,)])
             places.keep(coordinates(codes, share) == part)
-        self.results += places.count
-        tables = self._tables(places, slice(0, places.count))
-        self.seconds += perf_counter() - began
-        return tables
 
     def _tables(self, places: _Places, span: slice) -> list[pa.Table]:
         """One table, or several when one Arrow array cannot hold all strings."""
+        whole = span.stop - span.start == places.count
+
+        def take(source: str, stored: StoredColumn) -> pa.Array:
+            return places.column(source, stored) if whole else stored.take(places.of(source)[span])
 
         def resolve(column: Column) -> pa.Array:
-            return self._stored(column).take(places.of(column.alias)[span])
+            return take(column.alias, self._stored(column))
 
         try:
             arrays: list[pa.Array] = []
@@ -144,7 +166,7 @@ class Collector:
                 if self._same[number] < number:
                     arrays.append(arrays[self._same[number]])
                 elif stored is not None:
-                    arrays.append(stored.take(places.of(source)[span]))
+                    arrays.append(take(source, stored))
                 else:
                     arrays.append(evaluate(expression, resolve, span.stop - span.start))
         except OverflowError:
@@ -157,8 +179,10 @@ class Collector:
 class Driver:
     """One input whose new rows drive a path."""
 
-    def __init__(self, place: int, targets: Sequence[tuple[str, WindowStore]], runner: PathRunner) -> None:
-        self.place, self.runner = place, runner
+    def __init__(self, place: int, targets: Sequence[tuple[str, WindowStore]], runner: PathRunner, stem: Stem) -> None:
+        self.place, self.runner, self.alias = place, runner, runner.path.driver
+        self.stem = stem
+        """What other joins may share of its path."""
         self.targets = targets
         """For each input its stream, or stored sub-join, and its rows."""
         self.feed = targets[place][0]
@@ -205,7 +229,10 @@ class JoinRun:
         self.runners = {path.driver: PathRunner(path, members, scratch) for path in step.plan.paths}
         refs = step.plan.query.refs
         targets = [(ref.stream, members[ref.alias].store) for ref in refs]
-        self.drivers = [Driver(place, targets, self.runners[ref.alias]) for place, ref in enumerate(refs)]
+        self.drivers = [
+            Driver(place, targets, runner, stem(step, runner.path))
+            for place, runner in enumerate(self.runners.values())
+        ]
 
     @property
     def name(self) -> str:
@@ -232,6 +259,11 @@ class JoinRun:
             else:
                 self.retired = [sum(pair) for pair in zip(self.retired, old.totals, strict=True)]
 
+    def gather(self) -> Iterator[tuple[str, list[pa.Table]]]:
+        """The result tables of each query, of the matches that there are."""
+        common = _Places(self.tuples, self.matches)
+        return ((name, collector.gather(self.matches, common)) for name, collector in self.collectors.items())
+
     def store(self, matches: Matches, begin: int) -> tuple[int, int]:
         """Keep the matches from `begin` on; return the first one's number, and the one after the last."""
         assert self.state is not None  # noqa: S101 - asked of steps with a state only
@@ -242,7 +274,6 @@ class JoinRun:
         """Store the matches of all tuples that are in the windows; they are not counted as found."""
         matches, last = Matches(len(self.members)), self.drivers[-1]
         rows = last.targets[last.place][1].rows
-        counts = [list(counted) for counted in last.runner.counts]
-        last.runner.run(last.bounds({last.feed: (rows.tail, rows.head)}), matches)
-        last.runner.counts = counts
+        with last.runner.uncounted():
+            last.runner.run(last.bounds({last.feed: (rows.tail, rows.head)}), matches)
         self.store(matches, 0)

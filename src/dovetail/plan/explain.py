@@ -15,11 +15,14 @@ from dovetail.plan.measurements import JoinFigures, Measurements
 from dovetail.plan.migrations import History
 from dovetail.plan.names import mermaid_text
 from dovetail.plan.nodes import ProbeStage, QueryPlan
+from dovetail.plan.stems import sharers, stems
 from dovetail.plan.steps import Consumer, Step
 from dovetail.query.expressions import Expression, map_columns
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, Window
 from dovetail.schema import StreamSchema
 
+_MOST_NAMED = 5
+"""Queries that are named where a stage is shared."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = (
     ("day", 86_400_000_000),
@@ -78,6 +81,8 @@ def explain(
         if step.backfill:
             times = past.reached.get(step.name, {})
             entry["held_from"] = {s.name: _moment(times[s.name]) if s.name in times else None for s in step.sources}
+    if config.joins_in_turn:
+        _add_sharers(description, steps)
     _add_shed(description, found)
     if plan is not None:
         description["plan"] = describe_global(plan, found.nodes)
@@ -90,6 +95,18 @@ def explain(
     whole = [str(explain_global(plan, "text", found.nodes))] if plan is not None else []
     changed = ["\n".join(map(str, past.migrations))] if past.migrations else []
     return "\n\n".join([_text(description), *whole, *changed])
+
+
+def _add_sharers(description: dict[str, Any], steps: Sequence[Step]) -> None:
+    """Add to each stage that is probed once for several joins whom it serves besides."""
+    served = {step.name: [consumer.query for consumer in step.consumers] or [step.name] for step in steps}
+    own = {step.name for step in steps if step.is_own}
+    for paths in stems(steps).values():
+        for (step, driver), others in sharers(paths).items():
+            stages = description["queries" if step in own else "joins"][step]["paths"][driver]
+            for stage, names in zip(stages[1:], others, strict=False):
+                if names:
+                    stage["shared_with"] = [query for name in names for query in served[name]]
 
 
 def _add_shed(description: dict[str, Any], found: Measurements) -> None:
@@ -330,7 +347,14 @@ def _stage_text(stage: Mapping[str, Any]) -> str:
     verb = {"hash": "probe", "scan": "scan", "new": "meet new"}[stage["access"]]
     on = f" on {' and '.join(stage['on'])}" if stage["on"] else ""
     where = f" where {' and '.join(stage['conditions'])}" if stage["conditions"] else ""
-    return f"{verb} {stage['alias']}{on}{where}{_figures_text(stage)}"
+    return f"{verb} {stage['alias']}{on}{where}{_figures_text(stage)}{_shared_text(stage)}"
+
+
+def _shared_text(stage: Mapping[str, Any]) -> str:
+    """Whom a stage serves besides; of many, the first few."""
+    names = stage.get("shared_with", ())
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"; shared with {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
 
 
 def _mermaid(description: Mapping[str, Any]) -> str:

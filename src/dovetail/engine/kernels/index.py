@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail._typing import ByteArray, Int64Array, UInt64Array
-from dovetail.engine.kernels.compile import kernel
+from dovetail.engine.kernels.compile import inlined, kernel
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -53,9 +53,15 @@ def hash_bytes(offsets: Int64Array, data: ByteArray, out: UInt64Array) -> None:
         out[i] = state
 
 
+@inlined
+def mixed(left: np.uint64, right: np.uint64) -> np.uint64:
+    """Combine two codes into one; order matters."""
+    state = (left ^ (left >> np.uint64(31))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return (state ^ right) * GOLDEN
+
+
 @kernel
 def mix(left: UInt64Array, right: UInt64Array, out: UInt64Array) -> None:
-    """Combine two codes into one; order matters."""
+    """Combine codes in pairs."""
     for i in range(len(out)):
-        state = (left[i] ^ (left[i] >> np.uint64(31))) * np.uint64(0xC4CEB9FE1A85EC53)
-        out[i] = (state ^ right[i]) * GOLDEN
+        out[i] = mixed(left[i], right[i])

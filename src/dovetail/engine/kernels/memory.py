@@ -1,0 +1,84 @@
+"""Words of arrays that a kernel knows by their addresses: it can then be given any number of arrays in one table.
+
+Whoever makes a table keeps its arrays alive, and makes it anew when they move.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from dovetail.engine.kernels.compile import INTERPRETED
+
+
+def _peek(address: int, place: int) -> np.int64:
+    """The signed word at a place of an array."""
+    return np.int64(ctypes.c_int64.from_address(int(address) + 8 * int(place)).value)
+
+
+def _peek_code(address: int, place: int) -> np.uint64:
+    """The same, unsigned."""
+    return np.uint64(ctypes.c_uint64.from_address(int(address) + 8 * int(place)).value)
+
+
+def _poke(address: int, place: int, value: int) -> None:
+    """Write a signed word to a place of an array."""
+    ctypes.c_int64.from_address(int(address) + 8 * int(place)).value = int(value)
+
+
+def _pointer(builder: Any, address: Any, place: Any) -> Any:
+    word = ir.IntType(64)
+    return builder.inttoptr(builder.add(address, builder.shl(place, ir.Constant(word, 3))), word.as_pointer())
+
+
+def _reader(kind: Any) -> Any:
+    @intrinsic
+    def read(typing: Any, address: Any, place: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+            return builder.load(_pointer(builder, *arguments))
+
+        return kind(types.int64, types.int64), generate
+
+    return read
+
+
+_read, _read_code = _reader(types.int64), _reader(types.uint64)
+
+
+@intrinsic
+def _write(typing: Any, address: Any, place: Any, value: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        builder.store(arguments[2], _pointer(builder, *arguments[:2]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+def _fetch(address: int, place: int) -> None:
+    """Have a word brought near that will soon be read; it need not be there."""
+
+
+@intrinsic
+def _prefetch(typing: Any, address: Any, place: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, kind, "llvm.prefetch.p0i8"
+        )
+        pointer = builder.bitcast(_pointer(builder, *arguments), byte)
+        builder.call(function, [pointer, *(ir.Constant(number, flag) for flag in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+fetch: Any = _fetch if INTERPRETED else _prefetch
+peek: Any = _peek if INTERPRETED else _read
+peek_code: Any = _peek_code if INTERPRETED else _read_code
+poke: Any = _poke if INTERPRETED else _write

@@ -1,0 +1,315 @@
+"""The paths of many joins from one stream's new tuples as one tree: stages that they have in common are probed once.
+
+What a tree is follows from the plan (`plan.stems`). A path that ends in the tree gives matches. One that goes on behind it, because it
+scans a window, checks a condition or has to compare values, takes its partial matches from there and goes on alone. Nothing is kept
+from walk to walk but counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail._typing import Int64Array
+from dovetail.engine import probe
+from dovetail.engine.kernels.tree_arrays import (
+    ADDRESS,
+    BOTTOM,
+    FLAGS,
+    LOGGED,
+    ROW,
+    TOLD,
+    TOP,
+    Accounts,
+    Counters,
+    Targets,
+    Walk,
+)
+from dovetail.engine.kernels.trees import account, hand_over, walk
+from dovetail.engine.matches import MatchTable
+from dovetail.engine.runs import Fresh, JoinRun
+from dovetail.engine.tree_shape import TreePath, TreeShape
+from dovetail.engine.window_store import WindowStore
+from dovetail.plan.stems import together
+
+_CHUNK = 2048
+"""Partial matches of a node that go on together."""
+_FIRST_LOG = 1024
+
+
+class _Figures(NamedTuple):
+    """What was counted so far, as lists."""
+
+    walks: int
+    rows: int
+    """New tuples."""
+    held: int
+    """Rows that their window held, walk by walk."""
+    made: list[int]
+    offered: list[int]
+    looked: list[float]
+    seconds: list[float]
+
+
+class ProbeTree:
+    """The tree of one stream."""
+
+    def __init__(
+        self, stream: str, windows: Mapping[str, WindowStore], paths: Sequence[TreePath], stage_rows: int
+    ) -> None:
+        """Make the tree of `paths` over `windows`, by stream."""
+        shape = TreeShape(stream, paths)
+        self.stream, self.paths = stream, shape.paths
+        self._tree = shape.arrays()
+        self._numbers = [path.number for path in paths]
+        self._likeness = [path.likeness for path in paths]
+        self._widths = np.array([len(path.places) for path in self.paths], np.int64)
+        self._table, self._takers = MatchTable(0), np.zeros(0, np.int64)
+        self._joins: Sequence[JoinRun] = ()
+        self._met = [(windows[met], key) for met, key in shape.targets]
+        self._wanted = [(windows[of], name) for of, name in shape.codes]
+        words = max(store.flag_words for store, _ in self._met)
+        self._targets = Targets(
+            np.zeros((len(self._met), FLAGS + words), np.int64), np.zeros((len(self._wanted), 2), np.int64)
+        )
+        self._streams = list(dict.fromkeys(stream for stream, _ in (*shape.targets, *shape.codes)))
+        self._stores = [windows[stream] for stream in self._streams]
+        self._versions: list[int] = []
+        self._kept: list[object] = []
+        """The arrays whose addresses are known."""
+        nodes = len(self._tree.nodes)
+        self._counters = Counters(*(np.zeros(count, np.int64) for count in (len(shape.slots), nodes, nodes)))
+        self._accounts = _accounts(shape.slots, nodes)
+        self._most = max(stage_rows, shape.most_leaving)
+        depths = shape.depths
+        log = max(min(_FIRST_LOG, self._most), shape.most_leaving)
+        chunk = min(_CHUNK, stage_rows)
+        counts, nodes_at, at, cursors = np.zeros((4, depths + 1), np.int64)
+        self._walk = Walk(
+            stages=np.empty((depths, chunk, shape.width), np.int64),
+            counts=counts,
+            nodes=nodes_at,
+            at=at,
+            cursors=cursors,
+            wanted=np.empty((depths, chunk), np.uint64),
+            rows=np.empty((depths, chunk), np.int64),
+            state=np.zeros(TOLD + 1, np.int64),
+            log=np.empty((log, int(self._widths.max()) + 2), np.int64),
+            paths=np.empty(log, np.int64),
+        )
+        self._start = np.zeros(TOLD + 1, np.int64)
+        """The state of a walk that has not begun."""
+        known = (self._walk.stages, self._walk.wanted, self._walk.rows, self._tree.told)
+        self._start[ADDRESS:] = [array.ctypes.data for array in known]
+        self._walks = self._rows = self._held = 0
+        self._figures: _Figures | None = None
+
+    def can_serve(self, windows: Mapping[str, WindowStore], paths: Sequence[TreePath]) -> bool:
+        """Whether it is also the tree of these paths."""
+        same = [path.likeness for path in paths] == self._likeness
+        stores, words = [windows.get(stream) for stream in self._streams], self._targets.windows.shape[1] - FLAGS
+        return same and stores == self._stores and all(store.flag_words <= words for store in self._stores)
+
+    def serve(self, paths: Sequence[TreePath], table: MatchTable, joins: Sequence[JoinRun]) -> None:
+        """Go on for `paths`; `joins` have their matches in `table`, in the same order."""
+        self._table, self._joins = table, joins
+        slots = {run.name: slot for slot, run in enumerate(joins)}
+        for number, path in zip(self._numbers, paths, strict=True):
+            path.slots = self.paths[number].slots
+            self.paths[number] = path
+            path.driver.runner.share(_PathCounts(self, path.slots))
+        takers = [slots[path.run.name] if path.is_whole else -1 for path in self.paths]
+        self._takers = np.array(takers, np.int64)
+
+    def run(self, fresh: Fresh) -> None:
+        """Take a stream's new tuples through the tree, and add what matches to the joins' matches."""
+        began = perf_counter()
+        first, stop = fresh[self.stream]
+        self._refresh()
+        self._walk.state[:] = self._start
+        self._walk.state[ROW] = first
+        apart = 0.0
+        while not walk(self._tree, self._targets, self._counters, self._walk, first, stop):
+            apart += self._empty_log(fresh)
+            self._lengthen_log()
+        apart += self._empty_log(fresh)
+        self._walks += 1
+        self._rows += stop - first
+        self._held += len(self._met[0][0].rows)
+        self._figures = None
+        seconds = perf_counter() - began - apart
+        account(self._tree, self._targets, self._counters, self._accounts, seconds)
+
+    def close(self) -> None:
+        """Let the paths go: they count alone from here on."""
+        for path in self.paths:
+            path.driver.runner.share(None)
+
+    @property
+    def figures(self) -> _Figures:
+        """What was counted."""
+        if self._figures is None:
+            accounts = self._accounts
+            lists = (
+                each.tolist() for each in (self._counters.made, accounts.offered, accounts.looked, accounts.seconds)
+            )
+            self._figures = _Figures(self._walks, self._rows, self._held, *lists)
+        return self._figures
+
+    def _refresh(self) -> None:
+        """Look addresses up again after a window has moved or grown; take note of which rows there are."""
+        windows = self._targets.windows
+        versions = [store.rows.version for store in self._stores]
+        if versions != self._versions:
+            self._kept = []
+            for number, (store, key) in enumerate(self._met):
+                rows = store.rows
+                chain = store.chain(store.indexes[key]) if key else None
+                code = self._address(rows[store.codes[key]]) if key else 0
+                heads, links = (self._address(chain.head), self._address(chain.links)) if chain else (0, 0)
+                shift = int(chain.shift) if chain else 0
+                flags = [self._address(rows[store.flag_name(word)]) for word in range(store.flag_words)]
+                times = (self._address(rows[name]) for name in ("ts", "prefix_max"))
+                row = [rows.base, 0, 0, *times, code, heads, links, shift, *flags]
+                windows[number, : len(row)] = row
+            for number, (store, name) in enumerate(self._wanted):
+                self._targets.codes[number] = self._address(store.rows[store.codes[(name,)]]), store.rows.base
+            self._versions = versions
+        windows[:, TOP] = [store.rows.head for store, _ in self._met]
+        windows[:, BOTTOM] = [store.rows.tail for store, _ in self._met]
+
+    def _address(self, array: Int64Array) -> int:
+        self._kept.append(array)
+        return int(array.ctypes.data)
+
+    def _empty_log(self, fresh: Fresh) -> float:
+        """Give what has left the tree to the joins; return the seconds that results took which leave, and paths that go on alone."""
+        log, paths, count = self._walk.log, self._walk.paths, int(self._walk.state[LOGGED])
+        if not count:
+            return 0.0
+        self._walk.state[LOGGED] = 0
+        table, left = self._table, np.bincount(paths[:count], minlength=len(self.paths))
+        added = np.bincount(self._takers + 1, left, len(table.counts) + 1)[1:]
+        for slot in np.flatnonzero(table.counts + added > table.capacities).tolist():
+            self._joins[slot].matches.reserve(int(added[slot]))
+        hand_over(log, paths, count, self._takers, self._widths, table.counts, table.capacities, table.addresses)
+        began = perf_counter()
+        for slot in np.flatnonzero(table.counts >= probe.GIVEN_ROWS).tolist():
+            if self._joins[slot].matches.give is not None:
+                self._joins[slot].matches.hand_on()
+        alone = np.flatnonzero((left > 0) & (self._takers < 0))
+        order, ends = np.argsort(paths[:count], kind="stable"), np.cumsum(left)
+        for number in alone.tolist():
+            path, width = self.paths[number], self._widths[number]
+            partial = log[order[ends[number] - left[number] : ends[number]], : width + 2]
+            bounds, depth = path.driver.bounds(fresh), len(path.stem) + 1
+            path.driver.runner.go_on_from(depth, partial, bounds, path.run.matches)
+        return perf_counter() - began
+
+    def _lengthen_log(self) -> None:
+        rows, width = self._walk.log.shape
+        if rows < self._most:
+            rows = min(4 * rows, self._most)
+            self._walk = self._walk._replace(log=np.empty((rows, width), np.int64), paths=np.empty(rows, np.int64))
+
+
+class _PathCounts:
+    """What one path has done in a tree.
+
+    Partial matches that came and were made are its own; rows looked at are its part of the stage's, by what came; so is the time,
+    and the times of all paths together are what the tree took.
+    """
+
+    def __init__(self, tree: ProbeTree, slots: Sequence[int]) -> None:
+        self._tree, self._slots = tree, slots
+        self._settled = tree.figures.walks
+        """Walks that have been added."""
+        self._before, self._seconds = self._now(tree.figures), [tree.figures.seconds[slot] for slot in slots]
+
+    def settle(self, counts: list[list[int]], seconds: list[float]) -> None:
+        """Add what was counted since the last call."""
+        figures = self._tree.figures
+        if figures.walks == self._settled:
+            return
+        self._settled, now = figures.walks, self._now(figures)
+        for depth, slot in enumerate(self._slots):
+            counted = counts[depth]
+            for kind, value in enumerate(now[depth]):
+                counted[kind] += value - self._before[depth][kind]
+            seconds[depth] += figures.seconds[slot] - self._seconds[depth]
+            self._seconds[depth] = figures.seconds[slot]
+        self._before = now
+
+    def _now(self, figures: _Figures) -> list[list[int]]:
+        """What was counted of each of the path's stages."""
+        now: list[list[int]] = []
+        came = 0
+        for slot in self._slots:
+            looked, made, offered = round(figures.looked[slot]), figures.made[slot], figures.offered[slot]
+            now.append([came, looked, made, offered] if now else [figures.walks, figures.rows, made, figures.held])
+            came = made
+        return now
+
+
+def _accounts(slots: Sequence[tuple[int, int, int]], nodes: int) -> Accounts:
+    parents, of, paths = np.array(slots, np.int64).T.copy()
+    noted, offered = np.zeros((2, len(slots)), np.int64)
+    looked, seconds = np.zeros((2, len(slots)))
+    came, rows = np.zeros((2, nodes), np.int64)
+    return Accounts(parents, of, paths, noted, offered, looked, seconds, came, rows, np.zeros(nodes))
+
+
+class Trees:
+    """The trees of a group of windows, one for each stream whose new tuples take several paths."""
+
+    def __init__(
+        self,
+        runs: Mapping[str, JoinRun],
+        windows: Mapping[str, WindowStore],
+        stage_rows: int,
+        before: Trees | None = None,
+    ) -> None:
+        """Make the trees of all `runs`, by name; those from `before` that are the same go on."""
+        self._joins, self._table = list(runs.values()), MatchTable(len(runs))
+        for slot, run in enumerate(self._joins):
+            run.matches.enter(self._table, slot)
+        drivers = {(run.name, driver.alias): (run, driver) for run in self._joins for driver in run.drivers}
+        self._trees: dict[str, ProbeTree] = {}
+        stems = ((driver.feed, name, driver.stem) for name, (_, driver) in drivers.items())
+        for stream, paths in together(stems).items():
+            members = [TreePath(*drivers[name]) for name in paths]
+            tree = before.of(stream) if before is not None else None
+            if tree is None or not tree.can_serve(windows, members):
+                tree = ProbeTree(stream, windows, members, stage_rows)
+            tree.serve(members, self._table, self._joins)
+            self._trees[stream] = tree
+        self.others = {stream: [run for run in self._joins if _is_left(run, stream)] for stream in windows}
+        """By stream: joins with paths that are in no tree, and those whose matches are stored."""
+
+    def of(self, stream: str) -> ProbeTree | None:
+        return self._trees.get(stream)
+
+    def run(self, stream: str, fresh: Fresh) -> dict[str, int]:
+        """Take a stream's new tuples through its tree, if it has one; return how many matches of which joins that has given."""
+        if stream not in self._trees:
+            return {}
+        before = self._table.counts + self._table.given
+        self._trees[stream].run(fresh)
+        found = self._table.counts + self._table.given - before
+        return {self._joins[slot].name: int(found[slot]) for slot in np.flatnonzero(found)}
+
+    def close(self) -> None:
+        """Let all paths go."""
+        for tree in self._trees.values():
+            tree.close()
+
+
+def _is_left(run: JoinRun, stream: str) -> bool:
+    """Whether a join has to be asked apart when tuples of a stream come."""
+    if stream not in {source.stream for source in run.step.sources}:
+        return False
+    alone = [driver for driver in run.drivers if driver.runner.shared is None]
+    return run.state is not None or bool(run.step.stored_inputs) or any(driver.feed == stream for driver in alone)

@@ -1,0 +1,88 @@
+"""Which stages probe paths have in common: paths of one stream's new tuples that begin alike are probed once, as far as they do.
+
+The *stem* of a path is the part of it that can be shared: from its new tuples on, as long as windows are probed by hash and nothing is
+checked in between that is not a matter of one window's rows. What differs between queries without being part of a stem, filters and
+the lengths of windows, clears the query's bit of a partial match and does not end what is shared. Stems follow from a plan's steps, so
+a plan says nothing of them: the engine and `explain` ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from dovetail.plan.needs import KeyId, key_id, stored_name
+from dovetail.plan.nodes import ProbePath
+from dovetail.plan.steps import JOINED, Step
+
+
+class Probe(NamedTuple):
+    """A stage of a stem: equal ones, after equal stages, are one."""
+
+    stream: str
+    """Whose window is met."""
+    key: KeyId
+    wanted: tuple[tuple[int, str], ...]
+    """For each part of the key the stage whose tuple has the value, the driver's being 0, and the value's name there."""
+    sources: tuple[str, ...]
+    """The streams of these tuples."""
+    old: bool
+    """Whether only rows from before the new tuples are met: their own stream's, under an alias after the driver's."""
+
+
+Stem: TypeAlias = tuple[Probe, ...]
+"""The stages after the new tuples."""
+PathName: TypeAlias = tuple[str, str]
+"""A step, and the driver of one of its paths."""
+
+
+def stem(step: Step, path: ProbePath) -> Stem:
+    """Give what can be shared of a path; nothing of joins that read stored matches or wait for watermarks."""
+    if step.group != JOINED or step.stored_inputs or path.stages[0].access != "new" or path.stages[0].conditions:
+        return ()
+    refs = {ref.alias: (place, ref.stream) for place, ref in enumerate(step.plan.query.refs)}
+    depths = {alias: depth for depth, alias in enumerate(path.order)}
+    place, stream = refs[path.driver]
+    found = []
+    for stage in path.stages[1:]:
+        if stage.access != "hash":
+            break
+        wanted = tuple((depths[part.source.alias], stored_name(part.source.expression)) for part in stage.key)
+        own, met = refs[stage.alias]
+        sources = tuple(refs[part.source.alias][1] for part in stage.key)
+        found.append(Probe(met, key_id(stage), wanted, sources, met == stream and own > place))
+        if stage.conditions:
+            break  # they are checked of the join's own partial matches
+    return tuple(found)
+
+
+def stems(steps: Iterable[Step]) -> dict[str, dict[PathName, Stem]]:
+    """By stream, the stems of the paths that its new tuples take, as far as they are `together`."""
+    return together(
+        (step.plan.query.ref(path.driver).stream, (step.name, path.driver), stem(step, path))
+        for step in steps
+        for path in step.plan.paths
+    )
+
+
+def together(paths: Iterable[tuple[str, PathName, Stem]]) -> dict[str, dict[PathName, Stem]]:
+    """Put the stems of each stream's paths together; paths without one are left out, and steps that are alone."""
+    found: dict[str, dict[PathName, Stem]] = {}
+    for stream, name, shared in paths:
+        if shared:
+            found.setdefault(stream, {})[name] = shared
+    return {stream: paths for stream, paths in found.items() if len({step for step, _ in paths}) > 1}
+
+
+def sharers(paths: Mapping[PathName, Stem]) -> dict[PathName, list[list[str]]]:
+    """For each path of one stream, and each stage of its stem, the other steps that share the stage."""
+    users: dict[Stem, dict[str, None]] = {}
+    for (step, _), whole in paths.items():
+        for length in range(1, len(whole) + 1):
+            users.setdefault(whole[:length], {})[step] = None
+    return {
+        (step, driver): [
+            [other for other in users[whole[:length]] if other != step] for length in range(1, len(whole) + 1)
+        ]
+        for (step, driver), whole in paths.items()
+    }

@@ -1,0 +1,96 @@
+"""Random sets of queries, which come and go, give the oracle's results when paths that begin alike are probed once."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from session_and_oracle import Pair
+
+import dovetail as dt
+from dovetail.config import INTERLEAVING, POLICIES
+from dovetail.plan.stems import sharers, stems
+from dovetail.schema import TIMESTAMP, StreamSchema
+
+COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.float64())])
+STREAMS = [StreamSchema(name, COLUMNS, "ts", lateness=1_000_000, rate=3.0) for name in "abcd"]
+LINKS = ("k", "k", "k", "j", "k j")
+
+
+def random_query(rng: random.Random) -> str:
+    """Two to four inputs, streams also twice; windows, filters and conditions over several inputs differ."""
+    aliases = {f"x{place}": rng.choice("abcd") for place in range(rng.choice((2, 3, 3, 4)))}
+    counted = rng.random() < 0.1
+    windows = [
+        f"{stream} {alias} [ROWS {rng.randint(1, 3)}]"
+        if counted and rng.random() < 0.5
+        else f"{stream} {alias} [RANGE {rng.choice((2, 2, 2, 4))} s]"
+        for alias, stream in aliases.items()
+    ]
+    conditions = []
+    for place, alias in enumerate(list(aliases)[1:]):
+        other = f"x{rng.randint(0, place)}"
+        conditions += [f"{other}.{column} = {alias}.{column}" for column in rng.choice(LINKS).split()]
+    conditions += [f"{alias}.v < {rng.choice((0.3, 0.6))}" for alias in aliases if rng.random() < 0.3]
+    if rng.random() < 0.3:
+        left, right = rng.sample(sorted(aliases), 2)
+        conditions.append(f"{left}.v + {rng.choice((0, 0.25))} < {right}.v")
+    if rng.random() < 0.2:
+        conditions += [f"{left}.ts <= {right}.ts" for left, right in pairwise(aliases)]
+    selected = ", ".join(f"{alias}.{rng.choice(('k', 'j', 'v', 'ts'))} AS {alias}" for alias in aliases)
+    return f"SELECT {selected} FROM {', '.join(windows)} WHERE {' AND '.join(conditions)}"
+
+
+def random_push(rng: random.Random, now: float) -> dict[str, pa.Table]:
+    push = {}
+    for stream in STREAMS:
+        rows = [
+            (
+                int(1e6 * (now + rng.uniform(-1, 1))),
+                rng.choice((1, 2, 3, 4, None)),
+                rng.choice(("p", "q", "r", None)),
+                rng.random(),
+            )
+            for _ in range(rng.choice((0, 3, 6)))
+        ]
+        push[stream.name] = pa.table([list(column) for column in zip(*rows, strict=True)] or [[]] * 4, schema=COLUMNS)
+    return push
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_queries_that_come_and_go_give_the_oracles_results(seed: int) -> None:
+    rng = random.Random(seed)
+    config = dt.Config(
+        adaptive=rng.random() < 0.5,
+        stage_rows=rng.choice((1 << 17, 40, 3, 1)),
+        driver_policy=rng.choice([policy for policy in POLICIES if policy not in INTERLEAVING]),
+        join=rng.choice(("auto", "auto", "auto", "hybrid")),
+    )
+    pair, number = Pair(STREAMS, config), 0
+    for step in range(rng.choice((4, 7))):
+        most = rng.choice((2, 6, 20, 40)) if step == 0 else rng.choice((0, 0, 2))
+        for _ in range(most):
+            pair.add(f"q{number}", random_query(rng), rng, config, forced=rng.random() < 0.3)
+            number += 1
+        if step and len(pair.found) > 2 and rng.random() < 0.4:
+            pair.drop(rng.choice(sorted(pair.found)))
+        pair.push(random_push(rng, 1.0 + step), rng.choice((None, None, 4)))
+    pair.check_all()
+
+
+def test_a_stage_is_shared_as_far_as_paths_begin_alike() -> None:
+    session = dt.LocalSession(config=dt.Config(adaptive=False))
+    for stream in STREAMS:
+        session.stream(stream.name, stream.columns, stream.event_time, rate=stream.rate)
+    windows = "{} [RANGE 9 s], {} [RANGE 9 s], {} [RANGE 9 s]"
+    for name, last in (("one", "c"), ("other", "d")):
+        text = f"SELECT a.v FROM {windows.format('a', 'b', last)} WHERE a.k = b.k AND b.k = {last}.k"
+        session.query(name, text, {"a": ("b", last)})
+    session.push(random_push(random.Random(1), 1.0))
+    steps = [run.step for run in session._engine.runs]
+    assert sharers(stems(steps)["a"]) == {("one", "a"): [["other"], []], ("other", "a"): [["one"], []]}
+    assert "shared with other" in session.explain()
