@@ -68,10 +68,9 @@ def run_job(work: Path, name: str, files: int, cap: int, *, replay: bool) -> Non
     spark = spark_session()
     session = dt.Session(spark, shards=4, config=dt.Config(shedding=dt.Shedding("auto", max_bytes=cap)))
     for stream in STREAMS:
-        frame = spark.readStream.schema("ts timestamp, k bigint, n bigint").option(
-            "maxFilesPerTrigger", 9 if replay else 5
-        )
-        session.stream(stream, frame.parquet(str(work / "in" / stream)), "ts")
+        reader = spark.readStream.schema("ts timestamp, k bigint, n bigint")
+        reader = reader.option("maxFilesPerTrigger", 1 if replay else 5)
+        session.stream(stream, reader.parquet(str(work / ("again" if replay else "in") / stream)), "ts")
     session.query("q", SQL)
     trigger = {"availableNow": True} if replay else {}
     running = session.start({"q": dt.sinks.parquet(str(work / name))}, work / f"checkpoint-{name}", trigger)
@@ -103,8 +102,11 @@ class Batches(threading.Thread):
 
     def __init__(self, checkpoint: Path) -> None:
         super().__init__(daemon=True)
-        self._offsets = checkpoint / "offsets"
-        self.ends: dict[int, list[int]] = {}
+        self._checkpoint = checkpoint
+        self._offsets: dict[int, list[int]] = {}
+        """By batch and stream, the last listing that it has read."""
+        self._listings: list[dict[int, int]] = [{} for _ in STREAMS]
+        """By stream and listing, the last file in it."""
         self.done = False
 
     def run(self) -> None:
@@ -113,10 +115,24 @@ class Batches(threading.Thread):
             time.sleep(0.2)
 
     def note(self) -> None:
-        for path in sorted(self._offsets.glob("[0-9]*")):
+        for path in self._checkpoint.glob("offsets/[0-9]*"):
             with suppress(OSError, ValueError, KeyError):  # it is being written
                 lines = path.read_text(encoding="utf-8").splitlines()[2:]
-                self.ends[int(path.name)] = [json.loads(line)["logOffset"] + 1 for line in lines]
+                self._offsets[int(path.name)] = [json.loads(line)["logOffset"] for line in lines]
+        for place, known in enumerate(self._listings):
+            for path in self._checkpoint.glob(f"sources/{place}/[0-9]*"):
+                with suppress(OSError, ValueError, KeyError):
+                    for entry in map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:]):
+                        second = int(Path(entry["path"]).stem)
+                        known[entry["batchId"]] = max(second, known.get(entry["batchId"], 0))
+
+    @property
+    def ends(self) -> dict[int, list[int]]:
+        """By batch: how many files of each stream had been read after it."""
+        return {
+            batch: [known[last] + 1 for known, last in zip(self._listings, lasts, strict=True)]
+            for batch, lasts in self._offsets.items()
+        }
 
 
 def write_again(work: Path, ends: dict[int, list[int]]) -> None:
