@@ -145,7 +145,7 @@ class Workload:
             return self.rate(events.stream) * events.share
         return events.orders.keys.rate * events.orders.share(stream) if isinstance(events, Appears) else events.rate
 
-    def declare(self, session: Any, source: Callable[[str], Any] | None = None, queries: bool = True) -> None:  # noqa: FBT001, FBT002
+    def declare(self, session: Any, source: Callable[[str], Any] | None = None) -> None:
         """Declare streams, selectivities and queries in a session; `source` gives each stream's frame on Spark."""
         for stream in self.streams:
             lateness = timedelta(microseconds=stream.lateness)
@@ -153,7 +153,7 @@ class Workload:
             session.stream(stream.name, given, stream.event_time, lateness, stream.rate)
         for text, selectivity in self.selectivities.items():
             session.selectivity(text, selectivity)
-        for name, sql in self.queries.items() if queries else ():
+        for name, sql in self.queries.items():
             session.query(name, sql)
 
     def table(self, stream: str, first: float, last: float) -> pa.Table:
