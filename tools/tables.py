@@ -180,6 +180,28 @@ def spark_changes(runs: list[Run]) -> Iterator[Row]:
         yield "the same, to the mean batch", ratio(max(changed) / mean(calm))
 
 
+def shedding(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        if run["what"] == "throughput":
+            yield run["cap"], f"{run['tuples_per_second'] / 1000:,.0f}", f"{run['ratio']:.2f}", f"{run['results']:,}"
+
+
+def shedding_decisions(runs: list[Run]) -> Iterator[Row]:
+    for policy, own in grouped([run for run in runs if run["what"] == "decisions"], "policy").items():
+        yield f"`{policy}`", *(f"{run['nanoseconds']:.0f}" for run in own)
+
+
+def auto_held_out(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        yield run["setting"], f"`{run['best']}`", f"{run['share']:.3f}", f"{run['auto']:.3f}", f"{run['ratio']:.3f}"
+
+
+def rejection(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        taken = (f"{run[name]:.0f}" for name in ("push", "probes", "table"))
+        yield str(run["streams"]), f"{run['chance']:g}", *taken, f"{run['rejected']:.1%}"
+
+
 TABLES = {
     "engine-throughput": Table(
         "engine-throughput",
@@ -218,6 +240,20 @@ TABLES = {
         "migrating", ("drift of", "adaptive, s", "static, s", "told at once, s", "told later, s"), drifting
     ),
     "spark-changes": Table("spark-changes", ("what", "measured"), spark_changes),
+    "shedding": Table(
+        "shedding", ("cap", "thousand tuples per second", "of those without shedding", "results"), shedding
+    ),
+    "shedding-decisions": Table(
+        "shedding", ("policy", "ns per tuple, 5 streams", "ns per tuple, 7 streams"), shedding_decisions
+    ),
+    "auto-held-out": Table(
+        "auto-held-out", ("setting", "best", "its share of results", "`auto`", "ratio"), auto_held_out
+    ),
+    "rejection": Table(
+        "rejection",
+        ("streams", "chance of a key in a window", "push, ns", "probes, ns", "table, ns", "rejected"),
+        rejection,
+    ),
     "registration": Table(
         "registration",
         ("session", "budget", "queries", "registered, s", "planned, s", "first batch, s", "MB"),

@@ -14,6 +14,7 @@ import dovetail as dt
 from dovetail.config import SHEDDING
 from dovetail.engine.kernels.compile import INTERPRETED
 from dovetail.engine.shedding import POLICIES
+from dovetail.engine.shedding.stored import written
 from dovetail.errors import ConfigError, StateError
 from dovetail.plan.codec import from_json, to_json
 from dovetail.plan.recall import Lost, Recall
@@ -270,6 +271,20 @@ def test_snapshots_know_what_was_shed() -> None:
     assert again.snapshot() == made.snapshot()
     batch = {"a": tuples(500, 50, 2, 20), "b": tuples(500, 50, 3, 20)}
     assert again.push(batch)["q0"].equals(made.push(batch)["q0"])
+
+
+@pytest.mark.parametrize("policy", SHEDDING)
+def test_a_batch_that_was_broken_off_leaves_nothing_behind(policy: str) -> None:
+    """Also after many batches: what came since the last copy comes once more."""
+    broken, whole = session(dt.Shedding(policy, 150), PAIRS), session(dt.Shedding(policy, 150), PAIRS)
+    for number in range(12):
+        batch = {"a": tuples(60, 30, number, 3 * number, 3), "b": tuples(60, 30, number + 50, 3 * number, 3)}
+        if number % 4 != 1:
+            next(iter(broken.push_iter(batch, piece_rows=5)))
+        assert broken.push(batch)["q0"].equals(whole.push(batch)["q0"])
+    assert metrics(broken)["streams"]["a"]["shed"] > 0
+    known = [written(shedder) for made in (broken, whole) if (shedder := made._engine.joined.shedder) is not None]
+    assert known[0] == known[1]
 
 
 def test_a_damaged_snapshot_is_refused() -> None:

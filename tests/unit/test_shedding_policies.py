@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
@@ -21,6 +23,7 @@ from dovetail.engine.kernels.roster import (
     Incoming,
     Uses,
 )
+from dovetail.engine.kernels.times import interleaved
 from dovetail.engine.shedding.tracker import Tracker
 
 FIGURE_3 = (
@@ -268,3 +271,24 @@ def test_heaps_and_chains_stay_whole(rank: int) -> None:
                 lengths = np.bincount(held.queue[inside][held.window[inside] == pool], minlength=1)
                 assert set(np.flatnonzero(lengths)) == set(heap.tolist())
         assert (roster.uses.table != NONE).all()
+
+
+@pytest.mark.parametrize("rank", [ARRIVAL_ORDER, FREQUENCY, OUTPUT, RANDOM, FIFO])
+@pytest.mark.parametrize("then", [ARRIVAL_ORDER, FREQUENCY, RANDOM, FIFO])
+def test_what_is_known_can_be_stored_after_every_change_of_policy(rank: int, then: int) -> None:
+    rng = np.random.default_rng(rank)
+    windows = Windows(rank, cap=40)
+    arrivals = list(zip(rng.integers(0, 3, 400).tolist(), rng.integers(0, 60, 400).tolist(), strict=True))
+    windows.come(arrivals[:300])
+    windows.tracker.ranked_by(then)
+    again = Windows(then, cap=40)
+    again.tracker.restore(windows.tracker.to_arrays())
+    again.values = list(windows.values)
+    assert again.come(arrivals[300:]) == windows.come(arrivals[300:])
+
+
+@given(st.lists(st.lists(st.integers(0, 9)), max_size=5))
+def test_streams_are_merged_by_time_and_then_in_their_order(parts: list[list[int]]) -> None:
+    times = np.array([time for part in parts for time in sorted(part)], np.int64)
+    starts = np.cumsum([0, *map(len, parts)])
+    assert interleaved(times, starts).tolist() == np.argsort(times, kind="stable").tolist()
