@@ -87,10 +87,14 @@ def test_a_stage_is_shared_as_far_as_paths_begin_alike() -> None:
     for stream in STREAMS:
         session.stream(stream.name, stream.columns, stream.event_time, rate=stream.rate)
     windows = "{} [RANGE 9 s], {} [RANGE 9 s], {} [RANGE 9 s]"
-    for name, last in (("one", "c"), ("other", "d")):
-        text = f"SELECT a.v FROM {windows.format('a', 'b', last)} WHERE a.k = b.k AND b.k = {last}.k"
+    for name, last, least in (("one", "c", 0.1), ("other", "d", 0.1), ("third", "d", 0.2)):
+        text = f"SELECT a.v FROM {windows.format('a', 'b', last)} WHERE a.k = b.k AND b.k = {last}.k AND a.v > {least}"
         session.query(name, text, {"a": ("b", last)})
     session.push(random_push(random.Random(1), 1.0))
     steps = [run.step for run in session._engine.runs]
-    assert sharers(stems(steps)["a"]) == {("one", "a"): [["other"], []], ("other", "a"): [["one"], []]}
-    assert "shared with other" in session.explain()
+    assert sharers(stems(steps)["a"]) == {
+        ("one", "a"): [["other", "third"], []],
+        ("other", "a"): [["one", "third"], ["third"]],
+        ("third", "a"): [["one", "other"], ["other"]],
+    }
+    assert "shared with other, third" in str(session.explain())

@@ -32,6 +32,8 @@ class Probe(NamedTuple):
 
 Stem: TypeAlias = tuple[Probe, ...]
 """The stages after the new tuples."""
+LEAST_STAGES = 8
+"""Stages of a stream's paths, new tuples included, from which on they are a tree: fewer are faster one by one."""
 PathName: TypeAlias = tuple[str, str]
 """A step, and the driver of one of its paths."""
 
@@ -66,12 +68,17 @@ def stems(steps: Iterable[Step]) -> dict[str, dict[PathName, Stem]]:
 
 
 def together(paths: Iterable[tuple[str, PathName, Stem]]) -> dict[str, dict[PathName, Stem]]:
-    """Put the stems of each stream's paths together; paths without one are left out, and steps that are alone."""
+    """Put the stems of each stream's paths together; left out are paths without one, steps that are alone, and few stages."""
     found: dict[str, dict[PathName, Stem]] = {}
     for stream, name, shared in paths:
         if shared:
             found.setdefault(stream, {})[name] = shared
-    return {stream: paths for stream, paths in found.items() if len({step for step, _ in paths}) > 1}
+    return {stream: paths for stream, paths in found.items() if _are_enough(paths)}
+
+
+def _are_enough(paths: Mapping[PathName, Stem]) -> bool:
+    stages = sum(1 + len(whole) for whole in paths.values())
+    return len({step for step, _ in paths}) > 1 and stages >= LEAST_STAGES
 
 
 def sharers(paths: Mapping[PathName, Stem]) -> dict[PathName, list[list[str]]]:
@@ -82,7 +89,7 @@ def sharers(paths: Mapping[PathName, Stem]) -> dict[PathName, list[list[str]]]:
             users.setdefault(whole[:length], {})[step] = None
     return {
         (step, driver): [
-            [other for other in users[whole[:length]] if other != step] for length in range(1, len(whole) + 1)
+            sorted(other for other in users[whole[:length]] if other != step) for length in range(1, len(whole) + 1)
         ]
         for (step, driver), whole in paths.items()
     }
