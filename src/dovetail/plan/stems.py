@@ -32,8 +32,8 @@ class Probe(NamedTuple):
 
 Stem: TypeAlias = tuple[Probe, ...]
 """The stages after the new tuples."""
-LEAST_STAGES = 8
-"""Stages of a stream's paths, new tuples included, from which on they are a tree: fewer are faster one by one."""
+LEAST_SAVED = 8
+"""Stages, new tuples included, that a tree has to spare a stream's paths: a stage of a tree costs a little more than another."""
 PathName: TypeAlias = tuple[str, str]
 """A step, and the driver of one of its paths."""
 
@@ -68,7 +68,7 @@ def stems(steps: Iterable[Step]) -> dict[str, dict[PathName, Stem]]:
 
 
 def together(paths: Iterable[tuple[str, PathName, Stem]]) -> dict[str, dict[PathName, Stem]]:
-    """Put the stems of each stream's paths together; left out are paths without one, steps that are alone, and few stages."""
+    """Put the stems of each stream's paths together; left out are paths without one, and where little is shared."""
     found: dict[str, dict[PathName, Stem]] = {}
     for stream, name, shared in paths:
         if shared:
@@ -78,7 +78,8 @@ def together(paths: Iterable[tuple[str, PathName, Stem]]) -> dict[str, dict[Path
 
 def _are_enough(paths: Mapping[PathName, Stem]) -> bool:
     stages = sum(1 + len(whole) for whole in paths.values())
-    return len({step for step, _ in paths}) > 1 and stages >= LEAST_STAGES
+    shared = {whole[:length] for whole in paths.values() for length in range(len(whole) + 1)}
+    return len({step for step, _ in paths}) > 1 and stages - len(shared) >= LEAST_SAVED
 
 
 def sharers(paths: Mapping[PathName, Stem]) -> dict[PathName, list[list[str]]]:
