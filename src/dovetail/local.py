@@ -458,6 +458,7 @@ class LocalSession:
             units=units_of(measured) if measured is not None else None,
             plan=shown[0] if shown else None,
             history=History(self._engine.reached, self._monitor.migrations),
+            together=[steps],
         )
 
     @_in_turn

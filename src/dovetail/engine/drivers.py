@@ -44,6 +44,7 @@ class _Shapes:
         nobody, widest = len(self.stores), max((len(feeds) for feeds, _ in joins), default=0)
         inputs = [[*(self.feeds[feed] for feed in feeds), *[nobody] * (widest - len(feeds))] for feeds, _ in joins]
         self._inputs = np.array(inputs, np.intp).reshape(len(joins), widest)
+        self._is_input = self._inputs < nobody
         self.numbers = {key: number for number, key in enumerate(joins)}
         self.takers = np.array([sum(len(run.collectors) for run in runs) for runs in joins.values()], np.float64)
         """Queries that take the results."""
@@ -60,45 +61,53 @@ class _Shapes:
                 self.matched[number] = before.matched[other]
                 self.given[number] = before.given[other]
 
-    def combinations(
-        self, fresh: Mapping[str, float], grown: Mapping[str, float], *, expected: bool = False
-    ) -> Float64Array:
-        """How many combinations new rows make with those of the other inputs, which have `grown` by some.
-
-        What is `expected` to match is new to those who read it.
-        """
-        rows = np.array([*(len(store.rows) for store in self.stores), 1.0])
-        new = np.zeros(len(rows))
+    def _rows(self, grown: Mapping[str, float]) -> Float64Array:
+        """Rows of each stream and stored sub-join, which may be about to have `grown`; and one of nothing."""
+        rows = np.array([*[store.rows.head - store.rows.tail for store in self.stores], 1.0])
         for feed, count in grown.items():
-            rows[self.feeds.get(feed, -1)] += count
-        for feed, count in fresh.items():
-            new[self.feeds.get(feed, -1)] += count
-        rows[-1], new[-1] = 1.0, 0.0
-        made, begin = np.zeros(len(self.takers)), 0
-        for number, state in (*(self._stored if expected else ()), (len(made) - 1, -1)):
-            made[begin : number + 1] = self._products(slice(begin, number + 1), rows, new)
-            if state >= 0:
-                new[state] = made[number] * self._share(self.matched, 1.0)[number]
-            begin = number + 1
-        return made
+            if feed in self.feeds:
+                rows[self.feeds[feed]] += count
+        return rows
 
-    def _products(self, part: slice, rows: Float64Array, new: Float64Array) -> Float64Array:
-        """Over the inputs of each join: the new rows of one times the rows of all others."""
-        held, fresh = rows[self._inputs[part]], new[self._inputs[part]]
-        sums = np.zeros(len(held))
-        for place in range(held.shape[1]):
-            others = held[:, :place].prod(axis=1) * held[:, place + 1 :].prod(axis=1)
-            sums += fresh[:, place] * others
-        return sums
+    def _per_row(self, rows: Float64Array) -> Float64Array:
+        """For each join and input: the combinations that a new row of the input makes with rows of all others."""
+        held = rows[self._inputs]
+        if rows.min() > 0:
+            made: Float64Array = held.prod(axis=1)[:, None] / held
+        else:
+            others = [np.delete(held, place, axis=1).prod(axis=1) for place in range(held.shape[1])]
+            made = np.stack(others, axis=1) if others else held
+        return np.where(self._is_input, made, 0.0)
+
+    def offer(self, fresh: Mapping[str, float]) -> None:
+        """Count the combinations that new rows make."""
+        new = np.zeros(len(self.stores) + 1)
+        for feed, count in fresh.items():
+            if feed in self.feeds:
+                new[self.feeds[feed]] = count
+        self.offered += (self._per_row(self._rows({})) * new[self._inputs]).sum(axis=1)
 
     def _share(self, counted: Float64Array, default: Float64Array | float) -> Float64Array:
         """What was counted of each combination; of joins that were offered none, the default."""
         known = self.offered > 0
         return np.where(known, counted / np.where(known, self.offered, 1.0), default)
 
-    def promised(self, fresh: Mapping[str, float], grown: Mapping[str, float]) -> float:
-        """The results that new rows are expected to give."""
-        return float(self.combinations(fresh, grown, expected=True) @ self._share(self.given, self.takers))
+    def promised(self, waiting: Mapping[str, int], grown: Mapping[str, float]) -> dict[str, float]:
+        """By stream, the results that so many new tuples are expected to give."""
+        per_row = self._per_row(self._rows(grown))
+        given = per_row * self._share(self.given, self.takers)[:, None]
+        if not self._stored:
+            each = np.bincount(self._inputs.ravel(), given.ravel(), len(self.stores) + 1)
+            return {stream: count * each[self.feeds.get(stream, -1)] for stream, count in waiting.items()}
+        matched = per_row * self._share(self.matched, 1.0)[:, None]
+        found = {}
+        for stream, count in waiting.items():
+            new = np.zeros(len(self.stores) + 1)
+            new[self.feeds.get(stream, -1)] = count
+            for number, state in self._stored:  # what matches is new to those who read it
+                new[state] = matched[number] @ new[self._inputs[number]]
+            found[stream] = float((given * new[self._inputs]).sum())
+        return found
 
     def reached(self, stream: str) -> float:
         """Results so far of the joins that a stream's tuples reach, also by way of stored sub-joins."""
@@ -150,7 +159,7 @@ class DriverChoice:
             return self._next_of_one(waiting, self._only, grown or {})
         if self._policy == "consumption-rate":
             return min(waiting, key=self._results_per_tuple)
-        worth = {stream: self._promised(stream, count, grown or {}) for stream, count in waiting.items()}
+        worth = self._shapes.promised(waiting, grown or {})
         if self._policy == "output-rate":
             worth = {stream: results / max(waiting[stream], 1) for stream, results in worth.items()}
         return max(worth, key=worth.__getitem__)
@@ -178,10 +187,6 @@ class DriverChoice:
             grown[chosen[-1]] = left.pop(chosen[-1])
         return chosen
 
-    def _promised(self, stream: str, count: int, grown: Mapping[str, float]) -> float:
-        """The results that a buffer is expected to give (equation 1)."""
-        return self._shapes.promised({stream: float(count)}, grown)
-
     def _results_per_tuple(self, stream: str) -> float:
         """σ_S: results so far that a stream's tuples are in, by the tuples there were."""
         return self._shapes.reached(stream) / max(self._seen.get(stream, 0.0), 1.0)
@@ -189,8 +194,7 @@ class DriverChoice:
     def offer(self, fresh: Fresh) -> None:
         """Count the combinations that new rows make."""
         if self._asks and self._only is None:
-            counts = {feed: float(stop - first) for feed, (first, stop) in fresh.items()}
-            self._shapes.offered += self._shapes.combinations(counts, {})
+            self._shapes.offer({feed: float(stop - first) for feed, (first, stop) in fresh.items()})
 
     def match(self, run: JoinRun, count: int) -> None:
         """Count what a join has found."""

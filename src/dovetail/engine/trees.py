@@ -21,6 +21,7 @@ from dovetail.engine.kernels.tree_arrays import (
     FLAGS,
     LOGGED,
     ROW,
+    SLOTS,
     TOLD,
     TOP,
     Accounts,
@@ -44,13 +45,8 @@ class _Figures(NamedTuple):
     """What was counted so far, as lists."""
 
     walks: int
-    rows: int
-    """New tuples."""
-    held: int
-    """Rows that their window held, walk by walk."""
-    made: list[int]
-    offered: list[int]
-    looked: list[float]
+    stages: list[list[int]]
+    """Per slot, for each of its paths: what came, rows looked at, what was made, rows that the window held for all that came."""
     seconds: list[float]
 
 
@@ -152,11 +148,13 @@ class ProbeTree:
     def figures(self) -> _Figures:
         """What was counted."""
         if self._figures is None:
-            accounts = self._accounts
-            lists = (
-                each.tolist() for each in (self._counters.made, accounts.offered, accounts.looked, accounts.seconds)
+            made, accounts = self._counters.made, self._accounts
+            stages = np.stack(
+                [made[accounts.parents], np.rint(accounts.looked).astype(np.int64), made, accounts.offered]
             )
-            self._figures = _Figures(self._walks, self._rows, self._held, *lists)
+            roots = int(self._tree.nodes[0, SLOTS + 1])
+            stages[0, :roots], stages[1, :roots], stages[3, :roots] = self._walks, self._rows, self._held
+            self._figures = _Figures(self._walks, stages.T.tolist(), accounts.seconds.tolist())
         return self._figures
 
     def _refresh(self) -> None:
@@ -225,33 +223,26 @@ class _PathCounts:
 
     def __init__(self, tree: ProbeTree, slots: Sequence[int]) -> None:
         self._tree, self._slots = tree, slots
-        self._settled = tree.figures.walks
+        figures = tree.figures
+        self._settled = figures.walks
         """Walks that have been added."""
-        self._before, self._seconds = self._now(tree.figures), [tree.figures.seconds[slot] for slot in slots]
+        self._before = [figures.stages[slot] for slot in slots]
+        self._seconds = [figures.seconds[slot] for slot in slots]
 
     def settle(self, counts: list[list[int]], seconds: list[float]) -> None:
         """Add what was counted since the last call."""
         figures = self._tree.figures
         if figures.walks == self._settled:
             return
-        self._settled, now = figures.walks, self._now(figures)
+        self._settled = figures.walks
         for depth, slot in enumerate(self._slots):
-            counted = counts[depth]
-            for kind, value in enumerate(now[depth]):
-                counted[kind] += value - self._before[depth][kind]
+            counted, now, before = counts[depth], figures.stages[slot], self._before[depth]
+            counted[0] += now[0] - before[0]
+            counted[1] += now[1] - before[1]
+            counted[2] += now[2] - before[2]
+            counted[3] += now[3] - before[3]
             seconds[depth] += figures.seconds[slot] - self._seconds[depth]
-            self._seconds[depth] = figures.seconds[slot]
-        self._before = now
-
-    def _now(self, figures: _Figures) -> list[list[int]]:
-        """What was counted of each of the path's stages."""
-        now: list[list[int]] = []
-        came = 0
-        for slot in self._slots:
-            looked, made, offered = round(figures.looked[slot]), figures.made[slot], figures.offered[slot]
-            now.append([came, looked, made, offered] if now else [figures.walks, figures.rows, made, figures.held])
-            came = made
-        return now
+            self._before[depth], self._seconds[depth] = now, figures.seconds[slot]
 
 
 def _accounts(slots: Sequence[tuple[int, int, int]], nodes: int) -> Accounts:

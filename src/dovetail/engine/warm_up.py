@@ -46,7 +46,8 @@ def warm_up() -> None:
     ):
         engine = ShardEngine(config)
         engine.add_stream(StreamSchema("w", _COLUMNS, "t"))
-        steps = [_step(f"q{number}", window, keys, config) for number, (window, keys) in enumerate(_SHAPES)]
+        # Each twice, so that some of it is shared, and goes through a tree of probes.
+        steps = [_step(f"q{number}", window, keys, config) for number, (window, keys) in enumerate(2 * _SHAPES)]
         engine.adopt(ExecutionPlan.of(steps))
         for _ in range(2):
             engine.push({"w": _ROWS})

@@ -50,7 +50,7 @@ class Declared(Protocol):
     def queries(self) -> Mapping[str, JoinQuery]: ...
 
 
-def explain(
+def explain(  # noqa: PLR0913 - a form for each kind of knowledge
     declared: Declared,
     steps: Sequence[Step],
     config: Config,
@@ -60,10 +60,12 @@ def explain(
     units: Units | None = None,
     plan: GlobalPlan | None = None,
     history: History | None = None,
+    together: Sequence[Sequence[Step]] = (),
 ) -> Explanation:
     """Show what will be done with the queries and, given metrics, what was done: rows and times per new tuple.
 
-    A global plan is shown as well: what is shared by which queries, and what its parts take.
+    A global plan is shown as well: what is shared by which queries, and what its parts take. Of steps that run `together`, over the
+    same windows, it is shown which stages they share.
     """
     if form not in FORMS:
         raise ConfigError.choice("explain(...)", form, FORMS)
@@ -81,8 +83,8 @@ def explain(
         if step.backfill:
             times = past.reached.get(step.name, {})
             entry["held_from"] = {s.name: _moment(times[s.name]) if s.name in times else None for s in step.sources}
-    if config.joins_in_turn:
-        _add_sharers(description, steps)
+    for same in together if config.joins_in_turn else ():
+        _add_sharers(description, same)
     _add_shed(description, found)
     if plan is not None:
         description["plan"] = describe_global(plan, found.nodes)

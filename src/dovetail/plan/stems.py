@@ -32,6 +32,8 @@ class Probe(NamedTuple):
 
 Stem: TypeAlias = tuple[Probe, ...]
 """The stages after the new tuples."""
+LEAST_SAVED = 8
+"""Stages, new tuples included, that a tree has to spare a stream's paths: a stage of a tree costs a little more than another."""
 PathName: TypeAlias = tuple[str, str]
 """A step, and the driver of one of its paths."""
 
@@ -66,12 +68,18 @@ def stems(steps: Iterable[Step]) -> dict[str, dict[PathName, Stem]]:
 
 
 def together(paths: Iterable[tuple[str, PathName, Stem]]) -> dict[str, dict[PathName, Stem]]:
-    """Put the stems of each stream's paths together; paths without one are left out, and steps that are alone."""
+    """Put the stems of each stream's paths together; left out are paths without one, and where little is shared."""
     found: dict[str, dict[PathName, Stem]] = {}
     for stream, name, shared in paths:
         if shared:
             found.setdefault(stream, {})[name] = shared
-    return {stream: paths for stream, paths in found.items() if len({step for step, _ in paths}) > 1}
+    return {stream: paths for stream, paths in found.items() if _are_enough(paths)}
+
+
+def _are_enough(paths: Mapping[PathName, Stem]) -> bool:
+    stages = sum(1 + len(whole) for whole in paths.values())
+    shared = {whole[:length] for whole in paths.values() for length in range(len(whole) + 1)}
+    return len({step for step, _ in paths}) > 1 and stages - len(shared) >= LEAST_SAVED
 
 
 def sharers(paths: Mapping[PathName, Stem]) -> dict[PathName, list[list[str]]]:
@@ -82,7 +90,7 @@ def sharers(paths: Mapping[PathName, Stem]) -> dict[PathName, list[list[str]]]:
             users.setdefault(whole[:length], {})[step] = None
     return {
         (step, driver): [
-            [other for other in users[whole[:length]] if other != step] for length in range(1, len(whole) + 1)
+            sorted(other for other in users[whole[:length]] if other != step) for length in range(1, len(whole) + 1)
         ]
         for (step, driver), whole in paths.items()
     }

@@ -1,0 +1,97 @@
+"""What queries that share stages are told of their own work, and which orders they take to share them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail.plan import stems
+from dovetail.schema import TIMESTAMP
+from dovetail.testing import assert_same_rows
+
+COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.int64())])
+QUERIES = {
+    "plain": "SELECT a.ts, c.v FROM a [RANGE 9 s], b [RANGE 9 s], c [RANGE 9 s] WHERE a.k = b.k AND b.k = c.k",
+    "filtered": "SELECT a.ts, c.v FROM a [RANGE 9 s], b [RANGE 9 s], c [RANGE 9 s] WHERE a.k = b.k AND b.k = c.k AND a.v < 3",
+    "narrow": "SELECT a.ts, d.v FROM a [RANGE 2 s], b [RANGE 5 s], d [RANGE 9 s] WHERE a.k = b.k AND b.k = d.k",
+    "hashed": "SELECT a.ts, d.v FROM a [RANGE 9 s], b [RANGE 9 s], d [RANGE 9 s] WHERE a.k = b.k AND b.j = d.j",
+    "checked": "SELECT a.ts, b.v FROM a [RANGE 9 s], b [RANGE 9 s], d [RANGE 9 s] WHERE a.k = b.k AND a.v < b.v AND b.k = d.k",
+    "twice": "SELECT x.ts, y.v FROM a x [RANGE 3 s], a y [RANGE 4 s], b [RANGE 9 s] WHERE x.k = y.k AND y.k = b.k AND x.ts < y.ts",
+}
+
+
+def ran(seed: int = 1) -> tuple[dt.LocalSession, dict[str, list[pa.Table]]]:
+    session, rng = dt.LocalSession(config=dt.Config(adaptive=False)), random.Random(seed)
+    for name in "abcd":
+        session.stream(name, COLUMNS, "ts", rate=10.0)
+    for name, text in QUERIES.items():
+        session.query(name, text)
+    found: dict[str, list[pa.Table]] = {name: [] for name in QUERIES}
+    for second in range(20):
+        batch = {}
+        for name in "abcd":
+            times = sorted(int(1e6 * (second + rng.random())) for _ in range(10))
+            keys, values = [rng.randrange(8) for _ in times], [rng.randrange(6) for _ in times]
+            batch[name] = pa.table([times, keys, [str(key % 3) for key in keys], values], schema=COLUMNS)
+        for name, table in session.push(batch).items():
+            found[name].append(table)
+    return session, found
+
+
+def work(session: dt.LocalSession) -> dict[str, Any]:
+    """Per query, driver and stage: what came, and what was made."""
+    queries: Any = session.metrics()["queries"]
+    return {
+        name: {
+            driver: [(stage["alias"], stage["probes"], stage["matches"]) for stage in path]
+            for driver, path in query["paths"].items()
+        }
+        for name, query in queries.items()
+    }
+
+
+def test_a_query_counts_what_it_would_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, results = ran()
+    assert "shared with" in str(shared.explain())
+    monkeypatch.setattr(stems, "LEAST_SAVED", 1000)
+    apart, expected = ran()
+    assert "shared with" not in str(apart.explain())
+    assert work(shared) == work(apart)
+    for name, tables in results.items():
+        assert_same_rows(pa.concat_tables(tables), pa.concat_tables(expected[name]), name)
+
+
+def test_times_of_all_paths_are_what_the_trees_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = [0.0]
+
+    def clock() -> float:
+        counted[0] += 1.0
+        return counted[0]
+
+    monkeypatch.setattr("dovetail.engine.trees.perf_counter", clock)
+    session, _ = ran()
+    nodes: Any = session.metrics()["nodes"]
+    spent = sum(part["ms"] for part in nodes["joins"].values())
+    # Two streams, twenty walks each, a second or more by this clock; paths that go on alone have another.
+    assert spent == pytest.approx(round(spent / 1000) * 1000, rel=1e-3)
+    assert spent >= 40_000
+
+
+def test_queries_take_orders_that_begin_alike() -> None:
+    session = dt.LocalSession(config=dt.Config(adaptive=False))
+    for name in "abcd":
+        session.stream(name, COLUMNS, "ts", rate=10.0)
+    queries = (("one", "abc"), ("two", "acb"), ("three", "adb"), ("given", "acb"))
+    for number, (name, streams) in enumerate(queries):
+        windows = ", ".join(f"{stream} [RANGE 9 s]" for stream in streams)
+        equal = " AND ".join(f"a.k = {other}.k" for other in streams[1:])
+        text = f"SELECT a.v FROM {windows} WHERE {equal} AND a.v > {number}"
+        session.query(name, text, {"a": ("c", "b")} if name == "given" else None)
+    explained: Any = session.explain("dict")
+    second = {name: query["paths"]["a"][1]["alias"] for name, query in explained["queries"].items()}
+    assert second["given"] == "c"
+    assert second["one"] == second["two"] == second["three"] == "b" or second["one"] == second["two"] == "c"
