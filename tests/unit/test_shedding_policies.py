@@ -23,7 +23,7 @@ from dovetail.engine.kernels.roster import (
     Incoming,
     Uses,
 )
-from dovetail.engine.kernels.times import interleaved
+from dovetail.engine.kernels.shedding import interleaved
 from dovetail.engine.shedding.tracker import Tracker
 
 FIGURE_3 = (

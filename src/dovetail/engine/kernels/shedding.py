@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
-from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
+from dovetail.engine.kernels.compile import borrowing, inlined, kernel, prefetch
 from dovetail.engine.kernels.leaving import NOW, leave_key, leave_windows, look_at, release_over, remove, wait
 from dovetail.engine.kernels.queues import changed, dequeue, enqueue, key_changed
 from dovetail.engine.kernels.roster import (
@@ -363,3 +363,17 @@ def list_rows(held: Held, window: int, rows: Int64Array) -> int:
             rows[count] = held.row[place]
             count += 1
     return count
+
+
+@kernel
+def interleaved(ts: Int64Array, starts: Int64Array) -> Int64Array:
+    """The order of event times; `ts` has them part by part, each in order, from `starts` on. Of one time earlier parts come first."""
+    order, at = np.empty(len(ts), np.int64), starts[:-1].copy()
+    for number in range(len(ts)):
+        first = -1
+        for part in range(len(at)):
+            if at[part] < starts[part + 1] and (first < 0 or ts[at[part]] < ts[at[first]]):
+                first = part
+        order[number] = at[first]
+        at[first] += 1
+    return order

@@ -112,17 +112,3 @@ def close_partition_windows(
             ends[pushed_out] = ts[place] - 1
             oldest_inside[place] = later[pushed_out]
             filled[place] = rows
-
-
-@kernel
-def interleaved(ts: Int64Array, starts: Int64Array) -> Int64Array:
-    """The order of event times; `ts` has them part by part, each in order, from `starts` on. Of one time earlier parts come first."""
-    order, at = np.empty(len(ts), np.int64), starts[:-1].copy()
-    for number in range(len(ts)):
-        first = -1
-        for part in range(len(at)):
-            if at[part] < starts[part + 1] and (first < 0 or ts[at[part]] < ts[at[first]]):
-                first = part
-        order[number] = at[first]
-        at[first] += 1
-    return order

@@ -12,7 +12,7 @@ import numpy as np
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.adoption import Installed
 from dovetail.engine.kernels.roster import NONE, Incoming, Uses
-from dovetail.engine.kernels.times import interleaved
+from dovetail.engine.kernels.shedding import interleaved
 from dovetail.engine.keys import combine
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.window_store import WORD_BITS, Arrivals, WindowStore
