@@ -1,4 +1,4 @@
-"""What queries that share stages are told of their own work, and which orders they take to share them."""
+"""What queries that share stages are told of their own work."""
 
 from __future__ import annotations
 
@@ -79,19 +79,3 @@ def test_times_of_all_paths_are_what_the_trees_took(monkeypatch: pytest.MonkeyPa
     # Two streams, twenty walks each, a second or more by this clock; paths that go on alone have another.
     assert spent == pytest.approx(round(spent / 1000) * 1000, rel=1e-3)
     assert spent >= 40_000
-
-
-def test_queries_take_orders_that_begin_alike() -> None:
-    session = dt.LocalSession(config=dt.Config(adaptive=False))
-    for name in "abcd":
-        session.stream(name, COLUMNS, "ts", rate=10.0)
-    queries = (("one", "abc"), ("two", "acb"), ("three", "adb"), ("given", "acb"))
-    for number, (name, streams) in enumerate(queries):
-        windows = ", ".join(f"{stream} [RANGE 9 s]" for stream in streams)
-        equal = " AND ".join(f"a.k = {other}.k" for other in streams[1:])
-        text = f"SELECT a.v FROM {windows} WHERE {equal} AND a.v > {number}"
-        session.query(name, text, {"a": ("c", "b")} if name == "given" else None)
-    explained: Any = session.explain("dict")
-    second = {name: query["paths"]["a"][1]["alias"] for name, query in explained["queries"].items()}
-    assert second["given"] == "c"
-    assert second["one"] == second["two"] == second["three"] == "b" or second["one"] == second["two"] == "c"

@@ -14,7 +14,6 @@ from itertools import combinations, product
 import pyarrow as pa
 
 from dovetail.config import Config
-from dovetail.optimizer.alike import begin_alike
 from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph, Pair
 from dovetail.optimizer.planner import access_rule, complete_orders, objective
@@ -63,10 +62,7 @@ class Lowering:
     def steps(self, plan: GlobalPlan, plans: Mapping[str, QueryPlan]) -> tuple[Step, ...]:
         """The steps of a plan of bound queries; `plans` are the plans that they have by themselves."""
         maker = _Maker(self, plan, plans)
-        forced = {name for name, own in plans.items() if own.known.forced}
-        steps = [maker.step(join) for join in plan.joins]
-        given = [step.name for step in steps if not forced.isdisjoint(each.query for each in step.consumers)]
-        return begin_alike(steps, self.config, given)
+        return tuple(maker.step(join) for join in plan.joins)
 
     def consumer(self, query: JoinQuery, sources: Mapping[str, str]) -> Consumer:
         """A query as one that takes results; `sources` are those of its aliases."""
