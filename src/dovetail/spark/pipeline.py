@@ -103,6 +103,7 @@ class SparkPipeline:
             units=units,
             plan=plan,
             history=history,
+            together=[steps for _, steps in layout.parts],
         )
         return described if form != "text" else f"{described}\n\n{layout.placement.describe()}"
 
