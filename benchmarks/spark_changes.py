@@ -257,14 +257,47 @@ def check(work: Path, read: dict[int, dict[str, int]]) -> tuple[int, list[str]]:
 # -- the run ------------------------------------------------------------------------------------------------------------------------
 
 
+def draw(path: Path, picture: Path) -> None:
+    """Draw a run that was kept: tuples per second by batch, and where something changed."""
+    import matplotlib as mpl  # noqa: PLC0415 - only for this
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    (run,) = json.loads(path.read_text())["runs"]
+    batches = run["batches"]
+    rates = [each["tuples"] / each["seconds"] / 1000 for each in batches]
+    figure, axes = plt.subplots(figsize=(8, 3), layout="constrained")
+    axes.step([each["batch"] for each in batches], rates, where="mid", color="0.2", linewidth=1.2)
+    changed = [(each["batch"], rate) for each, rate in zip(batches, rates, strict=True) if each["changed"]]
+    axes.plot(
+        *zip(*changed, strict=True),
+        "o",
+        color="0.2",
+        markerfacecolor="white",
+        markersize=5,
+        label="a query came or went",
+    )
+    axes.axvline(run["killed_after"] + 0.5, color="0.2", linestyle=":", label="kill -9")
+    axes.set(xlabel="micro-batch", ylabel="thousand tuples per second", ylim=(0, 1.25 * max(rates)))
+    axes.legend(frameon=False, ncols=2, loc="upper right")
+    figure.savefig(picture, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--draw", nargs=2, type=Path, metavar=("RUN", "PNG"), help="draw a run that was kept, and do nothing else"
+    )
     parser.add_argument("--files", type=int, default=150)
     parser.add_argument("--rows", type=int, default=20_000, help="tuples per stream and micro-batch")
     parser.add_argument("--adds", type=int, default=20)
     parser.add_argument("--drops", type=int, default=10)
     parser.add_argument("--child", type=Path)
     options = parser.parse_args()
+    if options.draw:
+        draw(*options.draw)
+        return
     if options.child:
         run_job(options.child, options.adds, options.drops, options.files)
         return

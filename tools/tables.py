@@ -202,6 +202,11 @@ def rejection(runs: list[Run]) -> Iterator[Row]:
         yield str(run["streams"]), f"{run['chance']:g}", *taken, f"{run['rejected']:.1%}"
 
 
+def spark_shedding(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        yield from run["table"].items()
+
+
 TABLES = {
     "engine-throughput": Table(
         "engine-throughput",
@@ -240,6 +245,7 @@ TABLES = {
         "migrating", ("drift of", "adaptive, s", "static, s", "told at once, s", "told later, s"), drifting
     ),
     "spark-changes": Table("spark-changes", ("what", "measured"), spark_changes),
+    "spark-shedding": Table("spark-shedding", ("what", "measured"), spark_shedding),
     "shedding": Table(
         "shedding", ("cap", "thousand tuples per second", "of those without shedding", "results"), shedding
     ),
