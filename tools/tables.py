@@ -165,12 +165,9 @@ def drifting(runs: list[Run]) -> Iterator[Row]:
 
 def spark_changes(runs: list[Run]) -> Iterator[Row]:
     for run in runs:
-        calm = [
-            each["seconds"]
-            for each in run["batches"]
-            if not each["changed"] and each["batch"] != run["killed_after"] + 1
-        ]
-        changed = [each["seconds"] for each in run["batches"] if each["changed"]]
+        restart = run["killed_after"] + 1
+        going = [each for each in run["batches"] if each["batch"] != restart]
+        calm, changed = ([each["seconds"] for each in going if each["changed"] == kind] for kind in (False, True))
         changes = [each["seconds"] for each in run["changes"]]
         yield "batches", str(len(run["batches"]))
         yield "results; queries that were wrong", f"{run['results']:,}; {len(run['wrong'])}"
@@ -178,6 +175,8 @@ def spark_changes(runs: list[Run]) -> Iterator[Row]:
         yield "a change, median and longest, s", f"{median(changes):.2f}, {max(changes):.2f}"
         yield "longest pause with a change, s", f"{max(changed):.2f}"
         yield "the same, to the mean batch", ratio(max(changed) / mean(calm))
+        (again,) = [each["seconds"] for each in run["batches"] if each["batch"] == restart]
+        yield "restart after the kill, s", f"{again:.1f}"
 
 
 def shedding(runs: list[Run]) -> Iterator[Row]:
