@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline import Pipeline, layout_of
 from pyspark.sql import SparkSession
@@ -96,6 +96,7 @@ def some_queries(rng: random.Random, config: Config) -> dict[str, str]:
     return {f"q{number}": sql for number, sql in enumerate(rng.sample(texts, rng.choice((1, 1, 2))))}
 
 
+@settings(max_examples=max(5, settings().max_examples // 3))
 @given(SEEDS, configs(), st.integers(2, 7), st.sampled_from((1, 2, 4)), st.sampled_from((0.0, 2.0)))
 def test_a_rebuild_sheds_and_keeps_the_same(
     tmp_path_factory: pytest.TempPathFactory, seed: int, config: Config, batches: int, shards: int, lateness: float
