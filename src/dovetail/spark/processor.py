@@ -350,18 +350,15 @@ def slices(tables: dict[str, pa.Table], streams: Mapping[str, StreamSchema]) -> 
     count = -(-rows // SLICE_ROWS)
     if count <= 1:
         return [(LATEST, dict(tables))]
+    for name, table in tables.items():
+        tables[name] = _in_time_order(table, streams[name])
     times = {name: micros(table, streams[name].event_time).to_numpy() for name, table in tables.items()}
     sample = np.sort(np.concatenate([own[::SAMPLED] for own in times.values()]))
     ends = np.unique(sample[len(sample) * np.arange(1, count) // count])
     parts: list[tuple[int, dict[str, pa.Table]]] = [(int(end), {}) for end in (*ends, LATEST)]
     for name, own in times.items():
-        ordered, table = own, tables[name]
-        if (own[1:] < own[:-1]).any():
-            order = np.argsort(own, kind="stable")
-            ordered, table = own[order], table.take(pa.array(order))
-            tables[name] = table
-        cuts = [0, *np.searchsorted(ordered, ends, side="right"), len(ordered)]
+        cuts = [0, *np.searchsorted(own, ends, side="right"), len(own)]
         for (_, part), (first, stop) in zip(parts, pairwise(cuts), strict=True):
             if stop > first:
-                part[name] = table.slice(first, stop - first)
+                part[name] = tables[name].slice(first, stop - first)
     return parts
