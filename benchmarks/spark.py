@@ -170,8 +170,12 @@ def start_dovetail(
     import dovetail as dt  # noqa: PLC0415
 
     if transport:
-        module: Any = import_module("dovetail.spark.sessions")
-        module.ShardProcessor = transport_processor()
+        pipeline: Any = import_module("dovetail.spark.pipeline")
+        if "ShardProcessor" not in vars(pipeline):
+            raise SystemExit(
+                "dovetail.spark.pipeline makes no ShardProcessor any more: nothing can be put in its place"
+            )
+        pipeline.ShardProcessor = transport_processor()
     session = dt.Session(spark, shards=2)
     own = names(WORKLOADS[workload][0])
     for name in own:
