@@ -219,7 +219,7 @@ class WindowStore:
     def _add_index(self, key: KeyId) -> None:
         if key not in self.indexes:
             links = f"next:{json.dumps(key)}"
-            self.rows.add(links, np.int64, -1)
+            self.rows.add(links, np.int64)
             index = self._empty_index(links)
             self._fill_index(key, index, self.rows.tail)
             self.indexes[key] = index
@@ -255,7 +255,7 @@ class WindowStore:
             )
             for array in ledger.arrays:
                 self.rows.add(array, np.int64)
-            ledger.index = self._empty_index(ledger.arrays[0])
+            ledger.index = self._empty_index(ledger.arrays[0], -1)
         self.ledgers[plan.window] = ledger
 
     # -- content ------------------------------------------------------------------------------------------------------------
@@ -294,17 +294,18 @@ class WindowStore:
     def _heads(self, links: str) -> str:
         return f"{self.name}.head:{links}"
 
-    def _empty_index(self, links: str) -> HashIndex:
+    def _empty_index(self, links: str, nowhere: int = 0) -> HashIndex:
         # At most half of the capacity is alive after a move, so chains hold about one living row.
         bits = max(1, (self.rows.capacity // 2 - 1).bit_length())
-        head = self._arena.allocate(self._heads(links), np.int64, 1 << bits, -1)
+        head = self._arena.allocate(self._heads(links), np.int64, 1 << bits, nowhere)
         if len(head) != 1 << bits:
             raise StateError(f"an index of window {self.name!r} has {len(head)} heads; expected {1 << bits}")
         return HashIndex(head, np.uint64(64 - bits), links)
 
     def _fill_index(self, key: KeyId, index: HashIndex, first: int) -> None:
         rows = self.rows
-        insert(index.head, rows[index.links], index.shift, rows[self.codes[key]], rows.base, first, rows.head)
+        code = rows[self.codes[key]]
+        insert(*self.chain(index), code, rows.base, rows.tail, first, rows.head)
 
     def chain(self, index: HashIndex) -> Chain:
         """The arrays of an index."""
@@ -317,7 +318,7 @@ class WindowStore:
             self._fill_index(key, self.indexes[key], self.rows.tail)
         for ledger in self.ledgers.values():
             if ledger.index is not None:
-                ledger.index = self._empty_index(ledger.arrays[0])
+                ledger.index = self._empty_index(ledger.arrays[0], -1)
             self._close_windows(ledger, self.rows.tail)
         self.rows.version += 1
 

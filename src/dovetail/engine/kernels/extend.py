@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail._typing import Int64Array, UInt64Array
-from dovetail.engine.kernels.compile import kernel
-from dovetail.engine.kernels.index import GOLDEN
+from dovetail.engine.kernels.compile import kernel, prefetch
+from dovetail.engine.kernels.index import AHEAD, GOLDEN, led_to, tag
 
 
 class WindowArrays(NamedTuple):
@@ -73,7 +73,8 @@ def probe_hash(
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Extend partial results by the rows of a hash chain whose code is the wanted one.
 
-    Places are unsigned, which spares the test for a negative index, and a row is judged by one branch: few can be predicted.
+    Places are unsigned, which spares the test for a negative index, and a row is judged by one branch: few can be predicted. Heads
+    of chains are fetched ahead, and then the rows that they lead to: that pays for small windows too.
     """
     width = partial.shape[1]
     capacity = out.shape[0]
@@ -82,16 +83,29 @@ def probe_hash(
     written = 0
     looked = 0
     for k in range(at, count):
+        if k + 2 * AHEAD < count:
+            far, near = k + 2 * AHEAD, k + AHEAD
+            later = wanted[far] if source < 0 else wanted[np.uint64(partial[far, source] - wanted_base)]
+            prefetch(head, int((later * GOLDEN) >> shift))
+            later = wanted[near] if source < 0 else wanted[np.uint64(partial[near, source] - wanted_base)]
+            row = led_to(head[(later * GOLDEN) >> shift], tag(later * GOLDEN, shift))
+            if row >= base:
+                prefetch(code, row - base)
+                prefetch(ts, row - base)
+                prefetch(flags, row - base)
+                prefetch(links, row - base)
         code_k = wanted[k] if source < 0 else wanted[np.uint64(partial[k, source] - wanted_base)]
         low = partial[k, width - 2]
         high = partial[k, width - 1]
         d = 0 if shared_bounds else partial[k, driver] - first
         top = limits[added, d]
         bottom = floors[added, d]
+        hashed = code_k * GOLDEN
+        own = tag(hashed, shift)
         row = cursor
         cursor = -1
         if row < 0:
-            row = head[(code_k * GOLDEN) >> shift]
+            row = led_to(head[hashed >> shift], own)
         while row >= bottom:
             place = np.uint64(row - base)
             if row < top:
@@ -110,7 +124,7 @@ def probe_hash(
                     written += 1
                 elif timed and prefix_max[place] + span < low:
                     break
-            row = links[place]
+            row = led_to(links[place], own)
     return written, count, -1, looked
 
 

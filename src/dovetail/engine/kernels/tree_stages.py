@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail._typing import Int64Array
 from dovetail.engine.kernels.compile import inlined
-from dovetail.engine.kernels.index import GOLDEN, mixed
+from dovetail.engine.kernels.index import AHEAD, GOLDEN, led_to, mixed, tag
 from dovetail.engine.kernels.memory import fetch, peek, peek_code, poke
 from dovetail.engine.kernels.tree_arrays import (
     ADDRESS,
@@ -43,9 +43,6 @@ from dovetail.engine.kernels.tree_arrays import (
     Walk,
 )
 
-AHEAD = 8
-"""Partial matches that rows are brought near for before they are asked for."""
-
 
 @inlined
 def look_up(tree: Tree, targets: Targets, counters: Counters, place: Walk, node: int) -> None:
@@ -75,7 +72,8 @@ def look_up(tree: Tree, targets: Targets, counters: Counters, place: Walk, node:
                 source = parts[p, 1]
                 part = peek_code(targets.codes[source, 0], peek(partial, parts[p, 0]) - targets.codes[source, 1])
                 wanted = mixed(wanted, part)
-            row = peek(heads, np.int64((wanted * GOLDEN) >> shift))
+            hashed = wanted * GOLDEN
+            row = led_to(peek(heads, np.int64(hashed >> shift)), tag(hashed, shift))
             place.wanted[depth, k] = wanted
         place.rows[depth, k] = row
     counters.came[node] += came
@@ -92,6 +90,7 @@ def extend(tree: Tree, targets: Targets, counters: Counters, place: Walk, node: 
     count, k = place.counts[depth - 1], place.at[depth]
     window = targets.windows[nodes[node, TARGET]]
     base, ts, code, links, prefix_max = window[BASE], window[TS], window[CODE], window[LINKS], window[PREFIX_MAX]
+    shift = np.uint64(window[SHIFT])
     top = first if nodes[node, OLD] else window[TOP]
     bottom, widest = window[BOTTOM], nodes[node, WIDEST]
     low_column = tree.places.shape[1]
@@ -102,6 +101,7 @@ def extend(tree: Tree, targets: Targets, counters: Counters, place: Walk, node: 
     looked = 0
     while k < count:
         wanted = place.wanted[depth, k]
+        own = tag(wanted * GOLDEN, shift)
         partial = before + 8 * k * wide
         low = peek(partial, low_column)
         full = False
@@ -129,7 +129,7 @@ def extend(tree: Tree, targets: Targets, counters: Counters, place: Walk, node: 
                     written += 1
                 elif peek(prefix_max, at) + widest < low:
                     break
-            row = peek(links, at)
+            row = led_to(peek(links, at), own)
         if full:
             break
         k += 1
@@ -152,6 +152,7 @@ def extend_in_word(tree: Tree, targets: Targets, counters: Counters, place: Walk
     count, k = place.counts[depth - 1], place.at[depth]
     window = targets.windows[nodes[node, TARGET]]
     base, ts, code, links, prefix_max = window[BASE], window[TS], window[CODE], window[LINKS], window[PREFIX_MAX]
+    shift = np.uint64(window[SHIFT])
     flags = window[FLAGS + tree.views[nodes[node, VIEWS], 0]]
     views = place.state[TOLD] + 16 * nodes[node, VIEWS]
     spans = place.state[TOLD] + 16 * tree.views.shape[0] + 24 * nodes[node, SPANS]
@@ -177,6 +178,7 @@ def extend_in_word(tree: Tree, targets: Targets, counters: Counters, place: Walk
         fetch(links, near)
         fetch(flags, near)
         wanted = peek_code(wanted_at, k)
+        own = tag(wanted * GOLDEN, shift)
         partial = before + 8 * k * wide
         low, served = peek(partial, low_column), peek(partial, bits) & mask
         full = False
@@ -211,7 +213,7 @@ def extend_in_word(tree: Tree, targets: Targets, counters: Counters, place: Walk
                     written += 1
                 elif peek(prefix_max, at) + widest < low:
                     break
-            row = peek(links, at)
+            row = led_to(peek(links, at), own)
         if full:
             break
         k += 1
