@@ -6,6 +6,7 @@ from dovetail.engine.group import JoinGroup
 from dovetail.engine.probe import PathRunner
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.skew import hottest
 from dovetail.engine.window_store import LONG_AGO, WindowStore
 from dovetail.plan.measurements import (
     JoinFigures,
@@ -17,6 +18,7 @@ from dovetail.plan.measurements import (
     Span,
     StageFigures,
     StreamFigures,
+    merged,
 )
 from dovetail.plan.names import window_name
 from dovetail.plan.statistics import Change
@@ -54,8 +56,17 @@ def _stream(engine: ShardEngine, stream: str) -> StreamFigures:
         event_time=progress.head if progress.head > LONG_AGO else None,
         state_tuples=sum(len(store.rows) for store in stores) if held is None else held,
         state_bytes=sum(store.allocated for store in stores),
+        hottest=_hottest(engine, stream) or None,
         **shed,
     )
+
+
+def _hottest(engine: ShardEngine, stream: str) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for group in engine.groups:
+        if stream in group.windows:
+            found = merged(found, hottest(group.windows[stream], group.plans[stream]))
+    return found
 
 
 def _work(run: JoinRun) -> tuple[int, int, int, dict[str, PathFigures], tuple[Change, ...]]:

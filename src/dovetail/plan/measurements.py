@@ -77,6 +77,8 @@ class StreamFigures(Figures):
     state_tuples: int
     state_bytes: int
     """Of arrays, room for more tuples included."""
+    hottest: Mapping[str, Mapping[str, int]] | None = optional()
+    """By key column and value, about how many tuples have it: values that at least one in twenty has."""
     shed: int | None = optional()
     """Tuples that were forgotten for want of room."""
     last_shed: int | None = field(default=None, metadata={"optional": True, "add": _largest})

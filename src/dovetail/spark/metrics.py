@@ -109,6 +109,7 @@ class ShardReports:
         return {
             "streams": {
                 name: {kind: getattr(figures, kind) for kind in (*_SUMMED, "lateness_needed", *shed)}
+                | {"hottest": to_json(figures.hottest or {}), "skew": self._skew(name)}
                 for name, figures in self.streams().items()
             },
             "queries": {name: {"results": count, **recall.get(name, {})} for name, count in self._counts.items()},
@@ -116,6 +117,14 @@ class ShardReports:
             "rebuilt_shards": self._rebuilt,
             "shards": dict(self._shards),
         }
+
+    def _skew(self, stream: str) -> float:
+        """How many times more the shard with most of a stream's tuples holds than those of its group do on average."""
+        skew = 1.0
+        for shards, _ in self.parts():
+            held = [it.streams[stream].state_tuples for it in shards.values() if stream in it.streams]
+            skew = max(skew, max(held) * len(held) / sum(held) if any(held) else 1.0)
+        return skew
 
     def streams(self) -> dict[str, StreamFigures]:
         """Counters by stream."""
