@@ -141,6 +141,9 @@ def test_queries_of_every_kind_equal_the_oracle(spark: SparkSession, tmp_path: P
     assert check(sinks, oracle) > 1000
     metrics = running.metrics()
     assert metrics["batches"] == BATCHES
+    assert all(1 <= stream["skew"] <= shards for stream in metrics["streams"].values())
+    assert any(stream["skew"] > 1 for stream in metrics["streams"].values())
+    assert [stream["hottest"] for stream in metrics["streams"].values()] == [{}] * len(metrics["streams"])
     assert {name: entry["results"] for name, entry in metrics["queries"].items()} == {
         name: oracle.results_table(name).num_rows for name in QUERIES
     }

@@ -53,6 +53,12 @@ def test_shards_add_up() -> None:
     both = WHOLE + replace(WHOLE, streams={"a": stream, "b": stream}, nodes=PlanFigures(span=Span(30.0)))
     assert both.streams["a"] == StreamFigures(8, 2, 0, 4, 3.5, 7, 6, 192)
     assert both.streams["b"] == stream
+    hot = replace(stream, hottest={"k": {"7": 30}})
+    assert (stream + hot).hottest == {"k": {"7": 30}}
+    assert (hot + replace(hot, hottest={"k": {"7": 1, "8": 5}, "j": {"x": 2}})).hottest == {
+        "k": {"7": 31, "8": 5},
+        "j": {"x": 2},
+    }
     assert both.queries["q"].results == 10
     assert both.joins["join:ab"].changes == (CHANGE, CHANGE)
     assert both.joins["join:ab"].paths["a"][0] == StageFigures("a", "new", 2, 8, 8, 1.0, timed=8)
