@@ -201,6 +201,29 @@ def rejection(runs: list[Run]) -> Iterator[Row]:
         yield str(run["streams"]), f"{run['chance']:g}", *taken, f"{run['rejected']:.1%}"
 
 
+def windows(runs: list[Run]) -> Iterator[Row]:
+    sizes = grouped(runs, "size")
+    speed = {size: median(run["tuples_per_second"] for run in own) for size, own in sizes.items()}
+    for size, own in sizes.items():
+        per_tuple = median(run["state_bytes_per_tuple"] for run in own)
+        rates = rounds(f"{run['tuples_per_second'] / 1000:,.0f}" for run in own)
+        yield f"{size // 1000:,} thousand", rates, ratio(speed[size] / speed[min(sizes)]), f"{per_tuple:.0f}"
+
+
+def hot_keys(runs: list[Run]) -> Iterator[Row]:
+    for case, own in grouped(runs, "case").items():
+        ns, matches, results = (median(run[name] for run in own) for name in ("ns", "matches", "results"))
+        yield case, f"{results:,.0f}", f"{ns:.0f}", f"{matches:.2f}"
+
+
+def strategies(runs: list[Run]) -> Iterator[Row]:
+    for kind, own in sorted(grouped(runs, "kind").items()):
+        ratios = sorted(run["ratio"] for run in own)
+        stored = sum(run["stored"] > 0 for run in own)
+        few, many = min(run["queries"] for run in own), max(run["queries"] for run in own)
+        yield kind, str(len(own)), f"{few} to {many}", str(stored), ratio(median(ratios)), ratio(ratios[-1])
+
+
 def spark_shedding(runs: list[Run]) -> Iterator[Row]:
     for run in runs:
         yield from run["table"].items()
@@ -258,6 +281,19 @@ TABLES = {
         "rejection",
         ("streams", "chance of a key in a window", "push, ns", "probes, ns", "table, ns", "rejected"),
         rejection,
+    ),
+    "windows": Table(
+        "windows", ("tuples in each window", "thousand tuples per second", "to the smallest", "bytes per tuple"), windows
+    ),
+    "hot-keys": Table(
+        "hot-keys",
+        ("one value is every second tuple", "results", "ns per tuple and result", "partial matches per tuple and result"),
+        hot_keys,
+    ),
+    "strategies": Table(
+        "strategies",
+        ("joined on", "workloads", "queries", "with stored sub-joins", "time, to `mjoin`: median", "worst"),
+        strategies,
     ),
     "registration": Table(
         "registration",
