@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=_SLOW)
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=_SLOW)
+settings.register_profile("ci", max_examples=75, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 # Uncompiled kernels are a hundred times slower: fewer cases, for coverage and readable tracebacks.
 settings.register_profile("nojit", max_examples=10, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("DOVETAIL_PROFILE", "dev"))
