@@ -25,6 +25,7 @@ from dovetail.experiments import (
     golab_plots,
     golab_report,
     overview,
+    reproduce,
 )
 from dovetail.experiments.golab import FIGURE_3, Grid, Point, table
 from dovetail.experiments.golab_engine import chosen_orders, drive
@@ -199,7 +200,7 @@ def test_all_papers_make_one_overview_of_what_is_there(tiny: Path, monkeypatch: 
     monkeypatch.setattr(golab, "run_point", compute)
     monkeypatch.setattr(overview, "PAPERS", {"golab": PAPERS["golab"]})
     console = quiet()
-    path = overview.reproduce_all(console, tiny, quick=True)
+    path = reproduce(ALL, console, tiny, quick=True)
     assert path == tiny / f"{ALL}-quick" / "README.md"
     text = path.read_text()
     (stated,) = overview.read(tiny, [Paper("golab", quick=True)]).values()

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dovetail.errors import ConfigError
+from dovetail.experiments import overview
 from dovetail.experiments.papers import ALL, PAPERS, Paper
 
 __all__ = ["ALL", "PAPERS", "Paper", "reproduce"]
@@ -24,8 +25,6 @@ def reproduce(paper: str, console: Console, out: Path | None = None, *, quick: b
     if paper not in (*PAPERS, ALL):
         raise ConfigError.choice("reproduce: the paper", paper, (*PAPERS, ALL))
     if paper == ALL:
-        from dovetail.experiments import overview  # noqa: PLC0415 - it needs what is above
-
         return overview.reproduce_all(console, out or Path("reproduced"), quick=quick)
     chosen = Paper(paper, quick=quick)
     return chosen.reproduce(console, out or Path("reproduced") / chosen.directory)

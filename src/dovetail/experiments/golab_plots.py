@@ -25,6 +25,10 @@ LOOKS: dict[str, dict[str, Any]] = {
 COST = "comparisons per unit of time"
 
 
+def _thousands(value: float, _: int) -> str:
+    return f"{value:,.0f}"
+
+
 def draw(results: Results, out: Path) -> None:
     """Write all plots to a directory."""
     figures = {"orders": _orders, "scaling": _scaling, "lazy": _lazy, "heuristics": _heuristics, "rates": _rates}
@@ -51,6 +55,8 @@ def _orders(plt: Any, results: Results) -> Any:
     panel.errorbar(list(costs.values()), middles, errors, label="an order, with its interval", **dots)
     panel.set_xlabel(f"equations, {COST}")
     panel.set_ylabel(f"engine, {COST}")
+    panel.xaxis.set_major_formatter(_thousands)
+    panel.yaxis.set_major_formatter(_thousands)
     panel.legend()
     return figure
 
@@ -63,6 +69,7 @@ def _scaling(plt: Any, results: Results) -> Any:
         for loop in LOOPS[:2]:
             _line(panel, counts, [drawn(results, "figure-2", count, kind, loop) for count in counts], loop)
         panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(_thousands)
         panel.set_title(title, fontweight="bold")
         panel.set_xlabel("streams")
         panel.set_xticks(counts)
@@ -73,7 +80,7 @@ def _scaling(plt: Any, results: Results) -> Any:
 
 def _lazy(plt: Any, results: Results) -> Any:
     """Figure 3: a row for each of (a) and (b), a column for the equations and one for each kind of measured orders."""
-    kinds = {"model": "equations", "given": "engine, orders by the equations", "chosen": "engine, orders by a session"}
+    kinds = {"model": "equations", "given": "engine, the same orders", "chosen": "engine, its own orders"}
     figure, grid = plt.subplots(2, 3, figsize=(10, 6.2), layout="constrained")
     for row, name in zip(grid, ("3a", "3b"), strict=True):
         taus = settings(results, f"figure-{name}")
@@ -82,10 +89,12 @@ def _lazy(plt: Any, results: Results) -> Any:
                 _line(panel, taus, [drawn(results, f"figure-{name}", tau, kind, loop) for tau in taus], loop)
             panel.set_title(f"({name[1]}) {title}", fontweight="bold")
             panel.set_xlabel("tau, units of time")
-            # Naive loops at the smallest tau would press everything else together.
-            rest = [drawn(results, f"figure-{name}", tau, kind, loop).max() for tau in taus for loop in LOOPS[1:]]
-            panel.set_ylim(0, 1.45 * max(rest))
-            panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            # Naive loops at the smallest tau are cut off: they would press everything else together.
+            rest = [
+                drawn(results, f"figure-{name}", tau, kind, loop).max() for tau in taus if tau >= 10 for loop in LOOPS
+            ]
+            panel.set_ylim(0, 1.05 * max(rest))
+            panel.yaxis.set_major_formatter(_thousands)
         row[0].set_ylabel(COST)
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LOOPS))
     return figure
@@ -113,6 +122,7 @@ def _heuristics(plt: Any, results: Results) -> Any:
         panel.set_xlim(0.98, 6)
         panel.set_xticks([1, 1.5, 2, 3, 5], ["1", "1.5", "2", "3", "5"])
         panel.minorticks_off()
+        panel.set_ylim(0, 101)
         panel.set_title(title, fontweight="bold")
         panel.set_xlabel("cost over that of the best order")
     panels[0].set_ylabel("random sets of streams, %")
@@ -127,10 +137,12 @@ def _rates(plt: Any, results: Results) -> Any:
     for panel, field, scale in zip(panels, ("comparisons", "rate"), (1, 1000), strict=True):
         for join in ("nested-loop", "hash"):
             _line(panel, taus, [drawn(results, "figure-4a", tau, join, field) / scale for tau in taus], join)
-        panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        panel.yaxis.set_major_formatter(_thousands)
         panel.set_xlabel("tau, units of time")
+    panels[0].set_yscale("log")
+    panels[0].yaxis.set_major_formatter(_thousands)
     panels[0].set_ylabel(COST)
+    panels[1].set_ylim(0)
     panels[1].set_ylabel("thousand tuples per second")
     panels[1].legend()
     return figure

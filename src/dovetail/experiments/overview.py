@@ -9,32 +9,32 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
 
 from dovetail.experiments import report
 from dovetail.experiments.papers import ALL, PAPERS, Paper
-from dovetail.experiments.raghavan_plots import require
 from dovetail.experiments.report import AGREES, VERDICTS, Claim, markdown
+
+SUMMARY = ["paper", "statements", *VERDICTS]
 
 
 def reproduce_all(console: Console, out: Path, *, quick: bool = False) -> Path:
     """Run every paper under `out` and write the overview; give its path."""
-    require()
     papers, began = [Paper(name, quick=quick) for name in PAPERS], time.perf_counter()
     pages = out / Paper(ALL, quick=quick).directory
     pages.mkdir(parents=True, exist_ok=True)
     for number, paper in enumerate(papers, start=1):
         console.print(f"{number} of {len(papers)}: {PAPERS[paper.name]}", soft_wrap=True)
         directory = out / paper.directory
-        shutil.copyfile(paper.write(paper.run(console, directory), directory), pages / f"{paper.name}.md")
+        shutil.copyfile(paper.reproduce(console, directory, show=False), pages / f"{paper.name}.md")
         for picture in directory.glob(f"{paper.name}-*.png"):
             shutil.copyfile(picture, pages / picture.name)
         console.print(f"{number} of {len(papers)} after {time.perf_counter() - began:.0f} s", soft_wrap=True)
     stated = read(out, papers)
-    console.print(markdown(*_summary(stated)), soft_wrap=True)
+    console.print(report.table(SUMMARY, _summary(stated), "Verdicts"))
     path = pages / "README.md"
     path.write_text(page(stated), encoding="utf-8")
     return path
@@ -52,7 +52,7 @@ def page(stated: Mapping[Paper, list[Claim]]) -> str:
         "# Five papers, measured again",
         report.origin(ALL, f"by paper: {seeds}"),
         _introduction(stated),
-        markdown(*_summary(stated)),
+        markdown(SUMMARY, _summary(stated)),
     ]
     for paper, claims in stated.items():
         parts += [
@@ -74,13 +74,11 @@ def _introduction(stated: Mapping[Paper, list[Claim]]) -> str:
     )
 
 
-def _summary(stated: Mapping[Paper, list[Claim]]) -> tuple[list[str], list[list[str]]]:
-    """Verdicts by paper: headings and rows."""
-    rows = []
+def _summary(stated: Mapping[Paper, list[Claim]]) -> Iterator[list[str]]:
+    """Verdicts by paper."""
     for paper, claims in stated.items():
         counts = Counter(claim.verdict for claim in claims)
-        rows.append([f"[{paper.name}]({paper.name}.md)", str(len(claims)), *(str(counts[each]) for each in VERDICTS)])
-    return ["paper", "statements", *VERDICTS], rows
+        yield [paper.name, str(len(claims)), *(str(counts[verdict]) for verdict in VERDICTS)]
 
 
 def _row(claim: Claim) -> list[str]:

@@ -47,18 +47,16 @@ class Paper:
         """What the paper states, beside the results."""
         return list(self._module("_report").claims(results))
 
-    def write(self, results: Any, out: Path) -> Path:
-        """Draw the plots and write the report; give its path."""
-        self._module("_plots").draw(results, out)
-        report: Path = self._module("_report").write(results, self.grid, out)
-        return report
-
-    def reproduce(self, console: Console, out: Path) -> Path:
-        """Run, show and write everything."""
-        self._module("_plots").require()
+    def reproduce(self, console: Console, out: Path, *, show: bool = True) -> Path:
+        """Run everything, draw the plots and write the report; give its path."""
+        reports, plots = self._module("_report"), self._module("_plots")
+        plots.require()
         results = self.run(console, out)
-        self._module("_report").show(console, results)
-        return self.write(results, out)
+        if show:
+            reports.show(console, results)
+        plots.draw(results, out)
+        report: Path = reports.write(results, self.grid, out)
+        return report
 
     def _module(self, part: str = "") -> ModuleType:
         return import_module(f"dovetail.experiments.{self.name}{part}")
