@@ -213,3 +213,13 @@ def test_all_papers_make_one_overview_of_what_is_there(tiny: Path, monkeypatch: 
     assert f"golab {TINY.seed}" in text
     output: Any = console.file
     assert "1 of 1: Golab, Özsu" in output.getvalue()
+
+
+def test_the_overview_in_the_docs_has_all_papers_and_many_statements() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs" / "experiments"
+    text = (docs / "README.md").read_text()
+    stated = [line for line in text.splitlines() if line.startswith("| ") and line.count(" | ") == 4]
+    assert sum(any(f" | {verdict} | " in line for verdict in VERDICTS) for line in stated) >= 100
+    for paper in PAPERS:
+        assert f"({paper}.md)" in text
+        assert (docs / f"{paper}.md").exists()

@@ -122,7 +122,7 @@ class Point:
         return f"{self.experiment}-{self.x:02d}-{self.draw}"
 
 
-QUICK = Grid(draws=3, units=400, streams=(2, 3, 4), single=10, taus=(2, 10, 25, 50), settings=40, counts=(3, 4, 5))
+QUICK = Grid(draws=2, units=300, streams=(2, 3, 4), single=10, taus=(5, 10, 25, 50), settings=40, counts=(3, 4, 5))
 
 
 def run(console: Console, points: Points, grid: Grid) -> dict[Point, dict[str, Any]]:

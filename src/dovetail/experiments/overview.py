@@ -16,7 +16,7 @@ from rich.console import Console
 
 from dovetail.experiments import report
 from dovetail.experiments.papers import ALL, PAPERS, Paper
-from dovetail.experiments.report import AGREES, VERDICTS, Claim, markdown
+from dovetail.experiments.report import AGREES, DIFFERS, UNTESTED, VERDICTS, Claim, markdown
 
 SUMMARY = ["paper", "statements", *VERDICTS]
 
@@ -88,4 +88,4 @@ def _row(claim: Claim) -> list[str]:
 def _counted(claims: Iterable[Claim]) -> str:
     """How many there are of each verdict."""
     counts = Counter(claim.verdict for claim in claims)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    return f"{counts[AGREES]} agree, {counts[DIFFERS]} differ, {counts[UNTESTED]} {UNTESTED}"
