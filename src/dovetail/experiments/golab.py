@@ -5,7 +5,7 @@ place in one order (naive) or anywhere (general). Which algorithm and which orde
 
 - the *cost model*: appendix A's equations beside all orders, for the printed examples and for random streams (`golab_draws`);
 - *comparisons*, counted by the engine (`golab_engine`) on the streams of table 5 and of figures 2, 3 and 4(a);
-- *time*: tuples per second of this machine, for what table 8 and figure 4(a) compare.
+- *time*: tuples per second of processor time, for what table 8 and figure 4(a) compare.
 
 What the paper leaves out or has otherwise, and what we take:
 

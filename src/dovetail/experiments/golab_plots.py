@@ -14,14 +14,16 @@ from dovetail.experiments.significance import Numbers, interval
 
 __all__ = ["draw", "require"]
 
-# Okabe and Ito's colours; dashes and marks tell lines apart in grey.
+# Okabe and Ito's colours; dashes, marks and widths tell lines apart in grey, and where one lies on another.
 LOOKS: dict[str, dict[str, Any]] = {
-    "naive": {"color": "#D55E00", "ls": (0, (1, 1.2)), "marker": "^"},
-    "multi-way": {"color": "#0072B2", "ls": (0, (5, 2)), "marker": "o"},
-    "general": {"color": "#000000", "ls": "-", "marker": "s"},
-    "nested-loop": {"color": "#D55E00", "ls": (0, (5, 2)), "marker": "^"},
-    "hash": {"color": "#000000", "ls": "-", "marker": "s"},
+    "general": {"color": "#9a9a9a", "ls": "-", "marker": "s", "lw": 4, "markersize": 8},
+    "naive": {"color": "#D55E00", "ls": (0, (1, 1.2)), "marker": "^", "lw": 1.6, "markersize": 4.5},
+    "multi-way": {"color": "#0072B2", "ls": (0, (5, 2)), "marker": "o", "lw": 1.5, "markersize": 4.5},
+    "nested-loop": {"color": "#D55E00", "ls": (0, (5, 2)), "marker": "^", "lw": 1.5, "markersize": 4.5},
+    "hash": {"color": "#000000", "ls": "-", "marker": "s", "lw": 1.5, "markersize": 4.5},
 }
+DRAWN = ("general", "naive", "multi-way")
+"""One on top of the other."""
 COST = "comparisons per unit of time"
 
 
@@ -38,7 +40,7 @@ def draw(results: Results, out: Path) -> None:
 def _line(panel: Any, xs: list[int], cells: list[Numbers], name: str) -> None:
     """Medians with their intervals."""
     middles, lows, highs = zip(*map(interval, cells), strict=True)
-    panel.plot(xs, middles, lw=1.5, markersize=4.5, markerfacecolor="white", label=name, **LOOKS[name])
+    panel.plot(xs, middles, markerfacecolor="white", label=name, **LOOKS[name])
     panel.fill_between(xs, lows, highs, color=LOOKS[name]["color"], alpha=0.15, lw=0)
 
 
@@ -66,7 +68,7 @@ def _scaling(plt: Any, results: Results) -> Any:
     figure, panels = plt.subplots(1, 2, figsize=(7.5, 3.2), sharey=True, layout="constrained")
     counts = settings(results, "figure-2")
     for panel, (kind, title) in zip(panels, (("model", "equations"), ("counted", "engine")), strict=True):
-        for loop in LOOPS[:2]:
+        for loop in DRAWN[1:]:
             _line(panel, counts, [drawn(results, "figure-2", count, kind, loop) for count in counts], loop)
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(_thousands)
@@ -85,7 +87,7 @@ def _lazy(plt: Any, results: Results) -> Any:
     for row, name in zip(grid, ("3a", "3b"), strict=True):
         taus = settings(results, f"figure-{name}")
         for panel, (kind, title) in zip(row, kinds.items(), strict=True):
-            for loop in LOOPS:
+            for loop in DRAWN:
                 _line(panel, taus, [drawn(results, f"figure-{name}", tau, kind, loop) for tau in taus], loop)
             panel.set_title(f"({name[1]}) {title}", fontweight="bold")
             panel.set_xlabel("tau, units of time")

@@ -202,7 +202,7 @@ def _introduction(grid: Grid) -> str:
     return (
         f"The equations are computed for the printed examples and for {grid.settings} random sets of streams of each kind. "
         f"The engine joins {grid.units:,} units of time of the printed streams, with windows full, {grid.draws} times with "
-        "other values; it counts the rows that loops look at, and the time is that of this machine, which did other work as well. "
+        "other values; it counts the rows that loops look at. Time is processor time on a machine that did other work as well. "
         "What the paper leaves out, and where we differ, is said in `dovetail.experiments.golab`."
     )
 
