@@ -55,9 +55,10 @@ def page(stated: Mapping[Paper, list[Claim]]) -> str:
         markdown(SUMMARY, _summary(stated)),
     ]
     for paper, claims in stated.items():
+        grid = "; what stands here is from the small grid (`--quick`)" if paper.quick else ""
         parts += [
             f"## {paper.name.capitalize()}",
-            f"{PAPERS[paper.name]}. [The page]({paper.name}.md) has the tables, the plots and the rule.",
+            f"{PAPERS[paper.name]}. [The page]({paper.name}.md) has the tables, the plots and the rule{grid}.",
             markdown(["place", "statement", "measured", "verdict", "why"], map(_row, claims)),
         ]
     return report.page(parts)
@@ -66,7 +67,7 @@ def page(stated: Mapping[Paper, list[Claim]]) -> str:
 def _introduction(stated: Mapping[Paper, list[Claim]]) -> str:
     everything = [claim for claims in stated.values() for claim in claims]
     small = [paper.name for paper in stated if paper.quick]
-    grids = f"; only the small grid was run for {', '.join(small)}, which says little" if small else ""
+    grids = f"; for {', '.join(small)} these are from the small grid alone, which says little" if small else ""
     return (
         f"{len(everything)} statements of {len(stated)} documents beside what Dovetail measures: {_counted(everything)}{grids}. No "
         "verdict is written by hand: each follows from the result files by the rule that its paper's page states. Where we "
