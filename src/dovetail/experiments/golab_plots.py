@@ -145,6 +145,6 @@ def _rates(plt: Any, results: Results) -> Any:
     panels[0].yaxis.set_major_formatter(_thousands)
     panels[0].set_ylabel(COST)
     panels[1].set_ylim(0)
-    panels[1].set_ylabel("thousand tuples per second")
+    panels[1].set_ylabel("thousand tuples per second of processor time")
     panels[1].legend()
     return figure
