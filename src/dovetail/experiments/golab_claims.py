@@ -31,7 +31,7 @@ def claims(results: Results) -> Iterator[Claim]:
 def _as_printed(place: str, says: str, pairs: Mapping[str, tuple[float, float]], near: float = PRINTED) -> Claim:
     """A claim that ours are the printed numbers."""
     same = [abs(ours / theirs - 1) <= near for ours, theirs in pairs.values()]
-    shown = ", ".join(f"{name}: {ours:,.0f}" if name else f"{ours:,.0f}" for name, (ours, _) in pairs.items())
+    shown = "; ".join(f"{name}: {ours:,.0f}" if name else f"{ours:,.0f}" for name, (ours, _) in pairs.items())
     return Claim(place, says, shown, all(same), "the equations of appendix A give another number")
 
 
@@ -77,7 +77,7 @@ def _examples(results: Results) -> Iterator[Claim]:
     for number in TABLES:
         theirs, ours = printed()[f"table {number}"], one(results, "table", number)
         place, costs = f"table {number}", ours["costs"]
-        said = ", ".join(f"{order}: {cost:,}" for order, cost in theirs["costs"].items())
+        said = "; ".join(f"{order}: {cost:,}" for order, cost in theirs["costs"].items())
         pairs = {order: (costs[order], cost) for order, cost in theirs["costs"].items()}
         yield _as_printed(place, f"the orders cost {said}", pairs)
         best, least = theirs["best"], min(costs.values())
@@ -141,7 +141,7 @@ def _examples(results: Results) -> Iterator[Claim]:
     sizes, by_origin = printed()["tables 10 and 11"], printed()["appendix B"]
     yield _as_printed(
         "tables 10 and 11",
-        "sizes of the joins of two and three windows: " + ", ".join(f"{n}: {s:,}" for n, s in sizes.items()),
+        "sizes of the joins of two and three windows: " + "; ".join(f"{n}: {s:,}" for n, s in sizes.items()),
         {name: (example["sizes"][name], size) for name, size in sizes.items()},
     )
     yield _as_printed(
@@ -175,8 +175,8 @@ def _heuristics(results: Results) -> Iterator[Claim]:
         "section 7",
         "the heuristic finds a good order without trying them all",
         found <= 1 + NEAR,
-        f"within {NEAR:.0%} of the best order; optimal in {optimal[0]:.1%} ({optimal[1]:.1%} to {optimal[2]:.1%}), "
-        f"median {spread[0]:.3f}, 95 % {spread[1]:.2f}, worst {spread[2]:.3g} times the best; within {NEAR:.0%}",
+        f"optimal in {optimal[0]:.1%} ({optimal[1]:.1%} to {optimal[2]:.1%}); "
+        f"median {spread[0]:.3f}, 95 % {spread[1]:.2f}, worst {spread[2]:.3g} times the best; within {NEAR:.0%} of it",
         "streams that are neither fast nor in the smallest pair are not moved",
     )
     yield _mostly(
@@ -227,7 +227,7 @@ def _lazy_heuristics(results: Results) -> Iterator[Claim]:
     yield Claim(
         "section 4.3",
         "general lazy loops are never worse than any other",
-        f"the others cost at least {least:.4f} of it, each in its best order",
+        f"each of the others costs at least {least:.4f} times as much, in its best order",
         bool(least >= 1 - TINY),
         "the best general order was not found",
     )
