@@ -46,18 +46,21 @@ def demo(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="Whose experiments: alrahmani, kwon, raghavan or valsomatzis.")],
+    paper: Annotated[
+        str, typer.Argument(help="Whose experiments: alrahmani, golab, kwon, raghavan, valsomatzis, or all.")
+    ],
     *,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid: seconds instead of many minutes.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Where results go; by default reproduced/<paper>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where results go; by default reproduced/<paper>-full, for all reproduced.")
+    ] = None,
 ) -> None:
     """Run a paper's experiments again: tables, plots and a report. A run that was stopped goes on where it stood."""
     from dovetail import experiments  # noqa: PLC0415 - it loads NumPy
 
     console = Console(highlight=False)
-    kind = "quick" if quick else "full"
     try:
-        report = experiments.reproduce(paper, console, out or Path("reproduced") / f"{paper}-{kind}", quick=quick)
+        report = experiments.reproduce(paper, console, out, quick=quick)
     except dt.DovetailError as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

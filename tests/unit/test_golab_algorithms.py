@@ -1,9 +1,9 @@
 """Golab and Özsu (003): the example of table 3, equal answers of all its algorithms, and its cost equations against measurement.
 
-Measured are the rows that nested-loop plans look at, per unit of time (one second), once windows are full. The outermost scan is
-left out, as in the equations. Sampling error: comparisons hang on how often the 40 or 5 common values happen to be in the windows,
-and a window is a new sample only every T = 100 to 200 units. One run of 1,000 units was off by up to 20 % (seeds 0 to 3, both signs),
-so 10,000 units are good to about 3 % (one standard deviation); the tolerance of 10 % is three of them. Seeds are fixed.
+What is measured, `dovetail.experiments.golab_engine` says. Sampling error: comparisons hang on how often the 40 or 5 common values
+happen to be in the windows, and a window is a new sample only every T = 100 to 200 units. One run of 1,000 units was off by up to 20 %
+(seeds 0 to 3, both signs), so 10,000 units are good to about 3 % (one standard deviation); the tolerance of 10 % is three of them.
+Seeds are fixed.
 """
 
 from __future__ import annotations
@@ -11,34 +11,22 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from math import inf
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from golab_orders import lazy_curves, search_general, search_orders
 
 import dovetail as dt
+from dovetail.experiments.golab import CONFIGS
+from dovetail.experiments.golab_engine import SCHEMA, SECOND, TS, Orders, chosen_orders, drive, joined, start
+from dovetail.experiments.golab_orders import Streams, lazy_curves, search_general, search_orders
 from dovetail.optimizer.nested_loop_cost import StreamStatistics, general_cost, multi_way_cost, naive_cost
 from dovetail.optimizer.planner import general_placement, multi_way_orders, scan_cost
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.testing import assert_same_rows, expected
 
-TS = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema([("ts", TS), ("attr", pa.int64())])
-SECOND = 1_000_000
-Streams = Mapping[str, StreamStatistics]
-Orders = Mapping[str, Sequence[str]]
-CONFIGS = {
-    f"{join}, {loop}, {evaluation}/{expiration}": dt.Config(join, loop, evaluation, expiration)
-    for join in ("auto", "hash", "nested-loop", "hybrid")
-    for loop in ("multi-way", "naive", "general")
-    for evaluation, expiration in (("lazy", "lazy"), ("eager", "lazy"), ("eager", "eager"))
-    if loop == "multi-way" or (join == "nested-loop" and (loop, evaluation) != ("general", "eager"))
-}
 needs_compiler = pytest.mark.skipif(
     os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="millions of comparisons need compiled kernels"
 )
@@ -48,23 +36,6 @@ def table(rows: Sequence[tuple[int, int]]) -> pa.Table:
     """Rows of (microseconds, attr)."""
     times, values = zip(*rows, strict=True) if rows else ((), ())
     return pa.table({"ts": pa.array(times, TS), "attr": pa.array(values, pa.int64())})
-
-
-def joined(streams: Mapping[str, StreamStatistics], select: str = "*") -> str:
-    """All windows on one common attribute."""
-    names = [f"s{name}" for name in streams]
-    windows = ", ".join(f"s{name} [RANGE {s.window} SECONDS]" for name, s in streams.items())
-    equalities = " AND ".join(f"{names[0]}.attr = {name}.attr" for name in names[1:])
-    return f"SELECT {select} FROM {windows} WHERE {equalities}"
-
-
-def start(streams: Streams, config: dt.Config, orders: Orders | None = None, select: str = "*") -> dt.LocalSession:
-    session = dt.LocalSession(config=config)
-    for name, s in streams.items():
-        session.stream(f"s{name}", SCHEMA, "ts", rate=s.rate)
-    named = {f"s{driver}": [f"s{name}" for name in order] for driver, order in (orders or {}).items()}
-    session.query("q", joined(streams, select), named)
-    return session
 
 
 def test_every_mode_is_there() -> None:
@@ -164,44 +135,11 @@ LAZY = dt.Config(join="nested-loop", driver_policy="declared")
 GOOD, BAD = "1234", "4321"
 
 
-def evenly_spaced(streams: Streams, units: int, seed: int) -> dict[str, tuple[Any, Any]]:
-    """Times and values by stream: no two at one time, values from 1 to v."""
-    rng = np.random.default_rng(seed)
-    made = {}
-    for place, (name, s) in enumerate(streams.items(), start=1):
-        count = int(s.rate * units)
-        times = ((np.arange(count) + place / (len(streams) + 1)) / s.rate * SECOND).astype(np.int64)
-        made[name] = (times, rng.integers(1, int(s.distinct) + 1, count))
-    return made
-
-
-def cut(data: Mapping[str, tuple[Any, Any]], begin: float, end: float) -> dict[str, pa.Table]:
-    batch = {}
-    for name, (times, values) in data.items():
-        part = slice(*np.searchsorted(times, [int(begin * SECOND), int(end * SECOND)]))
-        batch[f"s{name}"] = pa.table({"ts": pa.array(times[part], TS), "attr": pa.array(values[part])})
-    return batch
-
-
-def looked_at(session: dt.LocalSession) -> dict[str, int]:
-    """Rows compared so far, by origin; the outermost loop compares nothing."""
-    paths: Any = session.metrics()["queries"]["q"]["paths"]
-    return {driver[1:]: sum(stage["looked"] for stage in stages[1:]) for driver, stages in paths.items()}
-
-
 def measured(
     streams: Streams, config: dt.Config, orders: Orders, step: int, units: int = 10_000, seed: int = 0
 ) -> dict[str, float]:
     """Comparisons per unit time by origin, when a batch comes every `step` units; windows are full from the start."""
-    fill = 400  # a multiple of every step, longer than every window and a step
-    session = start(streams, config, orders, select="s1.attr")
-    data = evenly_spaced(streams, fill + units, seed)
-    before: dict[str, int] = {}
-    for begin in range(0, fill + units, step):
-        if begin == fill:
-            before = looked_at(session)
-        session.push(cut(data, begin, begin + step))
-    return {name: (count - before[name]) / units for name, count in looked_at(session).items()}
+    return drive(streams, config, orders, step, units, seed=seed).comparisons
 
 
 def others_in(order: str) -> dict[str, str]:
@@ -342,16 +280,8 @@ def chosen(
     streams: Streams, config: dt.Config, tau: int, units: int = 2_500, seed: int = 0, orders: Orders | None = None
 ) -> float:
     """Comparisons per unit time when the session orders the loops itself; windows are full, and orders have settled."""
-    session = start(streams, config, orders, select="s1.attr")
-    for a, b in combinations(streams, 2):
-        distinct = max(streams[a].distinct, streams[b].distinct)
-        session.selectivity(f"s{a}.attr = s{b}.attr", 1 / distinct)
-    data, fill, before = evenly_spaced(streams, 500 + units, seed), 500, dict[str, int]()
-    for begin in range(0, fill + units, tau):
-        if begin == fill:
-            before = looked_at(session)
-        session.push(cut(data, begin, begin + tau))
-    return sum(count - before[name] for name, count in looked_at(session).items()) / units
+    found = orders or chosen_orders(streams, config, tau, seed=seed)
+    return sum(measured(streams, config, found, tau, units, seed).values())
 
 
 @needs_compiler
@@ -405,21 +335,9 @@ def test_general_loops_are_priced_as_the_equations_say() -> None:
 def test_eager_naive_costs_one_tuple_at_a_time() -> None:
     # G_3 and G_4 scan S1 and S2 for every new tuple. A plan whose new tuples stand further in scans them once per batch, so
     # batches are single tuples here. Both costs are mostly λ1 T1 λ2 T2, which is not random, so 60 units are enough.
-    streams, order, units, fill = TABLE_5, GOOD, 60, 200
+    streams, order = TABLE_5, GOOD
     config = dt.Config(join="nested-loop", nested_loop="naive", evaluation="eager", expiration="eager")
-    session = start(streams, config, dict.fromkeys(order, order), select="s1.attr")
-    data = evenly_spaced(streams, fill + units, seed=0)
-    session.push(cut(data, 0, fill))
-    before = looked_at(session)
-    late = [
-        (t, name, v)
-        for name, (ts, vs) in data.items()
-        for t, v in zip(ts.tolist(), vs.tolist(), strict=True)
-        if t >= fill * SECOND
-    ]
-    for time, name, value in sorted(late):
-        session.push({f"s{name}": table([(time, value)])})
-    counted = {name: (count - before[name]) / units for name, count in looked_at(session).items()}
+    counted = drive(streams, config, dict.fromkeys(order, order), None, units=60).comparisons
     printed = naive_cost(streams, tuple(order))
     for origin in "34":
         assert counted[origin] == pytest.approx(printed[origin], rel=0.05)

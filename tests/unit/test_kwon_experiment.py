@@ -15,6 +15,7 @@ from rich.console import Console
 from dovetail.experiments import kwon, kwon_plots, kwon_report
 from dovetail.experiments.kwon import POLICIES, Grid, Point, cut, drawn
 from dovetail.experiments.points import Points
+from dovetail.experiments.report import UNTESTED
 from dovetail.workloads.orders import all_orders
 
 
@@ -84,3 +85,6 @@ def test_a_small_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "## Figure 11" not in text, "there is no trace"
     assert (tmp_path / "kwon-memory.png").stat().st_size > 1000
     assert text.count("| figure ") > 9
+    untested = [claim for claim in kwon_report.claims(results) if claim.verdict == UNTESTED]
+    assert [claim.place for claim in untested] == ["figure 7", "figure 11"]
+    assert "What cannot be tested here:\n\n- figure 7, “EP degrades" in text

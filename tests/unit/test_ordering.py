@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from golab_orders import search_general, search_orders
 
 import dovetail as dt
 from dovetail.config import ORDERINGS
 from dovetail.errors import PlanError
+from dovetail.experiments.golab_orders import search_general, search_orders
 from dovetail.optimizer.nested_loop_cost import StreamStatistics, general_cost, multi_way_cost
 from dovetail.optimizer.ordering import METHODS, search
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from dovetail.cli import app
 from dovetail.experiments import valsomatzis, valsomatzis_plots, valsomatzis_report
 from dovetail.experiments.points import Points
+from dovetail.experiments.significance import interval
 from dovetail.experiments.valsomatzis import (
     AXIS,
     DATASETS,
@@ -31,7 +32,7 @@ from dovetail.experiments.valsomatzis import (
     summary,
 )
 from dovetail.experiments.valsomatzis_claims import claims
-from dovetail.experiments.valsomatzis_measured import CELLS, counted, interval, leaders, printed, values
+from dovetail.experiments.valsomatzis_measured import CELLS, counted, leaders, printed, values
 
 TINY = Grid(keys=4, repeats=1, counted=1, batches=(5, 5), pieces=4)
 
@@ -209,7 +210,7 @@ def test_the_report_has_tables_and_statements(tiny: Any) -> None:
     results, out = tiny
     text = valsomatzis_report.write(results, TINY, out).read_text(encoding="utf-8")
     for claim in claims(results):
-        assert f"| {claim.place} | {claim.says} | {claim.measured} | {'holds' if claim.holds else 'differs'} |" in text
+        assert f"| {claim.place} | {claim.says} | {claim.measured} | {claim.verdict} |" in text
         assert claim.because
     assert {claim.place.split(",")[0] for claim in claims(results)} == {"I-III", "IV", "V", "VI", "discussion"}
     assert "(0.985)" in text  # round-robin, dataset I, 0.1M in table 4

@@ -9,7 +9,7 @@ from typing import Any
 from dovetail.experiments.kwon import POLICIES
 from dovetail.experiments.kwon_report import FIGURES, Results, settings, shares
 from dovetail.experiments.raghavan_plots import draw_figures, require
-from dovetail.experiments.valsomatzis_measured import interval
+from dovetail.experiments.significance import interval
 
 __all__ = ["draw", "require"]
 

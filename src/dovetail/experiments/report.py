@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from rich.table import Table
 
 import dovetail as dt
 
+VERDICTS = AGREES, DIFFERS, UNTESTED = "agrees", "differs", "cannot be tested here"
+_FIGURES = "The figures are plots without printed numbers; these are the statements that the text makes about them."
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -24,13 +28,18 @@ class Claim:
     place: str
     says: str
     measured: str
-    holds: bool
+    holds: bool | None
+    """None if it cannot be tested here."""
     because: str
-    """Why we differ, if we do."""
+    """Why we differ, or why it cannot be tested."""
+
+    @property
+    def verdict(self) -> str:
+        return UNTESTED if self.holds is None else AGREES if self.holds else DIFFERS
 
     @property
     def row(self) -> list[str]:
-        return [self.place, self.says, self.measured, "holds" if self.holds else "differs"]
+        return [self.place, self.says, self.measured, self.verdict]
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str) -> Table:
@@ -43,26 +52,32 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str) ->
 
 def claims_table(claims: Iterable[Claim], source: str) -> Table:
     """Statements of `source` ("the paper"), for the console."""
-    headings, title = ["place", source, "measured", ""], f"{source.capitalize()}'s statements"
+    headings, title = ["place", source, "measured", "verdict"], f"{source.capitalize()}'s statements"
     return table(headings, [claim.row for claim in claims], title)
 
 
-def origin(paper: str, seed: int) -> str:
+def origin(paper: str, seed: int | str) -> str:
     """What wrote a report, when and where."""
-    when, machine = datetime.now(UTC).date().isoformat(), f"{platform.machine()}, Python {platform.python_version()}"
+    when, cores = datetime.now(UTC).date().isoformat(), os.cpu_count()
+    machine = f"{platform.machine()}, {cores} cores, Python {platform.python_version()}"
     return f"Written by `dovetail reproduce {paper}` (version {dt.__version__}, seed {seed}) on {when} ({machine})."
 
 
-def statements(claims: Iterable[Claim], source: str) -> list[str]:
+def statements(claims: Iterable[Claim], source: str, about: str = _FIGURES) -> list[str]:
     """Statements of `source`, as parts of a page."""
     stated = list(claims)
-    reasons = [f"- {claim.place}, “{claim.says}”: {claim.because}." for claim in stated if not claim.holds]
-    return [
+    parts = [
         f"## {source.capitalize()}'s statements, measured",
-        "The figures are plots without printed numbers; these are the statements that the text makes about them.",
-        markdown(["place", source, "measured", ""], [claim.row for claim in stated]),
-        "Where we differ:\n\n" + ("\n".join(reasons) or "nowhere."),
+        about,
+        markdown(["place", source, "measured", "verdict"], [claim.row for claim in stated]),
+        "Where we differ:\n\n" + (_reasons(stated, DIFFERS) or "nowhere."),
     ]
+    return [*parts, f"What cannot be tested here:\n\n{untested}"] if (untested := _reasons(stated, UNTESTED)) else parts
+
+
+def _reasons(claims: Iterable[Claim], verdict: str) -> str:
+    chosen = [claim for claim in claims if claim.verdict == verdict]
+    return "\n".join(f"- {claim.place}, “{claim.says}”: {claim.because}." for claim in chosen)
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,7 +1,7 @@
 """What the paper says of its policies, beside what was measured.
 
-A statement holds if the interval of the median (see `valsomatzis_measured`) lies inside what it says, for every dataset and period
-that it is about; so noise lets no statement hold.
+A statement agrees if the interval of the median (see `significance`) lies inside what it says, for every dataset and period that it
+is about; so noise lets no statement agree.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import product
 import numpy as np
 
 from dovetail.experiments.report import Claim
+from dovetail.experiments.significance import BELOW, within
 from dovetail.experiments.valsomatzis import AXIS, PERIODS, POLICIES, STREAMS, Numbers, arrival_times
 from dovetail.experiments.valsomatzis_measured import (
     CELLS,
@@ -20,7 +21,6 @@ from dovetail.experiments.valsomatzis_measured import (
     by_half,
     counted,
     curve,
-    interval,
     overall,
     values,
 )
@@ -33,25 +33,6 @@ NEAR = 0.05
 """What "about", "almost" and "similar" allow."""
 
 
-def _claim(
-    place: str, says: str, cells: Sequence[Numbers], band: tuple[float, float], because: str, what: str = ""
-) -> Claim:
-    """A statement that the median lies between two numbers, in all cells."""
-    intervals = [interval(cell) for cell in cells]
-    inside = [band[0] <= low and high <= band[1] for _, low, high in intervals]
-    likely = all(band[0] <= middle <= band[1] for middle, _, _ in intervals)
-    if likely:
-        because = "the medians are as stated, but the repeats differ too much to be sure of it"
-    if len(cells) == 1:
-        middle, low, high = intervals[0]
-        measured = f"{middle:.3f} ({low:.3f} to {high:.3f}){what}"
-    else:
-        medians = [middle for middle, _, _ in intervals]
-        measured = f"{min(medians):.3f} to {max(medians):.3f}{what}; so in {sum(inside)} of {len(inside)} cases"
-    unsure = ", though all medians are" if likely and not all(inside) else ""
-    return Claim(place, says, measured + unsure, all(inside), because)
-
-
 def _cells(datasets: Sequence[str], periods: Sequence[str] = PERIODS) -> list[Cell]:
     return list(product(datasets, periods))
 
@@ -62,9 +43,6 @@ def claims(results: Results) -> Iterator[Claim]:
     yield from _fourth(results)
     yield from _fifth_and_sixth(results)
     yield from _discussion(results)
-
-
-_BELOW = (0.0, 1.0 - 1e-9)
 
 
 def _totals(results: Results, cells: Sequence[Cell], policies: Sequence[str]) -> list[Numbers]:
@@ -81,137 +59,137 @@ def _ratios(results: Results, cells: Sequence[Cell], policy: str, others: Sequen
 
 def _steady(results: Results) -> Iterator[Claim]:
     cells = _cells(STEADY)
-    yield _claim(
+    yield within(
         "I-III",
         "timestamp and round-robin differ by less than 0.2 % in running time",
         _totals(results, cells, ("round-robin",)),
         (0.998, 1.002),
-        f"{_rank_reason(results)}. The paper's own table 4 has differences up to 1.5 %",
         " of timestamp",
+        f"{_rank_reason(results)}. The paper's own table 4 has differences up to 1.5 %",
     )
-    yield _claim(
+    yield within(
         "I-III",
         "initial-output-size and output-rate have 60 % of the results in less than 30 % of timestamp's time",
         [values(results, cell, policy, "to60") for cell in cells for policy in EARLY],
         (0, 0.3),
-        _results_reason(results),
         " of timestamp's time",
+        _results_reason(results),
     )
-    yield _claim(
+    yield within(
         "I-III",
         "initial-output-size and output-rate take about 20 % less time than timestamp",
         _totals(results, cells, EARLY),
         (0.8 - NEAR, 0.8 + NEAR),
-        _TOTAL,
         " of timestamp",
+        _TOTAL,
     )
-    yield _claim(
+    yield within(
         "I-III",
         "initial-output-size and output-rate take similar times",
         _ratios(results, cells, EARLY[0], EARLY[1:]),
         (1 - NEAR, 1 + NEAR),
-        _NOISE,
         " of output-rate",
+        _NOISE,
     )
 
 
 def _fourth(results: Results) -> Iterator[Claim]:
     cells = _cells(("IV",))
-    yield _claim(
+    yield within(
         "IV",
         "timestamp and round-robin end at almost the same time",
         _totals(results, cells, ("round-robin",)),
         (1 - NEAR, 1 + NEAR),
-        _rank_reason(results),
         " of timestamp",
+        _rank_reason(results),
     )
-    yield _claim(
+    yield within(
         "IV, first half",
         "round-robin is slightly faster than timestamp",
         [by_half(results, cell, "round-robin", 0) for cell in cells],
-        (0.8, _BELOW[1]),
-        _rank_reason(results),
+        (0.8, BELOW[1]),
         " of timestamp",
+        _rank_reason(results),
     )
     for period, less in (("0.1M", 0.25), ("1M", 0.2)):
-        yield _claim(
+        yield within(
             f"IV, {period}",
             f"initial-output-size and output-rate take about {100 * less:.0f} % less time than timestamp",
             _totals(results, [("IV", period)], EARLY),
             (1 - less - NEAR, 1 - less + NEAR),
-            _TOTAL,
             " of timestamp",
+            _TOTAL,
         )
-    yield _claim(
+    yield within(
         "IV",
         "initial-output-size and output-rate gain more in the first half, where S3 is sparse",
         [by_half(results, cell, policy, 0) / by_half(results, cell, policy, 1) for cell in cells for policy in EARLY],
-        _BELOW,
-        _NOISE,
+        BELOW,
         " of the second half's ratio",
+        _NOISE,
     )
 
 
 def _fifth_and_sixth(results: Results) -> Iterator[Claim]:
     cells = _cells(("V",))
-    yield _claim(
+    yield within(
         "V",
         "initial-output-size and output-rate have 80 % of the results in 20-30 % of timestamp's time",
         [curve(results, cell, policy)[:, _at(0.3)] for cell in cells for policy in EARLY],
         (0.8, 1),
-        _results_reason(results),
         " of the results at 30 %",
+        _results_reason(results),
     )
-    yield _claim(
+    yield within(
         "V",
         "all other policies take less time than timestamp",
         _totals(results, cells, ("round-robin", *WHOLE)),
-        _BELOW,
-        _NOISE,
+        BELOW,
         " of timestamp",
+        _NOISE,
     )
-    yield _claim(
+    yield within(
         "V",
         "consumption-rate has only a very small share (up to 10 %) of the results at 70 % of its time",
         [values(results, cell, "consumption-rate", "own70") for cell in cells],
         (0, 0.1),
-        _third_reason(results),
         " of the results",
+        _third_reason(results),
     )
-    yield _claim(
+    yield within(
         "V",
         "consumption-rate takes about as long as output-rate",
         _ratios(results, cells, "consumption-rate", ("output-rate",)),
         (1 - NEAR, 1 + NEAR),
-        _NOISE,
         " of output-rate",
+        _NOISE,
     )
-    yield _claim(
+    yield within(
         "V, 1M",
         "initial-output-size takes about half of timestamp's time",
         _totals(results, [("V", "1M")], EARLY[:1]),
         (0.5 - NEAR, 0.5 + NEAR),
-        _TOTAL,
         " of timestamp",
+        _TOTAL,
     )
     sixth = _cells(("VI",))
-    yield _claim(
+    yield within(
         "VI",
         "initial-output-size takes the least time",
         _ratios(results, sixth, EARLY[0], ("timestamp", "round-robin", "consumption-rate", "output-rate")),
-        _BELOW,
-        _NOISE,
+        BELOW,
         " of another's time",
+        _NOISE,
     )
-    yield _claim(
+    yield within(
         "VI, first half",
         "consumption-rate takes less time than timestamp",
         [by_half(results, cell, "consumption-rate", 0) for cell in sixth],
-        _BELOW,
-        _NOISE,
+        BELOW,
         " of timestamp",
+        _NOISE,
     )
-    yield _claim(
+    yield within(
         "VI",
         "consumption-rate is slower than timestamp with early results",
         [
@@ -219,22 +197,22 @@ def _fifth_and_sixth(results: Results) -> Iterator[Claim]:
             for cell in sixth
         ],
         (-1, -1e-9),
+        " more of the results at half of timestamp's time",
         "at half of timestamp's time it has done more of its work than timestamp, though it does the poorest part first; "
         "counted in work instead of time it has fewer results at half than timestamp, as in the paper (table 5 in work)",
-        " more of the results at half of timestamp's time",
     )
 
 
 def _discussion(results: Results) -> Iterator[Claim]:
-    yield _claim(
+    yield within(
         "discussion",
         "timestamp takes more time than each of the three proposals, everywhere",
         _totals(results, CELLS, WHOLE),
-        _BELOW,
-        _NOISE,
+        BELOW,
         " of timestamp",
+        _NOISE,
     )
-    yield _claim(
+    yield within(
         "discussion",
         "timestamp has fewer early results than initial-output-size and output-rate, everywhere",
         [
@@ -243,18 +221,18 @@ def _discussion(results: Results) -> Iterator[Claim]:
             for policy in EARLY
         ],
         (1e-9, 1),
-        _NOISE,
         " more of the results at half of timestamp's time",
+        _NOISE,
     )
-    yield _claim(
+    yield within(
         "discussion",
         "round-robin may take less time than timestamp for bursty arrivals and large batches",
         _totals(results, _cells(BURSTY, ("1M",)), ("round-robin",)),
-        _BELOW,
-        _NOISE,
+        BELOW,
         " of timestamp",
+        _NOISE,
     )
-    yield _claim(
+    yield within(
         "discussion",
         "timestamp is slower because it makes more probes",
         [
@@ -262,21 +240,21 @@ def _discussion(results: Results) -> Iterator[Claim]:
             for cell in CELLS
             for policy in WHOLE
         ],
-        _BELOW,
+        BELOW,
+        " of timestamp's probes",
         "every tuple probes once, and every intermediate tuple once more; who comes first changes only the latter, and only within a "
         "batch: they are more if S3 comes last, fewer if it comes first",
-        " of timestamp's probes",
     )
     others = ("consumption-rate", "output-rate")
     for says, field in (("takes the least time", "total"), ("is the first with 60 % of the results", "to60")):
         own = overall(results, EARLY[0], field)
-        yield _claim(
+        yield within(
             "discussion",
             f"of the three proposals, initial-output-size {says} over all datasets",
             [own / overall(results, other, field) for other in others],
-            _BELOW,
-            _NOISE if field == "total" else _size_reason(results),
+            BELOW,
             " of another's",
+            _NOISE if field == "total" else _size_reason(results),
         )
 
 

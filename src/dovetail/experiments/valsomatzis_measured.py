@@ -1,9 +1,7 @@
-"""What was measured, by dataset, period and policy, and when a difference counts.
+"""What was measured, by dataset, period and policy.
 
-A number is the median of the repeats; beside it stands an interval that holds the true median in at least 95 of 100 cases, whatever
-the distribution: from the second smallest to the second largest of ten. One policy is ahead of another if the interval of their
-ratios, taken repeat by repeat, does not reach 1: for ten repeats, if it is so in nine (a sign test). Fewer than six repeats cannot
-be so sure: there the interval is all of them.
+A number is the median of the repeats, with its interval (see `significance`). One policy is ahead of another if the interval of
+their ratios, taken repeat by repeat, does not reach 1: for ten repeats, if it is so in nine (a sign test).
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
-from math import comb
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from dovetail.experiments.significance import interval
 from dovetail.experiments.valsomatzis import DATASETS, PERIODS, Numbers, Point
 
 Results: TypeAlias = Mapping[Point, Mapping[str, Any]]
@@ -68,19 +66,6 @@ def overall(results: Results, policy: str, field: str, unit: str = "seconds") ->
     logs = [np.log(values(results, cell, policy, field, unit)) for cell in CELLS]
     means: Numbers = np.exp(np.mean(logs, axis=0))
     return means
-
-
-def interval(numbers: Numbers) -> tuple[float, float, float]:
-    """The median, and what it lies between.
-
-    >>> [float(value) for value in interval(np.arange(10.0))]
-    [4.5, 1.0, 8.0]
-    """
-    count, inner = len(numbers), 0
-    while 2 * sum(comb(count, more) for more in range(inner + 2)) <= 0.05 * 2**count:
-        inner += 1
-    ordered = np.sort(numbers)
-    return float(np.median(numbers)), float(ordered[inner]), float(ordered[count - 1 - inner])
 
 
 def leaders(numbers: Mapping[str, Numbers]) -> list[str]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dovetail.experiments.raghavan_plots import draw_figures, require
+from dovetail.experiments.significance import interval
 from dovetail.experiments.valsomatzis import AXIS, DATASETS, PERIODS, POLICIES, arrival_times
 from dovetail.experiments.valsomatzis_claims import BURSTY, STEADY
-from dovetail.experiments.valsomatzis_measured import Results, curve, interval, printed, values
+from dovetail.experiments.valsomatzis_measured import Results, curve, printed, values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

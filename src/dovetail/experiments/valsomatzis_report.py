@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dovetail.experiments import report
 from dovetail.experiments.report import markdown
+from dovetail.experiments.significance import interval
 from dovetail.experiments.valsomatzis import DATASETS, PERIODS, POLICIES, STREAMS, Grid, Numbers
 from dovetail.experiments.valsomatzis_claims import NEAR, claims
 from dovetail.experiments.valsomatzis_measured import (
@@ -18,7 +19,6 @@ from dovetail.experiments.valsomatzis_measured import (
     Results,
     counted,
     found,
-    interval,
     leaders,
     overall,
     printed,
@@ -266,7 +266,7 @@ def _introduction(grid: Grid) -> str:
         "`dovetail.experiments.valsomatzis`.\n\n"
         "**When a difference counts.** A number is the median of the repeats. Its interval, from the second smallest to the "
         "second largest of ten, holds the true median in at least 95 of 100 cases, whatever the distribution. A statement "
-        "holds if the interval lies inside what it says, for every dataset and period that it is about; “about” allows "
+        "agrees if the interval lies inside what it says, for every dataset and period that it is about; “about” allows "
         f"{100 * NEAR:.0f} % of timestamp's time. A policy is ahead of another if the interval of their ratios, repeat by repeat, "
         "does not reach 1: for ten repeats, if it is so in nine."
     )

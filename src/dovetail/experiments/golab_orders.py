@@ -1,23 +1,21 @@
-"""What the cost model of Golab and Özsu is checked with: all orders tried (5.1), and the curves of figures 2 and 3."""
+"""The cost model of Golab and Özsu: all orders tried (5.1), the heuristic's choice, and the curves of figures 2 and 3."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from math import inf
 from operator import methodcaller
 from typing import TypeAlias
 
-from dovetail.optimizer.nested_loop_cost import (
-    Streams,
-    StreamStatistics,
-    joined,
-    multi_way_cost,
-    naive_cost,
-    origin_cost,
-)
+import dovetail as dt
 
+StreamStatistics = dt.optimizer.golab.StreamStatistics
+multi_way_cost = dt.optimizer.golab.multi_way_cost
+naive_cost = dt.optimizer.golab.naive_cost
+origin_cost = dt.optimizer.golab.origin_cost
+Streams: TypeAlias = "Mapping[str, StreamStatistics]"
 Order: TypeAlias = tuple[str, ...]
 """Stream names, outermost loop first."""
 CostFunction: TypeAlias = "Callable[[Streams, Sequence[str], float | None], dict[str, float]]"
@@ -65,8 +63,13 @@ def intermediate_size(streams: Iterable[StreamStatistics], tau: float = 0.0) -> 
     """
     size, distinct = 1.0, inf
     for stream in streams:
-        size, distinct = joined(size, distinct, stream, stream.tuples(tau))
+        size, distinct = dt.optimizer.golab.joined(size, distinct, stream, stream.tuples(tau))
     return size
+
+
+def all_costs(streams: Streams, cost: CostFunction = multi_way_cost, tau: float | None = None) -> dict[Order, float]:
+    """Give what each of the n! global orders costs."""
+    return {order: sum(cost(streams, order, tau).values()) for order in permutations(streams)}
 
 
 def search_orders(streams: Streams, cost: CostFunction = multi_way_cost, tau: float | None = None) -> OrderSearch:
@@ -77,7 +80,7 @@ def search_orders(streams: Streams, cost: CostFunction = multi_way_cost, tau: fl
     >>> found.best, found.best_order
     (4000.0, ('a', 'b', 'c'))
     """
-    totals = {order: sum(cost(streams, order, tau).values()) for order in permutations(streams)}
+    totals = all_costs(streams, cost, tau)
     best, worst = min(totals.values()), max(totals.values())
     return OrderSearch(
         best=best,
@@ -139,3 +142,43 @@ def lazy_curves(streams: Streams, taus: Iterable[float]) -> Curves:
             "general": tuple(search_general(streams, tau).best for tau in axis),
         },
     )
+
+
+def common_key(streams: Streams) -> dt.JoinGraph:
+    """Give the join of all streams on one attribute, as the orderings take it."""
+    return dt.JoinGraph(
+        {name: stream.rate for name, stream in streams.items()},
+        {},
+        {name: stream.window for name, stream in streams.items()},
+        distinct={name: stream.distinct for name, stream in streams.items()},
+    )
+
+
+def heuristic_order(streams: Streams, tau: float | None = None) -> Order:
+    """Give the global order that `golab` chooses, with the buckets and expenses of the streams.
+
+    >>> heuristic_order({"a": StreamStatistics(1, 100, 50), "b": StreamStatistics(2, 100, 50), "c": StreamStatistics(3, 50, 50)})
+    ('a', 'c', 'b')
+    """
+    buckets = {name: stream.buckets for name, stream in streams.items()}
+    expense = {name: stream.expense for name, stream in streams.items()}
+    paths = dt.optimizer.order_probes(common_key(streams), "golab", tau=tau, buckets=buckets, expense=expense)
+    first = next(name for name in streams if all(paths[other][0] == name for other in streams if other != name))
+    return (first, *paths[first])
+
+
+def initial_orders(streams: Streams) -> tuple[Order, Order]:
+    """Give the order by the sizes of joins, before fast streams are moved, from either stream of the smallest pair (5.1).
+
+    >>> streams = {"1": (100, 100, 200), "2": (1, 100, 200), "3": (1, 100, 20), "4": (3, 100, 2)}
+    >>> [",".join(order) for order in initial_orders({name: StreamStatistics(*row) for name, row in streams.items()})]
+    ['2,3,4,1', '3,2,4,1']
+    """
+
+    def size(order: Order) -> float:
+        return intermediate_size(streams[name] for name in order)
+
+    order: Order = min(combinations(streams, 2), key=size)
+    while left := [name for name in streams if name not in order]:
+        order = (*order, min(left, key=lambda name, order=order: size((*order, name))))  # type: ignore[misc]
+    return order, (order[1], order[0], *order[2:])
