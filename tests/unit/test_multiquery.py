@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, combinations, pairwise, permutations
 from math import inf, prod
 from pathlib import Path
@@ -83,11 +84,36 @@ def test_queries_that_ask_for_the_same_have_one_answer(strategy: str) -> None:
     assert found.load == plan({"q1": THREE["q1"]}, strategy=strategy).load
 
 
-def test_naive_shares_nothing() -> None:
+def test_naive_shares_windows_only() -> None:
     found = plan({"q1": THREE["q1"], "again": THREE["q1"]}, strategy="naive")
     alone = plan({"q1": THREE["q1"]}, strategy="naive")
+    assert [node.id for node in found.shared()] == ["window:A", "window:B", "window:C"]
+    assert found.windows == tuple(replace(node, queries=("q1", "again")) for node in alone.windows)
+    windows = sum(node.load.cpu for node in alone.windows)
+    assert found.load == pytest.approx((2 * alone.load.cpu - windows, alone.load.memory))
+
+
+def test_naive_fits_where_its_windows_fit_once() -> None:
+    queries = {"q1": query("AB", "BC"), "q2": query("AB", "BC", window=20), "q3": query("BD")}
+    windows = sum(20 * RATES[name] for name in "ABC") + 10 * RATES["D"]
+    assert plan(queries, 1e9, windows, strategy="naive").load.memory == pytest.approx(windows)
+    with pytest.raises(dt.BudgetError, match="does not fit the budget"):
+        plan(queries, 1e9, 0.99 * windows, strategy="naive")
+
+
+def test_queries_over_streams_of_their_own_have_windows_of_their_own() -> None:
+    apart = {f"q{number}": renamed(THREE["q1"], f"q{number}/") for number in range(2)}
+    found, alone = plan(apart, strategy="naive"), plan({"q1": THREE["q1"]}, strategy="naive")
     assert found.load == pytest.approx((2 * alone.load.cpu, 2 * alone.load.memory))
     assert found.shared() == ()
+
+
+def renamed(graph: dt.JoinGraph, prefix: str) -> dt.JoinGraph:
+    return dt.JoinGraph(
+        {prefix + name: rate for name, rate in graph.rates.items()},
+        {frozenset(prefix + name for name in pair): value for pair, value in graph.selectivities.items()},
+        {prefix + name: span for name, span in graph.windows.items()},
+    )
 
 
 @pytest.mark.parametrize("strategy", SHARING)

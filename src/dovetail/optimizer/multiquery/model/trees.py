@@ -59,9 +59,8 @@ def tree_cost(
         stored = [_target(model.workload, part) for part in each if not isinstance(part, str)]
         target = _target(model.workload, each)
         joins[target] = model.parts(target, stored)
-    builder = PlanBuilder(model)
-    builder.add(Draft(joins, {0: _target(model.workload, tree)}))
-    return builder.plan("tree", [0], NO_LIMITS).load
+    draft = Draft(joins, {0: _target(model.workload, tree)})
+    return PlanBuilder(model, [draft]).plan("tree", [0], NO_LIMITS).load
 
 
 def _target(workload: Workload, tree: Tree) -> Target:
