@@ -1,7 +1,9 @@
 """Measure many overlapping queries on Spark: in one session, in a session each, and as Spark's own joins.
 
-The queries are those of `dovetail.workloads.overlap`: each joins four of six streams on one key, and a predicate is in 60 % of them on
-average. Input lies in Parquet files; a micro-batch reads one file of each stream and holds five seconds. Results go to Parquet files.
+The queries are those of `dovetail.workloads.overlap`: each joins four of six streams on one key, and a predicate is in 60 % of them
+on average. There are six such join graphs, so from seven queries on some are equal but for windows and outputs; `graphs` says how
+many different ones a run has. `--different` instead takes 17 queries over three to six streams, of which no two have the same graph.
+Input lies in Parquet files; a micro-batch reads one file of each stream and holds five seconds. Results go to Parquet files.
 
 Runners, each in a process of its own:
 
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +53,9 @@ def write_input(folder: Path, files: int, rows: int) -> None:
             os.utime(path, (1_600_000_000 + file, 1_600_000_000 + file))
 
 
+@cache
 def expected_results(folder: Path, sql: str) -> int:
-    """Count a query's results over all files: whatever lies within its window of each other."""
+    """Count the results of what follows FROM over all files: whatever lies within its window of each other."""
     import duckdb  # noqa: PLC0415
 
     own = [name for name in overlap.STREAMS if f"{name} [RANGE" in sql]
@@ -123,11 +127,14 @@ def seconds_per_batch(query: Any) -> float:
     return float(sum(steady) / len(steady) / 1000)
 
 
-def run_one(runner: str, count: int, folder: Path, rate: float, work: Path) -> dict[str, Any]:
+def queries_of(count: int, *, different: bool) -> dict[str, str]:
+    return dict(list(overlap.different().items())[:count]) if different else overlap.queries(count)
+
+
+def run_one(runner: str, queries: dict[str, str], folder: Path, rate: float, work: Path) -> dict[str, Any]:
     from dovetail.spark import session  # noqa: PLC0415
 
     spark = session(2, memory="2g")
-    queries = overlap.queries(count)
     seconds, results = 0.0, {}
     if runner in ("together", "unshared"):
         running = start_dovetail(spark, folder, queries, rate, work, "exchange" if runner == "together" else "naive")
@@ -146,7 +153,7 @@ def run_one(runner: str, count: int, folder: Path, rate: float, work: Path) -> d
             seconds += seconds_per_batch(query)
             observed = [p.observedMetrics for p in query.recentProgress]
             results[name] = sum(metrics["results"]["rows"] for metrics in observed if "results" in metrics)
-    return {"runner": runner, "queries": count, "seconds": seconds, "results": results}
+    return {"runner": runner, "queries": len(queries), "seconds": seconds, "results": results}
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -154,16 +161,18 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     for runner in options.only.split(","):
         native = runner == "native"
         rows, files = (options.native_rows, options.native_files) if native else (options.rows, options.files)
-        counts = [int(count) for count in (options.native_counts if native else options.counts).split(",")]
+        given = {"native": options.native_counts, "separate": options.separate_counts}.get(runner, options.counts)
+        counts = [1, len(overlap.different())] if options.different else [int(count) for count in given.split(",")]
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "in"
             write_input(folder, files, rows)
-            expected = {query: expected_results(folder, sql) for query, sql in overlap.queries(max(counts)).items()}
             for count in counts:
+                queries = queries_of(count, different=options.different)
                 console.print(f"  {runner}: {count} queries ...", style="dim")
                 work = Path(name) / f"{runner}-{count}"
                 rate = rows / SECONDS_PER_FILE
-                command = [sys.executable, __file__, "--child", runner, str(count), str(folder), str(rate), str(work)]
+                asked = json.dumps(queries)
+                command = [sys.executable, __file__, "--child", runner, asked, str(folder), str(rate), str(work)]
                 start = time.time()
                 try:
                     output = subprocess.run(
@@ -174,43 +183,48 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                     break
                 row = json.loads(output.strip().splitlines()[-1])
                 for query, found in row["results"].items():
-                    assert found == expected[query], f"{runner}, {query}: {found} results, DuckDB {expected[query]}"
+                    expected = expected_results(folder, queries[query].split(" FROM ")[1])
+                    assert found == expected, f"{runner}, {query}: {found} results, DuckDB {expected}"
                 row |= {"rows": rows, "total_seconds": time.time() - start, "results": sum(row["results"].values())}
+                row |= {"graphs": overlap.graphs(queries), "different": options.different}
                 measured.append(row)
     return measured
 
 
 def show(measured: list[dict[str, Any]]) -> None:
-    headers = ("runner", "queries", "s per micro-batch", "to one query", "tuples/s, in thousands", "results")
+    headers = ("runner", "queries", "join graphs", "s per micro-batch", "to one query", "thousand tuples/s", "results")
     table = Table(*headers, title="Overlapping queries on Spark, local[2]")
     one = {m["runner"]: m["seconds"] for m in measured if m["queries"] == 1}
     for m in measured:
         rate = len(overlap.STREAMS) * m["rows"] / m["seconds"] / 1000
         first = one.get(m["runner"])
         table.add_row(
-            m["runner"], str(m["queries"]), f"{m['seconds']:.2f}", f"{m['seconds'] / first:.2f}" if first else "",
-            f"{rate:,.1f}", f"{m['results']:,}",
+            m["runner"], str(m["queries"]), str(m["graphs"]), f"{m['seconds']:.2f}",
+            f"{m['seconds'] / first:.2f}" if first else "", f"{rate:,.1f}", f"{m['results']:,}",
         )  # fmt: skip
     console.print(table)
 
 
 def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "--child":
-        runner, count, folder, rate, work = sys.argv[2:]
-        print(json.dumps(run_one(runner, int(count), Path(folder), float(rate), Path(work))))
+        runner, asked, folder, rate, work = sys.argv[2:]
+        print(json.dumps(run_one(runner, json.loads(asked), Path(folder), float(rate), Path(work))))
         return
     parser = argparse.ArgumentParser(description="Measure many overlapping queries on Spark.")
     parser.add_argument("--rows", type=int, default=100_000, help="tuples per stream and micro-batch")
     parser.add_argument("--files", type=int, default=6, help="micro-batches")
-    parser.add_argument("--counts", default="1,2,4,8,16,32", help="numbers of queries")
+    parser.add_argument("--counts", default="1,2,4,8,16,32,64,256", help="numbers of queries")
+    parser.add_argument("--separate-counts", default="1,2,4,8,16,32")
+    parser.add_argument("--different", action="store_true", help="1 and 17 queries, no two with the same join graph")
     parser.add_argument("--native-rows", type=int, default=20_000)
     parser.add_argument("--native-files", type=int, default=4)
     parser.add_argument("--native-counts", default="1,2,4")
     parser.add_argument("--only", default="together,unshared,separate,native")
     parser.add_argument("--timeout", type=float, default=600, help="seconds after which a runner is given up")
-    measured = measure(parser.parse_args())
+    options = parser.parse_args()
+    measured = measure(options)
     show(measured)
-    engine.save("multiquery", measured)
+    engine.save("multiquery-different" if options.different else "multiquery", measured)
 
 
 if __name__ == "__main__":

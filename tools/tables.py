@@ -125,6 +125,20 @@ def multiquery(runs: list[Run]) -> Iterator[Row]:
         yield str(count), *cells
 
 
+def multiquery_different(runs: list[Run]) -> Iterator[Row]:
+    one = {run["runner"]: run["seconds"] for run in runs if run["queries"] == 1}
+    for run in runs:
+        taken = f"{run['seconds']:.2f}", ratio(run["seconds"] / one[run["runner"]])
+        yield run["runner"], str(run["queries"]), str(run["graphs"]), *taken
+
+
+def exchange(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        missed, dearer, cheaper = (f"{run[name] / run['cases']:.1%}" for name in ("missed", "dearer", "cheaper"))
+        above = f"{100 * run['mean']:.2f} % ({100 * run['worst']:.1f} %)"
+        yield run["size"], str(run["cases"]), missed, dearer, cheaper, above, f"{1000 * run['seconds']:.0f}"
+
+
 def estimates(runs: list[Run]) -> Iterator[Row]:
     for what, own in grouped(runs, "what").items():
         yield what, rounds(f"{run['worst']:.2f}" for run in own)
@@ -254,6 +268,16 @@ TABLES = {
         ("queries", "together", "to one", "separate", "to one", "Spark's own", "to one"),
         multiquery,
         frozenset({"together", "separate", "native"}),
+    ),
+    "multiquery-different": Table(
+        "multiquery-different",
+        ("runner", "queries", "join graphs", "s per micro-batch", "to one"),
+        multiquery_different,
+    ),
+    "exchange": Table(
+        "exchange",
+        ("queries", "cases", "no plan", "dearer", "cheaper", "CPU to the best known, mean (largest)", "ms to plan"),
+        exchange,
     ),
     "estimates": Table("estimates", ("what", "worst factor"), estimates),
     "ordering": Table("ordering", ("graph", "inputs", *(f"`{method}`" for method in METHODS)), ordering),

@@ -76,9 +76,7 @@ def random_plan(
     draft = Draft()
     for query in order:
         draft = draft.joined(query, _random_tree(rng, model, query, draft))
-    builder = PlanBuilder(model)
-    builder.add(tidied(model, draft))
-    return builder.plan("random", order, NO_LIMITS)
+    return PlanBuilder(model, [tidied(model, draft)]).plan("random", order, NO_LIMITS)
 
 
 def _random_tree(rng: random.Random, model: CostModel, query: int, draft: Draft) -> Subplan:

@@ -1,9 +1,10 @@
-"""Every strategy keeps the laws: a plan is qualified or there is an error, exact agrees on what is feasible, names do not matter."""
+"""Every strategy keeps the laws: a plan fits its budget or there is an error, exchange finds what exact finds, names do not matter."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from math import inf, prod
 
 import pytest
 from hypothesis import example, given
@@ -29,22 +30,25 @@ def planned(case: Case, strategy: str) -> GlobalPlan | None:
 
 
 @pytest.mark.parametrize("windows", [False, True])
-def test_exchange_agrees_with_exact_on_200_cases(windows: bool) -> None:  # noqa: FBT001
-    feasible, gaps = 0, []
+def test_exchange_finds_what_exact_finds_on_200_cases(windows: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    """By its own search: in small cases it asks `exact` before it gives up, and would agree with it in any case."""
+    monkeypatch.setattr("dovetail.optimizer.multiquery.search.exchange.MOST", 0)
+    feasible, missed, gaps = 0, 0, []
     for seed in range(200):
         case = random_case(seed, windows=windows)
         best, found = planned(case, "exact"), planned(case, "exchange")
-        assert (best is None) == (found is None), seed
-        if best is not None and found is not None:
-            assert found.qualified
-            assert best.qualified
+        if best is None:
+            assert found is None, seed
+            continue
+        feasible += 1
+        missed += found is None
+        if found is not None:
             assert best.load.cpu <= found.load.cpu * SLACK
-            feasible += 1
             gaps.append(found.load.cpu / best.load.cpu - 1)
     assert 100 < feasible < 200  # budgets on both sides of what is needed
-    # On 2,000 cases with equal windows the mean gap is 0.01 %, the largest 6.8 %; on 1,000 with others, 0.00 % and 3.3 %.
-    assert sum(gaps) / len(gaps) < 0.002
-    assert max(gaps) < 0.15
+    assert missed <= feasible // 100
+    assert sum(gaps) / len(gaps) < 0.0005
+    assert max(gaps) < 0.05
 
 
 def test_the_thesis_method_leaves_more_than_a_tenth() -> None:
@@ -60,6 +64,21 @@ def test_the_thesis_method_leaves_more_than_a_tenth() -> None:
     assert sum(gaps) / len(gaps) > 0.1
 
 
+def assert_within(plan: GlobalPlan, case: Case) -> None:
+    """What windows and stored sub-joins hold, by rates and selectivities alone, fits the budget."""
+    rates = {name: rate for graph in case.queries.values() for name, rate in graph.rates.items()}
+    edges = {pair: value for graph in case.queries.values() for pair, value in graph.selectivities.items()}
+    held = sum(rates[window.stream] * window.span for window in plan.windows)
+    for state in plan.states:
+        inside = [value for pair, value in edges.items() if pair <= set(state.sources)]
+        held += prod((*(rates[name] * span for name, span in state.spans.items()), *inside))
+    assert held == pytest.approx(plan.memory_bytes)
+    assert held <= (case.budget.memory_bytes or inf) * SLACK
+    produced = sum(join.produced for join in plan.joins) * UNITS.join
+    kept = (*(window.rate for window in plan.windows), *(state.rate for state in plan.states))
+    assert produced + sum(kept) * UNITS.keep <= (case.budget.cpu_ms_per_second or inf) * SLACK
+
+
 @given(seeds, st.sampled_from(tuple(STRATEGIES)), st.booleans())
 @example(
     710, "shared", True
@@ -69,7 +88,7 @@ def test_a_plan_is_qualified_and_sound(seed: int, strategy: str, windows: bool) 
     found = planned(case, strategy)
     if found is None:
         return
-    assert found.qualified
+    assert_within(found, case)
     assert not list(problems(found))
     for name, graph in case.queries.items():
         answer = found.answer(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ import dovetail as dt
 from dovetail.engine.arena import MappedArena
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, left_in_arena
-from dovetail.engine.watch import MOST_CREDIT, SHARE, Watch, consider_cost, look_cost
+from dovetail.engine.watch import MOST_CREDIT, MOST_PATIENCE, SHARE, Watch, consider_cost, look_cost
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.query_graph import declared_rates
@@ -85,14 +85,21 @@ def run(config: dt.Config, *, told: bool = False) -> tuple[list[pa.Table], int, 
     """Run the drifting workload; `told`, the orders that suit the second half are set at its first batch."""
     session = dt.LocalSession(config=config)
     drift.declare(session, lambda _: drift.COLUMNS)
+    return pushed(session, drift.batch, drift.ORDERS_AFTER if told else None)
+
+
+def pushed(
+    session: dt.LocalSession, batch: Callable[[int], dict[str, pa.Table]], told: Mapping[str, tuple[str, ...]] | None
+) -> tuple[list[pa.Table], int, dt.LocalSession]:
+    """Push all batches; set the orders `told` at the first of the second half."""
     rows = []
-    for batch in range(drift.BATCHES):
-        if told and batch == drift.BATCHES // 2:
+    for number in range(drift.BATCHES):
+        if told and number == drift.BATCHES // 2:
             engine = session._engine
             step = engine.run_of("q").step
-            told_plan = Replanner(config).with_orders(step.plan, drift.ORDERS_AFTER)
+            told_plan = Replanner(engine.config).with_orders(step.plan, told)
             engine.adopt(engine.plan.with_steps([replace(step, plan=told_plan)]))
-        rows.append(session.push(drift.batch(batch))["q"])
+        rows.append(session.push(batch(number))["q"])
     return rows, drift.work(session.metrics()["queries"]["q"]), session
 
 
@@ -110,6 +117,47 @@ def test_orders_follow_a_drift() -> None:
     assert 0 <= change["batch"] - drift.BATCHES // 2 <= 3
     assert change["measured_after"] < change["measured_before"] / 3
     assert change["predicted_after"] < change["predicted_before"]
+
+
+RATES = ({"a": 40, "b": 800, "c": 400}, {"a": 800, "b": 40, "c": 400})
+"""Tuples per second before and after half of the time: `a` and `b` change places, and pairs match alike all the time."""
+
+
+def faster_and_slower(number: int) -> dict[str, pa.Table]:
+    rng, tables = np.random.default_rng(number), {}
+    for name, rows in RATES[number >= drift.BATCHES // 2].items():
+        ts = pa.array(number * 1_000_000 + np.sort(rng.integers(0, 1_000_000, rows)), TIMESTAMP)
+        tables[name] = pa.table([ts, *(rng.integers(0, 40, rows) for _ in range(3))], schema=COLUMNS)
+    return tables
+
+
+def test_orders_follow_rates_that_drift() -> None:
+    """Later than selectivities: no selectivity leaves its range, so orders are considered when patience ends, after up to 64 looks."""
+
+    def measured(config: dt.Config, told: Mapping[str, tuple[str, ...]] | None = None) -> Any:
+        session = dt.LocalSession(config=config)
+        for name, rate in RATES[0].items():
+            session.stream(name, COLUMNS, "ts", rate=float(rate))
+        for pair in ("a.x = b.x", "b.y = c.y", "c.z = a.z"):
+            session.selectivity(pair, 1 / 40)
+        session.query("q", drift.SQL)
+        return pushed(session, faster_and_slower, told)
+
+    still = dt.Config(adaptive=False, driver_policy="declared")
+    # The slower of the two others first.
+    _, told, _ = measured(still, {"a": ("a", "b", "c"), "b": ("b", "c", "a"), "c": ("c", "b", "a")})
+    static_rows, static, _ = measured(still)
+    adaptive_rows, adaptive, session = measured(dt.Config(driver_policy="declared"))
+    assert_same_rows(pa.concat_tables(adaptive_rows), pa.concat_tables(static_rows))
+    assert static >= 3 * told
+    assert told < adaptive < 0.9 * static
+    changes: Any = session.metrics()["queries"]["q"]["changes"]
+    assert {change["driver"]: change["after"] for change in changes} == {
+        "a": ("b", "c"),
+        "b": ("c", "a"),
+        "c": ("b", "a"),
+    }
+    assert all(0 <= change["batch"] - drift.BATCHES // 2 <= MOST_PATIENCE for change in changes)
 
 
 def test_a_given_order_stays() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -80,6 +81,33 @@ def test_a_jtree_of_four_streams_costs_2_5_and_2_6() -> None:
     cpu += 3 * a * b * c * ab * bc * W**2 * (C_J + C_I + C_D) + 2 * a * b * ab * W * C_J + b * c * bc * W * C_J
     assert found.cpu == pytest.approx(cpu) == pytest.approx(159.9152)
     assert found.memory == pytest.approx((a + b + c + d) * W + a * b * c * ab * bc * W**3) == pytest.approx(1820)
+
+
+@pytest.mark.parametrize("strategy", ["mjoin", "bjtree"])
+def test_a_tree_costs_what_its_plan_costs(strategy: str) -> None:
+    """With every price that there is: the thesis has no probes, results or batches, so its figures cannot tell."""
+    units = dt.optimizer.UnitCosts(probe=3e-4, result=5e-4, store=1e-4, batch_result=0.7, batch_store=0.2)
+    tree = tuple(CHAIN.rates) if strategy == "mjoin" else dt.optimizer.binary_tree(CHAIN)
+    plan = dt.optimizer.plan_queries({"q": CHAIN}, None, strategy, units=units)
+    assert dt.optimizer.tree_cost(CHAIN, tree, units) == pytest.approx(plan.load)
+
+
+def test_a_tree_pays_for_probes_results_and_batches() -> None:
+    a, b, ab = RATES["A"], RATES["B"], SIGMA["AB"]
+    results = 2 * a * b * ab * W
+    free = dt.optimizer.UnitCosts(insert=0, delete=0, join=0)
+    for units, paid in (
+        (dataclasses.replace(free, probe=3.0), a + b),
+        (dataclasses.replace(free, join=3.0), results),
+        (dataclasses.replace(free, result=3.0), results),
+        (dataclasses.replace(free, batch_result=3.0), 1),
+    ):
+        assert dt.optimizer.tree_cost(query("AB"), ("A", "B"), units).cpu == pytest.approx(3 * paid)
+
+
+def test_orders_for_some_inputs_are_refused() -> None:
+    with pytest.raises(dt.PlanError, match=r"orders for .* start from 'A'; expected one for each input"):
+        dt.optimizer.tree_cost(FIGURE["q1"], ("A", "B", "C"), UNITS, {("A", "B", "C"): {"A": ("B", "C")}})
 
 
 def test_a_composite_has_the_size_and_rate_of_its_set() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import random
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import dovetail as dt
 from dovetail.cli import app
 from dovetail.experiments import PAPERS, alrahmani, alrahmani_plots, alrahmani_report
 from dovetail.experiments.alrahmani import ORDERS, SCENARIOS, STRATEGIES, Grid, Point, run
@@ -74,9 +76,80 @@ def test_limits_are_kept(tiny: Any) -> None:
                 for resource, limit in draw["limits"].items():
                     assert limit is None or plan[resource] <= limit * (1 + 1e-6)
                 assert plan["cpu"] >= draw["unavoidable"] * (1 - 1e-9)
-            if point.experiment != "orders":
+            if point.experiment not in ("orders", "tight"):
                 assert draw["plans"]["naive"] is not None
                 assert draw["plans"]["exchange"]["cpu"] <= draw["plans"]["naive"]["cpu"]
+
+
+def test_tight_limits_lie_between_what_shares(tiny: Any) -> None:
+    results, _ = tiny
+    for point in points(results, "tight"):
+        for draw in results[point]:
+            for resource, limit in draw["limits"].items():
+                both = sorted(draw["shared"][name][resource] for name in ("mjoin", "bjtree"))
+                assert limit is None or both[0] <= limit <= both[1]
+
+
+def test_naive_has_windows_for_each_query() -> None:
+    point = Point("strategies", "none", 3, 10)
+    rng = random.Random(3)
+    queries = alrahmani.drawn_queries(alrahmani.statistics(point, rng), point, rng)
+    found = alrahmani.timed_plan(queries, dt.Budget(), "naive")
+    assert found is not None
+    assert found["memory"] == pytest.approx(
+        sum(rate * 10 for graph in queries.values() for rate in graph.rates.values())
+    )
+
+
+def changed(results: Any, methods: tuple[str, ...], field: str, factor: float) -> dict[Point, list[dict[str, Any]]]:
+    """Results in which some methods take another amount."""
+    copied: dict[Point, list[dict[str, Any]]] = copy.deepcopy(results)
+    for draws in copied.values():
+        for draw in draws:
+            for method in methods:
+                if draw["plans"].get(method):
+                    draw["plans"][method][field] *= factor
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("figure", "methods", "field"),
+    [
+        ("figure 4-1", ("shared-predicate",), "cpu"),
+        ("figure 4-2", ("shared-predicate",), "memory"),
+        ("figure 4-3", ("shared",), "cpu"),
+        ("figure 4-6", ("shared",), "memory"),
+        ("figure 4-9", ("shared",), "cpu"),
+        ("figure 4-10", ("shared",), "memory"),
+    ],
+)
+def test_a_verdict_follows_the_results(tiny: Any, figure: str, methods: tuple[str, ...], field: str) -> None:
+    results, _ = tiny
+    for factor, expected in ((1e-12, True), (1e12, False)):
+        found = [claim.holds for claim in claims(changed(results, methods, field, factor)) if claim.place == figure]
+        assert found == [expected] * len(found)
+        assert found
+
+
+def test_a_difference_that_may_be_chance_does_not_count(tiny: Any) -> None:
+    results, _ = tiny
+    (point,) = points(results, "orders")
+    same = {"cpu": 1.0, "memory": 1.0, "states": 0, "shared": 0, "seconds": 1.0}
+    drawn = results[point][0]
+    for less, expected in ((16, False), (25, True)):
+        # Less in a little more than half of 30 draws, by much; then in most.
+        draws = [
+            {
+                **drawn,
+                "plans": {
+                    **dict.fromkeys(ORDERS, same),
+                    "shared-predicate": {**same, "cpu": 0.1 if number < less else 1.01},
+                },
+            }
+            for number in range(30)
+        ]
+        (claim,) = [each for each in claims({**results, point: draws}) if each.place == "figure 4-1"]
+        assert claim.holds is expected, claim.measured
 
 
 def test_a_run_goes_on_where_it_stopped(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +210,7 @@ def test_plots_are_drawn(tiny: Any) -> None:
     results, out = tiny
     alrahmani_plots.require()
     alrahmani_plots.draw(results, out)
-    for name in ("strategies", "avoidable", "selective", "orders", "times"):
+    for name in ("strategies", "avoidable", "qualified", "selective", "orders", "times"):
         assert (out / f"alrahmani-{name}.png").stat().st_size > 5_000
 
 

@@ -148,6 +148,18 @@ def test_strategies_that_store_need_lazy_evaluation() -> None:
     assert set(found["queries"]) == set(TEN)
 
 
+@pytest.mark.parametrize("strategy", dt.config.PLANNERS)
+def test_every_strategy_plans_the_windows_that_the_engine_keeps(strategy: str) -> None:
+    """An engine has one window of a stream for all queries, so a plan that kept one for each would not be the plan that runs."""
+    session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1e6), dt.Config(strategy=strategy))
+    overlap.declare(session, lambda _: overlap.COLUMNS, 2, 100.0)
+    session.push({name: overlap.table(name, 0, 100, 100.0) for name in overlap.STREAMS})
+    (cohort,) = session._registry.cohorts
+    planned = {(node.stream, round(node.span * 1e6)) for node in cohort.plan.windows}
+    assert len(planned) == len(cohort.plan.windows)
+    assert planned == {(window.stream, window.longest) for window in session._engine.plan.windows}
+
+
 def test_what_is_measured_is_near_what_was_expected() -> None:
     """Bytes within a factor of two, but for small things, whose arrays have room for a batch. Times: benchmarks/estimates.py."""
     rate = 4000.0

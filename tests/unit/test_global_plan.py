@@ -154,7 +154,7 @@ def test_a_join_knows_its_kind(plan: GlobalPlan) -> None:
     assert plan.top("funnel").inputs[0] == JoinInput("state:clicks+orders", ("clicks", "orders"))
     apart = dt.optimizer.plan_queries(QUERIES, None, "naive")
     assert {join.kind for join in apart.joins} == {"mjoin"}
-    assert [window.id for window in apart.windows[:2]] == ["returned/window:clicks", "returned/window:orders"]
+    assert "returned/join:returned" in {join.id for join in apart.joins}
 
 
 def test_loads_fit_to_nine_digits() -> None:

@@ -36,6 +36,7 @@ from dovetail.workloads import (
     Zipf,
     edges_of,
     join_workload,
+    overlap,
     parsed_scenario,
     scenario,
     write_workload,
@@ -442,3 +443,14 @@ def test_the_command_refuses_what_is_wrong(tmp_path: Path, arguments: list[str],
     assert answer.exit_code == 1
     assert message in answer.output
     assert not (tmp_path / "new").exists()
+
+
+def test_many_overlapping_queries_have_six_join_graphs_and_others_all_differ() -> None:
+    assert overlap.graphs(overlap.queries(64)) == 6
+    different = overlap.different()
+    assert overlap.graphs(different) == len(different) == 17
+    for name, sql in different.items():
+        session = dt.LocalSession()
+        for stream in overlap.STREAMS:
+            session.stream(stream, overlap.COLUMNS, "ts", rate=1.0)
+        session.query(name, sql)  # every part hangs together, or it would be refused

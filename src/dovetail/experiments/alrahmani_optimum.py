@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -17,6 +18,22 @@ import dovetail as dt
 
 STRATEGIES = ("exchange", "shared", "shared-naive", "naive")
 SPAN = 10.0
+"""Seconds, for which partners are drawn."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """From how many to how many: streams of a graph, queries over parts of it, inputs of a query. And the windows to choose from."""
+
+    streams: tuple[int, int] = (3, 5)
+    queries: tuple[int, int] = (2, 3)
+    inputs: tuple[int, int] = (2, 4)
+    spans: tuple[float, ...] = (10.0,)
+    further: float = 0.2
+    """The chance of each edge that makes a cycle."""
+
+
+SMALL = Size()
 
 
 def cases(count: int, seed: int) -> list[dict[str, Any]]:
@@ -31,27 +48,30 @@ def case(rng: random.Random) -> dict[str, Any]:
     return {"plans": {strategy: _load(queries, budget, strategy) for strategy in ("exact", *STRATEGIES)}}
 
 
-def random_queries(rng: random.Random) -> dict[str, dt.JoinGraph]:
+def random_queries(rng: random.Random, size: Size = SMALL) -> dict[str, dt.JoinGraph]:
     """Parts of one random graph."""
-    names = [f"S{number}" for number in range(rng.randint(3, 5))]
+    names = [f"S{number}" for number in range(rng.randint(*size.streams))]
     rates = {name: rng.uniform(1, 50) for name in names}
     tree = [(names[rng.randrange(number)], names[number]) for number in range(1, len(names))]
-    others = [pair for pair in combinations(names, 2) if pair not in tree and rng.random() < 0.2]
+    others = [pair for pair in combinations(names, 2) if pair not in tree and rng.random() < size.further]
     edges = {}
     for pair in tree + others:
         edges[pair] = min(1.0, 10 ** rng.uniform(-1, 1) / (SPAN * max(rates[name] for name in pair)))
-    return {f"q{number}": _part(rng, rates, edges) for number in range(rng.randint(2, 3))}
+    return {f"q{number}": _part(rng, size, rates, edges) for number in range(rng.randint(*size.queries))}
 
 
-def _part(rng: random.Random, rates: Mapping[str, float], edges: Mapping[tuple[str, str], float]) -> dt.JoinGraph:
+def _part(
+    rng: random.Random, size: Size, rates: Mapping[str, float], edges: Mapping[tuple[str, str], float]
+) -> dt.JoinGraph:
     inside = {rng.choice(sorted(rates))}
-    size = rng.randint(2, min(4, len(rates)))
-    while len(inside) < size:
+    wanted = rng.randint(size.inputs[0], min(size.inputs[1], len(rates)))
+    while len(inside) < wanted:
         near = {name for edge in edges if len(inside.intersection(edge)) == 1 for name in edge}
         inside.add(rng.choice(sorted(near - inside)))
     names = sorted(inside)
     chosen = {edge: value for edge, value in edges.items() if inside.issuperset(edge)}
-    return dt.JoinGraph({name: rates[name] for name in names}, chosen, dict.fromkeys(names, SPAN))
+    span = rng.choice(size.spans) if len(size.spans) > 1 else size.spans[0]
+    return dt.JoinGraph({name: rates[name] for name in names}, chosen, dict.fromkeys(names, span))
 
 
 def random_budget(rng: random.Random, queries: Mapping[str, dt.JoinGraph]) -> dt.Budget:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dovetail.experiments.alrahmani import ORDERS, SCENARIOS, SPARSE, STRATEGIES, Point
-from dovetail.experiments.alrahmani_claims import Numbers, Results, above_least, points, values
+from dovetail.experiments.alrahmani import ORDERS, SCENARIOS, SPARSE, STRATEGIES, TIGHTENED, Point
+from dovetail.experiments.alrahmani_claims import Results, above_least, points, values
 from dovetail.experiments.alrahmani_report import LIMITED
 from dovetail.experiments.raghavan_plots import draw_figures, require
+from dovetail.experiments.significance import Numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +33,8 @@ FIGURES = {
 
 def draw(results: Results, out: Path) -> None:
     """Write all plots to a directory."""
-    figures = {"strategies": _strategies, "avoidable": _avoidable, "selective": _selective, "orders": _orders}
-    draw_figures("alrahmani", {**figures, "times": _times}, results, out)
+    figures = {"strategies": _strategies, "avoidable": _avoidable, "qualified": _qualified, "selective": _selective}
+    draw_figures("alrahmani", {**figures, "orders": _orders, "times": _times}, results, out)
 
 
 def _strategies(plt: Any, results: Results) -> Any:
@@ -86,6 +87,23 @@ def _avoidable(plt: Any, results: Results) -> Any:
         panel.set_xlabel("predicates per query")
         _ticks(panel, chosen)
     panels[0].set_ylabel("CPU above the least, %")
+    _legend(figure, panels[0])
+    return figure
+
+
+def _qualified(plt: Any, results: Results) -> Any:
+    """In how many draws a plan was found within the tight limits."""
+    figure, panels = plt.subplots(1, len(TIGHTENED), figsize=(7.5, 2.8), sharey=True, layout="constrained")
+    for panel, scenario in zip(panels, TIGHTENED, strict=True):
+        chosen = points(results, "tight", scenario)
+        for strategy in STRATEGIES:
+            found = [100 * np.mean(~np.isnan(values(results[point], strategy, "cpu"))) for point in chosen]
+            line: dict[str, Any] = {"color": COLOURS[strategy], "marker": MARKS[strategy], "markersize": 4, "lw": 1.4}
+            panel.plot([point.predicates for point in chosen], found, label=strategy, **line)
+        panel.set_title(LIMITED[scenario])
+        panel.set_xlabel("predicates per query")
+        _ticks(panel, chosen)
+    panels[0].set_ylabel("draws with a plan, %")
     _legend(figure, panels[0])
     return figure
 

@@ -12,8 +12,9 @@ What the paper leaves out, and what we take:
 - cyclic graphs: such a tree, and each further pair with probability 0.3, at least one;
 - a plan is optimal if its cost, the sum over all streams' pipelines, is that of DMJoin to nine digits.
 
-Cost is tuples produced per second. DMJoin gives the optimum for every graph with a cycle, up to 20 streams; for acyclic graphs it
-does so up to `CHECKED` streams, and TreeOpt beyond: the two agree in every smaller setting, or the run fails.
+Cost is tuples produced per second; on stars comparisons are counted as well (`COMPARED`). DMJoin gives the optimum for every graph
+with a cycle, up to 20 streams; for acyclic graphs it does so up to `CHECKED` streams, and TreeOpt beyond: the two agree in every
+smaller setting, or the run fails.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from rich.console import Console
 
 import dovetail as dt
 from dovetail.experiments.points import Points
 
+Objective: TypeAlias = Literal["produced", "comparisons"]
 SHAPES = ("linear", "star", "acyclic", "cyclic", "complete")
 ACYCLIC = SHAPES[:3]
 METHODS = ("f-greedy", "treeopt", "fab", "weave")
@@ -39,6 +41,8 @@ RANGES = {"uniform": (0.0, 1.0), "log-uniform": (0.001, 1.0), "low": (0.0, 0.1)}
 """Selectivities: two uniform ranges, and one with a uniform logarithm."""
 EXTRA = 0.3
 OPTIMAL = 1 + 1e-9
+COMPARED, COMPARED_RUNS = (4, 6, 8, 10, 12), 200
+"""Streams of stars for which comparisons are counted, on the first settings of the grid."""
 SEARCHED, SEARCH_RUNS = (6, 10, 14, 18, 20), 200
 """Where Weave is run without its exact part as well, on the first settings of the grid."""
 
@@ -54,7 +58,7 @@ class Grid:
     range_runs: int = 200
 
     def points(self) -> Iterator[Point]:
-        """The paper's grid, then the other selectivities."""
+        """The paper's grid, then the other selectivities, then Weave's search, then comparisons on stars."""
         for count in range(3, self.most + 1):
             for shape in SHAPES:
                 yield Point(shape, count, self.runs)
@@ -65,6 +69,8 @@ class Grid:
         for shape in ("cyclic", "complete"):
             for count in (count for count in SEARCHED if count <= self.most):
                 yield Point(shape, count, min(self.runs, SEARCH_RUNS), exact=0)
+        for count in (count for count in COMPARED if count <= self.most):
+            yield Point("star", count, min(self.runs, COMPARED_RUNS), objective="comparisons")
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class Point:
     selectivities: str = "uniform"
     exact: int | None = None
     """Up to how many streams Weave looks at all sets; None for its own choice."""
+    objective: Objective = "produced"
+    """What is counted."""
 
     @property
     def settings(self) -> str:
@@ -85,7 +93,13 @@ class Point:
 
     @property
     def name(self) -> str:
-        return self.settings if self.exact is None else f"{self.settings}-search"
+        counted = "" if self.objective == "produced" else f"-{self.objective}"
+        return f"{self.settings}{counted}{'' if self.exact is None else '-search'}"
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether it is of the paper's grid."""
+        return self.selectivities == "uniform" and self.exact is None and self.objective == "produced"
 
 
 QUICK = Grid(most=10, runs=20, range_counts=(6,), range_runs=20)
@@ -105,7 +119,7 @@ def _weight(point: Point) -> int:
 def run_point(point: Point, seed: int) -> dict[str, Any]:
     """Give costs over the optimum by method, optimal pipelines, and mean planning time."""
     started = time.perf_counter()
-    tally = Tally(point.exact)
+    tally = Tally(point.objective, point.exact)
     for number in range(point.runs):
         tally.add(random_graph(point, random.Random(f"{seed} {point.settings} {number}")))  # noqa: S311 - replayable
     return {**tally.result(), "seconds": {**tally.mean_seconds(), "total": time.perf_counter() - started}}
@@ -150,7 +164,8 @@ def _selectivity(kind: str, rng: random.Random) -> float:
 class Tally:
     """What is counted over the runs of a point."""
 
-    def __init__(self, exact: int | None = None) -> None:
+    def __init__(self, objective: Objective = "produced", exact: int | None = None) -> None:
+        self._objective = objective
         self._exact = exact
         self._ratios: dict[str, list[float]] = {method: [] for method in METHODS}
         self._pipelines: dict[str, int] = dict.fromkeys(METHODS, 0)
@@ -177,9 +192,10 @@ class Tally:
 
     def _timed(self, graph: dt.JoinGraph, method: str) -> dt.optimizer.ProbeCost:
         started = time.perf_counter()
-        orders = dt.optimizer.order_probes(graph, method, exact=self._exact if method == "weave" else None)
+        exact = self._exact if method == "weave" else None
+        orders = dt.optimizer.order_probes(graph, method, self._objective, exact=exact)
         self._seconds.setdefault(method, []).append(time.perf_counter() - started)
-        return dt.optimizer.probe_cost(graph, orders)
+        return dt.optimizer.probe_cost(graph, orders, self._objective)
 
     def result(self) -> dict[str, Any]:
         leaves = self._leaves

@@ -11,7 +11,8 @@ import numpy as np
 
 from dovetail.errors import ConfigError
 from dovetail.experiments.raghavan import METHODS, SHAPES
-from dovetail.experiments.raghavan_report import TITLES, Results, main_grid
+from dovetail.experiments.raghavan_claims import Results, main_grid
+from dovetail.experiments.raghavan_report import TITLES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

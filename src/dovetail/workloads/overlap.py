@@ -1,13 +1,14 @@
 """Many queries with much in common: each joins four of six streams on one key, with windows and outputs of its own.
 
 The streams are the nodes of a tree of five predicates, and a query has three of them that hang together. So on average a predicate
-is in 60 % of the queries: the sharing ratio of Alrahmani's experiments (predicates per query / predicates in all).
+is in 60 % of the queries: the sharing ratio of Alrahmani's experiments (predicates per query / predicates in all). There are six such
+parts, so many queries have few join graphs; `different` has one query for each of the tree's 17 parts with two or more predicates.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -41,16 +42,33 @@ def sharing_ratio(queries: dict[str, str]) -> float:
 def queries(count: int, seed: int = 5) -> dict[str, str]:
     """So many queries; the first of more are the same."""
     rng = random.Random(seed)  # noqa: S311 - a replayable seed
-    found = {}
-    for number in range(count):
-        edges = _part(rng)
-        streams = sorted({name for edge in edges for name in edge})
-        outputs = [f"{name}.{column} AS {name}_{column}" for name in rng.sample(streams, 3) for column in ("k", "v")]
-        window = rng.choice(WINDOWS)
-        windows = ", ".join(f"{name} [RANGE {window} SECONDS]" for name in streams)
-        equal = " AND ".join(f"{left}.k = {right}.k" for left, right in edges)
-        found[f"q{number}"] = f"SELECT {', '.join(outputs[1:])} FROM {windows} WHERE {equal}"  # noqa: S608 - not from outside
-    return found
+    return {f"q{number}": _sql(rng, _part(rng)) for number in range(count)}
+
+
+def different(seed: int = 5) -> dict[str, str]:
+    """A query for each part of the tree with two or more predicates: no two have the same join graph."""
+    rng = random.Random(seed)  # noqa: S311 - a replayable seed
+    parts = [part for count in range(2, len(TREE) + 1) for part in combinations(TREE, count) if _hangs_together(part)]
+    return {f"q{number}": _sql(rng, part) for number, part in enumerate(parts)}
+
+
+def graphs(queries: dict[str, str]) -> int:
+    """How many different join graphs queries have, whatever their windows and outputs."""
+    return len({sql.split(" WHERE ")[1] for sql in queries.values()})
+
+
+def _sql(rng: random.Random, edges: Sequence[tuple[str, str]]) -> str:
+    streams = sorted({name for edge in edges for name in edge})
+    outputs = [f"{name}.{column} AS {name}_{column}" for name in rng.sample(streams, 3) for column in ("k", "v")]
+    window = rng.choice(WINDOWS)
+    windows = ", ".join(f"{name} [RANGE {window} SECONDS]" for name in streams)
+    equal = " AND ".join(f"{left}.k = {right}.k" for left, right in edges)
+    return f"SELECT {', '.join(outputs[1:])} FROM {windows} WHERE {equal}"  # noqa: S608 - not from outside
+
+
+def _hangs_together(edges: Sequence[tuple[str, str]]) -> bool:
+    """Whether edges of a tree are one piece: it has one stream more than edges."""
+    return len({name for edge in edges for name in edge}) == len(edges) + 1
 
 
 def _part(rng: random.Random) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from dovetail.optimizer.cost import OBJECTIVES
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.multiquery.model.build import PlanBuilder
 from dovetail.optimizer.multiquery.model.costs import CostModel
-from dovetail.optimizer.multiquery.model.draft import Draft, draft_of
+from dovetail.optimizer.multiquery.model.draft import Draft, draft_of, load_of
 from dovetail.optimizer.multiquery.model.infeasible import does_not_fit
 from dovetail.optimizer.multiquery.model.named import NamedGraph
 from dovetail.optimizer.multiquery.model.workload import workload_of
@@ -41,7 +41,7 @@ STRATEGIES: Mapping[str, Callable[[CostModel, Sequence[int], Load], list[Draft]]
     "mjoin": mjoins,
     "bjtree": bjtrees,
 }
-"""From prices, an order of the queries and limits to drafts, which share nothing with each other; most give one for all queries."""
+"""From prices, an order of the queries and limits to drafts, which share windows only; most give one for all queries."""
 
 
 def plan_queries(
@@ -67,7 +67,7 @@ def plan_queries(
     strategy
         `exchange` (local search over stored sub-joins, the default), `shared` (the thesis's), `shared-naive` and `naive` (its
         baselines), `exact` (branch and bound, for small cases), `mjoin` (one n-ary join per query, nothing stored) or `bjtree`
-        (trees of binary joins). All but `naive` compute equal joins once.
+        (trees of binary joins). All but `naive` compute equal joins once; all keep a window once for all queries, as the engine does.
     query_order
         In which order `shared` and the baselines take the queries: `shared-predicate`, `heaviest`, `lightest` or `given`.
     units
@@ -108,10 +108,7 @@ def plan_queries(
     if left.cpu <= 0:
         raise does_not_fit(model, left, Load(), proved=True)
     order = ordered(model.workload, query_order)
-    builder = PlanBuilder(model)
-    for draft in STRATEGIES[strategy](model, order, left):
-        builder.add(draft)
-    plan = builder.plan(strategy, order, limits)
+    plan = PlanBuilder(model, STRATEGIES[strategy](model, order, left)).plan(strategy, order, limits)
     if not plan.qualified:
         raise does_not_fit(model, left, Load(plan.load.cpu - model.delivering_all, plan.load.memory), proved=False)
     return plan
@@ -130,9 +127,7 @@ def priced_again(
     """
     model = CostModel(workload_of(queries), units or UnitCosts(), ordering, objective)
     drafts = [draft_of(model, plan) for plan in running]
-    windows = model.windows(target for draft in drafts for target in draft.joins)
-    operators = (draft.operators(model) for draft in drafts)
-    return Load.total((windows, Load(model.delivering_all), *operators))
+    return load_of(model, drafts).plus(Load(model.delivering_all))
 
 
 def limits_of(budget: Budget | None) -> Load:

@@ -175,18 +175,20 @@ def _along_the_graph(task: Task) -> SearchResult:
     paths, steps = [], 0
     for driver in range(graph.count):
         options = [_greedy(task, driver, preferred) for preferred in preferences]
-        paths.append(min(options, key=lambda path: _scans(task, path, weights)))
-        steps += len(preferences) * graph.count**2
+        paths.append(min((path for path, _ in options), key=lambda path: _scans(task, path, weights)))
+        steps += sum(weighed for _, weighed in options)
     return SearchResult(paths, steps)
 
 
-def _greedy(task: Task, driver: int, preferred: int) -> Path:
-    """Order as F-Greedy does, with `preferred` inputs before all others where the graph allows it."""
-    path, prefix = [driver], Prefix(task.graph, driver)
+def _greedy(task: Task, driver: int, preferred: int) -> tuple[Path, int]:
+    """Order as F-Greedy does, with `preferred` inputs before all others where the graph allows it; count what is weighed."""
+    path, prefix, steps = [driver], Prefix(task.graph, driver), 0
     while candidates := task.candidates(prefix.joined, prefix.reach):
-        path.append(min(members(candidates & preferred or candidates), key=prefix.matches.__getitem__))
+        weighed = candidates & preferred or candidates
+        steps += weighed.bit_count()
+        path.append(min(members(weighed), key=prefix.matches.__getitem__))
         prefix.add(path[-1])
-    return path
+    return path, steps
 
 
 def _scans(task: Task, path: Path, weights: Sequence[float]) -> float:

@@ -20,9 +20,9 @@ from dovetail.plan.global_plan import (
 
 
 class PlanBuilder:
-    """Collects the nodes of one or more drafts; nodes of different drafts are never shared."""
+    """Collects the nodes of one or more drafts; of different drafts only windows are shared, as the engine does it."""
 
-    def __init__(self, model: CostModel) -> None:
+    def __init__(self, model: CostModel, drafts: Sequence[Draft]) -> None:
         self._model = model
         self._workload = model.workload
         self._windows: list[WindowNode] = []
@@ -32,15 +32,22 @@ class PlanBuilder:
         # No node has the name of a query or of a source: they may be asked for by name in one place.
         self._taken = {*model.workload.names, *model.workload.sources}
         self._taken |= {source.stream for source in model.workload.sources.values()}
+        self._window_names: dict[str, str] = {}
+        self._add_windows(drafts)
+        for draft in drafts:
+            self._add(draft)
 
-    def add(self, draft: Draft) -> None:
+    def _add_windows(self, drafts: Sequence[Draft]) -> None:
+        spans = self._model.spans(target for draft in drafts for target in draft.joins)
+        for stream, span in sorted(spans.items()):
+            readers = {query for draft in drafts for query in draft.answers if stream in self._streams(query)}
+            rate, load = self._workload.stream_rate(stream), self._model.window(stream, span)
+            name = self._window_names[stream] = self._name(f"window:{stream}")
+            self._windows.append(WindowNode(name, stream, span, rate, self._named(readers), load))
+
+    def _add(self, draft: Draft) -> None:
         """Add all operators of `draft`."""
         users = self._users(draft)
-        for stream, span in sorted(self._model.spans(draft.joins).items()):
-            readers = {query for query in draft.answers if stream in self._streams(query)}
-            rate, load = self._workload.stream_rate(stream), self._model.window(stream, span)
-            name = self._name(f"{draft.scope}window:{stream}")
-            self._windows.append(WindowNode(name, stream, span, rate, self._named(readers), load))
         names: dict[Target, str] = {}
         for target in reversed(readers_first(draft.joins)):
             names[target] = self._operator(draft, target, names, users[target])
@@ -76,7 +83,7 @@ class PlanBuilder:
         self._joins.append(
             JoinNode(
                 join,
-                tuple(self._input(part, scope, names) for part in parts),
+                tuple(self._input(part, names) for part in parts),
                 tuple(path[1:] for path in cost.paths),
                 self._predicates(target, parts),
                 workload.spans_of(target),
@@ -93,10 +100,10 @@ class PlanBuilder:
         self._results.append(ResultNode(result, join, sources, spans, stored, *numbers, self._named(users), load))
         return result
 
-    def _input(self, part: Target, scope: str, names: Mapping[Target, str]) -> JoinInput:
+    def _input(self, part: Target, names: Mapping[Target, str]) -> JoinInput:
         sources = self._workload.signatures[part.signature].sources
         if part.is_base:
-            return JoinInput(f"{scope}window:{self._workload.sources[sources[0]].stream}", sources)
+            return JoinInput(self._window_names[self._workload.sources[sources[0]].stream], sources)
         return JoinInput(names[part], sources)
 
     def _predicates(self, target: Target, parts: Sequence[Target]) -> tuple[str, ...]:

@@ -134,8 +134,9 @@ class CostModel:
         inside = [workload.target(target.query, mask, spans) for mask in masks]
         sizes = [workload.size(part) for part in inside]
         graph = _coarse(query, masks, sizes, [workload.rate(part) for part in inside])
-        is_own = target == workload.target(target.query, query.all) and len(parts) == query.graph.count
-        paths = query.paths if is_own and query.paths is not None else self._order(Task(graph, self._objective)).paths
+        is_own = target == workload.target(target.query, target.mask) and all(part.is_base for part in parts)
+        chosen = query.paths.get(target.mask) if is_own else None
+        paths = chosen or self._order(Task(graph, self._objective)).paths
         # Sizes are known for the query's own windows; the target's may be larger.
         wider = [size / query.size(mask) for size, mask in zip(sizes, masks, strict=True)]
         # A sub-join stored with larger windows than ours gives more than goes on.

@@ -6,7 +6,7 @@ changed: `Draft.joined` gives a new one. A `Subplan` is what one query would add
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -56,12 +56,18 @@ class Draft:
 
     def load(self, model: CostModel) -> Load:
         """Give CPU and memory of windows, operators and stored sub-joins; each of them counts once."""
-        return model.windows(self.joins).plus(self.operators(model))
+        return load_of(model, [self])
 
     def operators(self, model: CostModel) -> Load:
         """The same without windows."""
         joining = Load(sum(model.cpu(target, parts) for target, parts in self.joins.items()))
         return Load.total((joining, *map(model.state, self.stored)))
+
+
+def load_of(model: CostModel, drafts: Sequence[Draft]) -> Load:
+    """Give CPU and memory of drafts that run side by side: they share windows, as all queries of an engine do, and nothing else."""
+    windows = model.windows(target for draft in drafts for target in draft.joins)
+    return Load.total((windows, *(draft.operators(model) for draft in drafts)))
 
 
 def reachable(joins: Mapping[Target, Parts], tops: Iterable[Target]) -> dict[Target, Parts]:

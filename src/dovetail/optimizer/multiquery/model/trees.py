@@ -1,7 +1,8 @@
 """What one query costs as a given tree of joins: equations 2-1 to 2-6 of Alrahmani for any tree.
 
 `("A", "B", "C")` is an MJoin (2-3, 2-4), `(("A", "B"), "C")` a tree of binary joins (2-1, 2-2), `(("A", "B", "C"), "D")` a
-mixture, which the thesis calls JTree (2-5, 2-6): every inner tuple is a sub-join that is stored.
+mixture, which the thesis calls JTree (2-5, 2-6): every inner tuple is a sub-join that is stored. The tree is made into a plan, so its
+price is that of the plan, probes, results and batches included.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Any, TypeAlias
 
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.graph import JoinGraph
+from dovetail.optimizer.multiquery.model.build import PlanBuilder
 from dovetail.optimizer.multiquery.model.costs import CostModel
-from dovetail.optimizer.multiquery.model.workload import Target, Workload, pace, workload_of
+from dovetail.optimizer.multiquery.model.draft import Draft
+from dovetail.optimizer.multiquery.model.workload import Target, Workload, workload_of
 from dovetail.optimizer.units import UnitCosts
-from dovetail.plan.global_plan import Load
+from dovetail.plan.global_plan import NO_LIMITS, Load
 
 Tree: TypeAlias = tuple[Any, ...]
 """Inputs by name, and trees."""
@@ -47,32 +50,22 @@ def tree_cost(
     model = CostModel(workload_of({"query": graph}), units or UnitCosts())
     if (leaves := sorted(_leaves(tree))) != sorted(graph.rates):
         raise PlanError(f"tree_cost: the tree joins {listed(leaves)}; the query has {listed(sorted(graph.rates))}")
-    cpu, memory = model.least_windows()
+    for join, given in (orders or {}).items():
+        if set(join) != set(given):
+            raise PlanError(f"tree_cost: orders for {join!r} start from {listed(given)}; expected one for each input")
+        model.workload.queries[0].choose(given)
+    joins = {}
     for each in _trees(tree):
+        stored = [_target(model.workload, part) for part in each if not isinstance(part, str)]
         target = _target(model.workload, each)
-        given = (orders or {}).get(each)
-        parts = model.parts(target, [_target(model.workload, part) for part in each if not isinstance(part, str)])
-        produced = model.join(target, parts).produced if given is None else _produced(model.workload, given)
-        cpu += produced * model.units.join
-        if each != tree:
-            kept = model.state(target)
-            cpu, memory = cpu + kept.cpu, memory + kept.memory
-    return Load(cpu, memory)
+        joins[target] = model.parts(target, stored)
+    draft = Draft(joins, {0: _target(model.workload, tree)})
+    return PlanBuilder(model, [draft]).plan("tree", [0], NO_LIMITS).load
 
 
 def _target(workload: Workload, tree: Tree) -> Target:
     number = workload.queries[0].number
     return workload.target(0, sum(1 << number[name] for name in _leaves(tree)))
-
-
-def _produced(workload: Workload, orders: Orders) -> float:
-    """Give the tuples per second that `orders` over base inputs produce."""
-    total = 0.0
-    for driver, order in orders.items():
-        path = (driver, *order)
-        sizes = (workload.size(_target(workload, path[: place + 1])) for place in range(1, len(path)))
-        total += pace(_target(workload, (driver,))) * sum(sizes)
-    return total
 
 
 def _leaves(tree: Tree | str) -> list[str]:

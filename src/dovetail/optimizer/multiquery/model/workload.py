@@ -62,10 +62,10 @@ class NumberedQuery:
         numbers = {alias: number for number, alias in enumerate(names)}
         self._predicates = [(_mask(numbers, each.inputs), each.text) for each in given.predicates]
         self._keys = [{numbers[alias]: text for alias, text in keys.items()} for keys in given.keys]
-        self.paths: list[list[int]] | None = None
-        """The paths of its n-ary join, by number, if they were chosen before."""
+        self.paths: dict[int, list[list[int]]] = {}
+        """The paths of joins over its own windows that were chosen before, by their inputs; places among these."""
         if given.orders is not None:
-            self.paths = [[numbers[alias], *(numbers[other] for other in given.orders[alias])] for alias in names]
+            self.choose(given.orders)
         self._sizes: dict[int, float] = {0: 1.0}
         self._near: dict[int, int] = {}
         self._linked: dict[int, int] = {}
@@ -83,6 +83,13 @@ class NumberedQuery:
     def window(self) -> float:
         """The query's window, W in the thesis, which has one for all streams; of several the largest."""
         return max(self.graph.windows)
+
+    def choose(self, orders: Mapping[str, Sequence[str]]) -> None:
+        """Fix the probe orders of a join over some of the query's windows, by alias."""
+        inside = [alias for alias in self.graph.names if alias in orders]
+        places = {alias: place for place, alias in enumerate(inside)}
+        mask = sum(1 << self.graph.names.index(alias) for alias in inside)
+        self.paths[mask] = [[places[alias], *(places[other] for other in orders[alias])] for alias in inside]
 
     def signature(self, mask: int) -> Signature:
         """Say what the sub-join of a set of inputs is."""

@@ -1,25 +1,26 @@
 """`exchange`: local search over the set of stored sub-joins; our own, and the default.
 
-Once it is known *which* sub-joins are stored, everything else follows (see `state_plans`). So the search adds, removes and swaps
-states while the plan gets better: first less over the budget, then less CPU, then less memory. It starts from nothing (all n-ary
-joins) and from the states of the thesis's plan, if that found one, so it is never worse than `shared` in CPU.
+Once it is known *which* sub-joins are stored, everything else follows (see `state_plans`). So the search changes that set while the
+plan gets better: first less over the memory, then less CPU, then less memory. A CPU limit does not guide it: whether one exists or
+not, the plan of least CPU within the memory is looked for. It starts from nothing (all n-ary joins), by gain and by gain per byte,
+because under a memory limit many small states may beat a large one, and from the states of the thesis's plan, if that found one, so it
+is never worse than `shared` in CPU. Then it climbs from random changes of the best plan so far, with a fixed seed; what is added there
+may push out what is worth less for its bytes. At last states are exchanged, each for one other.
 
 States worth trying are the joins of two neighbouring inputs of a current operator (as in state selection), what two queries have in
 common, and, where there are few, all connected sub-joins. What a state gains is kept between steps and taken anew in the order of its
-promise (lazy greedy), since states rarely gain by the presence of others. From nothing the search goes twice: by gain, and by gain per
-byte, because under a memory limit many small states may beat a large one.
+promise (lazy greedy), since states rarely gain by the presence of others.
 
-On 1,500 small random cases, of which 1,142 have a plan, exchange was optimal in 99.4 %, 0.03 % above the optimum in the mean and
-17 % at worst; the thesis's method was optimal in 59 %, 26 % above in the mean, and found none of the existing plans in 5 %. With
-ten queries of the thesis's statistics made selective, exchange takes 6 % less CPU than it in the mean, and up to half (`dovetail
-reproduce alrahmani`, seed 2015).
+How far it is from the optimum is in docs/experiments/alrahmani.md (`dovetail reproduce alrahmani`) for cases that `exact` can solve,
+and in docs/many-queries.md (`benchmarks/exchange.py`) for larger ones, by the best plan known.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, combinations
+from itertools import combinations
 from math import inf
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -41,6 +42,12 @@ DIGITS = 5
 in a strict order, so the search ends."""
 EFFORT = 1500
 """Operators that are priced from each start before the search settles for what it has; only large sets of queries come that far."""
+SHAKEN = 8000
+"""Plans that are looked at after random changes; four times as many before it is said that nothing fits."""
+ROUNDS = 50
+"""Random changes that are tried at most."""
+KEPT, ADDED = (0.0, 0.5, 0.75), 3
+"""What a random change leaves of the best plan's states, one of these shares, and how many others it adds."""
 Promise: TypeAlias = Literal["gain", "gain per byte"]
 
 
@@ -64,25 +71,71 @@ class Exchange:
         self._joined: dict[tuple[int, States], States] = {}
         self._until = 0
 
-    def score(self, states: States) -> Score:
+    def score(self, states: States, near: States | None = None) -> Score:
+        """Say how good a plan is; `near` is a set of states that differs little, and whose plan is known."""
         if states not in self._scores:
-            load = self.plans.load(states)
-            excess = max(0.0, load.cpu / self.limits.cpu - 1) + max(0.0, load.memory / self.limits.memory - 1)
-            excess = 0.0 if load.fits(self.limits) else excess
+            load = self.plans.load(states, near)
+            excess = 0.0 if Load(0.0, load.memory).fits(self.limits) else load.memory / self.limits.memory - 1
             self._scores[states] = Score(*(float(f"{value:.{DIGITS}g}") for value in (excess, *load)))
         return self._scores[states]
 
     def search(self, start: States, by: Promise = "gain") -> States:
-        """Add, remove and swap states while that helps."""
+        """Add and remove states while that helps."""
         states = start
         self._until = self.plans.priced + EFFORT
         while True:
             states = self._grown(states, by)
             removals = (states & ~(1 << state) for state in members(states))
-            better = self._first_better(chain(removals, self._swaps(states)), states)
+            better = self._first_better(removals, states)
             if better is None:
                 return states
             states = better
+
+    def exchanged(self, states: States) -> States:
+        """Swap states, each for one other, while that helps."""
+        while (better := self._first_better(self._swaps(states), states)) is not None:
+            states = self.search(better)
+        return states
+
+    def shaken(self, states: States) -> States:
+        """Climb from random changes of the best plan so far."""
+        rng, looked = random.Random(0), len(self._scores)  # noqa: S311 - the same plan every time
+        for _ in range(ROUNDS):
+            enough = SHAKEN if self.plans.load(states).fits(self.limits) else 4 * SHAKEN
+            if len(self._scores) - looked > enough:
+                break
+            other = self._climbed(self._changed(states, rng), rng)
+            states = min(states, other, key=self.score)
+        return states
+
+    def _changed(self, states: States, rng: random.Random) -> States:
+        """Keep some of `states`, or none of them, and add a few others."""
+        share, others = rng.choice(KEPT), list(members(self.candidates(states)))
+        kept = [state for state in members(states) if rng.random() < share]
+        added = rng.sample(others, min(ADDED, len(others)))
+        return self._reduced(sum(1 << state for state in (*kept, *added)))
+
+    def _climbed(self, states: States, rng: random.Random) -> States:
+        """Add or remove states in random order while that helps; what is added may push others out."""
+        while True:
+            before, either = states, list(members(self.candidates(states) | states))
+            for state in rng.sample(either, len(either)):
+                after = self._reduced(states ^ 1 << state, states)
+                if self._gain(states, after) > 0:
+                    states = after
+            if states == before:
+                return states
+
+    def _reduced(self, states: States, near: States | None = None) -> States:
+        """Drop states while there are too many for the memory: those first that save the least CPU for their bytes."""
+        while self.score(states, near).excess:
+            cpu = self.score(states).cpu
+            costs = {
+                state: (self.score(states & ~(1 << state), states).cpu - cpu) / self._price(state, "gain per byte")
+                for state in members(states)
+            }
+            states, near = states & ~(1 << min(costs, key=costs.__getitem__)), states
+        return states
 
     def _grown(self, states: States, by: Promise) -> States:
         """Add states, the most promising first, while one of them helps."""
@@ -134,14 +187,14 @@ class Exchange:
                 return
             rest = states & ~(1 << state)
             newcomers = [rest | 1 << other for other in members(self.candidates(rest)) if other != state]
-            yield from sorted(newcomers, key=self.score)[:SWAPPED]
+            yield from sorted(newcomers, key=lambda after: self.score(after, rest))[:SWAPPED]
 
     def _first_better(self, options: Iterator[States], states: States) -> States | None:
         return next((after for after in options if self._gain(states, after) > 0), None)
 
     def _gain(self, before: States, after: States) -> float:
         """Give how much better a plan has become, in the first respect that differs; not above 0 if it has not."""
-        for old, new in zip(self.score(before), self.score(after), strict=True):
+        for old, new in zip(self.score(before), self.score(after, before), strict=True):
             if old != new:
                 return old - new
         return 0.0
@@ -166,4 +219,4 @@ def _searched(model: CostModel, order: Sequence[int], limits: Load) -> Draft:
     with suppress(BudgetError):  # that the thesis's method finds none does not mean that there is none
         starts.append((search.plans.states(shared_draft(model, order, limits).stored), "gain"))
     ends = [search.search(*start) for start in starts]
-    return search.plans.draft(min(ends, key=search.score))
+    return search.plans.draft(search.exchanged(search.shaken(min(ends, key=search.score))))

@@ -38,8 +38,17 @@ class StatePlans:
         self._inside: list[States] = []
         self._serving: list[States] = [0] * len(self.workload.queries)
         """For each query the targets that are all it asks for."""
+        self._above: list[States] = []
+        """For each target those that it is inside of."""
+        self._answering: States = 0
+        """Targets that are all that some query asks for."""
+        self._joined: dict[States, tuple[float, States]] = {}
+        self._asked: set[tuple[States, int]] = set()
+        """What queries ask for, the same only once: the targets that are all of it, and the one that is produced if none is stored."""
+        self._kept: list[Load] = []
         self._costs: dict[tuple[int, States], float] = {}
-        self._best: dict[tuple[int, States], tuple[float, States]] = {}
+        self._best: list[dict[States, tuple[float, States]]] = []
+        """For each target by the states inside it: what its operator costs at least, and which of them it then reads."""
         everyone = range(len(self.workload.queries))
         self.windows = model.least_windows()
         self.tops = [self.number(self.workload.target(query, self.workload.queries[query].all)) for query in everyone]
@@ -52,8 +61,11 @@ class StatePlans:
         if target not in self._numbers:
             self._numbers[target] = len(self.targets)
             self.targets.append(target)
+            self._kept.append(self.model.state(target))
             self._masks.append({})
             self._inside.append(0)
+            self._above.append(0)
+            self._best.append({})
             self._relate(len(self.targets) - 1)
         return self._numbers[target]
 
@@ -66,33 +78,57 @@ class StatePlans:
         for query in range(len(self.workload.queries)):
             if self.workload.serves(self.targets[new], query):
                 self._serving[query] |= 1 << new
+                self._answering |= 1 << new
+                self._asked.clear()
         for other in range(new):
             for part, whole in ((new, other), (other, new)):
                 if mask := self.workload.fits(self.targets[part], self.targets[whole]):
                     self._masks[whole][part] = mask
                     self._inside[whole] |= 1 << part
+                    self._above[part] |= 1 << whole
 
     def _largest(self, among: States) -> int:
         return max(members(among), key=lambda number: self.targets[number].spans)
 
     # -- costs -----------------------------------------------------------------------------------------------------------------
 
-    def load(self, states: States) -> Load:
-        """Give CPU and memory of the best plan that stores exactly `states`."""
-        cpu, memory = self.kept(states)
-        for number in members(self.operators(states)):
-            cpu += self.best(number, states)[0]
-        return Load(cpu, memory)
+    def load(self, states: States, near: States | None = None) -> Load:
+        """Give CPU and memory of the best plan that stores exactly `states`; beside a set `near` by the operators that differ.
+
+        What is near is always priced as a whole: differences of differences would add up their roundings.
+        """
+        joining = self._joining(states)[0] if near is None else self._joining_near(states, near)
+        return self.kept(states).plus(Load(joining))
+
+    def _joining(self, states: States) -> tuple[float, States]:
+        """Give what all operators take, and which these are."""
+        if states not in self._joined:
+            produced = self.operators(states)
+            self._joined[states] = sum(self.best(number, states)[0] for number in members(produced)), produced
+        return self._joined[states]
+
+    def _joining_near(self, states: States, near: States) -> float:
+        cpu, before = self._joining(near)
+        changed = states ^ near
+        produced = self.operators(states) if changed & self._answering else before ^ changed
+        others = before ^ produced
+        for state in members(changed):
+            others |= self._above[state]
+        gone, come = members(others & before), members(others & produced)
+        return cpu - sum(self.best(each, near)[0] for each in gone) + sum(self.best(each, states)[0] for each in come)
 
     def kept(self, states: States) -> Load:
         """Give what it takes to keep all windows and `states`."""
-        return Load.total((self.windows, *(self.model.state(self.targets[number]) for number in members(states))))
+        return Load.total((self.windows, *map(self._kept.__getitem__, members(states))))
 
     def operators(self, states: States) -> States:
         """Say what has to be produced: `states`, and each query's answer unless something else is that, too."""
+        if not self._asked:
+            self._asked.update(zip(self._serving, self._shared_tops, strict=True))
         produced = states
-        for query in range(len(self.tops)):
-            produced |= 1 << self.answer(query, states)
+        for serving, top in self._asked:
+            if not serving & states:
+                produced |= 1 << top
         return produced
 
     def answer(self, query: int, states: States) -> int:
@@ -102,11 +138,11 @@ class StatePlans:
 
     def best(self, number: int, states: States) -> tuple[float, States]:
         """Give what the operator that produces target `number` costs at least, and which of `states` it then reads."""
-        inside = states & self._inside[number]
-        if (number, inside) not in self._best:
+        inside, known = states & self._inside[number], self._best[number]
+        if inside not in known:
             few = inside.bit_count() <= self._packed
-            self._best[number, inside] = self._combined(number, inside) if few else self._one_by_one(number, inside)
-        return self._best[number, inside]
+            known[inside] = self._combined(number, inside) if few else self._one_by_one(number, inside)
+        return known[inside]
 
     def parts(self, number: int, read: States) -> tuple[Target, ...]:
         """Give the inputs of the operator that produces target `number`: the states `read`, and base windows for the rest."""

@@ -5,8 +5,10 @@ layer takes the n-ary join if it fits, else the tree of binary joins; the second
 other until a plan fits. The first that does is taken. A query may use its allocation; if nothing fits into that, all that the
 queries before it have left.
 
-`naive` keeps everything per query, base windows too. `shared-naive` makes its choices without looking at the other queries, and then
-computes and keeps equal things once; what that saves is left for the queries after it.
+`naive` computes and stores everything per query. The thesis's keeps base windows per query as well; an engine has one window of a
+stream for all queries, and a plan says what runs, so here windows count once. (Queries over streams with names of their own have
+windows of their own: so `dovetail reproduce alrahmani` has the thesis's.) `shared-naive` makes its choices without looking at the
+other queries, and then computes and keeps equal things once; what that saves is left for the queries after it.
 
 `mjoin` and `bjtree` give all queries n-ary joins, or trees of binary joins, whatever they cost.
 """
@@ -17,21 +19,27 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 
 from dovetail.optimizer.multiquery.model.costs import CostModel
-from dovetail.optimizer.multiquery.model.draft import Draft, Subplan, mjoin, tidied
+from dovetail.optimizer.multiquery.model.draft import Draft, Subplan, load_of, mjoin, tidied
 from dovetail.optimizer.multiquery.thesis.jtrees import bjtree, state_removal, state_selection
 from dovetail.optimizer.multiquery.thesis.next_query import NextQuery
 from dovetail.plan.global_plan import NO_LIMITS, Load
 
 
 def naive(model: CostModel, order: Sequence[int], limits: Load) -> list[Draft]:
-    """Plan each query by itself and share nothing: one draft per query."""
+    """Plan each query by itself and share no joins: one draft per query."""
     drafts: list[Draft] = []
     for place, query in enumerate(order):
-        others = Load.total(draft.load(model) for draft in drafts)
         own = Draft(scope=f"{model.workload.names[query]}/")
-        alone = NextQuery(model, own, order[place:], limits, others)
+        alone = NextQuery(model, own, order[place:], limits, _beside(model, drafts, query))
         drafts.append(own.joined(query, first_that_fits(alone, alone)))
     return drafts
+
+
+def _beside(model: CostModel, drafts: Sequence[Draft], query: int) -> Load:
+    """Give what `drafts` take beside the windows of `query`, which are the same in all its plans."""
+    nary = Draft().joined(query, mjoin(model, query))
+    both, own = load_of(model, [*drafts, nary]), nary.load(model)
+    return Load(both.cpu - own.cpu, both.memory - own.memory)
 
 
 def shared_naive(model: CostModel, order: Sequence[int], limits: Load) -> list[Draft]:
