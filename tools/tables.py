@@ -307,11 +307,18 @@ TABLES = {
         rejection,
     ),
     "windows": Table(
-        "windows", ("tuples in each window", "thousand tuples per second", "to the smallest", "bytes per tuple"), windows
+        "windows",
+        ("tuples in each window", "thousand tuples per second", "to the smallest", "bytes per tuple"),
+        windows,
     ),
     "hot-keys": Table(
         "hot-keys",
-        ("one value is every second tuple", "results", "ns per tuple and result", "partial matches per tuple and result"),
+        (
+            "one value is every second tuple",
+            "results",
+            "ns per tuple and result",
+            "partial matches per tuple and result",
+        ),
         hot_keys,
     ),
     "strategies": Table(
