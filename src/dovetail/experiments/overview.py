@@ -69,9 +69,9 @@ def _introduction(stated: Mapping[Paper, list[Claim]]) -> str:
     small = [paper.name for paper in stated if paper.quick]
     grids = f"; for {', '.join(small)} these are from the small grid alone, which says little" if small else ""
     return (
-        f"{len(everything)} statements of {len(stated)} documents beside what Dovetail measures: {_counted(everything)}{grids}. No "
-        "verdict is written by hand: each follows from the result files by the rule that its paper's page states. Where we "
-        "differ, or cannot test, the last column says why."
+        f"{len(everything)} statements of {len(stated)} documents beside what Dovetail measures: {_counted(everything)}{grids}. "
+        "Whether one agrees or differs is not written by hand: it follows from the result files by the rule that its paper's page "
+        "states. Where we differ, or cannot test, the last column says why."
     )
 
 
