@@ -170,8 +170,8 @@ _STARS_TEXT = (
     "and that is their cost, on the first settings of the same stars. F-Greedy is optimal on stars for tuples produced only."
 )
 _TIMES_TEXT = (
-    "Mean milliseconds of processor time for all pipelines of a complete graph, on a machine that did other work as well. DMJoin is our "
-    "version, which fills one table for all streams."
+    "Mean milliseconds of processor time for all pipelines of a complete graph, on a machine that did other work as well. DMJoin "
+    "is our version, which fills one table for all streams."
 )
 
 
