@@ -147,13 +147,13 @@ def _memory(results: Results) -> Iterator[Claim]:
         (0.5, 2.0),
         "where the limit leaves room for sub-joins, shared stores some, and shared-naive takes n-ary joins, which fit",
     )
-    allocated = (
-        "a query's allocation of memory (3-5) is a share of a limit that is little more than its windows, so hardly any sub-join "
-        "fits into it when limits are loose for the others"
+    scarce = (
+        "table 3-1 prefers what takes less of the scarcer resource, and CPU without a limit is never scarce: a stored sub-join takes "
+        "memory, so shared stores none, though the limit has room, which exchange uses"
     )
-    yield _claim(place, "with memory limited, shared takes slightly less CPU than shared-naive", cpu, BELOW, allocated)
+    yield _claim(place, "with memory limited, shared takes slightly less CPU than shared-naive", cpu, BELOW, scarce)
     yield _claim(
-        place, "with memory limited, shared takes slightly more memory than shared-naive", memory, ABOVE, allocated
+        place, "with memory limited, shared takes slightly more memory than shared-naive", memory, ABOVE, scarce
     )
     yield _claim(
         "figure 4-8",

@@ -114,6 +114,7 @@ def _orders(plt: Any, results: Results) -> Any:
     figure, panels = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
     for panel, field, title in ((panels[0], "cpu", "CPU (figure 4-1)"), (panels[1], "memory", "memory (figure 4-2)")):
         found = np.array([values(results[point], order, field) for order in ORDERS])
+        found = found[:, ~np.isnan(found).all(axis=0)]
         relative = found / np.nanmean(found, axis=0)
         spread = np.random.default_rng(1).uniform(-0.16, 0.16, relative.shape)
         for row, order in enumerate(ORDERS):

@@ -170,8 +170,8 @@ _STARS_TEXT = (
     "and that is their cost, on the first settings of the same stars. F-Greedy is optimal on stars for tuples produced only."
 )
 _TIMES_TEXT = (
-    "Mean milliseconds for all pipelines of a complete graph, on a machine that did other work as well. DMJoin is our version, "
-    "which fills one table for all streams."
+    "Mean milliseconds of processor time for all pipelines of a complete graph, on a machine that did other work as well. DMJoin "
+    "is our version, which fills one table for all streams."
 )
 
 
@@ -196,7 +196,8 @@ def _introduction(grid: Grid) -> str:
         "**When a difference counts.** Medians and upper quartiles stand with intervals that hold the true ones in at least 95 of 100 "
         "cases, whatever the distribution, shares with Wilson's interval. A statement holds if the whole interval lies inside what it "
         "says. That something is always so is refuted by one setting; “up to about” means that the worst setting is within a "
-        "factor of 2; of times the mean over the settings of a point is one observation.\n\n"
+        "factor of 2; of times the mean over the settings of a point is one observation, and their growth is a line through "
+        "the logarithms of the largest nine, with Student's t.\n\n"
         "Weave is exact up to 20 streams and on acyclic graphs, so its rows show that it is what it says and what that costs; its "
         "search for larger graphs has a table of its own."
     )
