@@ -1,6 +1,6 @@
 """What the thesis says about figures 4-1 to 4-11, beside what was measured.
 
-The figures are plots without printed numbers, so what can be compared is which method is better. A statement holds if it is so in
+The figures are plots without printed numbers, so what can be compared is which method is better. A statement agrees if it is so in
 every setting (a number of predicates under one kind of limits) by more than chance: the interval of the median ratio over the draws
 (see `significance`) must lie inside what the statement says.
 """
@@ -56,7 +56,7 @@ _STORES = (
 
 
 def _claim(place: str, says: str, cells: Mapping[str, Sequence[Numbers]], band: Band, because: str) -> Claim:
-    """Ratios to some methods, by setting: the statement holds if every interval of a median lies inside the band."""
+    """Ratios to some methods, by setting: the statement agrees if every interval of a median lies inside the band."""
     shown, inside, likely = [], list[bool](), True
     for against, ratios in cells.items():
         intervals = [interval(each) for each in ratios if len(each)]

@@ -286,7 +286,7 @@ def _introduction(grid: Grid) -> str:
         "One difference is in all of them: probe orders are the cheapest (`weave`), where the thesis takes Viglas's greedy ones.\n\n"
         "**When a difference counts.** For each setting, which is a number of predicates under one kind of limits, the ratio of two "
         "methods is taken draw by draw, over the draws in which both find a plan. Beside its median stands an interval that holds the "
-        f"true median in at least 95 of 100 cases, whatever the distribution (of {grid.draws} draws). A statement holds if that "
+        f"true median in at least 95 of 100 cases, whatever the distribution (of {grid.draws} draws). A statement agrees if that "
         "interval lies inside what it says, in every setting that it is about."
     )
 

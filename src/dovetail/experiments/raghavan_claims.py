@@ -1,6 +1,6 @@
 """What the paper says about figures 4, 7, 9 and 10, beside what was measured.
 
-A statement about medians, quartiles or shares holds if their whole interval (see `significance`) lies inside what it says. That
+A statement about medians, quartiles or shares agrees if their whole interval (see `significance`) lies inside what it says. That
 something is always so is refuted by one setting. “Up to about” means that the worst setting is within a factor of 2. Times are
 compared point by point: the mean over a point's settings is one observation.
 """

@@ -194,7 +194,7 @@ def _introduction(grid: Grid) -> str:
         f"ones up to {CHECKED} streams, where TreeOpt had the same cost every time; beyond, TreeOpt is taken as their optimum. No "
         "method uses cross products.\n\n"
         "**When a difference counts.** Medians and upper quartiles stand with intervals that hold the true ones in at least 95 of 100 "
-        "cases, whatever the distribution, shares with Wilson's interval. A statement holds if the whole interval lies inside what it "
+        "cases, whatever the distribution, shares with Wilson's interval. A statement agrees if the whole interval lies inside what it "
         "says. That something is always so is refuted by one setting; “up to about” means that the worst setting is within a "
         "factor of 2; of times the mean over the settings of a point is one observation, and their growth is a line through "
         "the logarithms of the largest nine, with Student's t.\n\n"
