@@ -18,7 +18,7 @@ import dovetail as dt
 from dovetail.engine.arena import MappedArena
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, left_in_arena
-from dovetail.engine.watch import MOST_CREDIT, MOST_PATIENCE, SHARE, Watch, consider_cost, look_cost
+from dovetail.engine.watch import MOST_CREDIT, SHARE, Watch, consider_cost, look_cost
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.query_graph import declared_rates
@@ -132,8 +132,6 @@ def faster_and_slower(number: int) -> dict[str, pa.Table]:
 
 
 def test_orders_follow_rates_that_drift() -> None:
-    """Later than selectivities: no selectivity leaves its range, so orders are considered when patience ends, after up to 64 looks."""
-
     def measured(config: dt.Config, told: Mapping[str, tuple[str, ...]] | None = None) -> Any:
         session = dt.LocalSession(config=config)
         for name, rate in RATES[0].items():
@@ -150,14 +148,14 @@ def test_orders_follow_rates_that_drift() -> None:
     adaptive_rows, adaptive, session = measured(dt.Config(driver_policy="declared"))
     assert_same_rows(pa.concat_tables(adaptive_rows), pa.concat_tables(static_rows))
     assert static >= 3 * told
-    assert told < adaptive < 0.9 * static
+    assert told < adaptive < 1.1 * told
     changes: Any = session.metrics()["queries"]["q"]["changes"]
     assert {change["driver"]: change["after"] for change in changes} == {
         "a": ("b", "c"),
         "b": ("c", "a"),
         "c": ("b", "a"),
     }
-    assert all(0 <= change["batch"] - drift.BATCHES // 2 <= MOST_PATIENCE for change in changes)
+    assert all(0 <= change["batch"] - drift.BATCHES // 2 <= 3 for change in changes)
 
 
 def test_a_given_order_stays() -> None:

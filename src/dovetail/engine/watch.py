@@ -5,7 +5,8 @@ Probes are counted where they happen (`PathRunner`), and there are three ways to
 - a *glance*, after a thousand new tuples, asks what each path has produced per new tuple: a few microseconds;
 - a *look* reads what every probe has found since the last glance. Older findings are forgotten as newer ones fill the memory, which is
   counted in probes and not in time: a busy query notices a drift within a batch, a quiet one is not led astray by three tuples;
-- orders are *considered* when a probe's selectivity has left the range it had when they last were, and else ever more rarely.
+- orders are *considered* when a probe's selectivity, or the size of a window, has left the range it had when they last were, and
+  else ever more rarely.
 
 Watching pays with credit, which is `SHARE` of the tuples that the joins produce, so it costs the same part of the time whatever the
 width of a join. Half of the credit is kept for glances that find a drift. Credit is counted in tuples, never in seconds: the same
@@ -42,7 +43,7 @@ MOST_CREDIT = 200_000
 MOST_PATIENCE = 64
 """How many looks may pass before orders are considered again though nothing drifts."""
 DRIFT = 1.5
-"""The factor by which a selectivity must change to be a drift."""
+"""The factor by which a selectivity, or the size of a window, must change to be a drift."""
 OLDEST = 1000
 """Looks after which what a probe found is forgotten, if no such probe was made again."""
 MOST_CHANGES = 100
@@ -78,7 +79,7 @@ class Watch:
     patience: Count = 1
     skipped: Count = 0
     settled: dict[Step, Size] = field(default_factory=dict)
-    """Selectivities when orders were last considered."""
+    """When orders were last considered: selectivities, and, as steps after no input, the rows that probes met in each window."""
     unmeasured: dict[str, Count] = field(default_factory=dict)
     """Drivers whose last change waits for its measured cost."""
 
@@ -92,7 +93,8 @@ class Watch:
         if time < self.ready_at:
             return False
         look, price = look_cost(len(runners)), consider_cost(len(runners))
-        drifted, most = self._glance(runners), MOST_CREDIT + 4 * (look + price)
+        # What has drifted may still be on its way: windows change places in the time that they last.
+        drifted, most = self._glance(runners) or self.patience == 1, MOST_CREDIT + 4 * (look + price)
         self.credit = min(self.credit, most)
         if self.time is not None and self.credit >= (look + price if drifted else most / 2):
             return True
@@ -138,6 +140,8 @@ class Watch:
         for step, found in newer.items():
             drifted |= self._note_step(step, found)
         self._measure_sizes()
+        for alias, size in self.sizes.items():
+            drifted |= _left_range(self.settled.get((frozenset(), alias)), size)
         self.skipped += 1
         price = consider_cost(len(runners))
         # Without a drift, enough is left to answer one.
@@ -147,13 +151,13 @@ class Watch:
         self.patience = 1 if drifted else min(2 * self.patience, MOST_PATIENCE)
         self.skipped = 0
         self.settled = {step: found.selectivity or 0.0 for step, found in self.found.items()}
+        self.settled |= {(frozenset(), alias): size for alias, size in self.sizes.items()}
         return True
 
     def _note_step(self, step: Step, newer: Found) -> bool:
         """Take note of what a probe has found, whatever the driver; say whether its selectivity left its range."""
         self.found[step] = self.found.get(step, Found()).followed_by(newer, MEMORY)
-        before, after = self.settled.get(step), self.found[step].selectivity
-        return bool(after and (not before or not before / DRIFT < after < before * DRIFT))
+        return _left_range(self.settled.get(step), self.found[step].selectivity)
 
     def _note_cost(self, driver: str, order: tuple[str, ...], cost: Cost) -> None:
         """Take note of what an order costs; when that has drifted, what others cost once says nothing any more."""
@@ -192,6 +196,11 @@ class Watch:
     @property
     def measured(self) -> Measured:
         return Measured(self.rates, self.sizes, self.found, self.tried)
+
+
+def _left_range(before: float | None, after: float | None) -> bool:
+    """Whether something has drifted since orders were last considered."""
+    return bool(after and (not before or not before / DRIFT < after < before * DRIFT))
 
 
 def look_cost(width: int) -> float:
