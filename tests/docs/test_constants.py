@@ -70,7 +70,7 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     (r"Every (\w+) new tuples or so", (WORDS[watch.LOOK_AFTER],)),
     (r"memory of a (\w+) probes", (WORDS[watch.MEMORY],)),
     (r"range of a factor of (\d[\d.]*\d)", (str(watch.DRIFT),)),
-    (r"selectivity has moved by (\w+)", ({1.5: "half"}[watch.DRIFT],)),
+    (r"size of a window has moved by (\w+)", ({1.5: "half"}[watch.DRIFT],)),
     (r"credit: (\d+) % of the tuples", (percent(watch.SHARE),)),
     (r"as often as (\d+) % allow", (percent(watch.SHARE),)),
     (r"(\d[\d.]*) times cheaper", (str(replan.GAIN),)),
