@@ -33,6 +33,7 @@ COLOURS = {
 TOP = 200.0
 """Costs over the optimum that are still drawn where they are."""
 MARKS = {"linear": "o", "star": "s", "acyclic": "^", "cyclic": "D", "complete": "v"}
+MARKS |= {"f-greedy": "o", "treeopt": "s", "fab": "^", "weave": "D", "dmjoin": "x"}
 CLAIMED = {("f-greedy", "acyclic"): 5.0, ("f-greedy", "complete"): 15.0, ("treeopt", "cyclic"): 50.0}
 CLAIMED |= {("treeopt", "complete"): 50.0, ("fab", "acyclic"): 1.25, ("fab", "cyclic"): 2.0, ("fab", "complete"): 2.0}
 STYLE: dict[str, object] = {
@@ -144,7 +145,9 @@ def _times(plt: Any, results: Results) -> Any:
         counts = [point.count for point, _ in points]
         for method in (*METHODS, "dmjoin"):
             times = [1e3 * result["seconds"][method] for _, result in points]
-            panel.plot(counts, times, color=COLOURS[method], marker=".", lw=1.3, label=TITLES[method])
+            panel.plot(
+                counts, times, color=COLOURS[method], marker=MARKS[method], markersize=3.5, lw=1.3, label=TITLES[method]
+            )
         _plain_log(panel)
         panel.set_title(f"{shape} graphs", fontweight="bold")
         panel.set_xlabel("streams")

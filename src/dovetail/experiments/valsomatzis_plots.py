@@ -29,6 +29,7 @@ COLOURS = {
     "declared": "#009E73",
     "reversed": "#56B4E9",
 }
+MARKS = dict(zip(COLOURS, "osD^vP*", strict=True))
 DASHES: dict[str, Any] = {"timestamp": (0, (4, 2)), "round-robin": (0, (4, 2)), "declared": ":", "reversed": ":"}
 STREAM_COLOURS = ("#0072B2", "#E69F00", "#D55E00")
 Panel = tuple[str, str, tuple[int, ...], str]
@@ -72,7 +73,7 @@ def _totals(plt: Any, results: Results) -> Any:
                 where = place + 0.12 * (number - (len(POLICIES) - 2) / 2)
                 middle, low, high = interval(values(results, (dataset, period), policy, "total"))
                 label = policy if place == 0 else None
-                panel.plot(where, middle, "o", color=COLOURS[policy], markersize=5, label=label)
+                panel.plot(where, middle, MARKS[policy], color=COLOURS[policy], markersize=5, label=label)
                 panel.plot([where, where], [low, high], color=COLOURS[policy], lw=1.4)
                 theirs = printed()["total"].get(policy, {}).get(dataset)
                 if theirs is not None and theirs[PERIODS.index(period)] is not None:
