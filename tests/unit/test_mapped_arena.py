@@ -311,6 +311,18 @@ def test_steps_that_did_not_run_are_an_error(tmp_path: Path) -> None:
         attach(MappedArena(tmp_path), left_in_arena(engine), scene.plan())
 
 
+def test_arrays_of_another_format_are_an_error(tmp_path: Path) -> None:
+    """Chains without tags would lead nowhere: a release that finds an older one's arrays has to rebuild them."""
+    scene = SCENES["time windows"]
+    engine = scene.start(MappedArena(tmp_path))
+    scene.push(engine, 0, 2)
+    left = left_in_arena(engine)
+    for other, said in (({}, 1), ({"arrays": 3}, 3)):
+        stored = {name: value for name, value in left.items() if name != "arrays"} | other
+        with pytest.raises(StateError, match=f"the arrays have format {said}; this release attaches to format 2"):
+            attach(MappedArena(tmp_path), stored, scene.plan())
+
+
 def test_windows_that_are_not_listed_are_an_error(tmp_path: Path) -> None:
     scene = SCENES["count windows"]
     engine = scene.start(MappedArena(tmp_path))

@@ -33,6 +33,8 @@ from dovetail.plan.statistics import PlanEstimate
 
 MAGIC = b"DOVETAIL"
 VERSION = 4
+ARRAYS = 2
+"""The format of arrays that another process attaches to. In 1, which is not said, chains had no tags and would lead nowhere now."""
 _HEADER = struct.Struct("<8sI16sQ")
 """Magic, format version, digest of all that follows it, length of the JSON."""
 _LENGTH = struct.Struct("<Q")
@@ -135,6 +137,8 @@ def attach(arena: Arena, stored: Mapping[str, Any], plan: ExecutionPlan, replan:
     """
     if not isinstance(arena, MappedArena):
         raise StateError("the arrays lived in another process's memory", "use a MappedArena to share arrays")
+    if (found := stored.get("arrays")) != ARRAYS:
+        raise StateError(f"the arrays have format {found or 1}; this release attaches to format {ARRAYS}")
     differ = [
         step[0] for step in (*stored["outline"], *plan.outline) if (step in stored["outline"]) != (step in plan.outline)
     ]
@@ -158,7 +162,9 @@ def attach(arena: Arena, stored: Mapping[str, Any], plan: ExecutionPlan, replan:
 def left_in_arena(engine: ShardEngine) -> dict[str, Any]:
     """What another engine needs, beside the plan, to attach to the arrays of this one."""
     stores = {store.name: store.position for store in engine.stores()}
-    left: dict[str, Any] = to_json(_manifest(engine) | {"outline": engine.plan.outline, "stores": stores})
+    left: dict[str, Any] = to_json(
+        _manifest(engine) | {"arrays": ARRAYS, "outline": engine.plan.outline, "stores": stores}
+    )
     return left
 
 

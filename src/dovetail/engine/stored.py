@@ -74,6 +74,8 @@ class Manifest(TypedDict):
 class LeftInArena(Manifest):
     """What another engine needs, beside the plan, to attach to the arrays of this one."""
 
+    arrays: int
+    """Their format."""
     outline: list[Any]
     stores: dict[str, Any]
 
