@@ -23,7 +23,7 @@ import dovetail as dt
 from dovetail.engine.arena import Arena, HeapArena, MappedArena
 from dovetail.engine.measuring import measure
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import attach, left_in_arena
+from dovetail.engine.snapshot import ARRAYS, attach, left_in_arena
 from dovetail.engine.window_store import Arrivals, WindowStore
 from dovetail.errors import StateError
 from dovetail.optimizer.lowering import Lowering
@@ -317,9 +317,11 @@ def test_arrays_of_another_format_are_an_error(tmp_path: Path) -> None:
     engine = scene.start(MappedArena(tmp_path))
     scene.push(engine, 0, 2)
     left = left_in_arena(engine)
-    for other, said in (({}, 1), ({"arrays": 3}, 3)):
+    for other, said in (({}, 1), ({"arrays": ARRAYS + 1}, ARRAYS + 1)):
         stored = {name: value for name, value in left.items() if name != "arrays"} | other
-        with pytest.raises(StateError, match=f"the arrays have format {said}; this release attaches to format 2"):
+        with pytest.raises(
+            StateError, match=f"the arrays have format {said}; this release attaches to format {ARRAYS}"
+        ):
             attach(MappedArena(tmp_path), stored, scene.plan())
 
 

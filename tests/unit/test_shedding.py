@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -273,6 +274,27 @@ def test_snapshots_know_what_was_shed() -> None:
     assert again.push(batch)["q0"].equals(made.push(batch)["q0"])
 
 
+def test_what_an_earlier_release_knew_is_refused_or_begun_anew() -> None:
+    from dovetail.engine.shedding import stored  # noqa: PLC0415
+
+    made = session(dt.Shedding("frequency", 150), PAIRS)
+    made.push({"a": tuples(500, 50), "b": tuples(500, 50, 1)})
+    shedder = made._engine.joined.shedder
+    assert shedder is not None
+    before, whole = dict(shedder.counts), stored.written(shedder)
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+    del header["format"]
+    text = json.dumps(header).encode()
+    older = pa.py_buffer(len(text).to_bytes(8, "little") + text + whole[8 + length :])
+    with pytest.raises(StateError, match=f"stored in format 1; this release reads format {stored.FORMAT}"):
+        stored.restore(shedder, older)
+    shedder.following, shedder.counts = None, {}
+    stored.restore(shedder, older, strict=False)
+    assert shedder.following is None, "tuples are followed again when the cap is reached again"
+    assert shedder.counts == before
+
+
 @pytest.mark.parametrize("policy", SHEDDING)
 def test_a_batch_that_was_broken_off_leaves_nothing_behind(policy: str) -> None:
     """Also after many batches: what came since the last copy comes once more."""
@@ -296,8 +318,8 @@ def test_a_damaged_snapshot_is_refused() -> None:
     assert shedder is not None
     assert shedder.following is not None
     whole = stored.written(shedder)
-    held = shedder.following.main.roster.held
-    for array, wrong in ((held.newer, 1 << 20), (held.row, 1 << 40), (held.key, -7)):
+    held, marks = shedder.following.main.roster.held, shedder.following.main.roster.marks
+    for array, wrong in ((held.newer, 1 << 20), (held.row, 1 << 40), (marks.key, -7)):
         kept = array.copy()
         array[np.flatnonzero(held.row >= 0)[0]] = wrong
         with pytest.raises(StateError):

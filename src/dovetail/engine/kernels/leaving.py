@@ -26,60 +26,61 @@ _NEVER = (1 << 63) - 1
 @inlined
 def leave_key(roster: Roster, place: int, use: int, rank: int) -> None:
     """A tuple no longer counts for its key in a use of its window; it has left its queue."""
-    held, keys = roster.held, roster.keys
-    key = int(held.key[place, use])
-    of_all = roster.uses.first[held.window[place]] + use
-    slot = roster.uses.slot[of_all]
-    keys.tuples[key, slot] -= 1
-    keys.total[key] -= 1
-    before, after = held.key_before[place, use], held.key_after[place, use]
+    keys, marks, own = roster.keys, roster.marks, roster.marks[place, use]
+    key = int(own.key)
+    slot = roster.uses.slot[roster.uses.first[roster.held[place].window] + use]
+    inside = roster.slots[key, slot]
+    inside.tuples -= 1
+    keys[key].total -= 1
+    before, after = own.before, own.after
     if before >= 0:
-        held.key_after[before, use] = after
+        marks[before, use].after = after
     else:
-        keys.first[key, slot] = after
+        inside.first = after
     if after >= 0:
-        held.key_before[after, use] = before
-    held.key[place, use] = NONE
-    if keys.total[key] == 0:
+        marks[after, use].before = before
+    own.key = NONE
+    if keys[key].total == 0:
         forget_key(roster, key)
     elif rank == FREQUENCY:
         key_changed(roster, key, rank)
     elif rank == FREQUENCY_OWN:
-        changed(roster, key * keys.tuples.shape[1] + slot, use, rank)
+        changed(roster, key << roster.ranks.bits | slot, use, rank)
 
 
 @inlined
 def remove(roster: Roster, place: int, rank: int) -> None:
     """A tuple is held no more."""
     held, uses, at = roster.held, roster.uses, roster.at
-    window = int(held.window[place])
+    window = int(held[place].window)
     pool = uses.pool[window]
     dequeue(roster, place, rank)
     for use in range(uses.first[window], uses.first[window + 1]):
-        if held.key[place, use - uses.first[window]] >= 0:
+        if roster.marks[place, use - uses.first[window]].key >= 0:
             leave_key(roster, place, use - uses.first[window], rank)
         if roster.inside[use] == place:
-            newer = held.newer[place]
+            newer = held[place].newer
             roster.inside[use] = newer
             if newer >= 0:
-                at[LEAVING] = min(at[LEAVING], held.ts[newer] + uses.span[use])
-    older, newer = held.older[place], held.newer[place]
+                at[LEAVING] = min(at[LEAVING], held[newer].ts + uses.span[use])
+    own = held[place]
+    older, newer = own.older, own.newer
     if older >= 0:
-        held.newer[older] = newer
+        held[older].newer = newer
     else:
         roster.oldest[window] = newer
     if newer >= 0:
-        held.older[newer] = older
+        held[newer].older = older
     else:
         roster.newest[window] = older
     roster.alive[pool] -= 1
     if rank == RANDOM:
-        members, first = roster.queues.heap, roster.queues.start[pool]
-        last = members[first + roster.alive[pool]]
-        members[first + held.member[place]] = last
-        held.member[last] = held.member[place]
-    held.row[place] = NONE
-    held.newer[place] = at[FREE_PLACE]
+        members, first = roster.ranks.heap, roster.ranks.start[pool]
+        last = members[first + roster.alive[pool]].queue
+        members[first + own.queue].queue = last
+        held[last].queue = own.queue
+    own.row = NONE
+    own.newer = at[FREE_PLACE]
     at[FREE_PLACE] = place
 
 
@@ -91,17 +92,17 @@ def leave_windows(roster: Roster, rank: int) -> None:
     for window in range(len(uses.pool)):
         for use in range(uses.first[window], uses.first[window + 1]):
             place = int(roster.inside[use])
-            while place >= 0 and held.ts[place] + uses.span[use] < clock:
-                roster.passed[use] = held.serial[place]
-                if held.key[place, use - uses.first[window]] >= 0:
+            while place >= 0 and held[place].ts + uses.span[use] < clock:
+                roster.passed[use] = held[place].serial
+                if roster.marks[place, use - uses.first[window]].key >= 0:
                     dequeue(roster, place, rank)
                     leave_key(roster, place, use - uses.first[window], rank)
                     if rank < RANDOM:
                         enqueue(roster, place, rank)
-                place = int(held.newer[place])
+                place = int(held[place].newer)
             roster.inside[use] = place
             if place >= 0:
-                leaving = min(leaving, held.ts[place] + uses.span[use])
+                leaving = min(leaving, held[place].ts + uses.span[use])
     roster.at[LEAVING] = leaving
 
 
@@ -116,8 +117,8 @@ def _release(roster: Roster, window: int, rank: int) -> None:
                 if uses.kept[kept, 2] >> other & 1:
                     bound = min(bound, roster.heads[other] - uses.lateness[other] - uses.kept[kept, 1])
     place = int(roster.oldest[window])
-    while place >= 0 and held.ts[place] < bound:
-        newer = int(held.newer[place])
+    while place >= 0 and held[place].ts < bound:
+        newer = int(held[place].newer)
         remove(roster, place, rank)
         place = newer
 
@@ -141,7 +142,7 @@ def wait(roster: Roster, watch: Watch, window: int) -> None:
         if uses.kept[kept, 0] == window:
             for other in range(len(uses.pool)):
                 if uses.kept[kept, 2] >> other & 1:
-                    until = roster.held.ts[place] + uses.kept[kept, 1] + uses.lateness[other]
+                    until = roster.held[place].ts + uses.kept[kept, 1] + uses.lateness[other]
                     if until - roster.heads[other] > furthest:
                         furthest = until - roster.heads[other]
                         watch.stream[window], watch.time[window] = other, until

@@ -1,15 +1,21 @@
-"""Queues of tuples that are worth the same, in a heap by what they are worth."""
+"""Queues of tuples that are worth the same, ranked by what they are worth: patterns in a heap, keys by levels.
+
+By keys, a queue may stand too low: when its tuples come to be worth more it stays, and moves when it comes to be the first to go. It
+moves at once when they come to be worth less. So its level is never above what it is worth.
+"""
 
 from __future__ import annotations
 
 from dovetail.engine.kernels.compile import inlined
+from dovetail.engine.kernels.heap import move, put, take_out
+from dovetail.engine.kernels.levels import level_of, lowest, put_in, take_off
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
     FREE_QUEUE,
     FREQUENCY,
     FREQUENCY_OWN,
     NONE,
-    Queues,
+    RANDOM,
     Roster,
 )
 
@@ -20,169 +26,177 @@ _UNSEEN = -2
 
 @inlined
 def _value(roster: Roster, part: int, rank: int) -> float:
+    whose, place = part >> roster.ranks.bits, part & ((1 << roster.ranks.bits) - 1)
     if rank == ARRIVAL_ORDER:
-        patterns = roster.given.shape[1]
-        use, pattern = part // patterns, part % patterns
-        if pattern == (1 << roster.uses.width[roster.uses.table[use]]) - 1:
+        if place == (1 << roster.uses.width[roster.uses.table[whose]]) - 1:
             return FIRST_TO_GO
-        return float(roster.given[use, pattern] / roster.seen[use, pattern])
-    width = roster.keys.tuples.shape[1]
-    key, slot = part // width, part % width
+        return float(roster.given[whose, place] / roster.seen[whose, place])
     if rank == FREQUENCY:
-        return float(roster.keys.total[key])
+        return float(roster.keys[whose].total)
     if rank == FREQUENCY_OWN:
-        return float(roster.keys.tuples[key, slot])
-    return float(roster.keys.results[key])
+        return float(roster.slots[whose, place].tuples)
+    return float(roster.keys[whose].results)
 
 
 @inlined
-def _move(queues: Queues, pool: int, queue: int) -> None:
-    """Let a queue find its place in the heap after its worth or its tie has changed."""
-    start, at, size = queues.start[pool], int(queues.at[queue]), queues.size[pool]
-    worth, tie = queues.worth[start + at], queues.tie[start + at]
-    began = at
-    while at > 0:
-        above = (at - 1) >> 1
-        other = queues.worth[start + above]
-        if worth > other or (worth == other and tie >= queues.tie[start + above]):
-            break
-        _put(queues, start, at, other, queues.tie[start + above], queues.heap[start + above])
-        at = above
-    while True:
-        below = 2 * at + 1
-        if below >= size:
-            break
-        least = queues.worth[start + below]
-        if below + 1 < size:
-            other = queues.worth[start + below + 1]
-            if other < least or (other == least and queues.tie[start + below + 1] < queues.tie[start + below]):
-                below, least = below + 1, other
-        if least > worth or (least == worth and queues.tie[start + below] >= tie):
-            break
-        _put(queues, start, at, least, queues.tie[start + below], queues.heap[start + below])
-        at = below
-    if at != began:
-        _put(queues, start, at, worth, tie, queue)
-
-
-@inlined
-def _put(queues: Queues, start: int, at: int, worth: float, tie: int, queue: int) -> None:
-    """Put a queue at a place of a heap."""
-    queues.worth[start + at], queues.tie[start + at], queues.heap[start + at] = worth, tie, queue
-    queues.at[queue] = at
-
-
-@inlined
-def _reckon(roster: Roster, queue: int, rank: int) -> None:
-    """Find out again what the tuples of a queue are worth."""
-    queues, worth = roster.queues, 0.0
-    for use in range(queues.part.shape[1]):
-        if queues.part[queue, use] >= 0:
-            worth += _value(roster, queues.part[queue, use], rank)
-    pool = roster.uses.pool[queues.window[queue]]
-    place = queues.start[pool] + queues.at[queue]
-    queues.worth[place] = worth
+def _queue_of(roster: Roster, part: int, rank: int) -> int:
+    """A queue that has a part; `NONE` if there is none."""
+    whose, place = part >> roster.ranks.bits, part & ((1 << roster.ranks.bits) - 1)
     if rank == ARRIVAL_ORDER:
-        queues.tie[place] = roster.held.serial[queues.first[queue]]
-    _move(queues, pool, queue)
+        return int(roster.ranks.of_pattern[part])
+    return int(roster.slots[whose, place].queue)
+
+
+@inlined
+def _lead_to(roster: Roster, part: int, queue: int, rank: int) -> None:
+    """Let a part lead to a queue that has it."""
+    whose, place = part >> roster.ranks.bits, part & ((1 << roster.ranks.bits) - 1)
+    if rank == ARRIVAL_ORDER:
+        roster.ranks.of_pattern[part] = queue
+    else:
+        roster.slots[whose, place].queue = queue
+
+
+@inlined
+def _worth(roster: Roster, queue: int, rank: int) -> float:
+    """What the tuples of a queue are worth now."""
+    parts, worth = roster.ranks.parts, 0.0
+    for use in range(parts.shape[1]):
+        part = parts[queue, use].part
+        if part >= 0:
+            worth += _value(roster, part, rank)
+    return worth
+
+
+@inlined
+def _reckon(roster: Roster, queue: int) -> None:
+    """Let a pattern's queue stand in the heap by what it is worth now."""
+    ranks, own = roster.ranks, roster.ranks.queues[queue]
+    pool = roster.uses.pool[own.window]
+    place = ranks.heap[ranks.start[pool] + own.at]
+    place.worth, place.tie = _worth(roster, queue, ARRIVAL_ORDER), roster.held[own.first].serial
+    move(ranks, pool, queue)
 
 
 @inlined
 def changed(roster: Roster, part: int, use: int, rank: int) -> None:
-    """A part has another value: all queues that have it move. `use`: of which use of its window it is."""
-    queue = int(roster.queues.of_part[part])
+    """A part has another value, of a key a smaller one: queues that have it move. `use`: of which use of its window it is."""
+    ranks, queue = roster.ranks, _queue_of(roster, part, rank)
     while queue >= 0:
-        _reckon(roster, queue, rank)
-        queue = int(roster.queues.part_after[queue, use])
+        if rank == ARRIVAL_ORDER:
+            _reckon(roster, queue)
+        else:
+            level, pool = level_of(_worth(roster, queue, rank)), roster.uses.pool[ranks.queues[queue].window]
+            if level < ranks.queues[queue].at:
+                take_off(ranks, pool, queue)
+                put_in(ranks, pool, queue, level)
+        queue = int(ranks.parts[queue, use].after)
+
+
+@inlined
+def first_queue(roster: Roster, pool: int, rank: int) -> int:
+    """The queue whose tuples go first; `NONE` if there is none."""
+    ranks = roster.ranks
+    if rank == ARRIVAL_ORDER:
+        return int(ranks.heap[ranks.start[pool]].queue) if ranks.size[pool] else NONE
+    queue = lowest(ranks, pool)
+    while queue >= 0:
+        level = level_of(_worth(roster, queue, rank))
+        if level == ranks.queues[queue].at:
+            break
+        take_off(ranks, pool, queue)
+        put_in(ranks, pool, queue, level)
+        queue = lowest(ranks, pool)
+    return queue
 
 
 @inlined
 def key_changed(roster: Roster, key: int, rank: int) -> None:
     """All uses' parts of a key have another value."""
-    uses, width = roster.uses, roster.keys.tuples.shape[1]
-    table = roster.keys.table[key]
+    uses, table = roster.uses, roster.keys[key].table
     for slot in range(uses.width[table]):
         use = uses.of[table, slot]
-        changed(roster, key * width + slot, use - uses.first[uses.window[use]], rank)
+        changed(roster, key << roster.ranks.bits | slot, use - uses.first[uses.window[use]], rank)
 
 
 @inlined
 def _part(roster: Roster, place: int, use: int, rank: int) -> int:
     """What a tuple is judged by in a use of its window; `NONE` if that does not see it."""
-    key = int(roster.held.key[place, use])
+    key = int(roster.marks[place, use].key)
     if key < 0:
         return NONE
-    of_all = roster.uses.first[roster.held.window[place]] + use
+    of_all = roster.uses.first[roster.held[place].window] + use
     if rank == ARRIVAL_ORDER:
-        return int(of_all * roster.given.shape[1] + roster.held.pattern[place, use])
-    return int(key * roster.keys.tuples.shape[1] + roster.uses.slot[of_all])
+        return int(of_all << roster.ranks.bits | roster.marks[place, use].pattern)
+    return int(key << roster.ranks.bits | roster.uses.slot[of_all])
 
 
 @inlined
 def _new_queue(roster: Roster, place: int, rank: int) -> int:
-    queues, held, at = roster.queues, roster.held, roster.at
+    ranks, at = roster.ranks, roster.at
     queue = int(at[FREE_QUEUE])
-    at[FREE_QUEUE] = queues.first[queue]
-    window = int(held.window[place])
-    queues.window[queue], queues.first[queue], queues.last[queue] = window, NONE, NONE
-    for use in range(queues.part.shape[1]):
+    own = ranks.queues[queue]
+    at[FREE_QUEUE] = own.first
+    window = int(roster.held[place].window)
+    own.window, own.first, own.last = window, NONE, NONE
+    for use in range(ranks.parts.shape[1]):
         part = _part(roster, place, use, rank)
-        queues.part[queue, use] = part
-        queues.part_before[queue, use] = NONE
+        ranks.parts[queue, use].part = part
+        ranks.parts[queue, use].before = NONE
         if part >= 0:
-            following = queues.of_part[part]
-            queues.part_after[queue, use] = following
+            following = _queue_of(roster, part, rank)
+            ranks.parts[queue, use].after = following
             if following >= 0:
-                queues.part_before[following, use] = queue
-            queues.of_part[part] = queue
+                ranks.parts[following, use].before = queue
+            _lead_to(roster, part, queue, rank)
     pool = roster.uses.pool[window]
-    _put(queues, queues.start[pool], queues.size[pool], 0.0, held.serial[place], queue)
-    queues.size[pool] += 1
+    if rank == ARRIVAL_ORDER:
+        put(ranks, ranks.start[pool], ranks.size[pool], 0.0, roster.held[place].serial, queue)
+        ranks.size[pool] += 1
+    else:
+        put_in(ranks, pool, queue, level_of(_worth(roster, queue, rank)))
     return queue
 
 
 @inlined
-def _end_queue(roster: Roster, queue: int) -> None:
-    queues, at = roster.queues, roster.at
-    pool = roster.uses.pool[queues.window[queue]]
-    queues.size[pool] -= 1
-    start = queues.start[pool]
-    end = start + queues.size[pool]
-    last = int(queues.heap[end])
-    if last != queue:
-        _put(queues, start, queues.at[queue], queues.worth[end], queues.tie[end], last)
-        _move(queues, pool, last)
-    for use in range(queues.part.shape[1]):
-        part = queues.part[queue, use]
+def _end_queue(roster: Roster, queue: int, rank: int) -> None:
+    ranks, at = roster.ranks, roster.at
+    own = ranks.queues[queue]
+    if rank == ARRIVAL_ORDER:
+        take_out(ranks, roster.uses.pool[own.window], queue)
+    else:
+        take_off(ranks, roster.uses.pool[own.window], queue)
+    for use in range(ranks.parts.shape[1]):
+        part = ranks.parts[queue, use].part
         if part >= 0:
-            before, after = queues.part_before[queue, use], queues.part_after[queue, use]
+            before, after = ranks.parts[queue, use].before, ranks.parts[queue, use].after
             if before >= 0:
-                queues.part_after[before, use] = after
+                ranks.parts[before, use].after = after
             else:
-                queues.of_part[part] = after
+                _lead_to(roster, part, after, rank)
             if after >= 0:
-                queues.part_before[after, use] = before
-    queues.first[queue] = at[FREE_QUEUE]
+                ranks.parts[after, use].before = before
+    own.first = at[FREE_QUEUE]
     at[FREE_QUEUE] = queue
 
 
 @inlined
 def _matching_queue(roster: Roster, place: int, rank: int) -> int:
     """The queue of tuples like this one; `NONE` if there is none, `_UNSEEN` if nobody sees the tuple any more."""
-    queues, window = roster.queues, roster.held.window[place]
+    queues, window = roster.ranks.queues, roster.held[place].window
     count = roster.uses.first[window + 1] - roster.uses.first[window]
     for use in range(count):
         part = _part(roster, place, use, rank)
         if part < 0:
             continue
-        queue = int(queues.of_part[part])
+        queue = _queue_of(roster, part, rank)
         while queue >= 0:
-            same = queues.window[queue] == window
+            same = queues[queue].window == window
             for other in range(count):
-                same = same and queues.part[queue, other] == _part(roster, place, other, rank)
+                same = same and roster.ranks.parts[queue, other].part == _part(roster, place, other, rank)
             if same:
                 return queue
-            queue = int(queues.part_after[queue, use])
+            queue = int(roster.ranks.parts[queue, use].after)
         return NONE
     return _UNSEEN
 
@@ -190,40 +204,42 @@ def _matching_queue(roster: Roster, place: int, rank: int) -> int:
 @inlined
 def enqueue(roster: Roster, place: int, rank: int) -> None:
     """Put a tuple behind those that are like it."""
-    held, queues = roster.held, roster.queues
+    held, queues = roster.held, roster.ranks.queues
     queue = _matching_queue(roster, place, rank)
-    held.queue[place] = NONE
+    held[place].queue = NONE
     if queue == _UNSEEN:
         return
     if queue < 0:
         queue = _new_queue(roster, place, rank)
-    last = queues.last[queue]
-    held.queue[place], held.before[place], held.after[place] = queue, last, NONE
-    queues.last[queue] = place
+    last = queues[queue].last
+    held[place].queue, held[place].before, held[place].after = queue, last, NONE
+    queues[queue].last = place
     if last >= 0:
-        held.after[last] = place
+        held[last].after = place
         return
-    queues.first[queue] = place
-    _reckon(roster, queue, rank)
+    queues[queue].first = place
+    if rank == ARRIVAL_ORDER:
+        _reckon(roster, queue)
 
 
 @inlined
 def dequeue(roster: Roster, place: int, rank: int) -> None:
-    held, queues = roster.held, roster.queues
-    queue = int(held.queue[place])
-    if queue < 0:
+    """Take a tuple out of its queue, if it stands in one."""
+    held, queues = roster.held, roster.ranks.queues
+    queue = int(held[place].queue)
+    if queue < 0 or rank >= RANDOM:
         return
-    before, after = held.before[place], held.after[place]
+    before, after = held[place].before, held[place].after
     if after >= 0:
-        held.before[after] = before
+        held[after].before = before
     else:
-        queues.last[queue] = before
+        queues[queue].last = before
     if before >= 0:
-        held.after[before] = after
+        held[before].after = after
     elif after >= 0:
-        queues.first[queue] = after
+        queues[queue].first = after
         if rank == ARRIVAL_ORDER:
-            _reckon(roster, queue, rank)
+            _reckon(roster, queue)
     else:
-        _end_queue(roster, queue)
-    held.queue[place] = NONE
+        _end_queue(roster, queue, rank)
+    held[place].queue = NONE

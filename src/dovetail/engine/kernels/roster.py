@@ -6,17 +6,17 @@ zero when a tuple arrives is its existence pattern (Kwon et al., definition 1), 
 of results that it completes.
 
 Tuples of a window that are worth the same in every respect are *alike*: they have the same pattern, or the same key, in every use of
-the window. They stand in one queue, oldest first, and queues stand in a heap by what their tuples are worth: the sum, over those who
+the window. They stand in one queue, oldest first, and queues are ranked by what their tuples are worth: the sum, over those who
 see them, of a part's value. A part is a use's pattern, or a use's key. When a part's value changes, the queues that have it move.
 
-Everything lies in arrays, and the groups of arrays are arguments with names. What is known of one tuple, key or queue lies beside
-each other: arrays of a group are the columns of one table, so that a tuple that comes or goes takes few cache lines. A tuple has
-a place; places, keys and queues that are free are chained. `NONE` stands for no place, key, queue or part.
+What is known of one tuple, key or queue is a record, and one for each use that sees it lies behind it, so that a tuple that comes or
+goes takes few cache lines. A tuple has a place; places, keys and queues that are free are chained. `NONE` stands for no place, key,
+queue or part.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,10 @@ from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
 from dovetail.engine.kernels.index import GOLDEN
 
-Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
+Records: TypeAlias = "np.recarray[Any, np.dtype[np.record]]"
+"""Arrays of records; what belongs to one place, key or queue begins at one line of memory."""
 
 NONE = -1
 ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO = range(6)
@@ -67,72 +68,81 @@ class Uses(NamedTuple):
     """By use."""
 
 
-class Held(NamedTuple):
-    """Tuples, by place."""
+HELD = np.dtype(
+    [
+        ("row", np.int64),
+        ("ts", np.int64),
+        ("serial", np.int64),  # numbers in order of arrival
+        ("older", np.int32),  # in the window
+        ("newer", np.int32),
+        ("before", np.int32),  # in the queue
+        ("after", np.int32),
+        ("queue", np.int32),  # where any tuple may go: its number among the pool's tuples
+        ("window", np.int16),
+    ],
+    align=True,
+)
+"""A tuple."""
+MARK = np.dtype(
+    [
+        ("key", np.int32),  # `NONE` when it is not seen, or no longer inside
+        ("before", np.int32),  # among tuples of the same key and use
+        ("after", np.int32),
+        ("pattern", np.int16),
+    ],
+    align=True,
+)
+"""A tuple in a use of its window."""
+KEY = np.dtype(
+    [
+        ("code", np.uint64),
+        ("results", np.float64),  # that tuples of the key have given
+        ("following", np.int32),  # of the same hash
+        ("total", np.int32),  # tuples inside, over all uses
+        ("table", np.int16),
+    ],
+    align=True,
+)
+"""A key of AMJoin's table, for all tables."""
+SLOT = np.dtype([("tuples", np.int32), ("first", np.int32), ("queue", np.int32)], align=True)
+"""A key's tuples inside a use: how many, one of them, from which others follow, and a queue of them."""
+QUEUE = np.dtype(
+    [
+        ("first", np.int32),  # tuples
+        ("last", np.int32),
+        ("at", np.int32),  # its place in the heap, or its level
+        ("before", np.int32),  # queues of the same level
+        ("after", np.int32),
+        ("window", np.int16),
+    ],
+    align=True,
+)
+"""Tuples that are alike."""
+PART = np.dtype([("part", np.int64), ("before", np.int32), ("after", np.int32)], align=True)
+"""A queue's part in a use of its window, and its neighbours among queues with the same part."""
+RANKED = np.dtype([("worth", np.float64), ("tie", np.int64), ("queue", np.int32)], align=True)
+"""A place of the heap; of two queues that are worth the same that with the smaller `tie` goes first."""
+LEVEL = np.dtype([("first", np.int32), ("last", np.int32)], align=True)
+"""Queues that are worth about the same."""
 
-    row: Int64Array
-    ts: Int64Array
-    serial: Int64Array
-    """Numbers in order of arrival."""
-    older: Int32Array
-    newer: Int32Array
-    """In the window."""
-    before: Int32Array
-    after: Int32Array
-    """In the queue."""
-    queue: Int32Array
-    member: Int32Array
-    """Its number among the pool's tuples, where any of them may go."""
-    key: Int32Array
-    """By use of the window; `NONE` when it is not seen, or no longer inside."""
-    key_before: Int32Array
-    key_after: Int32Array
-    """By use of the window: among tuples of the same key and use."""
-    pattern: Int16Array
-    """By use of the window."""
-    window: Int16Array
 
+class Ranks(NamedTuple):
+    """Tuples that are alike, and by pool a heap of their queues, the first to go in front, or levels of them."""
 
-class Keys(NamedTuple):
-    """AMJoin's table, for all tables."""
-
-    code: UInt64Array
-    results: FloatArray
-    """That tuples of the key have given."""
-    following: Int32Array
-    total: Int32Array
-    """Tuples inside, over all uses."""
-    tuples: Int32Array
-    """By slot: tuples inside."""
-    first: Int32Array
-    """By slot: one of them, from which others follow."""
-    table: Int16Array
-    head: Int32Array
-    """By hash: a key, from which others follow."""
-    shift: np.uint64
-
-
-class Queues(NamedTuple):
-    """Tuples that are alike, and by pool a heap of their queues."""
-
-    part: Int64Array
-    """By use of the window."""
-    part_before: Int32Array
-    part_after: Int32Array
-    """Among queues with the same part."""
-    first: Int32Array
-    last: Int32Array
-    at: Int32Array
-    """Its place in the heap."""
-    window: Int16Array
-    of_part: Int32Array
-    """By part: a queue that has it."""
-    worth: FloatArray
-    """By place in the heap."""
-    tie: Int64Array
-    """By place in the heap: of two that are worth the same the smaller goes first."""
-    heap: Int32Array
-    """Queues, the first to go in front; where any tuple may go, all tuples."""
+    queues: Records
+    """By queue: `QUEUE`."""
+    parts: Records
+    """By queue and use of the window: `PART`."""
+    heap: Records
+    """`RANKED`; where any tuple may go, all tuples in the place of queues."""
+    levels: Records
+    """By pool and level: `LEVEL`."""
+    filled: UInt64Array
+    """By pool and 64 levels: a bit for each that has queues."""
+    of_pattern: Int32Array
+    """By use and pattern: a queue that has it."""
+    bits: int
+    """A part is a use and a pattern, or a key and a slot: so many bits are the latter's."""
     start: Int64Array
     """By pool: where its heap begins."""
     size: Int64Array
@@ -143,9 +153,19 @@ class Roster(NamedTuple):
     """All that is known of what windows hold."""
 
     uses: Uses
-    held: Held
-    keys: Keys
-    queues: Queues
+    held: Records
+    """By place: `HELD`."""
+    marks: Records
+    """By place and use of the window: `MARK`."""
+    keys: Records
+    """By key: `KEY`."""
+    slots: Records
+    """By key and slot: `SLOT`."""
+    buckets: Int32Array
+    """By hash: a key, from which others follow."""
+    shift: np.uint64
+    """Bits of a hash that are left out."""
+    ranks: Ranks
     given: FloatArray
     """By use and pattern: results that tuples have been part of (r of definition 2)."""
     seen: FloatArray
@@ -226,66 +246,68 @@ def spread(code: np.uint64, seed: np.uint64) -> np.uint64:
 
 
 @inlined
-def _bucket(keys: Keys, table: int, code: np.uint64) -> np.int64:
-    return np.int64(((code + np.uint64(table)) * GOLDEN) >> keys.shift)
+def _bucket(roster: Roster, table: int, code: np.uint64) -> np.int64:
+    return np.int64(((code + np.uint64(table)) * GOLDEN) >> roster.shift)
 
 
 @inlined
 def find_key(roster: Roster, table: int, code: np.uint64) -> int:
     """The entry of a key, made if it is not there."""
     keys, at = roster.keys, roster.at
-    slot = _bucket(keys, table, code)
-    key = int(keys.head[slot])
+    slot = _bucket(roster, table, code)
+    key = int(roster.buckets[slot])
     while key >= 0:
-        if keys.code[key] == code and keys.table[key] == table:
+        if keys[key].code == code and keys[key].table == table:
             return key
-        key = int(keys.following[key])
+        key = int(keys[key].following)
     key = int(at[FREE_KEY])
-    at[FREE_KEY] = keys.following[key]
-    keys.code[key], keys.table[key] = code, table
-    keys.total[key] = 0
-    keys.results[key] = 0.0
-    for other in range(keys.tuples.shape[1]):
-        keys.tuples[key, other] = 0
-        keys.first[key, other] = NONE
-    keys.following[key] = keys.head[slot]
-    keys.head[slot] = key
+    at[FREE_KEY] = keys[key].following
+    keys[key].code, keys[key].table = code, table
+    keys[key].total = 0
+    keys[key].results = 0.0
+    for other in range(roster.slots.shape[1]):
+        roster.slots[key, other].tuples = 0
+        roster.slots[key, other].first = NONE
+        roster.slots[key, other].queue = NONE
+    keys[key].following = roster.buckets[slot]
+    roster.buckets[slot] = key
     return key
 
 
 @inlined
 def forget_key(roster: Roster, key: int) -> None:
     keys, at = roster.keys, roster.at
-    slot = _bucket(keys, keys.table[key], keys.code[key])
-    other = int(keys.head[slot])
+    slot = _bucket(roster, keys[key].table, keys[key].code)
+    other = int(roster.buckets[slot])
     if other == key:
-        keys.head[slot] = keys.following[key]
+        roster.buckets[slot] = keys[key].following
     else:
-        while keys.following[other] != key:
-            other = int(keys.following[other])
-        keys.following[other] = keys.following[key]
-    keys.following[key] = at[FREE_KEY]
+        while keys[other].following != key:
+            other = int(keys[other].following)
+        keys[other].following = keys[key].following
+    keys[key].following = at[FREE_KEY]
     at[FREE_KEY] = key
 
 
 @inlined
-def expect_key(keys: Keys, table: int, code: np.uint64) -> None:
+def expect_key(roster: Roster, table: int, code: np.uint64) -> None:
     """Let memory bring where a key is looked for."""
-    prefetch(keys.head, int(_bucket(keys, table, code)))
+    prefetch(roster.buckets, int(_bucket(roster, table, code)))
 
 
 @inlined
-def expect_entry(keys: Keys, table: int, code: np.uint64) -> None:
+def expect_entry(roster: Roster, table: int, code: np.uint64) -> None:
     """Let memory bring the first entry at which a key is looked for."""
-    key = int(keys.head[_bucket(keys, table, code)])
+    key = int(roster.buckets[_bucket(roster, table, code)])
     if key >= 0:
-        prefetch(keys.code, key)
+        prefetch(roster.keys, key)
 
 
 @borrowing
-def insert_keys(keys: Keys, used: Int64Array) -> None:
+def insert_keys(roster: Roster, used: Int64Array) -> None:
     """Put keys into a new table."""
+    keys = roster.keys
     for key in used:
-        slot = _bucket(keys, keys.table[key], keys.code[key])
-        keys.following[key] = keys.head[slot]
-        keys.head[slot] = key
+        slot = _bucket(roster, keys[key].table, keys[key].code)
+        keys[key].following = roster.buckets[slot]
+        roster.buckets[slot] = key

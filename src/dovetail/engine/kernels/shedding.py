@@ -7,24 +7,21 @@ import numpy as np
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import borrowing, inlined, kernel, prefetch
 from dovetail.engine.kernels.leaving import NOW, leave_key, leave_windows, look_at, release_over, remove, wait
-from dovetail.engine.kernels.queues import changed, dequeue, enqueue, key_changed
+from dovetail.engine.kernels.queues import changed, dequeue, enqueue, first_queue
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
     BUCKETS,
     CLOCK,
     FIFO,
     FREE_PLACE,
-    FREQUENCY,
-    FREQUENCY_OWN,
     LEAVING,
     MISSING,
     NONE,
-    OUTPUT,
     RANDOM,
     SERIAL,
     SHEDS,
-    Held,
     Incoming,
+    Records,
     Roster,
     Sample,
     Shed,
@@ -35,92 +32,81 @@ from dovetail.engine.kernels.roster import (
     spread,
 )
 
-_TRIES = 16
-"""How often any queue is looked at to find one of those that are worth least; then the first of the heap is taken."""
-
-
 _FAR, _NEAR = 12, 6
 """How many tuples ahead keys, and entries of keys, are fetched."""
+
+
+@inlined
+def _any(number: int, count: int, seed: np.uint64) -> int:
+    """Any of so many; another one for each number."""
+    return int(((spread(np.uint64(number), seed) >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
 
 
 @inlined
 def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
     """The place of the tuple that goes first: one that is only held for tuples that have not come, or as the policy says.
 
-    Of patterns that are worth the same the one with the oldest tuple goes, of keys that are any of them.
+    Of patterns that are worth the same the one with the oldest tuple goes, of keys the one that was found to be so first.
     """
-    held, uses = roster.held, roster.uses
+    held, uses, ranks = roster.held, roster.uses, roster.ranks
     oldest, stale = NONE, NONE
     for window in range(len(uses.pool)):
         place = int(roster.oldest[window])
         if uses.pool[window] != pool or place < 0:
             continue
-        if oldest < 0 or held.serial[place] < held.serial[oldest]:
+        if oldest < 0 or held[place].serial < held[oldest].serial:
             oldest = place
         over = True
         for use in range(uses.first[window], uses.first[window + 1]):
-            over = over and held.serial[place] <= roster.passed[use]
-        if over and (stale < 0 or held.serial[place] < held.serial[stale]):
+            over = over and held[place].serial <= roster.passed[use]
+        if over and (stale < 0 or held[place].serial < held[stale].serial):
             stale = place
     if stale >= 0:
         return stale
     if rank == RANDOM:
-        number = spread(np.uint64(roster.at[SHEDS]), seed) % np.uint64(roster.alive[pool])
-        return int(roster.queues.heap[roster.queues.start[pool] + np.int64(number)])
-    queues = roster.queues
-    if rank == FIFO or queues.size[pool] == 0:
-        return oldest
-    first = queues.start[pool]
-    alone = True  # whether no other queue is worth as little: such ones follow each other from the first of the heap on
-    for child in range(1, min(3, queues.size[pool])):
-        alone = alone and queues.worth[first + child] > queues.worth[first]
-    for attempt in range(_TRIES if rank != ARRIVAL_ORDER and not alone else 0):
-        number = spread(np.uint64(roster.at[SHEDS] * _TRIES + attempt), seed) % np.uint64(queues.size[pool])
-        if queues.worth[first + np.int64(number)] == queues.worth[first]:
-            return int(queues.first[queues.heap[first + np.int64(number)]])
-    return int(queues.first[queues.heap[first]])
+        return int(ranks.heap[ranks.start[pool] + _any(roster.at[SHEDS], roster.alive[pool], seed)].queue)
+    queue = first_queue(roster, pool, rank) if rank < RANDOM else NONE
+    return int(ranks.queues[queue].first) if queue >= 0 else oldest
 
 
 @inlined
 def _credit(roster: Roster, place: int, use: int, rank: int, sample: Sample, seed: np.uint64) -> None:
     """Count the results that a new tuple completes, for all tuples that are part of them (procedure Join of section 3.2)."""
     held, uses, keys = roster.held, roster.uses, roster.keys
-    key = int(held.key[place, use])
-    of_all = uses.first[held.window[place]] + use
+    key = int(roster.marks[place, use].key)
+    of_all = uses.first[held[place].window] + use
     table, own = uses.table[of_all], uses.slot[of_all]
     made, promise = 1.0, 1.0
     for slot in range(uses.width[table]):
         if slot != own:
-            made *= keys.tuples[key, slot]
-            promise *= max(MISSING, keys.tuples[key, slot])
+            made *= roster.slots[key, slot].tuples
+            promise *= max(MISSING, roster.slots[key, slot].tuples)
     roster.promise[table] += promise
     if made == 0.0:
         return
     roster.results[table] += made
-    hashed = spread(keys.code[key], seed)
+    hashed = spread(keys[key].code, seed)
     if hashed < sample.limit:
         roster.sampled[table, np.int64(hashed % np.uint64(BUCKETS))] += made * sample.weight
-    keys.results[key] += made
-    if rank == OUTPUT:
-        key_changed(roster, key, rank)
+    keys[key].results += made
     patterns = roster.given.shape[1]
     if patterns > 1:
-        pattern = int(held.pattern[place, use])
+        pattern = int(roster.marks[place, use].pattern)
         roster.given[of_all, pattern] += made
         if rank == ARRIVAL_ORDER:
-            changed(roster, of_all * patterns + pattern, use, rank)
+            changed(roster, of_all << roster.ranks.bits | pattern, use, rank)
         for slot in range(uses.width[table]):
             if slot != own:
                 other = uses.of[table, slot]
                 local = other - uses.first[uses.window[other]]
-                each = made / keys.tuples[key, slot]
-                partner = int(keys.first[key, slot])
+                each = made / roster.slots[key, slot].tuples
+                partner = int(roster.slots[key, slot].first)
                 while partner >= 0:
-                    pattern = int(held.pattern[partner, local])
+                    pattern = int(roster.marks[partner, local].pattern)
                     roster.given[other, pattern] += each
                     if rank == ARRIVAL_ORDER:
-                        changed(roster, other * patterns + pattern, local, rank)
-                    partner = int(held.key_after[partner, local])
+                        changed(roster, other << roster.ranks.bits | pattern, local, rank)
+                    partner = int(roster.marks[partner, local].after)
 
 
 @inlined
@@ -129,29 +115,29 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
     held, uses, keys, at = roster.held, roster.uses, roster.keys, roster.at
     window = incoming.window[number]
     place = int(at[FREE_PLACE])
-    at[FREE_PLACE] = held.newer[place]
+    own = held[place]
+    at[FREE_PLACE] = own.newer
     at[SERIAL] += 1
-    held.window[place], held.row[place], held.ts[place] = window, incoming.row[number], incoming.ts[number]
-    held.serial[place] = at[SERIAL]
+    own.window, own.row, own.ts, own.serial = window, incoming.row[number], incoming.ts[number], at[SERIAL]
     older = roster.newest[window]
-    held.older[place], held.newer[place], held.queue[place] = older, NONE, NONE
+    own.older, own.newer, own.queue = older, NONE, NONE
     roster.newest[window] = place
     if older >= 0:
-        held.newer[older] = place
+        held[older].newer = place
     else:
         roster.oldest[window] = place
     pool = uses.pool[window]
     if rank == RANDOM:
-        roster.queues.heap[roster.queues.start[pool] + roster.alive[pool]] = place
-        held.member[place] = roster.alive[pool]
+        roster.ranks.heap[roster.ranks.start[pool] + roster.alive[pool]].queue = place
+        own.queue = roster.alive[pool]
     roster.alive[pool] += 1
-    for use in range(held.key.shape[1]):
-        held.key[place, use] = NONE
+    for use in range(roster.marks.shape[1]):
+        roster.marks[place, use].key = NONE
     for use in range(uses.first[window], uses.first[window + 1]):
         local = use - uses.first[window]
         if roster.inside[use] < 0:
             roster.inside[use] = place
-            at[LEAVING] = min(at[LEAVING], held.ts[place] + uses.span[use])
+            at[LEAVING] = min(at[LEAVING], held[place].ts + uses.span[use])
         table = uses.table[use]
         if table < 0 or not incoming.seen[number] >> local & 1:
             continue
@@ -159,25 +145,22 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
         if sample.alone and spread(code, seed) >= sample.limit:
             continue
         key, slot = find_key(roster, table, code), uses.slot[use]
-        keys.tuples[key, slot] += 1
-        keys.total[key] += 1
-        after = keys.first[key, slot]
-        held.key[place, local], held.key_before[place, local], held.key_after[place, local] = key, NONE, after
+        inside, mark = roster.slots[key, slot], roster.marks[place, local]
+        inside.tuples += 1
+        keys[key].total += 1
+        after = inside.first
+        mark.key, mark.before, mark.after = key, NONE, after
         if after >= 0:
-            held.key_before[after, local] = place
-        keys.first[key, slot] = place
+            roster.marks[after, local].before = place
+        inside.first = place
         if roster.given.shape[1] > 1:
             pattern = 0
             for other in range(uses.width[table]):
-                pattern |= int(keys.tuples[key, other] > 0) << other
-            held.pattern[place, local] = pattern
+                pattern |= int(roster.slots[key, other].tuples > 0) << other
+            mark.pattern = pattern
             roster.seen[use, pattern] += 1.0
             if rank == ARRIVAL_ORDER:
-                changed(roster, use * roster.given.shape[1] + pattern, local, rank)
-        if rank == FREQUENCY:
-            key_changed(roster, key, rank)
-        elif rank == FREQUENCY_OWN:
-            changed(roster, key * keys.tuples.shape[1] + slot, local, rank)
+                changed(roster, use << roster.ranks.bits | pattern, local, rank)
         _credit(roster, place, local, rank, sample, seed)
     if rank < RANDOM:
         enqueue(roster, place, rank)
@@ -197,10 +180,10 @@ def least_hashes(codes: UInt64Array, seen: Int64Array, seed: np.uint64, least: U
 @inlined
 def _shed(roster: Roster, watch: Watch, place: int, rank: int) -> None:
     """Let go of a tuple; if an older one comes to be a window's oldest, that may be over."""
-    window = int(roster.held.window[place])
+    window = int(roster.held[place].window)
     remove(roster, place, rank)
     oldest = int(roster.oldest[window])
-    if oldest >= 0 and roster.held.ts[oldest] < roster.held.ts[place]:
+    if oldest >= 0 and roster.held[oldest].ts < roster.held[place].ts:
         look_at(watch, window)
 
 
@@ -214,38 +197,51 @@ def _expect(roster: Roster, incoming: Incoming, number: int) -> None:
         if use < uses.first[window + 1] and uses.table[use] >= 0:
             code = incoming.codes[min(number + ahead, last), 0]
             if ahead == _FAR:
-                expect_key(roster.keys, uses.table[use], code)
+                expect_key(roster, uses.table[use], code)
             else:
-                expect_entry(roster.keys, uses.table[use], code)
+                expect_entry(roster, uses.table[use], code)
+
+
+@inlined
+def _behind(roster: Roster, place: int, rank: int) -> int:
+    """The tuple that goes after another, if nothing changes; `NONE` if that is not known."""
+    if place < 0:
+        return NONE
+    own = roster.held[place]
+    if rank == FIFO:
+        return int(own.newer)
+    if own.after >= 0 or rank == ARRIVAL_ORDER or own.queue < 0:
+        return int(own.after)
+    queue = roster.ranks.queues[own.queue].after
+    return int(roster.ranks.queues[queue].first) if queue >= 0 else NONE
 
 
 @inlined
 def _expect_victims(roster: Roster, place: int, pool: int, rank: int, seed: np.uint64) -> None:
     """The same for tuples that are shed soon: those behind one that is shed now, or, where any may go, those whose turn it will be."""
-    held, keys, queues = roster.held, roster.keys, roster.queues
+    held, keys = roster.held, roster.keys
     if rank == RANDOM:
-        size = np.uint64(roster.uses.cap[pool])
-        first = queues.start[pool]
-        prefetch(queues.heap, first + np.int64(spread(np.uint64(roster.at[SHEDS] + 4), seed) % size))
-        prefetch(held.row, int(queues.heap[first + np.int64(spread(np.uint64(roster.at[SHEDS] + 3), seed) % size)]))
-        following = int(queues.heap[first + np.int64(spread(np.uint64(roster.at[SHEDS] + 2), seed) % size)])
-        then = int(queues.heap[first + np.int64(spread(np.uint64(roster.at[SHEDS] + 1), seed) % size)])
+        heap, first, size, sheds = roster.ranks.heap, roster.ranks.start[pool], roster.uses.cap[pool], roster.at[SHEDS]
+        prefetch(heap, first + _any(sheds + 4, size, seed))
+        prefetch(held, int(heap[first + _any(sheds + 3, size, seed)].queue))
+        following = int(heap[first + _any(sheds + 2, size, seed)].queue)
+        then = int(heap[first + _any(sheds + 1, size, seed)].queue)
     else:
-        links = held.newer if rank == FIFO else held.after
-        then = int(links[place])
-        following = int(links[then]) if then >= 0 else NONE
-        if following >= 0 and links[following] >= 0:
-            prefetch(held.row, links[following])
-    if following >= 0 and held.key[following, 0] >= 0:
-        prefetch(keys.code, held.key[following, 0])
+        then = _behind(roster, place, rank)
+        following = _behind(roster, then, rank)
+        last = _behind(roster, following, rank)
+        if last >= 0:
+            prefetch(held, last)
+    if following >= 0 and roster.marks[following, 0].key >= 0:
+        prefetch(keys, roster.marks[following, 0].key)
     if then >= 0:
-        if held.older[then] >= 0:
-            prefetch(held.row, held.older[then])
-        if held.newer[then] >= 0:
-            prefetch(held.row, held.newer[then])
-        key = int(held.key[then, 0])
+        if held[then].older >= 0:
+            prefetch(held, held[then].older)
+        if held[then].newer >= 0:
+            prefetch(held, held[then].newer)
+        key = int(roster.marks[then, 0].key)
         if key >= 0:
-            expect_key(keys, keys.table[key], keys.code[key])
+            expect_key(roster, keys[key].table, keys[key].code)
 
 
 @borrowing
@@ -288,8 +284,8 @@ def take_in(
             if count == len(shed.row):
                 return number, count
             place = first_to_go(roster, pool, rank, seed)
-            shed.window[count] = roster.held.window[place]
-            shed.row[count] = roster.held.row[place]
+            shed.window[count] = roster.held[place].window
+            shed.row[count] = roster.held[place].row
             shed.end[count] = at[CLOCK] - 1
             count += 1
             at[SHEDS] += 1
@@ -312,10 +308,10 @@ def enqueue_all(roster: Roster, rank: int) -> None:
             if rank < RANDOM:
                 enqueue(roster, place, rank)
             elif rank == RANDOM:
-                roster.queues.heap[roster.queues.start[pool] + roster.queues.size[pool]] = place
-                roster.held.member[place] = roster.queues.size[pool]
-                roster.queues.size[pool] += 1
-            place = int(roster.held.newer[place])
+                roster.ranks.heap[roster.ranks.start[pool] + roster.ranks.size[pool]].queue = place
+                roster.held[place].queue = roster.ranks.size[pool]
+                roster.ranks.size[pool] += 1
+            place = int(roster.held[place].newer)
 
 
 @borrowing
@@ -325,13 +321,13 @@ def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None
     for window in range(len(uses.pool)):
         place = int(roster.oldest[window])
         while place >= 0:
-            newer, left = int(held.newer[place]), 0
-            for use in range(held.key.shape[1]):
-                key = int(held.key[place, use])
-                if key >= 0 and spread(keys.code[key], seed) >= limit:
+            newer, left = int(held[place].newer), 0
+            for use in range(roster.marks.shape[1]):
+                key = int(roster.marks[place, use].key)
+                if key >= 0 and spread(keys[key].code, seed) >= limit:
                     dequeue(roster, place, rank)
                     leave_key(roster, place, use, rank)
-                left += held.key[place, use] >= 0
+                left += roster.marks[place, use].key >= 0
             if left == 0:
                 remove(roster, place, rank)
             place = newer
@@ -341,26 +337,26 @@ def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None
 def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbers: Int64Array, rank: int) -> None:
     """Let go of a window's tuples that are not alive, and give the others their `numbers`; both begin with row `first`."""
     held, dead = roster.held, False
-    for place in range(len(held.row)):  # one after another in memory, which a walk along the window is not
-        dead = dead or (held.row[place] >= 0 and held.window[place] == window and not alive[held.row[place] - first])
+    for place in range(len(held)):  # one after another in memory, which a walk along the window is not
+        dead = dead or (held[place].row >= 0 and held[place].window == window and not alive[held[place].row - first])
     place = int(roster.oldest[window]) if dead else NONE
     while place >= 0:
-        newer = int(held.newer[place])
-        if not alive[held.row[place] - first]:
+        newer = int(held[place].newer)
+        if not alive[held[place].row - first]:
             remove(roster, place, rank)
         place = newer
-    for place in range(len(held.row)):
-        if held.row[place] >= 0 and held.window[place] == window:
-            held.row[place] = numbers[held.row[place] - first]
+    for place in range(len(held)):
+        if held[place].row >= 0 and held[place].window == window:
+            held[place].row = numbers[held[place].row - first]
 
 
 @borrowing
-def list_rows(held: Held, window: int, rows: Int64Array) -> int:
+def list_rows(held: Records, window: int, rows: Int64Array) -> int:
     """Write the row numbers of a window's tuples, of which there are no more than `rows` has room for; return how many there are."""
     count = 0
-    for place in range(len(held.row)):
-        if held.row[place] >= 0 and held.window[place] == window and count < len(rows):
-            rows[count] = held.row[place]
+    for place in range(len(held)):
+        if held[place].row >= 0 and held[place].window == window and count < len(rows):
+            rows[count] = held[place].row
             count += 1
     return count
 

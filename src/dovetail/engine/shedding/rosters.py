@@ -8,19 +8,27 @@ from typing import Any
 import numpy as np
 
 from dovetail._typing import Array
+from dovetail.engine.kernels.levels import LEVELS, WORDS
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
     BUCKETS,
     CLOCK,
-    FIFO,
     FREE_KEY,
     FREE_PLACE,
     FREE_QUEUE,
+    HELD,
+    KEY,
+    LEVEL,
+    MARK,
     NONE,
     OUTPUT,
-    Held,
-    Keys,
-    Queues,
+    PART,
+    QUEUE,
+    RANDOM,
+    RANKED,
+    SLOT,
+    Ranks,
+    Records,
     Roster,
     Uses,
     insert_keys,
@@ -35,12 +43,15 @@ _LINE = 64
 
 
 def arrays_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
-    """The arrays of a roster by name, without those that follow from what it is made for."""
+    """The arrays of a roster by name, without those that follow from what it is made for; a field of records is one."""
     for name in group._fields:
         value = getattr(group, name)
         if hasattr(value, "_fields"):
             if name != "uses":
                 yield from arrays_of(value, f"{name}.")
+        elif isinstance(value, np.recarray):
+            for field in value.dtype.names or ():
+                yield f"{prefix}{name}.{field}", value[field]
         elif isinstance(value, np.ndarray) and name != "start":
             yield prefix + name, value
 
@@ -49,35 +60,27 @@ def empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
     """A roster of nothing, with room for so many tuples."""
     windows, inputs, tables = len(uses.pool), len(uses.table), len(uses.width)
     most, width = _uses_of_a_window(uses), max(1, int(uses.width.max(initial=0)))
-    held = Held(
-        **_table(
-            places,
-            dict.fromkeys(("row", "ts", "serial"), np.int64),
-            dict.fromkeys(("older", "newer", "before", "after", "queue", "member"), np.int32),
-            dict.fromkeys(("key", "key_before", "key_after"), (np.int32, most)),
-            {"pattern": (np.int16, most), "window": np.int16},
-        )
-    )
-    for values in held:
-        values[:] = NONE
-    held.newer[:] = _chain(places)
+    held, marks = _records(places, HELD, MARK, most)
+    for records in (held, marks):
+        for field in records.dtype.names or ():
+            records[field] = NONE
+    held.newer = _chain(places)
     count = places * most
     bits = max(1, (count - 1).bit_length())
-    columns = _table(
-        count,
-        {"code": np.uint64, "results": np.float64, "following": np.int32, "total": np.int32},
-        {"tuples": (np.int32, width), "first": (np.int32, width), "table": np.int16},
-    )
-    keys = Keys(**columns, head=np.full(1 << bits, NONE, np.int32), shift=np.uint64(64 - bits))
-    keys.following[:], keys.first[:] = _chain(count), NONE
+    keys, slots = _records(count, KEY, SLOT, width)
+    keys.following, slots.first, slots.queue = _chain(count), NONE, NONE
     shapes = 1 << width if patterns else 1
     at = np.zeros(7, np.int64)
     at[CLOCK] = _LONG_AGO
     return Roster(
         uses,
         held,
+        marks,
         keys,
-        no_queues(uses, rank, places, keys, patterns=shapes),
+        slots,
+        np.full(1 << bits, NONE, np.int32),
+        np.uint64(64 - bits),
+        no_ranks(uses, rank, places, width, patterns=shapes),
         np.zeros((inputs, shapes)),
         np.zeros((inputs, shapes)),
         np.full(windows, NONE, np.int32),
@@ -93,26 +96,27 @@ def empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
     )
 
 
-def no_queues(uses: Uses, rank: int, places: int, keys: Keys, *, patterns: int) -> Queues:
+def no_ranks(uses: Uses, rank: int, places: int, width: int, *, patterns: int) -> Ranks:
     """No queues, and room for one per tuple; hardly any where tuples do not stand in queues."""
-    most, count = _uses_of_a_window(uses), places if rank <= OUTPUT else 2
-    parts = len(uses.table) * patterns if rank == ARRIVAL_ORDER else keys.tuples.size
-    columns = _table(
-        count,
-        {"part": (np.int64, most), "part_before": (np.int32, most), "part_after": (np.int32, most)},
-        {"first": np.int32, "last": np.int32, "at": np.int32, "window": np.int16},
-    )
-    for name in ("part", "part_before", "part_after", "last"):
-        columns[name][:] = NONE
-    columns["first"][:] = _chain(count)
-    sizes = np.minimum(uses.cap, places) + 1 if rank != FIFO else np.ones(len(uses.cap), np.int64)
-    heaps = _table(max(2, int(sizes.sum())), {"worth": np.float64, "tie": np.int64, "heap": np.int32})
-    return Queues(
-        **columns,
-        **heaps,
-        of_part=np.full(max(1, parts) if rank <= OUTPUT else 1, NONE, np.int32),
-        start=np.cumsum(sizes) - sizes,
-        size=np.zeros(len(uses.cap), np.int64),
+    count = places if rank <= OUTPUT else 2
+    queues, parts = _records(count, QUEUE, PART, _uses_of_a_window(uses))
+    queues.first, queues.last, queues.before, queues.after = _chain(count), NONE, NONE, NONE
+    parts.part, parts.before, parts.after = NONE, NONE, NONE
+    by_pattern, pools = rank == ARRIVAL_ORDER, len(uses.cap)
+    sizes = np.minimum(uses.cap, places) + 1 if by_pattern or rank == RANDOM else np.ones(pools, np.int64)
+    leveled = pools if ARRIVAL_ORDER < rank <= OUTPUT else 0
+    levels = np.zeros(max(2, leveled * LEVELS), LEVEL).view(np.recarray)
+    levels.first, levels.last = NONE, NONE
+    return Ranks(
+        queues,
+        parts,
+        np.zeros(max(2, int(sizes.sum())), RANKED).view(np.recarray),
+        levels,
+        np.zeros(max(1, leveled * WORDS), np.uint64),
+        np.full(max(1, len(uses.table)) * patterns if by_pattern else 1, NONE, np.int32),
+        ((patterns if by_pattern else width) - 1).bit_length(),
+        np.cumsum(sizes) - sizes,
+        np.zeros(pools, np.int64),
     )
 
 
@@ -120,25 +124,16 @@ def _uses_of_a_window(uses: Uses) -> int:
     return max(1, int(np.diff(uses.first).max(initial=0)))
 
 
-def _table(count: int, *columns: Any) -> dict[str, Any]:
-    """Columns of zeros whose entries for one number lie beside each other: in one line of memory if they fit."""
-    fields = [
-        (name, *(kind if isinstance(kind, tuple) else (kind,))) for part in columns for name, kind in part.items()
-    ]
-    fields = [(name, kind, tuple(width)) for name, kind, *width in fields]
-    plain = np.dtype(fields, align=True)
-    size = plain.itemsize
-    if _LINE // 2 < size <= _LINE:
-        size = _LINE
-    places: Any = {
-        "names": list(plain.names or ()),
-        "formats": [plain[name] for name in plain.names or ()],
-        "offsets": [plain.fields[name][1] for name in plain.names or ()] if plain.fields else [],
-        "itemsize": size,
-    }
-    whole = np.zeros(count * size + _LINE, np.uint8)
-    table = _in_line(whole).view(np.dtype(places))
-    return {name: table[name] for name in table.dtype.names or ()}
+def _records(count: int, whole: np.dtype[Any], part: np.dtype[Any], parts: int) -> tuple[Records, Records]:
+    """Records of zeros, each with so many others behind it: in one line of memory if they fit."""
+    *_, (kind, last) = ((field[0], field[1]) for field in (whole.fields or {}).values())
+    behind = -(-(last + kind.itemsize) // part.alignment) * part.alignment
+    size = behind + parts * part.itemsize
+    size = _LINE if _LINE // 2 < size <= _LINE else -(-size // whole.alignment) * whole.alignment
+    memory = _in_line(np.zeros(count * size + _LINE, np.uint8))
+    first: Any = np.ndarray((count,), whole, memory, 0, (size,))
+    others: Any = np.ndarray((count, parts), part, memory, behind, (size, part.itemsize))
+    return first.view(np.recarray), others.view(np.recarray)
 
 
 def _in_line(whole: Array) -> Array:
@@ -159,28 +154,30 @@ def grown(old: Roster, rank: int, places: int, *, patterns: bool) -> Roster:
     new = empty(old.uses, rank, places, patterns=patterns)
     before, after = dict(arrays_of(old)), dict(arrays_of(new))
     for name, array in after.items():
-        if name in ("queues.heap", "queues.worth", "queues.tie"):
-            ends = [*old.queues.start[1:], len(before[name])]
-            for first, start, end in zip(new.queues.start, old.queues.start, ends, strict=True):
+        if name.startswith("ranks.heap."):
+            ends = [*old.ranks.start[1:], len(before[name])]
+            for first, start, end in zip(new.ranks.start, old.ranks.start, ends, strict=True):
                 array[first : first + end - start] = before[name][start:end]
-        elif name != "keys.head":
+        elif name != "buckets":
             array[: len(before[name])] = before[name]
     for free, links, count in (
-        (FREE_PLACE, new.held.newer, len(old.held.row)),
-        (FREE_KEY, new.keys.following, len(old.keys.code)),
-        (FREE_QUEUE, new.queues.first, len(old.queues.first)),
+        (FREE_PLACE, new.held.newer, len(old.held)),
+        (FREE_KEY, new.keys.following, len(old.keys)),
+        (FREE_QUEUE, new.ranks.queues.first, len(old.ranks.queues)),
     ):
         if len(links) > count:
             links[-1], new.at[free] = old.at[free], count
-    insert_keys(new.keys, np.flatnonzero(new.keys.total > 0))
+    insert_keys(new, np.flatnonzero(new.keys.total > 0))
     return new
 
 
 def _blocks(roster: Roster) -> list[Array]:
-    """The memory that arrays lie in, tables as a whole."""
+    """The memory that arrays lie in, records as a whole."""
     found: dict[int, Array] = {}
     for _, array in arrays_of(roster):
-        owner = array if array.base is None else array.base
+        owner: Any = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
         found[id(owner)] = _in_line(owner) if owner.dtype == np.uint8 else owner
     return list(found.values())
 
@@ -189,37 +186,38 @@ def copied(roster: Roster, rank: int, spare: Roster | None, *, patterns: bool) -
     """The same in arrays of its own; in those of `spare` if they fit, for memory that is new costs more than what is written to it."""
     blocks = _blocks(roster)
     if spare is None or [block.shape for block in _blocks(spare)] != [block.shape for block in blocks]:
-        spare = empty(roster.uses, rank, len(roster.held.row), patterns=patterns)
+        spare = empty(roster.uses, rank, len(roster.held), patterns=patterns)
     for block, other in zip(blocks, _blocks(spare), strict=True):
         np.copyto(other, block)
     return spare
 
 
-def check(roster: Roster) -> None:
+def check(roster: Roster, rank: int) -> None:
     """Raise `StateError` if something leads out of the arrays."""
-    places = len(roster.held.row)
-    longest = max(int(np.diff([*roster.queues.start, len(roster.queues.heap)]).min(initial=places)), 1)
+    places, queues, ranks = len(roster.held), len(roster.ranks.queues), roster.ranks
+    longest = max(int(np.diff([*ranks.start, len(ranks.heap)]).min(initial=places)), 1)
     sizes = {
         **dict.fromkeys(("held.older", "held.newer", "held.before", "held.after"), places),
-        **dict.fromkeys(("held.key_before", "held.key_after", "keys.first", "oldest", "newest"), places),
-        **dict.fromkeys(("inside", "queues.last"), places),
-        "queues.first": max(places, len(roster.queues.first)),
-        **dict.fromkeys(("held.key", "keys.head", "keys.following"), len(roster.keys.code)),
-        **dict.fromkeys(("held.queue", "queues.part_before", "queues.part_after"), len(roster.queues.first)),
-        "queues.of_part": len(roster.queues.first),
-        "queues.part": len(roster.queues.of_part),
-        "queues.heap": places,
-        "queues.at": longest,
+        **dict.fromkeys(("marks.before", "marks.after", "slots.first", "oldest", "newest"), places),
+        **dict.fromkeys(("inside", "ranks.queues.last"), places),
+        "ranks.queues.first": max(places, queues),
+        **dict.fromkeys(("marks.key", "buckets", "keys.following"), len(roster.keys)),
+        **dict.fromkeys(("ranks.parts.before", "ranks.parts.after", "ranks.of_pattern", "slots.queue"), queues),
+        **dict.fromkeys(("ranks.queues.before", "ranks.queues.after"), queues),
+        **dict.fromkeys(("ranks.levels.first", "ranks.levels.last"), queues),
+        "held.queue": longest if rank == RANDOM else queues,
+        "ranks.parts.part": (len(roster.keys) if rank != ARRIVAL_ORDER else len(roster.uses.table)) << ranks.bits,
+        "ranks.heap.queue": places,
+        "ranks.queues.at": longest if rank == ARRIVAL_ORDER else LEVELS,
         "held.window": len(roster.uses.pool),
-        "held.member": longest,
-        "held.pattern": roster.given.shape[1],
+        "marks.pattern": roster.given.shape[1],
         "keys.table": max(1, len(roster.uses.width)),
-        "queues.window": len(roster.uses.pool),
-        "queues.size": longest + 1,
+        "ranks.queues.window": len(roster.uses.pool),
+        "ranks.size": longest + 1,
     }
     for name, array in arrays_of(roster):
         if name in sizes and array.size and not NONE <= int(array.min()) <= int(array.max()) < sizes[name]:
             raise StateError(f"what is known for shedding leads out of itself in {name!r}")
     free = roster.at[[FREE_PLACE, FREE_KEY, FREE_QUEUE]]
-    if (free < NONE).any() or (free >= (places, len(roster.keys.code), len(roster.queues.first))).any():
+    if (free < NONE).any() or (free >= (places, len(roster.keys), queues)).any():
         raise StateError("what is known for shedding leads out of itself")

@@ -25,6 +25,8 @@ from dovetail.plan.codec import Count, Size, Time, from_json, to_json
 from dovetail.plan.recall import Lost
 
 _LENGTH = struct.Struct("<Q")
+FORMAT = 2
+"""Of arrays. In 1, which is not said, all queues stood in heaps."""
 
 
 class _Tracked(TypedDict):
@@ -37,6 +39,7 @@ class _Tracked(TypedDict):
 class _Stored(TypedDict):
     """A shedder as JSON."""
 
+    format: Count
     settings: str
     """A digest of the cap, the policy and the joins."""
     streams: list[str]
@@ -71,6 +74,7 @@ def written(shedder: Shedder) -> bytes:
         trackers.append({"rank": tracker.rank, "arrays": [[n, a.dtype.str, list(a.shape)] for n, a in arrays.items()]})
         parts += [array.tobytes() for array in arrays.values()]
     content = {
+        "format": FORMAT,
         "settings": _settings(shedder),
         "streams": shedder.streams,
         "counts": shedder.counts,
@@ -100,12 +104,14 @@ def numbers_kept(content: pa.Buffer) -> dict[str, Int64Array] | None:
 def restore(shedder: Shedder, content: pa.Buffer, *, strict: bool = True) -> None:
     """Bring a shedder whose windows have been filled to what was stored of it.
 
-    `strict`: refuse what was stored under another cap, policy or plan; else begin anew with what windows hold.
+    `strict`: refuse what was stored under another cap, policy or plan, or in another format; else begin anew with what windows hold.
     """
     stored, arrays = _read(content)
     shedder.counts, shedder.lost, shedder.heads = dict(stored["counts"]), dict(stored["lost"]), dict(stored["heads"])
     shedder.give(stored["given"])
-    if stored["settings"] != _settings(shedder):
+    if (stored["format"], stored["settings"]) != (FORMAT, _settings(shedder)):
+        if strict and stored["format"] != FORMAT:
+            raise StateError(f"shedding is stored in format {stored['format']}; this release reads format {FORMAT}")
         if strict:
             raise StateError("what is known for shedding is of another cap, policy or plan")
         for query, lost in stored["lost_lately"].items():
@@ -148,7 +154,8 @@ def _read(content: pa.Buffer) -> tuple[_Stored, Iterator[list[tuple[str, Array]]
     view = memoryview(content)
     (length,) = _LENGTH.unpack_from(view)
     begin = _LENGTH.size + length
-    stored: Any = from_json(_Stored, json.loads(bytes(view[_LENGTH.size : begin])), "what is known for shedding")
+    found = {"format": 1} | json.loads(bytes(view[_LENGTH.size : begin]))
+    stored: Any = from_json(_Stored, found, "what is known for shedding")
     return stored, _arrays(stored["trackers"], view[begin:])
 
 

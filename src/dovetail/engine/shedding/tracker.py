@@ -21,7 +21,7 @@ from dovetail.engine.kernels.roster import (
     Watch,
 )
 from dovetail.engine.kernels.shedding import enqueue_all, least_hashes, list_rows, narrow, number_anew, take_in
-from dovetail.engine.shedding.rosters import MOST_PLACES, arrays_of, check, copied, empty, grown, no_queues
+from dovetail.engine.shedding.rosters import MOST_PLACES, arrays_of, check, copied, empty, grown, no_ranks
 from dovetail.errors import StateError
 
 EVERYTHING = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -44,7 +44,7 @@ class Tracker:
 
     @property
     def places(self) -> int:
-        return len(self.roster.held.row)
+        return len(self.roster.held)
 
     @property
     def alive(self) -> int:
@@ -106,10 +106,12 @@ class Tracker:
         self.rank = rank
         if statistics is not None:
             self.roster.given[:], self.roster.seen[:] = statistics.given, np.maximum(statistics.seen, 1)
-        queues = no_queues(self.roster.uses, rank, self.places, self.roster.keys, patterns=self.roster.given.shape[1])
-        self.roster = self.roster._replace(queues=queues)
+        width, patterns = self.roster.slots.shape[1], self.roster.given.shape[1]
+        self.roster = self.roster._replace(
+            ranks=no_ranks(self.roster.uses, rank, self.places, width, patterns=patterns)
+        )
         self.roster.at[FREE_QUEUE] = 0
-        self.roster.held.queue[:], self.roster.held.member[:] = NONE, NONE
+        self.roster.held.queue, self.roster.slots.queue = NONE, NONE
         enqueue_all(self.roster, rank)
 
     # -- arrays -----------------------------------------------------------------------------------------------------------------
@@ -149,5 +151,5 @@ class Tracker:
             if found is None or found.shape != array.shape or found.dtype != array.dtype:
                 raise StateError(f"what is known for shedding has {name!r} of another shape")
             array[...] = found
-        check(roster)
+        check(roster, self.rank)
         self.roster = roster
