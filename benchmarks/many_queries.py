@@ -7,7 +7,9 @@ Six streams, pushed 1,000 tuples each at a time, windows of 10,000 tuples; a que
 
 For each number of queries one session takes all of them; eight of them also run by themselves, and their mean is what one query
 costs. `ratio` is how many times that the session takes, `delivered` the part of its time in which results are gathered, by its own
-metrics. Rounds of all sessions alternate, and the median counts. Seconds are of processor time: neighbours on the machine matter
+metrics. 256 queries have many times the results of one, which have to be found and delivered whoever does it. So `equal` is what the
+session takes to one query with as many results, found once where joins are equal: the mean of a join of three and of one of four
+streams, whose keys have so few values that they do. Rounds of all sessions alternate, and the median counts. Seconds are of processor time: neighbours on the machine matter
 less. Results of the eight queries must be those that they give by themselves. `joins` is how many different joins there are.
 """
 
@@ -71,14 +73,33 @@ def open_session(chosen: dict[str, str], **config: Any) -> dt.LocalSession:
     return session
 
 
-def pushes(rows: int, seed: int) -> Iterator[dict[str, pa.Table]]:
+def alike(kind: str, text: str) -> frozenset[str]:
+    """What queries of one join have in common."""
+    _, _, text = text.partition(" FROM ")
+    windows, _, conditions = text.partition(" WHERE ")
+    return frozenset([*windows.split(", "), *(conditions.split(" AND ") if kind != "one key" else ())])
+
+
+def as_many_results(count: float, rows: int) -> dict[int, tuple[dict[str, str], int]]:
+    """For three and four streams: a query on one key, and how many values the key has, so that a push gives `count` results."""
+    found = {}
+    for width in (3, 4):
+        windows = ", ".join(f"{name} [RANGE {WINDOW * STEP_MICROS} MICROSECONDS]" for name in STREAMS[:width])
+        columns = ", ".join(f"{name}.ts AS {name}" for name in STREAMS[:width])
+        equal = " AND ".join(f"s0.k = {name}.k" for name in STREAMS[1:width])
+        values = WINDOW * (width * rows / count) ** (1 / (width - 1))
+        found[width] = {"q": f"SELECT {columns} FROM {windows} WHERE {equal}"}, max(1, round(values))  # noqa: S608
+    return found
+
+
+def pushes(rows: int, seed: int, keys: int = KEYS) -> Iterator[dict[str, pa.Table]]:
     """Batches of so many tuples of each stream, without end."""
     rng, first = np.random.default_rng(seed), 0
     while True:
         ts = np.arange(first, first + rows, dtype=np.int64) * STEP_MICROS
         push = {}
         for number, name in enumerate(STREAMS):
-            values = [rng.integers(0, most, rows) for most in (KEYS, KEYS, 100)]
+            values = [rng.integers(0, most, rows) for most in (keys, keys, 100)]
             push[name] = pa.table([ts + number, *values], schema=SCHEMA)
         yield push
         first += rows
@@ -92,7 +113,7 @@ def measure(kind: str, count: int, arguments: argparse.Namespace) -> dict[str, A
     together = open_session(chosen, **config)
     alone = {name: open_session({name: chosen[name]}, **config) for name in list(chosen)[:ALONE]}
     source, spent = pushes(arguments.rows, arguments.seed), {"together": list[float](), "alone": list[float]()}
-    results = 0
+    results, different, first_of = 0, 0, {alike(kind, text): name for name, text in reversed(chosen.items())}
     for number in range(arguments.warm_up + arguments.rounds):
         timed, inputs = number >= arguments.warm_up, [next(source) for _ in range(arguments.pushes)]
         began = time.process_time()
@@ -103,10 +124,17 @@ def measure(kind: str, count: int, arguments: argparse.Namespace) -> dict[str, A
             apart[name] = [session.push(push)[name] for push in inputs]
         spent["alone"] += [(time.process_time() - began) / len(alone)] * timed
         results += sum(table.num_rows for tables in given for table in tables.values()) * timed
+        different += sum(tables[name].num_rows for tables in given for name in first_of.values()) * timed
         for name, tables in apart.items():
             for table, whole in zip(tables, given, strict=True):
                 assert _sorted(table) == _sorted(whole[name]), f"{kind}, {count} queries: {name}"
     ms = {name: 1000 * statistics.median(seconds) / arguments.pushes for name, seconds in spent.items()}
+    different_per_push = different / arguments.rounds / arguments.pushes
+    equal = [
+        _one_with(query, values, arguments, config)
+        for query, values in as_many_results(different_per_push, arguments.rows).values()
+    ]
+    equal_ms = statistics.mean(ms for ms, _ in equal)
     nodes: Any = together.metrics()["nodes"]
     whole = sum(
         part["ms"]
@@ -119,8 +147,27 @@ def measure(kind: str, count: int, arguments: argparse.Namespace) -> dict[str, A
     return {
         "kind": kind, "queries": count, "joins": len(nodes["joins"]), "ms": ms["together"], "one_ms": ms["alone"],
         "ratio": ms["together"] / ms["alone"], "delivered": delivered,
+        "equal": ms["together"] / equal_ms, "equal_ms": [ms for ms, _ in equal],
+        "equal_results": [found for _, found in equal], "different_per_push": different_per_push,
         "results_per_push": results / arguments.rounds / arguments.pushes, "seconds": spent, **vars(arguments),
     }  # fmt: skip
+
+
+def _one_with(
+    query: dict[str, str], values: int, arguments: argparse.Namespace, config: dict[str, Any]
+) -> tuple[float, float]:
+    """Milliseconds per push of one query over keys of so many values, and its results."""
+    session, source = open_session(query, **config), pushes(arguments.rows, arguments.seed, values)
+    spent, results = [], 0
+    for number in range(arguments.warm_up + arguments.rounds):
+        inputs = [next(source) for _ in range(arguments.pushes)]
+        began = time.process_time()
+        given = [session.push(push) for push in inputs]
+        if number >= arguments.warm_up:
+            spent.append(time.process_time() - began)
+            results += sum(tables["q"].num_rows for tables in given)
+    each = arguments.pushes
+    return 1000 * statistics.median(spent) / each, results / arguments.rounds / each
 
 
 def _sorted(table: pa.Table) -> pa.Table:
@@ -140,17 +187,19 @@ def main() -> None:
     parser.add_argument("--fixed", action="store_true", help="without adapting")
     parser.add_argument("--label", default="", help="what the run is called in its file")
     arguments = parser.parse_args()
-    table = Table("set", "queries", "joins", "ms/push", "one query", "ratio", "k tuples/s", "results/push", "delivered")
+    table = Table("set", "queries", "joins", "ms/push", "one", "ratio", "equal", "results", "delivered")
     runs = []
     for kind in arguments.kinds:
         for count in arguments.queries:
             run = measure(kind, count, arguments)
-            speed = len(STREAMS) * arguments.rows / run["ms"]
             table.add_row(
                 kind, f"{count:,}", f"{run['joins']:,}", f"{run['ms']:.2f}", f"{run['one_ms']:.2f}", f"{run['ratio']:.1f}",
-                f"{speed:,.0f}", f"{run['results_per_push']:,.0f}", f"{run['delivered']:.0%}",
+                f"{run['equal']:.2f}", f"{run['different_per_push']:,.0f}", f"{run['delivered']:.0%}",
             )  # fmt: skip
-            console.print(f"{kind}, {count} queries: {run['ratio']:.1f} times one", style="dim")
+            console.print(
+                f"{kind}, {count} queries: {run['ratio']:.1f} times one, {run['equal']:.2f} at equal results",
+                style="dim",
+            )
             runs.append(run)
     console.print(f"seed {arguments.seed}, strategy {arguments.strategy}, adaptive {not arguments.fixed}")
     console.print(table)

@@ -83,13 +83,15 @@ class ProbeTree:
         depths = shape.depths
         log = max(min(_FIRST_LOG, self._most), shape.most_leaving)
         chunk = min(_CHUNK, stage_rows)
-        counts, nodes_at, at, cursors = np.zeros((4, depths + 1), np.int64)
+        counts, nodes_at, picked, at, cursors = np.zeros((5, depths + 1), np.int64)
         self._walk = Walk(
             stages=np.empty((depths, chunk, shape.width), np.int64),
             counts=counts,
             nodes=nodes_at,
+            picked=picked,
             at=at,
             cursors=cursors,
+            chosen=np.empty((depths, chunk), np.int64),
             wanted=np.empty((depths, chunk), np.uint64),
             rows=np.empty((depths, chunk), np.int64),
             state=np.zeros(TOLD + 1, np.int64),
@@ -98,7 +100,7 @@ class ProbeTree:
         )
         self._start = np.zeros(TOLD + 1, np.int64)
         """The state of a walk that has not begun."""
-        known = (self._walk.stages, self._walk.wanted, self._walk.rows, self._tree.told)
+        known = (self._walk.stages, self._walk.wanted, self._walk.rows, self._walk.chosen, self._tree.told)
         self._start[ADDRESS:] = [array.ctypes.data for array in known]
         self._walks = self._rows = self._held = 0
         self._figures: _Figures | None = None

@@ -13,9 +13,9 @@ PARTS, VIEWS, SPANS, SLOTS, EXITS = range(9, 19, 2)
 """Columns of `Tree.nodes`: where its rows in other arrays begin; where they end follows."""
 BASE, TOP, BOTTOM, TS, PREFIX_MAX, CODE, HEADS, LINKS, SHIFT, FLAGS = range(10)
 """Columns of `Targets.windows`, the last for the first word of flags."""
-PHASE, LEVEL, ROW, LOGGED, LEAVING, ADDRESS, WANTED, CHAINS, TOLD = range(9)
+PHASE, LEVEL, ROW, LOGGED, LEAVING, ADDRESS, WANTED, CHAINS, PICKED, TOLD = range(10)
 """Entries of `Walk.state`: whether matches are leaving, at which depth, the next new tuple, rows in the log, the next that leaves,
-and the addresses of `Walk.stages`, `wanted`, `rows` and `Tree.told`."""
+and the addresses of `Walk.stages`, `wanted`, `rows`, `chosen` and `Tree.told`."""
 
 
 class Tree(NamedTuple):
@@ -99,12 +99,16 @@ class Walk(NamedTuple):
     """Per depth: how many there are."""
     nodes: Int64Array
     """Per depth: the node."""
+    picked: Int64Array
+    """Per depth: how many of the parent's partial matches are extended."""
     at: Int64Array
-    """Per depth: the partial match of the parent that is extended next."""
+    """Per depth: which of those is extended next."""
     cursors: Int64Array
     """Per depth: the row that it is extended by next; -1: the first."""
+    chosen: Int64Array
+    """Per depth, for each of those: its number among the parent's partial matches."""
     wanted: UInt64Array
-    """Per depth, for each partial match of the parent: the code that is looked for."""
+    """The same: the code that is looked for."""
     rows: Int64Array
     """The same: the newest row of its chain."""
     state: Int64Array

@@ -24,6 +24,7 @@ from dovetail.engine.kernels.tree_arrays import (
     LINKS,
     OLD,
     PARTS,
+    PICKED,
     PREFIX_MAX,
     SHIFT,
     SLOTS,
@@ -46,36 +47,46 @@ from dovetail.engine.kernels.tree_arrays import (
 
 @inlined
 def look_up(tree: Tree, targets: Targets, counters: Counters, place: Walk, node: int) -> None:
-    """Find for each of the parent's partial matches the wanted code and the newest row of its chain, -1 if it serves nobody here."""
+    """Pick those of the parent's partial matches that serve somebody here and have a chain; note the wanted code and its newest row.
+
+    Nothing is decided by a branch, for which way that goes cannot be foreseen: all are written, and those that count stay.
+    """
     nodes, parts = tree.nodes, tree.parts
     depth = nodes[node, DEPTH]
     window = targets.windows[nodes[node, TARGET]]
-    heads, shift = window[HEADS], np.uint64(window[SHIFT])
+    heads, shift, bottom = window[HEADS], np.uint64(window[SHIFT]), window[BOTTOM]
     first_word, end_word = nodes[node, WORD], nodes[node, WORD_END]
     first_part, end_part = nodes[node, PARTS], nodes[node, PARTS + 1]
-    wide = place.stages.shape[2]
-    before = place.state[ADDRESS] + 8 * (depth - 1) * place.stages.shape[1] * wide
+    capacity, wide = place.stages.shape[1], place.stages.shape[2]
+    before = place.state[ADDRESS] + 8 * (depth - 1) * capacity * wide
+    picked_at = place.state[PICKED] + 8 * depth * capacity
+    rows_at = place.state[CHAINS] + 8 * depth * capacity
     bits = tree.places.shape[1] + 1
-    of, name = parts[first_part, 0], parts[first_part, 1]
-    codes, base = targets.codes[name, 0], targets.codes[name, 1]
     came = 0
     for k in range(place.counts[depth - 1]):
-        partial = before + 8 * k * wide
         alive = 0
         for w in range(first_word, end_word):
-            alive |= peek(partial, bits + w) & tree.masks[node, w]
-        row = -1
-        if alive != 0:
-            came += 1
-            wanted = peek_code(codes, peek(partial, of) - base)
-            for p in range(first_part + 1, end_part):
-                source = parts[p, 1]
-                part = peek_code(targets.codes[source, 0], peek(partial, parts[p, 0]) - targets.codes[source, 1])
-                wanted = mixed(wanted, part)
-            hashed = wanted * GOLDEN
-            row = led_to(peek(heads, np.int64(hashed >> shift)), tag(hashed, shift))
-            place.wanted[depth, k] = wanted
-        place.rows[depth, k] = row
+            alive |= peek(before + 8 * k * wide, bits + w) & tree.masks[node, w]
+        poke(picked_at, came, k)
+        came += alive != 0
+    of, name = parts[first_part, 0], parts[first_part, 1]
+    codes, base = targets.codes[name, 0], targets.codes[name, 1]
+    picked = 0
+    for number in range(came):
+        k = peek(picked_at, number)
+        partial = before + 8 * k * wide
+        wanted = peek_code(codes, peek(partial, of) - base)
+        for p in range(first_part + 1, end_part):
+            source = parts[p, 1]
+            part = peek_code(targets.codes[source, 0], peek(partial, parts[p, 0]) - targets.codes[source, 1])
+            wanted = mixed(wanted, part)
+        hashed = wanted * GOLDEN
+        row = led_to(peek(heads, np.int64(hashed >> shift)), tag(hashed, shift))
+        poke(picked_at, picked, k)
+        place.wanted[depth, picked] = wanted
+        poke(rows_at, picked, row)
+        picked += row >= bottom
+    place.picked[depth] = picked
     counters.came[node] += came
 
 
@@ -87,7 +98,7 @@ def extend(tree: Tree, targets: Targets, counters: Counters, place: Walk, node: 
     capacity, wide = place.stages.shape[1], place.stages.shape[2]
     before = place.state[ADDRESS] + 8 * (depth - 1) * capacity * wide
     after = before + 8 * capacity * wide
-    count, k = place.counts[depth - 1], place.at[depth]
+    count, number = place.picked[depth], place.at[depth]
     window = targets.windows[nodes[node, TARGET]]
     base, ts, code, links, prefix_max = window[BASE], window[TS], window[CODE], window[LINKS], window[PREFIX_MAX]
     shift = np.uint64(window[SHIFT])
@@ -95,18 +106,18 @@ def extend(tree: Tree, targets: Targets, counters: Counters, place: Walk, node: 
     bottom, widest = window[BOTTOM], nodes[node, WIDEST]
     low_column = tree.places.shape[1]
     row = place.cursors[depth]
-    if row < 0:
-        row = place.rows[depth, k]
+    if row < 0 and count > 0:
+        row = place.rows[depth, number]
     written = 0
     looked = 0
-    while k < count:
-        wanted = place.wanted[depth, k]
+    while number < count:
+        wanted = place.wanted[depth, number]
         own = tag(wanted * GOLDEN, shift)
-        partial = before + 8 * k * wide
+        partial = before + 8 * place.chosen[depth, number] * wide
         low = peek(partial, low_column)
         full = False
-        if k + AHEAD < count:
-            at = place.rows[depth, k + AHEAD] - base
+        if number + AHEAD < count:
+            at = place.rows[depth, number + AHEAD] - base
             for array in (ts, code, links, window[FLAGS]):
                 fetch(array, at)
         while row >= bottom:
@@ -132,9 +143,9 @@ def extend(tree: Tree, targets: Targets, counters: Counters, place: Walk, node: 
             row = led_to(peek(links, at), own)
         if full:
             break
-        k += 1
-        row = place.rows[depth, k] if k < count else -1
-    place.at[depth] = k
+        number += 1
+        row = place.rows[depth, number] if number < count else -1
+    place.at[depth] = number
     place.cursors[depth] = row
     place.counts[depth] = written
     counters.looked[node] += looked
@@ -149,7 +160,7 @@ def extend_in_word(tree: Tree, targets: Targets, counters: Counters, place: Walk
     capacity, wide = place.stages.shape[1], place.stages.shape[2]
     before = place.state[ADDRESS] + 8 * (depth - 1) * capacity * wide
     after = before + 8 * capacity * wide
-    count, k = place.counts[depth - 1], place.at[depth]
+    count, number = place.picked[depth], place.at[depth]
     window = targets.windows[nodes[node, TARGET]]
     base, ts, code, links, prefix_max = window[BASE], window[TS], window[CODE], window[LINKS], window[PREFIX_MAX]
     shift = np.uint64(window[SHIFT])
@@ -166,59 +177,55 @@ def extend_in_word(tree: Tree, targets: Targets, counters: Counters, place: Walk
     high_column = low_column + 1 + tree.masks.shape[1]
     wanted_at = place.state[WANTED] + 8 * depth * capacity
     rows_at = place.state[CHAINS] + 8 * depth * capacity
+    picked_at = place.state[PICKED] + 8 * depth * capacity
     row = place.cursors[depth]
-    if row < 0:
-        row = peek(rows_at, k)
+    if row < 0 and count > 0:
+        row = peek(rows_at, number)
     written = 0
     looked = 0
-    while k < count:
-        near = peek(rows_at, min(k + AHEAD, count - 1)) - base
+    while number < count:
+        near = peek(rows_at, min(number + AHEAD, count - 1)) - base
         fetch(ts, near)
         fetch(code, near)
         fetch(links, near)
         fetch(flags, near)
-        wanted = peek_code(wanted_at, k)
+        wanted = peek_code(wanted_at, number)
         own = tag(wanted * GOLDEN, shift)
-        partial = before + 8 * k * wide
+        partial = before + 8 * peek(picked_at, number) * wide
         low, served = peek(partial, low_column), peek(partial, bits) & mask
         full = False
         while row >= bottom:
             at = row - base
             if row < top:
-                looked += 1
                 t = peek(ts, at)
-                alive = served
-                if (t + widest >= low) & (peek_code(code, at) == wanted):
+                if t + widest < low:
+                    if peek(prefix_max, at) + widest < low:
+                        looked += 1
+                        break
+                elif peek_code(code, at) == wanted:
                     if written == capacity:
-                        looked -= 1
                         full = True
                         break
-                    out = after + 8 * written * wide
-                    seen = peek(flags, at)
+                    out, alive, seen = after + 8 * written * wide, served, peek(flags, at)
                     for v in range(0, 2 * all_views, 2):
                         alive &= ~(peek(views, v + 1) & (((seen >> peek(views, v)) & 1) - 1))
                     for s in range(all_spans):
                         ends, earlier = t + peek(spans, 3 * s + 1), peek(partial, high_column + peek(spans, 3 * s))
-                        if (ends < low) | (t > earlier):
-                            alive &= ~peek(spans, 3 * s + 2)
+                        alive &= ~(peek(spans, 3 * s + 2) & -np.int64((ends < low) | (t > earlier)))
                         poke(out, high_column + s, min(earlier, ends))
-                else:
-                    alive = 0
-                if alive != 0:
                     for column in range(depth):
                         poke(out, column, peek(partial, column))
                     poke(out, depth, row)
                     poke(out, low_column, max(low, t))
                     poke(out, bits, alive)
-                    written += 1
-                elif peek(prefix_max, at) + widest < low:
-                    break
+                    written += alive != 0
+                looked += 1
             row = led_to(peek(links, at), own)
         if full:
             break
-        k += 1
-        row = peek(rows_at, k) if k < count else -1
-    place.at[depth] = k
+        number += 1
+        row = peek(rows_at, number) if number < count else -1
+    place.at[depth] = number
     place.cursors[depth] = row
     place.counts[depth] = written
     counters.looked[node] += looked

@@ -95,7 +95,7 @@ def _descend(place: Walk, depth: int, child: int) -> None:
 @inlined
 def _next(tree: Tree, place: Walk, depth: int) -> None:
     """Go on with the rest of the parent's partial matches, or with the next sibling."""
-    if place.at[depth] >= place.counts[depth - 1]:
+    if place.at[depth] >= place.picked[depth]:
         place.nodes[depth] = tree.nodes[place.nodes[depth], SIBLING]
         place.at[depth] = 0
         place.cursors[depth] = -1
