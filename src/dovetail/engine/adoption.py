@@ -165,10 +165,11 @@ class Adoption:
 def _alike(new: View, old: View) -> bool:
     """Whether a new view is of tuples that an old one is of; one that has been there from the beginning is of them all.
 
-    The old one may ask for more keys: a row that none like it sees had one that is NULL for each query that was there.
+    The old one may ask for more keys: a row that none like it sees had one that is NULL for each query that was there. It must not
+    ask for fewer: a row of which a key is NULL would be seen, and matched with others of which it is.
     """
     same = (old.since, old.backfill) == (new.since, new.backfill)
-    return old.filters == new.filters and (same or not new.since)
+    return old.filters == new.filters and (same or not new.since) and set(old.keys) >= set(new.keys)
 
 
 def _show(store: WindowStore, bit: int, visible: BoolArray) -> None:

@@ -46,7 +46,7 @@ class Choice:
         self.rank = FIFO
         total = min(sum(caps), 1 << 30)
         halvings = max(0, (total // len(shape.streams) // _MINIATURE).bit_length() - 1)
-        self.every = max(256, total // 4)
+        self.every = max(128, total // 4)
         """Tuples from one look to the next."""
         self._until = self.every
         narrow = all(sum(use.table == table for use in shape.uses) <= MOST_INPUTS for table in range(len(shape.tables)))
