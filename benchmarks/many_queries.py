@@ -9,8 +9,9 @@ For each number of queries one session takes all of them; eight of them also run
 costs. `ratio` is how many times that the session takes, `delivered` the part of its time in which results are gathered, by its own
 metrics. 256 queries have many times the results of one, which have to be found and delivered whoever does it. So `equal` is what the
 session takes to one query with as many results, found once where joins are equal: the mean of a join of three and of one of four
-streams, whose keys have so few values that they do. Rounds of all sessions alternate, and the median counts. Seconds are of processor time: neighbours on the machine matter
-less. Results of the eight queries must be those that they give by themselves. `joins` is how many different joins there are.
+streams, whose keys have so few values that they do. Rounds of all sessions alternate, and the median counts. Seconds are of processor
+time: neighbours on the machine matter less. Results of the eight queries must be those that they give by themselves. `joins` is how
+many different joins there are.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def as_many_results(count: float, rows: int) -> dict[int, tuple[dict[str, str], 
         columns = ", ".join(f"{name}.ts AS {name}" for name in STREAMS[:width])
         equal = " AND ".join(f"s0.k = {name}.k" for name in STREAMS[1:width])
         values = WINDOW * (width * rows / count) ** (1 / (width - 1))
-        found[width] = {"q": f"SELECT {columns} FROM {windows} WHERE {equal}"}, max(1, round(values))  # noqa: S608
+        found[width] = {"q": f"SELECT {columns} FROM {windows} WHERE {equal}"}, max(1, round(values))
     return found
 
 
