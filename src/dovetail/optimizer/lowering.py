@@ -1,7 +1,8 @@
 """From a `GlobalPlan` to the steps that run: sources instead of aliases, stored sub-joins as inputs, orders as probe paths.
 
 A join that serves several queries is the same in all of them, so any of them says what it is; the first does. Windows are the
-largest of the queries served. A join for one query alone, over windows only, is that query's own plan, by its own aliases.
+largest of the queries served. A join for one query alone, over windows only, is that query's own plan, by its own aliases and in
+the orders that the plan of all queries has for it.
 """
 
 from __future__ import annotations
