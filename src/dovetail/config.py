@@ -149,8 +149,9 @@ class Config:
         evaluation (3.3).
     ordering
         The method that orders the probes of each input: `weave` (the default: exact up to 20 inputs and on acyclic graphs, close
-        to it elsewhere), `q-aware`, `dmjoin` (always exact, at most 22 inputs), `treeopt`, `fab`, `f-greedy` or `golab`; see
-        `dovetail.optimizer.order_probes`. Nested-loop plans minimise comparisons, all others tuples produced.
+        to it elsewhere; for queries that can share stages the orders are chosen together), `q-aware`, `dmjoin` (always exact, at
+        most 22 inputs), `treeopt`, `fab`, `f-greedy` or `golab`; see `dovetail.optimizer.order_probes`. Nested-loop plans
+        minimise comparisons, all others tuples produced.
     adaptive
         Whether probe orders may change while a query runs, by what its probes have found, and stored sub-joins with them.
     strategy

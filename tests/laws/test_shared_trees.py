@@ -13,6 +13,8 @@ from session_and_oracle import Pair
 
 import dovetail as dt
 from dovetail.config import INTERLEAVING, POLICIES
+from dovetail.engine import runs, watch
+from dovetail.optimizer import replan
 from dovetail.plan import stems as stems_of_plan
 from dovetail.plan.stems import sharers, stems
 from dovetail.schema import TIMESTAMP, StreamSchema
@@ -74,13 +76,18 @@ def test_queries_that_come_and_go_give_the_oracles_results(seed: int) -> None:
     )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stems_of_plan, "LEAST_SAVED", rng.choice((1, 1, 8)))
-        come_and_go(rng, config)
+        restless = rng.random() < 0.5
+        if restless:  # orders are considered after every batch, once windows have filled
+            patched.setattr(watch, "LOOK_AFTER", 1)
+            patched.setattr(replan, "LEAST_PROBES", 1)
+            patched.setattr(runs, "TOGETHER", 1)
+        come_and_go(rng, config, 12 if restless else rng.choice((4, 7)))
 
 
-def come_and_go(rng: random.Random, config: dt.Config) -> None:
+def come_and_go(rng: random.Random, config: dt.Config, steps: int) -> None:
     """Queries come and go while tuples do; all results must be the oracle's."""
     pair, number = Pair(STREAMS, config), 0
-    for step in range(rng.choice((4, 7))):
+    for step in range(steps):
         most = rng.choice((2, 6, 20, 40)) if step == 0 else rng.choice((0, 0, 2))
         for _ in range(most):
             pair.add(f"q{number}", random_query(rng), rng, config, forced=rng.random() < 0.3)

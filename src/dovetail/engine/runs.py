@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TypeAlias
 
@@ -16,10 +17,11 @@ from dovetail.engine.keys import coordinates
 from dovetail.engine.matches import Matches, Member
 from dovetail.engine.probe import Bounds, PathRunner, Scratch
 from dovetail.engine.states import StateStore
-from dovetail.engine.watch import Watch
+from dovetail.engine.watch import TOGETHER, Watch, consider_cost
 from dovetail.engine.window_store import WindowStore
 from dovetail.plan.needs import stored_name
-from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.nodes import QueryPlan, Sharing
+from dovetail.plan.statistics import Change
 from dovetail.plan.stems import Stem, stem
 from dovetail.plan.steps import Consumer, Step
 from dovetail.query.expressions import Column, Expression
@@ -230,7 +232,7 @@ class JoinRun:
         refs = step.plan.query.refs
         targets = [(ref.stream, members[ref.alias].store) for ref in refs]
         self.drivers = [
-            Driver(place, targets, runner, stem(step, runner.path))
+            Driver(place, targets, runner, stem(step.plan.query, runner.path))
             for place, runner in enumerate(self.runners.values())
         ]
 
@@ -241,6 +243,23 @@ class JoinRun:
     @property
     def plan(self) -> QueryPlan:
         return self.step.plan
+
+    @property
+    def sharing(self) -> frozenset[str]:
+        """The drivers whose paths are in a tree."""
+        return frozenset(driver for driver, runner in self.runners.items() if runner.shared is not None)
+
+    @property
+    def as_sharing(self) -> Sharing:
+        return Sharing(self.plan, self.watch.measured, self.sharing)
+
+    def revise(self, plan: QueryPlan, changes: list[Change], batch: int) -> list[Step]:
+        """Take note of a plan with other orders; give the step to adopt, if it has any."""
+        self.watch.changed(changes, self.runners, batch)
+        if plan.paths != self.plan.paths:
+            return [replace(self.step, plan=plan)]
+        self.step = replace(self.step, plan=plan)  # with other estimates
+        return []
 
     @property
     def totals(self) -> list[int]:
@@ -277,3 +296,13 @@ class JoinRun:
         with last.runner.uncounted():
             last.runner.run(last.bounds({last.feed: (rows.tail, rows.head)}), matches)
         self.store(matches, 0)
+
+
+def due_together(runs: Iterable[JoinRun]) -> list[JoinRun]:
+    """The joins that share stages, when together they have paid for all their orders to be considered; then they begin anew."""
+    sharing = [run for run in runs if run.sharing]
+    if sum((run.watch.waits - TOGETHER) * consider_cost(len(run.runners)) for run in sharing) < 0:
+        return []
+    for run in sharing:
+        run.watch.waits = 0
+    return sharing

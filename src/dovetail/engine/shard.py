@@ -22,14 +22,14 @@ from dovetail.engine.arena import Arena, HeapArena, MappedArena
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, Reach, TableReader, in_time_order, judge
 from dovetail.engine.progress import Observed, Progress
-from dovetail.engine.runs import Collector, JoinRun
+from dovetail.engine.runs import Collector, JoinRun, due_together
 from dovetail.engine.settle import SettledGroup
 from dovetail.engine.shedding.shedder import ShedderMark
 from dovetail.engine.watch import Replan
 from dovetail.engine.window_store import LONG_AGO, WindowStore
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.steps import JOINED
+from dovetail.plan.steps import JOINED, Step
 from dovetail.schema import StreamSchema
 
 
@@ -157,21 +157,23 @@ class ShardEngine:
         """After a batch: look at the counters of joins that have seen enough, and replace orders that have become bad."""
         if self.replan is None:
             return
-        changed, time = [], self._head
+        changed, time = list[Step](), self._head
         tau = (time - self._came) / 1e6 if LONG_AGO < self._came < time else None
         for group in self.groups:
             arrived, group.arrived = group.arrived, 0
+            waiting = False
             for run in group.runs.values():
                 run.watch.fresh += arrived
                 if run.watch.is_ready(run.runners, time, run.span) and run.watch.look(run.runners, time):
-                    revised = self.replan(run.plan, replace(run.watch.measured, tau=tau))
-                    if revised is not None:
-                        plan, changes = revised
-                        run.watch.changed(changes, run.runners, group.batches)
-                        if plan.paths != run.plan.paths:
-                            changed.append(replace(run.step, plan=plan))
-                        else:
-                            run.step = replace(run.step, plan=plan)  # with other estimates
+                    if self.replan.chooses_together and run.sharing:
+                        run.watch.waits += 1
+                        waiting = True
+                    elif (revised := self.replan(run.plan, replace(run.watch.measured, tau=tau))) is not None:
+                        changed += run.revise(*revised, group.batches)
+            if waiting and (joins := due_together(group.runs.values())):
+                revisions = self.replan.together({run.name: run.as_sharing for run in joins})
+                for name, revised in revisions.items():
+                    changed += group.runs[name].revise(*revised, group.batches)
         if changed:
             self.adopt(self.plan.with_steps(changed))
 

@@ -6,7 +6,7 @@ Probes are counted where they happen (`PathRunner`), and there are three ways to
 - a *look* reads what every probe has found since the last glance. Older findings are forgotten as newer ones fill the memory, which is
   counted in probes and not in time: a busy query notices a drift within a batch, a quiet one is not led astray by three tuples;
 - orders are *considered* when a probe's selectivity, or the size of a window, has left the range it had when they last were, and
-  else ever more rarely.
+  else ever more rarely. Joins that share stages pay, and wait until they have paid for all of them to be considered together.
 
 Watching pays with credit, which is `SHARE` of the tuples that the joins produce, so it costs the same part of the time whatever the
 width of a join. Half of the credit is kept for glances that find a drift. Credit is counted in tuples, never in seconds: the same
@@ -26,7 +26,7 @@ from typing import Annotated, Protocol
 from dovetail.engine.probe import PathRunner
 from dovetail.engine.window_store import LONG_AGO
 from dovetail.plan.codec import LARGEST, Count, Positive, Size, Time
-from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.nodes import QueryPlan, Sharing
 from dovetail.plan.statistics import Change, Cost, Found, Measured, Step
 
 MEMORY = 1000
@@ -46,6 +46,8 @@ DRIFT = 1.5
 """The factor by which a selectivity, or the size of a window, must change to be a drift."""
 OLDEST = 1000
 """Looks after which what a probe found is forgotten, if no such probe was made again."""
+TOGETHER = 2
+"""How many times dearer it is to consider the orders of joins together than one after another."""
 MOST_CHANGES = 100
 """Changes that are remembered."""
 
@@ -55,6 +57,13 @@ class Replan(Protocol):
 
     def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
         """A plan with the orders to go on with and its estimates, and what it changes; None if there is nothing to go by."""
+
+    @property
+    def chooses_together(self) -> bool:
+        """Whether orders of paths that share stages are chosen together."""
+
+    def together(self, joins: Mapping[str, Sharing]) -> Mapping[str, tuple[QueryPlan, list[Change]]]:
+        """The same for joins that share stages, by name; those are left out of which too little is known."""
 
 
 @dataclass(slots=True)
@@ -82,6 +91,8 @@ class Watch:
     """When orders were last considered: selectivities, and, as steps after no input, the rows that probes met in each window."""
     unmeasured: dict[str, Count] = field(default_factory=dict)
     """Drivers whose last change waits for its measured cost."""
+    waits: Count = 0
+    """How often orders should have been considered since they last were, together with those of joins that share stages."""
 
     def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int) -> bool:
         """Whether to look now; not before windows of `span` microseconds have filled for the first time."""

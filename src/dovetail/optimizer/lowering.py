@@ -1,7 +1,8 @@
 """From a `GlobalPlan` to the steps that run: sources instead of aliases, stored sub-joins as inputs, orders as probe paths.
 
 A join that serves several queries is the same in all of them, so any of them says what it is; the first does. Windows are the
-largest of the queries served. A join for one query alone, over windows only, is that query's own plan, by its own aliases.
+largest of the queries served. A join for one query alone, over windows only, is that query's own plan, by its own aliases and in
+the orders that the plan of all queries has for it.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class _Maker:
         answers = [answer.query for answer in self.plan.answers if answer.result == join.output]
         inputs = {each.node: each.sources for each in join.inputs if each.node in self.stored}
         if not inputs and len(answers) == 1 and join.output not in self.stored:
-            return self.lowering.own(self.plans[answers[0]])
+            return self.lowering.own(self._own(join, answers[0]))
         flat = self._flat(join)
         collapse = _Collapse(flat, inputs)
         state = join.output if join.output in self.stored else None
@@ -119,6 +120,25 @@ class _Maker:
         plan = self._plan(join, collapse.query)
         own = self.lowering
         return Step(plan, sources, consumers, state, collapse.columns, own.since, own.backfill)
+
+    def _own(self, join: JoinNode, name: str) -> QueryPlan:
+        """A query's own plan, in the orders of its join: they may have been chosen together with those of others."""
+        plan, config = self.plans[name], self.lowering.config
+        orders = {driver: (driver, *(alias for (alias,) in path)) for (driver,), *path in self.plan.paths(join, name)}
+        changed = [
+            path.driver
+            for path in plan.paths
+            if [alias for alias in path.order if alias != path.driver] != list(orders[path.driver][1:])
+        ]
+        if not changed:
+            return plan
+        graph = join_graph(plan.query, plan.known.rates, plan.known.hints)
+        access, maker = access_rule(plan.query, graph, config), PathMaker(plan.query)
+        paths = tuple(
+            maker.path(path.driver, orders[path.driver], access) if path.driver in changed else path
+            for path in plan.paths
+        )
+        return replace(plan, paths=paths, estimate=estimate(graph, orders, objective(config)))
 
     def _flat(self, join: JoinNode) -> JoinQuery:
         first = join.queries[0]

@@ -8,12 +8,16 @@ first, because they leave nothing to share out; probes that are no longer made a
 An input's order is replaced only if the model expects the new one to be `GAIN` times cheaper, the first probe of each new tuple
 included, and if the saving counts in the whole query: estimates carry noise, and an order that changes to and fro costs indexes
 that are built for nothing. Where both orders were tried lately, what they cost then is asked as well.
+
+Paths that share stages are not judged alone: an order that is dearer for one query may be cheaper for all. Theirs are chosen
+`together`, as they were at first, and replaced where that makes what a path adds to its tree, or a whole tree, `GAIN` times cheaper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from dovetail.config import Config
 from dovetail.optimizer.cost import probe_cost
@@ -21,8 +25,9 @@ from dovetail.optimizer.estimates import estimate
 from dovetail.optimizer.graph import JoinGraph
 from dovetail.optimizer.planner import access_rule, general_placement, multi_way_orders, objective, scan_cost
 from dovetail.optimizer.query_graph import graph_of
+from dovetail.optimizer.shared_orders import Candidate, are_chosen_together, chosen_together
 from dovetail.optimizer.shares import Shape, Shares
-from dovetail.plan.nodes import Access, QueryPlan
+from dovetail.plan.nodes import Access, QueryPlan, Sharing
 from dovetail.plan.paths import AccessRule, PathMaker
 from dovetail.plan.statistics import Change, Found, Measured, Step
 from dovetail.query.model import JoinQuery
@@ -56,24 +61,70 @@ class Replanner:
         if self.config.nested_loop != "multi-way" or measured.sizes.keys() < set(plan.query.aliases):
             return None
         graph = measured_graph(plan.query, known.rates, Shares(self._shape(plan.query), known.hints), measured)
-        aim = objective(self.config)
+        return self._revised(plan, graph, self._cheaper(plan, graph, measured))
+
+    @property
+    def chooses_together(self) -> bool:
+        """Whether orders of paths that share stages are chosen together."""
+        return are_chosen_together(self.config)
+
+    def together(self, joins: Mapping[str, Sharing]) -> dict[str, tuple[QueryPlan, list[Change]]]:
+        """The plans to go on with of joins that share stages, as far as enough was measured of them."""
+        graphs, orders = dict[str, JoinGraph](), dict[str, dict[str, tuple[str, ...]]]()
+        candidates = []
+        for name, (plan, measured, shared) in joins.items():
+            query, known, fixed = plan.query, plan.known, plan.known.forced
+            shares = Shares(self._shape(query), known.hints)
+            if measured.sizes.keys() >= set(query.aliases):
+                graph = graphs[name] = measured_graph(query, known.rates, shares, measured)
+                orders[name] = self._cheaper(plan, graph, measured, shared)
+            else:
+                graph, fixed = graph_of(query, known.rates, shares), query.aliases
+            now = {path.driver: path.order for path in plan.paths}
+            tried = partial(measured.gain, objective=objective(self.config))
+            access = access_rule(query, graph, self.config)
+            candidates.append(Candidate(name, query, graph.indexed, access, now, fixed, tried=tried))
+        for (name, driver), order in chosen_together(candidates, GAIN).items():
+            orders[name][driver] = order[1:]
+        return {name: self._revised(joins[name].plan, graph, orders[name]) for name, graph in graphs.items()}
+
+    def _cheaper(
+        self, plan: QueryPlan, graph: JoinGraph, measured: Measured, shared: Collection[str] = ()
+    ) -> dict[str, tuple[str, ...]]:
+        """By driver the orders that are cheaper for the query alone than those that it has; not of paths that are `shared`."""
+        aim, known = objective(self.config), plan.known
         current = {path.driver: path.order[1:] for path in plan.paths}
+        if current.keys() <= set(shared):
+            return {}
         exact = _EXACT if self.config.ordering == "weave" else None
         access = access_rule(plan.query, graph, self.config)
         wanted = multi_way_orders(graph, self.config, access, measured.tau, exact)
         now, then = (probe_cost(graph, orders, aim).per_input for orders in (current, wanted))
         least = LEAST_SHARE * sum(now.values())
-        changes = []
+        found = {}
         for driver, order in current.items():
             rate, saved = graph.rates[driver], now[driver] - then[driver]
-            if driver in known.forced or saved <= least or now[driver] + rate <= GAIN * (then[driver] + rate):
+            if driver in known.forced or driver in shared:
+                continue
+            if saved <= least or now[driver] + rate <= GAIN * (then[driver] + rate):
                 continue
             seen = measured.gain(driver, order, wanted[driver], aim)
-            if seen is not None and seen <= GAIN:
-                continue
-            changes.append(Change(driver, order, wanted[driver], now[driver] / rate, then[driver] / rate))
-        orders = {driver: (driver, *order) for driver, order in current.items()}
-        orders.update({change.driver: (change.driver, *change.after) for change in changes})
+            if seen is None or seen > GAIN:
+                found[driver] = wanted[driver]
+        return found
+
+    def _revised(
+        self, plan: QueryPlan, graph: JoinGraph, changed: Mapping[str, tuple[str, ...]]
+    ) -> tuple[QueryPlan, list[Change]]:
+        """The plan with other orders of some drivers, which are left out in them, and its estimates as of now."""
+        aim = objective(self.config)
+        current = {path.driver: path.order[1:] for path in plan.paths}
+        orders = {driver: (driver, *changed.get(driver, order)) for driver, order in current.items()}
+        changes = []
+        for driver, after in changed.items():
+            costs = [probe_cost(graph, {driver: order}, aim).total for order in (current[driver], after)]
+            before, then = (cost / graph.rates[driver] for cost in costs)
+            changes.append(Change(driver, current[driver], after, before, then))
         if not changes and self.config.join != "hybrid":  # which scans what has become small
             return replace(plan, estimate=estimate(graph, orders, aim)), changes
         return self.with_orders(plan, orders, graph), changes

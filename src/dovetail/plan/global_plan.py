@@ -28,7 +28,7 @@ CPU is milliseconds per second, memory is bytes, as in a `Budget`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from typing import NamedTuple, TypeAlias
@@ -259,6 +259,15 @@ class GlobalPlan:
         aliases = self.answer(query).aliases
         places = [tuple(aliases[source] for source in each.sources) for each in join.inputs]
         return tuple((places[place], *(places[number] for number in order)) for place, order in enumerate(join.orders))
+
+    def reordered(self, join: JoinNode, orders: Mapping[str, Sequence[str]]) -> JoinNode:
+        """Give a join with other orders of some inputs, which are windows: all aliases of the first query that it serves."""
+        aliases = self.answer(join.queries[0]).aliases
+        places = {aliases[each.sources[0]]: place for place, each in enumerate(join.inputs)}
+        changed = list(join.orders)
+        for driver, order in orders.items():
+            changed[places[driver]] = tuple(places[alias] for alias in order if alias != driver)
+        return replace(join, orders=tuple(changed))
 
     def _result(self, name: str) -> ResultNode:
         node = self.nodes[name]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from dovetail.plan.statistics import PlanEstimate
+from dovetail.plan.statistics import Measured, PlanEstimate
 from dovetail.query.expressions import Expression
 from dovetail.query.model import Condition, JoinQuery, Key
 
@@ -72,3 +72,12 @@ class QueryPlan:
     known: Known = field(default_factory=Known)
     estimate: PlanEstimate = field(default_factory=PlanEstimate, compare=False)
     """What is expected of them, for people."""
+
+
+class Sharing(NamedTuple):
+    """A running join that shares stages with others."""
+
+    plan: QueryPlan
+    measured: Measured
+    drivers: frozenset[str]
+    """Those of its paths that do."""

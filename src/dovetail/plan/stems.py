@@ -8,12 +8,13 @@ a plan says nothing of them: the engine and `explain` ask here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from dovetail.plan.needs import KeyId, key_id, stored_name
 from dovetail.plan.nodes import ProbePath
-from dovetail.plan.steps import JOINED, Step
+from dovetail.plan.steps import Step
+from dovetail.query.model import JoinQuery, TimeWindow
 
 
 class Probe(NamedTuple):
@@ -38,11 +39,13 @@ PathName: TypeAlias = tuple[str, str]
 """A step, and the driver of one of its paths."""
 
 
-def stem(step: Step, path: ProbePath) -> Stem:
-    """Give what can be shared of a path; nothing of joins that read stored matches or wait for watermarks."""
-    if step.group != JOINED or step.stored_inputs or path.stages[0].access != "new" or path.stages[0].conditions:
+def stem(query: JoinQuery, path: ProbePath) -> Stem:
+    """Give what can be shared of a path of a join; nothing of joins that read stored matches or wait for watermarks."""
+    if not all(isinstance(ref.window, TimeWindow) for ref in query.refs):
         return ()
-    refs = {ref.alias: (place, ref.stream) for place, ref in enumerate(step.plan.query.refs)}
+    if path.stages[0].access != "new" or path.stages[0].conditions:
+        return ()
+    refs = {ref.alias: (place, ref.stream) for place, ref in enumerate(query.refs)}
     depths = {alias: depth for depth, alias in enumerate(path.order)}
     place, stream = refs[path.driver]
     found = []
@@ -61,7 +64,7 @@ def stem(step: Step, path: ProbePath) -> Stem:
 def stems(steps: Iterable[Step]) -> dict[str, dict[PathName, Stem]]:
     """By stream, the stems of the paths that its new tuples take, as far as they are `together`."""
     return together(
-        (step.plan.query.ref(path.driver).stream, (step.name, path.driver), stem(step, path))
+        (step.plan.query.ref(path.driver).stream, (step.name, path.driver), stem(step.plan.query, path))
         for step in steps
         for path in step.plan.paths
     )
@@ -74,6 +77,12 @@ def together(paths: Iterable[tuple[str, PathName, Stem]]) -> dict[str, dict[Path
         if shared:
             found.setdefault(stream, {})[name] = shared
     return {stream: paths for stream, paths in found.items() if _are_enough(paths)}
+
+
+def may_share(paths: Sequence[tuple[str, int]]) -> bool:
+    """Whether paths of one stream could share enough, whatever their orders: for each its step, and how many inputs that has."""
+    lengths = [inputs for _, inputs in paths]
+    return len({step for step, _ in paths}) > 1 and sum(lengths) - max(lengths) >= LEAST_SAVED
 
 
 def _are_enough(paths: Mapping[PathName, Stem]) -> bool:
