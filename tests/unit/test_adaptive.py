@@ -291,6 +291,10 @@ class Path10:
     def forget(self) -> None:
         self.noted = [list(counted) for counted in self.counts]
 
+    @property
+    def produced(self) -> tuple[int, int]:
+        return self.counts[0][2], sum(counted[2] for counted in self.counts)
+
 
 def watched(matches: Callable[[int], int], batches: int, watch: Watch) -> tuple[list[int], list[int], float]:
     """In which batches counters were looked at and orders considered, and how many tuples were produced."""
@@ -327,6 +331,22 @@ def test_what_watching_may_cost_survives_a_restart() -> None:
     stored = json.loads(json.dumps(to_json(watch)))
     assert json.loads(json.dumps(to_json(from_json(Watch, stored)))) == stored
     assert 0 < stored["credit"] < MOST_CREDIT + 4 * (look_cost(10) + consider_cost(10))
+
+
+def test_of_many_joins_each_is_glanced_at_when_it_has_paid_for_it() -> None:
+    """Paths that make more of each tuple pay for glances sooner; alone, both are looked at as often."""
+    glances = {}
+    for matches in (10, 100):
+        for joins in (1, 1000):
+            watch, runner, glances[matches, joins] = Watch(), Path10(0), 0
+            runners: Any = {f"s{number}": runner for number in range(10)}
+            for batch in range(200):
+                runner.push(1000, matches)
+                watch.fresh += 1000
+                watch.is_ready(runners, batch * 1_000_000, 1_000_000, joins)
+                glances[matches, joins] += watch.fresh == 0
+    assert glances[10, 1] == glances[100, 1] >= 100
+    assert glances[10, 1000] < glances[100, 1000] < glances[100, 1]
 
 
 # -- fitting ----------------------------------------------------------------------------------------------------------------

@@ -47,8 +47,15 @@ class Bounds:
 class SharedCounts(Protocol):
     """Counts what a path does in a tree of probes."""
 
-    def settle(self, counts: list[list[int]], seconds: list[float]) -> None:
-        """Add what was counted since the last call."""
+    @property
+    def produced(self) -> tuple[int, int]:
+        """New tuples, and all that was made of them, since the last call of `settle`."""
+
+    def note(self) -> None:
+        """Remember what has been counted up to now."""
+
+    def settle(self, counts: list[list[int]], seconds: list[float], noted: list[list[int]]) -> None:
+        """Add what was counted since the last call, and to `noted` what was when it was to be remembered."""
 
 
 class Scratch:
@@ -137,7 +144,7 @@ class PathRunner:
 
     def _settle(self) -> None:
         if self.shared is not None:
-            self.shared.settle(self._counts, self._seconds)
+            self.shared.settle(self._counts, self._seconds, self._noted)
 
     @property
     def timed(self) -> int:
@@ -162,7 +169,18 @@ class PathRunner:
 
     def forget(self) -> None:
         """Leave out of `since_last` what was counted up to now."""
-        self._noted = [counted[:] for counted in self.counts]
+        self._noted = [counted[:] for counted in self._counts]
+        if self.shared is not None:
+            self.shared.note()
+
+    @property
+    def produced(self) -> tuple[int, int]:
+        """New tuples so far, and all partial and final results of them, these included."""
+        new, whole = self._counts[0][2], sum([counted[2] for counted in self._counts])
+        if self.shared is None:
+            return new, whole
+        more = self.shared.produced
+        return new + more[0], whole + more[1]
 
     def to_json(self) -> dict[str, Any]:
         """Counts, not times: equal sessions have equal snapshots."""

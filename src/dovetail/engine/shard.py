@@ -161,10 +161,10 @@ class ShardEngine:
         tau = (time - self._came) / 1e6 if LONG_AGO < self._came < time else None
         for group in self.groups:
             arrived, group.arrived = group.arrived, 0
-            waiting = False
+            waiting, count = False, len(group.runs)
             for run in group.runs.values():
                 run.watch.fresh += arrived
-                if run.watch.is_ready(run.runners, time, run.span) and run.watch.look(run.runners, time):
+                if run.watch.is_ready(run.runners, time, run.span, count) and run.watch.look(run.runners, time):
                     if self.replan.chooses_together and run.sharing:
                         run.watch.waits += 1
                         waiting = True

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail._typing import Int64Array
+from dovetail._typing import Float64Array, Int64Array
 from dovetail.engine import probe
 from dovetail.engine.kernels.tree_arrays import (
     ADDRESS,
@@ -42,12 +42,14 @@ _FIRST_LOG = 1024
 
 
 class _Figures(NamedTuple):
-    """What was counted so far, as lists."""
+    """What was counted so far."""
 
     walks: int
-    stages: list[list[int]]
+    stages: Int64Array
     """Per slot, for each of its paths: what came, rows looked at, what was made, rows that the window held for all that came."""
-    seconds: list[float]
+    seconds: Float64Array
+    produced: list[tuple[int, int]]
+    """By number of a path: its new tuples, and all that was made of them, these included."""
 
 
 class ProbeTree:
@@ -63,6 +65,10 @@ class ProbeTree:
         self._numbers = [path.number for path in paths]
         self._likeness = [path.likeness for path in paths]
         self._widths = np.array([len(path.places) for path in self.paths], np.int64)
+        self._slots = np.concatenate([path.slots for path in self.paths])
+        """Of all paths, one path after another."""
+        lengths = np.array([len(path.slots) for path in self.paths])
+        self._firsts = np.cumsum(lengths) - lengths
         self._table, self._takers = MatchTable(0), np.zeros(0, np.int64)
         self._joins: Sequence[JoinRun] = ()
         self._met = [(windows[met], key) for met, key in shape.targets]
@@ -118,7 +124,7 @@ class ProbeTree:
         for number, path in zip(self._numbers, paths, strict=True):
             path.slots = self.paths[number].slots
             self.paths[number] = path
-            path.driver.runner.share(_PathCounts(self, path.slots))
+            path.driver.runner.share(_PathCounts(self, number, path.slots))
         takers = [slots[path.run.name] if path.is_whole else -1 for path in self.paths]
         self._takers = np.array(takers, np.int64)
 
@@ -156,7 +162,9 @@ class ProbeTree:
             )
             roots = int(self._tree.nodes[0, SLOTS + 1])
             stages[0, :roots], stages[1, :roots], stages[3, :roots] = self._walks, self._rows, self._held
-            self._figures = _Figures(self._walks, stages.T.tolist(), accounts.seconds.tolist())
+            new, whole = made[self._slots[self._firsts]], np.add.reduceat(made[self._slots], self._firsts)
+            produced = list(zip(new.tolist(), whole.tolist(), strict=True))
+            self._figures = _Figures(self._walks, stages.T.copy(), accounts.seconds.copy(), produced)
         return self._figures
 
     def _refresh(self) -> None:
@@ -223,28 +231,39 @@ class _PathCounts:
     and the times of all paths together are what the tree took.
     """
 
-    def __init__(self, tree: ProbeTree, slots: Sequence[int]) -> None:
-        self._tree, self._slots = tree, slots
-        figures = tree.figures
-        self._settled = figures.walks
-        """Walks that have been added."""
-        self._before = [figures.stages[slot] for slot in slots]
-        self._seconds = [figures.seconds[slot] for slot in slots]
+    def __init__(self, tree: ProbeTree, number: int, slots: Sequence[int]) -> None:
+        self._tree, self._number, self._slots = tree, number, np.array(slots)
+        self._added = tree.figures
+        """As of the walk up to which all was added."""
+        self._noted: _Figures | None = None
 
-    def settle(self, counts: list[list[int]], seconds: list[float]) -> None:
-        """Add what was counted since the last call."""
-        figures = self._tree.figures
-        if figures.walks == self._settled:
-            return
-        self._settled = figures.walks
-        for depth, slot in enumerate(self._slots):
-            counted, now, before = counts[depth], figures.stages[slot], self._before[depth]
-            counted[0] += now[0] - before[0]
-            counted[1] += now[1] - before[1]
-            counted[2] += now[2] - before[2]
-            counted[3] += now[3] - before[3]
-            seconds[depth] += figures.seconds[slot] - self._seconds[depth]
-            self._before[depth], self._seconds[depth] = now, figures.seconds[slot]
+    @property
+    def produced(self) -> tuple[int, int]:
+        """New tuples, and all that was made of them, since the last call of `settle`."""
+        (new, whole), before = self._tree.figures.produced[self._number], self._added.produced[self._number]
+        return new - before[0], whole - before[1]
+
+    def note(self) -> None:
+        """Remember what has been counted up to now."""
+        self._noted = self._tree.figures
+
+    def settle(self, counts: list[list[int]], seconds: list[float], noted: list[list[int]]) -> None:
+        """Add what was counted since the last call, and to `noted` what was when it was to be remembered."""
+        figures, before = self._tree.figures, self._added
+        if self._noted is not None:
+            _add(noted, (self._noted.stages[self._slots] - before.stages[self._slots]).tolist())
+            self._noted = None
+        if figures.walks != before.walks:
+            _add(counts, (figures.stages[self._slots] - before.stages[self._slots]).tolist())
+            took = figures.seconds[self._slots] - before.seconds[self._slots]
+            for depth, more in enumerate(took.tolist()):
+                seconds[depth] += more
+            self._added = figures
+
+
+def _add(counts: list[list[int]], more: list[list[int]]) -> None:
+    for counted, each in zip(counts, more, strict=False):
+        counted[:] = [one + other for one, other in zip(counted, each, strict=True)]
 
 
 def _accounts(slots: Sequence[tuple[int, int, int]], nodes: int) -> Accounts:

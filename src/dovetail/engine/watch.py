@@ -32,14 +32,20 @@ from dovetail.plan.statistics import Change, Cost, Found, Measured, Step
 MEMORY = 1000
 """Probes of one kind that are remembered."""
 LOOK_AFTER = 1000
-"""New tuples between two glances at the counters; more from `WIDE` inputs on, in proportion."""
+"""New tuples between two glances at the counters; more from `WIDE` inputs on, in proportion, and up to so many for each join if
+there are several, until a glance is paid for."""
 WIDE = 5
+GLANCE = 100
+"""What a glance costs for each input, in tuples."""
+MANY = 16
+"""Joins from which on each has less credit."""
 LEAST_NEW = 50
 """New tuples of one driver that a glance judges its path by."""
 SHARE = 0.02
 """What watching may cost, in tuples, for each tuple that a stage produces: some 30 nanoseconds."""
 MOST_CREDIT = 200_000
-"""Tuples that watching may cost at once, besides looking and considering orders four times."""
+"""Tuples that watching may cost at once, besides looking and considering orders four times; less from `MANY` joins on. At the
+beginning it may cost half of both."""
 MOST_PATIENCE = 64
 """How many looks may pass before orders are considered again though nothing drifts."""
 DRIFT = 1.5
@@ -77,6 +83,8 @@ class Watch:
     changes: list[Change] = field(default_factory=list)
     fresh: Count = 0
     """New tuples since the last glance."""
+    wait: Count = 0
+    """How many there have to be for the next."""
     credit: Annotated[float, (-LARGEST, inf)] = inf
     """Tuples that watching may still cost; what the first glance finds is too much."""
     seen: dict[str, tuple[Count, Count]] = field(default_factory=dict)
@@ -94,19 +102,21 @@ class Watch:
     waits: Count = 0
     """How often orders should have been considered since they last were, together with those of joins that share stages."""
 
-    def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int) -> bool:
-        """Whether to look now; not before windows of `span` microseconds have filled for the first time."""
-        if self.fresh * WIDE < LOOK_AFTER * max(WIDE, len(runners)) or time <= LONG_AGO:
+    def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int, joins: int = 1) -> bool:
+        """Whether to look now; not before windows of `span` microseconds have filled for the first time. `joins`: of the group."""
+        least = max(min(self.wait, LOOK_AFTER * joins), LOOK_AFTER * max(WIDE, len(runners)) / WIDE)
+        if self.fresh < least or time <= LONG_AGO:
             return False
-        self.fresh = 0
+        fresh, self.fresh = self.fresh, 0
         if self.ready_at is None:
             self.ready_at = time + span
         if time < self.ready_at:
             return False
         look, price = look_cost(len(runners)), consider_cost(len(runners))
         # What has drifted may still be on its way: windows change places in the time that they last.
-        drifted, most = self._glance(runners) or self.patience == 1, MOST_CREDIT + 4 * (look + price)
-        self.credit = min(self.credit, most)
+        drifted = self._glance(runners, fresh) or self.patience == 1
+        most = MOST_CREDIT * MANY / max(MANY, joins) + 4 * (look + price)
+        self.credit = min(self.credit, most) if self.credit < inf else most / 2
         if self.time is not None and self.credit >= (look + price if drifted else most / 2):
             return True
         self.time = time
@@ -114,17 +124,21 @@ class Watch:
             runner.forget()
         return False
 
-    def _glance(self, runners: Mapping[str, PathRunner]) -> bool:
-        """Take credit for what was joined since the last glance; say whether a path's cost has drifted since the last look."""
-        drifted = False
+    def _glance(self, runners: Mapping[str, PathRunner], fresh: int) -> bool:
+        """Take credit for what `fresh` tuples were joined with; say whether a path's cost has drifted since the last look.
+
+        The next glance is due when as many tuples will have paid for it.
+        """
+        drifted, whole_made = False, 0
         for driver, runner in runners.items():
-            counts, before = runner.counts, self.seen.get(driver, (0, 0))
-            new, whole = counts[0][2], sum([counted[2] for counted in counts])
-            self.seen[driver] = (new, whole)
+            before = self.seen.get(driver, (0, 0))
+            self.seen[driver] = new, whole = runner.produced
             new, made = new - before[0], whole - before[1]
-            self.credit += SHARE * made
+            whole_made += made
             if new >= LEAST_NEW:
                 drifted |= not 1 / DRIFT < made / new / (1 + self.costs.get(driver, 0.0)) < DRIFT
+        self.credit += SHARE * whole_made
+        self.wait = int(GLANCE * len(runners) * fresh / (SHARE * max(whole_made, 1)))
         return drifted
 
     def look(self, runners: Mapping[str, PathRunner], time: int) -> bool:
