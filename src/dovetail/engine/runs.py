@@ -208,7 +208,7 @@ class JoinRun:
         self, step: Step, members: Mapping[str, Member], windows: Mapping[str, WindowStore], stage_rows: int
     ) -> None:
         """Run `step` over `members`, its inputs; `windows` are those of its sources' streams."""
-        self.step = step
+        self.step, self.name = step, step.name
         self.members = members
         led_to = {source.name: members[source.input] for source in step.sources}
         self.tuples = {
@@ -235,10 +235,6 @@ class JoinRun:
             Driver(place, targets, runner, stem(step.plan.query, runner.path))
             for place, runner in enumerate(self.runners.values())
         ]
-
-    @property
-    def name(self) -> str:
-        return self.step.name
 
     @property
     def plan(self) -> QueryPlan:

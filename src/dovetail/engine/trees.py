@@ -209,7 +209,8 @@ class ProbeTree:
             if self._joins[slot].matches.give is not None:
                 self._joins[slot].matches.hand_on()
         alone = np.flatnonzero((left > 0) & (self._takers < 0))
-        order, ends = np.argsort(paths[:count], kind="stable"), np.cumsum(left)
+        order = np.argsort(paths[:count], kind="stable") if len(alone) else alone
+        ends = np.cumsum(left)
         for number in alone.tolist():
             path, width = self.paths[number], self._widths[number]
             partial = log[order[ends[number] - left[number] : ends[number]], : width + 2]
@@ -286,6 +287,7 @@ class Trees:
     ) -> None:
         """Make the trees of all `runs`, by name; those from `before` that are the same go on."""
         self._joins, self._table = list(runs.values()), MatchTable(len(runs))
+        self._names = [run.name for run in self._joins]
         for slot, run in enumerate(self._joins):
             run.matches.enter(self._table, slot)
         drivers = {(run.name, driver.alias): (run, driver) for run in self._joins for driver in run.drivers}
@@ -311,7 +313,8 @@ class Trees:
         before = self._table.counts + self._table.given
         self._trees[stream].run(fresh)
         found = self._table.counts + self._table.given - before
-        return {self._joins[slot].name: int(found[slot]) for slot in np.flatnonzero(found)}
+        slots = np.flatnonzero(found)
+        return {self._names[slot]: count for slot, count in zip(slots.tolist(), found[slots].tolist(), strict=True)}
 
     def close(self) -> None:
         """Let all paths go."""
