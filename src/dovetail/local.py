@@ -155,7 +155,7 @@ class LocalSession:
         if not registry.has_choice:
             monitor.wait(arrived)
             return
-        measured = measure(engine)
+        measured = measure(engine, hot_values=False)
         watermarks = {name: progress.watermark for name, progress in engine.progress.streams.items()}
         late = registry.outgrown(watermarks) if registry.config.adaptive else []
         parts = [({0: measured}, [run.step for run in engine.runs])]

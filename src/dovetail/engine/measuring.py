@@ -24,12 +24,12 @@ from dovetail.plan.names import window_name
 from dovetail.plan.statistics import Change
 
 
-def measure(engine: ShardEngine) -> Measurements:
-    """What the streams, queries, joins and parts of the plan of a shard have come to."""
+def measure(engine: ShardEngine, *, hot_values: bool = True) -> Measurements:
+    """What the streams, queries, joins and parts of the plan of a shard have come to, and which `hot_values` its windows have."""
     runs, shedder = list(engine.runs), engine.joined.shedder
     parts = (_parts(group, settled=group is not engine.joined) for group in engine.groups)
     return Measurements(
-        {stream: _stream(engine, stream) for stream in engine.streams},
+        {stream: _stream(engine, stream, hot_values=hot_values) for stream in engine.streams},
         {
             name: QueryFigures(*_work(run), it.results, shedder.recall(name) if shedder is not None else None)
             for run in runs
@@ -40,7 +40,7 @@ def measure(engine: ShardEngine) -> Measurements:
     )
 
 
-def _stream(engine: ShardEngine, stream: str) -> StreamFigures:
+def _stream(engine: ShardEngine, stream: str, *, hot_values: bool) -> StreamFigures:
     progress = engine.progress[stream]
     stores = [store for group in engine.groups for store in group.stores(stream)]
     shedder, held, shed = engine.joined.shedder, None, dict[str, int | None]()
@@ -56,7 +56,7 @@ def _stream(engine: ShardEngine, stream: str) -> StreamFigures:
         event_time=progress.head if progress.head > LONG_AGO else None,
         state_tuples=sum(len(store.rows) for store in stores) if held is None else held,
         state_bytes=sum(store.allocated for store in stores),
-        hottest=_hottest(engine, stream) or None,
+        hottest=(_hottest(engine, stream) or None) if hot_values else None,
         **shed,
     )
 

@@ -26,10 +26,9 @@ def hottest(store: WindowStore, plan: WindowPlan) -> dict[str, dict[str, int]]:
     for name, expression in plan.kept.parts.items():
         codes = store.living(store.codes[(name,)])[places]
         values, first, counts = np.unique(codes, return_index=True, return_counts=True)
-        for value, at, count in zip(values, first, counts, strict=True):
-            if count >= _HOT * _SAMPLED and value != NULL_CODE:
-                text = _text(store, name, expression, int(places[at]))
-                found.setdefault(name.removeprefix("."), {})[text] = int(held * count / _SAMPLED)
+        for number in np.flatnonzero((counts >= _HOT * _SAMPLED) & (values != NULL_CODE)).tolist():
+            text = _text(store, name, expression, int(places[first[number]]))
+            found.setdefault(name.removeprefix("."), {})[text] = int(held * counts[number] / _SAMPLED)
     return found
 
 
