@@ -49,7 +49,7 @@ _SIZES = (20_000, 1_000_000)
 _LONG = 3_600_000_000
 """Microseconds: all batches have the same times, and none is late."""
 _ROUNDS = 5
-_VERSION = 5
+_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ class UnitTimes:
             result=outputs * self.value / 1000,
             batch_result=outputs / 2 * self.deliver / 1000,
             batch_store=self.keep / 1000,
+            batch_stage=self.call / 1000,
             stream_bytes=stream_bytes,
             match_bytes=MATCH_BYTES,
             member_bytes=MEMBER_BYTES,
@@ -162,8 +163,8 @@ def _cache_file() -> Path:
 
 
 def _measure(tuples: int) -> UnitTimes:
-    """Join batches with a window of so many tuples: once so that no key is found, once so that each is found four times."""
-    misses, hits = _Bench(tuples, 1 << 40), _Bench(tuples, tuples // 4)
+    """Join batches with a window of so many tuples: once so that no key is found, once so that each is found once or so."""
+    misses, hits = _Bench(tuples, 1 << 40), _Bench(tuples, tuples)
     call = median(misses.push(1).probing for _ in range(10 * _ROUNDS))
     few = [hits.push(1) for _ in range(10 * _ROUNDS)]
     missed, hit = ([bench.push(_BATCH) for _ in range(1 + _ROUNDS)][1:] for bench in (misses, hits))

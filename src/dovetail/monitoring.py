@@ -46,6 +46,9 @@ class Monitor:
     breaches: list[Breach] = field(default_factory=list)
     strained: Load | None = None
     """What is used, if the last cause was a budget that is nearly used up."""
+    pace: float = 1.0
+    """Batches per second of event time between the last two looks."""
+    _batch: int = 0
     _next: int = 0
     _ready_at: int | None = None
     _is_settled: bool = False
@@ -95,6 +98,7 @@ class Monitor:
         if not self.picture.note(parts, copies):
             return None, []
         self.used = Load(spent.cpu / self.picture.seconds, spent.memory)
+        self.pace, self._batch = (batch - self._batch) / self.picture.seconds, batch
         self._note_gain()
         breaches = self._watch(batch)
         time = self.picture.time or 0

@@ -292,7 +292,7 @@ class Registry:
         if self.budget is not None:
             others = [cohort.plan.load for cohort in self.cohorts if cohort not in joined]
             budget, units = self.left(self.budget, others), self._units(self._own(plans.values()))
-            planning = replace(planning, budget=budget, units=units)
+            planning = replace(planning, budget=budget, units=units).paced(monitor.pace)
         return propose(planning, [cohort.plan for cohort in joined], cause, monitor.strained)
 
     def planned_again(self, plans: Mapping[str, QueryPlan], picture: Picture) -> dict[str, QueryPlan]:

@@ -15,7 +15,7 @@ from dovetail.optimizer.multiquery.model.named import NamedGraph
 from dovetail.optimizer.multiquery.model.translate import named_query
 from dovetail.optimizer.planner import access_rule, objective
 from dovetail.optimizer.query_graph import join_graph
-from dovetail.optimizer.shared_orders import Candidate, are_chosen_together, chosen_together
+from dovetail.optimizer.shared_orders import Candidate, Chosen, are_chosen_together, chosen_together
 from dovetail.optimizer.units import UnitCosts
 from dovetail.plan.global_plan import GlobalPlan, JoinNode, Load
 from dovetail.plan.nodes import QueryPlan
@@ -37,8 +37,23 @@ class JointPlanning:
     scopes: Mapping[str, str] = field(default_factory=dict)
 
     def plan(self) -> GlobalPlan:
-        """Give the plan; raise `BudgetError` if none fits."""
-        return self._in_shared_orders(self._plan(self.strategy))
+        """Give the plan; raise `BudgetError` if none fits.
+
+        Who names a strategy gets it. Else nothing is stored if sharing stages saves as much, which the search does not know, nor while
+        nothing is known of any selectivity: what is stored on a guess costs more than it saves, and joins over windows find out.
+        """
+        apart = None
+        if self.config.strategy == "auto" and self.strategy != "mjoin":
+            with suppress(BudgetError):
+                apart = self.apart()
+            if apart is not None and not self._knows_anything:
+                return apart
+        best = self._in_shared_orders(self._plan(self.strategy))
+        return best if apart is None or best.load.cpu < apart.load.cpu else apart
+
+    @property
+    def _knows_anything(self) -> bool:
+        return any(plan.known.hints for plan in self.plans.values())
 
     def check(self) -> GlobalPlan:
         """Raise an error if there is no plan, else give one with orders of each query's own.
@@ -56,8 +71,12 @@ class JointPlanning:
 
     def priced(self, running: Sequence[GlobalPlan]) -> Load:
         """Give what plans of these queries take together by what is known of them now."""
-        config = self.config
-        return priced_again(self._graphs(), running, self.units, config.ordering, objective(config))
+        config, shares = self.config, [self._chosen(plan).share for plan in running]
+        return priced_again(self._graphs(), running, shares, self.units, config.ordering, objective(config))
+
+    def paced(self, batches: float) -> JointPlanning:
+        """The same where so many batches come in a second."""
+        return self if self.units is None else replace(self, units=self.units.paced(batches))
 
     def _plan(self, strategy: str) -> GlobalPlan:
         config = self.config
@@ -71,17 +90,25 @@ class JointPlanning:
         )
 
     def _in_shared_orders(self, plan: GlobalPlan) -> GlobalPlan:
-        """The plan, its joins over windows in orders that were chosen together."""
-        if len(plan.joins) < 2 or not are_chosen_together(self.config):
-            return plan
-        stored = {state.id for state in plan.states}
-        flat = {join.id: join for join in plan.joins if not any(each.node in stored for each in join.inputs)}
-        found = chosen_together([self._candidate(plan, join) for join in flat.values()])
-        changed: dict[str, dict[str, Sequence[str]]] = {}
-        for (name, driver), order in found.items():
+        """The plan, its joins over windows in orders that were chosen together, at the price that they have in trees."""
+        (orders, share), changed = self._chosen(plan), dict[str, dict[str, Sequence[str]]]()
+        for (name, driver), order in orders.items():
             changed.setdefault(name, {})[driver] = order
-        joins = [plan.reordered(flat[join.id], changed[join.id]) if join.id in changed else join for join in plan.joins]
+        joins = []
+        for join in plan.joins:
+            if share < 1 and not plan.reads_stored(join):
+                price = replace(join, load=Load(share * join.load.cpu, join.load.memory))
+                joins.append(plan.reordered(price, changed.get(join.id, {})))
+            else:
+                joins.append(join)
         return replace(plan, joins=tuple(joins))
+
+    def _chosen(self, plan: GlobalPlan) -> Chosen:
+        """The orders of joins over windows."""
+        flat = [join for join in plan.joins if not plan.reads_stored(join)]
+        if len(flat) < 2 or not are_chosen_together(self.config):
+            return Chosen({}, 1.0)
+        return chosen_together([self._candidate(plan, join) for join in flat])
 
     def _candidate(self, plan: GlobalPlan, join: JoinNode) -> Candidate:
         """A join as its first query has it, with the largest windows of all; what one of its queries forces stays."""

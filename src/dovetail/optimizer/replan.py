@@ -84,7 +84,7 @@ class Replanner:
             tried = partial(measured.gain, objective=objective(self.config))
             access = access_rule(query, graph, self.config)
             candidates.append(Candidate(name, query, graph.indexed, access, now, fixed, tried=tried))
-        for (name, driver), order in chosen_together(candidates, GAIN).items():
+        for (name, driver), order in chosen_together(candidates, GAIN).orders.items():
             orders[name][driver] = order[1:]
         return {name: self._revised(joins[name].plan, graph, orders[name]) for name, graph in graphs.items()}
 

@@ -58,8 +58,17 @@ class Candidate:
     """How many times cheaper a driver's second order was than the first, both without the driver; None where that is not known."""
 
 
-def chosen_together(joins: Sequence[Candidate], gain: float = 1.0) -> dict[PathName, Order]:
-    """Give the orders that are to take the place of others.
+class Chosen(NamedTuple):
+    """What came of it."""
+
+    orders: dict[PathName, Order]
+    """Those that are to take the place of others."""
+    share: float
+    """What all paths are expected to cost in these orders and in trees, as a share of what they would by themselves."""
+
+
+def chosen_together(joins: Sequence[Candidate], gain: float = 1.0) -> Chosen:
+    """Choose the orders of joins.
 
     `gain`: how many times cheaper a path has to become by another order, or a whole tree by others.
     """
@@ -68,12 +77,15 @@ def chosen_together(joins: Sequence[Candidate], gain: float = 1.0) -> dict[PathN
         if all(isinstance(ref.window, TimeWindow) for ref in join.query.refs):
             for driver in join.orders:
                 drivers.setdefault((join.scope, join.query.ref(driver).stream), []).append((join, driver))
-    found: dict[PathName, Order] = {}
+    found, alone, together_ = dict[PathName, Order](), 0.0, 0.0
     makers = {join.name: PathMaker(join.query) for join in joins}
     for paths in drivers.values():
+        tree = _Tree([_path(join, driver, makers[join.name], gain) for join, driver in paths], gain)
+        alone += tree.alone
         if may_share([(join.name, len(join.orders)) for join, _ in paths]):
-            found |= _Tree([_path(join, driver, makers[join.name], gain) for join, driver in paths], gain).changes()
-    return found
+            found |= tree.changes()
+        together_ += tree.cost
+    return Chosen(found, together_ / alone if alone else 1.0)
 
 
 class _Stage(NamedTuple):
@@ -200,25 +212,28 @@ class _Tree:
         self._most = [(0.0, 0.0)] * len(nodes)
         """By node: the most probes and matches of any of them."""
         self._taken = [path.choices[0] for path in paths]
+        self.alone = self.cost = sum(path.choices[0].own for path in paths)
+        """What the paths cost by themselves in the orders that they have, and, once `changes` were found, what they will."""
 
     def changes(self) -> dict[PathName, Order]:
         """Give the orders of the cheapest tree that was found, as far as they are others than now."""
         for number, choice in enumerate(self._taken):
             self._put(number, choice)
         self._improve(self._gain)
-        found, cost = list(self._taken), self._cost
+        found, cost = list(self._taken), self._whole
         self._hope()
         self._improve(1.0)
-        if cost > self._gain * self._cost * _ROUNDING:
-            found = self._taken
+        if cost > self._gain * self._whole * _ROUNDING:
+            found, cost = self._taken, self._whole
         names = [path.name for path in self._paths]
         if not together(("", name, choice.stem) for name, choice in zip(names, found, strict=True)):
             return {}
+        self.cost = cost
         pairs = zip(self._paths, found, strict=True)
         return {path.name: choice.order for path, choice in pairs if choice is not path.choices[0]}
 
     @property
-    def _cost(self) -> float:
+    def _whole(self) -> float:
         return sum(_price(*most) for most in self._most) + sum(choice.alone for choice in self._taken)
 
     def _put(self, number: int, choice: _Choice) -> None:

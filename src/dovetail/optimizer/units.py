@@ -8,7 +8,7 @@ prices that the thesis leaves out: a probe that finds nothing costs, too, and a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dovetail.config import is_number
 from dovetail.errors import ConfigError
@@ -33,8 +33,9 @@ class UnitCosts:
         Milliseconds per probe, whatever it finds.
     result
         Milliseconds to gather the columns of one result for one query.
-    batch_result, batch_store
-        Milliseconds that a batch costs each query, and each stored sub-join, however little there is; a batch a second is assumed.
+    batch_result, batch_store, batch_stage
+        Milliseconds that a batch costs each query, each stored sub-join and each stage of a join, however little there is; a batch a
+        second is assumed until it is known how many there are.
     tuple_bytes
         Bytes of one tuple in a window, its share of the indexes included, for streams that `stream_bytes` does not name.
     stream_bytes
@@ -60,6 +61,7 @@ class UnitCosts:
     store: float | None = None
     batch_result: float = 0.0
     batch_store: float = 0.0
+    batch_stage: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream_bytes, Mapping):
@@ -75,6 +77,11 @@ class UnitCosts:
     def thesis(cls) -> UnitCosts:
         """Give table 4-2 (the CAPE engine), with memory in tuples: a stored match counts as one."""
         return cls(2e-4, 2e-4, 2.2e-3, tuple_bytes=1, match_bytes=1, member_bytes=0)
+
+    def paced(self, batches: float) -> UnitCosts:
+        """Give the prices where so many batches come in a second."""
+        costs = {name: batches * getattr(self, name) for name in ("batch_result", "batch_store", "batch_stage")}
+        return replace(self, **costs)
 
     @property
     def keep(self) -> float:

@@ -260,6 +260,11 @@ class GlobalPlan:
         places = [tuple(aliases[source] for source in each.sources) for each in join.inputs]
         return tuple((places[place], *(places[number] for number in order)) for place, order in enumerate(join.orders))
 
+    def reads_stored(self, join: JoinNode) -> bool:
+        """Whether a join reads stored sub-joins."""
+        stored = {state.id for state in self.states}
+        return any(each.node in stored for each in join.inputs)
+
     def reordered(self, join: JoinNode, orders: Mapping[str, Sequence[str]]) -> JoinNode:
         """Give a join with other orders of some inputs, which are windows: all aliases of the first query that it serves."""
         aliases = self.answer(join.queries[0]).aliases

@@ -159,7 +159,7 @@ class SparkPipeline:
         left = layout.budget
         if left is not None and others:
             left = registry.left(left, [layout.planning(others, layout.budget).apart().load])
-        planning = layout.planning(registry.planned_again(joined, monitor.picture), left)
+        planning = layout.planning(registry.planned_again(joined, monitor.picture), left).paced(monitor.pace)
         running = [layout.joint, *alone] if layout.together else alone
         return propose(planning, running, cause, monitor.strained)
 

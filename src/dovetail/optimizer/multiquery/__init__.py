@@ -117,17 +117,20 @@ def plan_queries(
 def priced_again(
     queries: Mapping[str, NamedGraph],
     running: Sequence[GlobalPlan],
+    shares: Sequence[float],
     units: UnitCosts | None,
     ordering: str,
     objective: Objective,
 ) -> Load:
     """Give what plans that were made before take together by what is known of their `queries` now; they share windows only.
 
-    Orders are chosen anew: an engine adapts them by itself.
+    Orders are chosen anew: an engine adapts them by itself. `shares`: for each plan, what joins over windows cost in trees of probes,
+    as a share of what they would by themselves.
     """
     model = CostModel(workload_of(queries), units or UnitCosts(), ordering, objective)
     drafts = [draft_of(model, plan) for plan in running]
-    return load_of(model, drafts).plus(Load(model.delivering_all))
+    saved = sum((1 - share) * draft.over_windows(model) for share, draft in zip(shares, drafts, strict=True))
+    return load_of(model, drafts).plus(Load(model.delivering_all - saved))
 
 
 def limits_of(budget: Budget | None) -> Load:

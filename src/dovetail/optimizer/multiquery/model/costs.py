@@ -69,7 +69,8 @@ class CostModel:
     def cpu(self, target: Target, parts: Parts) -> float:
         """Give the milliseconds per second that an operator joins; its windows and states are priced apart."""
         cost = self.join(target, parts)
-        return cost.produced * self.units.join + cost.probes * self.units.probe
+        calls = len(parts) ** 2 * self.units.batch_stage
+        return cost.produced * self.units.join + cost.probes * self.units.probe + calls
 
     @property
     def delivering_all(self) -> float:

@@ -58,6 +58,11 @@ class Draft:
         """Give CPU and memory of windows, operators and stored sub-joins; each of them counts once."""
         return load_of(model, [self])
 
+    def over_windows(self, model: CostModel) -> float:
+        """Give the CPU of operators that read nothing stored."""
+        flat = {target: parts for target, parts in self.joins.items() if all(part.is_base for part in parts)}
+        return sum(model.cpu(target, parts) for target, parts in flat.items())
+
     def operators(self, model: CostModel) -> Load:
         """The same without windows."""
         joining = Load(sum(model.cpu(target, parts) for target, parts in self.joins.items()))
