@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from ten_queries import COLUMNS, PRICES, TEN, declare
@@ -12,6 +13,7 @@ import dovetail as dt
 from dovetail import calibrate
 from dovetail.errors import BudgetError, ConfigError
 from dovetail.optimizer import explain_global
+from dovetail.plan.global_plan import GlobalPlan
 from dovetail.workloads import overlap
 
 PAIRS = "SELECT a.v, b.v AS bv FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.x = b.x"
@@ -178,3 +180,68 @@ def test_what_is_measured_is_near_what_was_expected() -> None:
         assert all(entry["measured"]["cpu_ms_per_second"] > 0 for entry in found["plan"][kind].values())
     (cohort,) = session._registry.cohorts
     assert "measured cpu" in str(explain_global(cohort.plan, "text", session.metrics()["nodes"]))
+
+
+# -- prices -------------------------------------------------------------------------------------------------------------------------
+
+
+def star_session(
+    queries: int, budget: dt.Budget | None, shares: tuple[float, float] | None = None, **config: Any
+) -> dt.LocalSession:
+    """So many queries that join `a` and `b` with one of other streams each: a sub-join to store, or stages to share.
+
+    `shares`: of pairs of `a` and `b` that match, and of `b` and the other stream.
+    """
+    session = dt.LocalSession(budget, config=dt.Config(**config))
+    for name in ("a", "b", *(f"c{number}" for number in range(queries))):
+        session.stream(name, COLUMNS, "ts", rate=100)
+    for number in range(queries):
+        if shares is not None:
+            session.selectivity("a.x = b.x", shares[0])
+            session.selectivity(f"b.y = c{number}.y", shares[1])
+        tables = f"a [RANGE 10 s], b [RANGE 10 s], c{number} [RANGE 10 s]"
+        session.query(f"q{number}", f"SELECT a.v FROM {tables} WHERE a.x = b.x AND b.y = c{number}.y")
+    return session
+
+
+def plan_of(session: dt.LocalSession) -> GlobalPlan:
+    return session._registry.drafted()[0].plan
+
+
+def test_nothing_is_stored_on_a_guess_unless_it_was_asked_for() -> None:
+    budget = dt.Budget(memory_bytes=1 << 30)
+    assert not plan_of(star_session(2, budget)).states
+    assert plan_of(star_session(2, budget, strategy="exchange")).states
+
+
+def test_with_selectivities_what_saves_is_stored() -> None:
+    session = star_session(2, dt.Budget(memory_bytes=1 << 30), (0.0001, 0.9))
+    assert [state.id for state in plan_of(session).states] == ["state:a+b"]
+
+
+def test_joins_that_share_stages_are_priced_so() -> None:
+    joint_, alone = plan_of(star_session(8, None)), plan_of(star_session(8, None, ordering="fab"))
+    assert joint_.load.cpu < alone.load.cpu
+    assert joint_.load.memory == alone.load.memory
+
+
+def test_what_a_batch_costs_counts_as_often_as_batches_come() -> None:
+    units = calibrate.calibrate().unit_costs({}, 2.0)
+    often = units.paced(10)
+    assert (often.batch_store, often.batch_stage) == (10 * units.batch_store, 10 * units.batch_stage)
+    assert (often.insert, often.join, often.probe) == (units.insert, units.join, units.probe)
+
+
+def test_the_monitor_knows_how_often_batches_come() -> None:
+    session = star_session(2, dt.Budget(memory_bytes=1 << 30))
+    rng = np.random.default_rng(1)
+    for number in range(40):
+        times = pa.array(
+            np.sort(rng.integers(number * 250_000, (number + 1) * 250_000, 500)), pa.timestamp("us", "UTC")
+        )
+        tables = {
+            name: pa.table([times, *(pa.array(rng.integers(0, 1 << 40, 500)) for _ in COLUMNS.names[1:])], COLUMNS.names)
+            for name in ("a", "b", "c0", "c1")
+        }
+        session.push({name: table.cast(COLUMNS) for name, table in tables.items()})
+    assert session._monitor.pace == pytest.approx(4, rel=0.1)
