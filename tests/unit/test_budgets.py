@@ -240,7 +240,9 @@ def test_the_monitor_knows_how_often_batches_come() -> None:
             np.sort(rng.integers(number * 250_000, (number + 1) * 250_000, 500)), pa.timestamp("us", "UTC")
         )
         tables = {
-            name: pa.table([times, *(pa.array(rng.integers(0, 1 << 40, 500)) for _ in COLUMNS.names[1:])], COLUMNS.names)
+            name: pa.table(
+                [times, *(pa.array(rng.integers(0, 1 << 40, 500)) for _ in COLUMNS.names[1:])], COLUMNS.names
+            )
             for name in ("a", "b", "c0", "c1")
         }
         session.push({name: table.cast(COLUMNS) for name, table in tables.items()})

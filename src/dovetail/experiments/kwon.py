@@ -18,6 +18,9 @@ How data are made decides everything, and the paper says little. Ours:
   each, windows of 10 s and a memory of 50: the same share of a window, the same distribution;
 - figure 11: the trace of a day at NASA stands in for ClarkNet: requests for four pages, joined on the host, in windows of a day.
 
+Of tuples that are worth the same the oldest goes, or the one whose key has been worth that longest: the paper says so of patterns,
+and nothing of keys.
+
 All policies get the same batches, and runs are checked: results under shedding are never more than those without.
 """
 

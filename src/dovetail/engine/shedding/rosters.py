@@ -97,13 +97,17 @@ def empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
 
 
 def no_ranks(uses: Uses, rank: int, places: int, width: int, *, patterns: int) -> Ranks:
-    """No queues, and room for one per tuple; hardly any where tuples do not stand in queues."""
-    count = places if rank <= OUTPUT else 2
-    queues, parts = _records(count, QUEUE, PART, _uses_of_a_window(uses))
+    """No queues, and room for one per tuple, or per pattern; hardly any where tuples do not stand in queues."""
+    most, count = _uses_of_a_window(uses), places if rank <= OUTPUT else 2
+    if rank == ARRIVAL_ORDER and most == 1:
+        count = max(2, min(count, len(uses.table) * patterns))
+    queues, parts = _records(count, QUEUE, PART, most)
     queues.first, queues.last, queues.before, queues.after = _chain(count), NONE, NONE, NONE
     parts.part, parts.before, parts.after = NONE, NONE, NONE
     by_pattern, pools = rank == ARRIVAL_ORDER, len(uses.cap)
-    sizes = np.minimum(uses.cap, places) + 1 if by_pattern or rank == RANDOM else np.ones(pools, np.int64)
+    sizes = np.ones(pools, np.int64)
+    if by_pattern or rank == RANDOM:
+        sizes += np.minimum(uses.cap, count if by_pattern else places)
     leveled = pools if ARRIVAL_ORDER < rank <= OUTPUT else 0
     levels = np.zeros(max(2, leveled * LEVELS), LEVEL).view(np.recarray)
     levels.first, levels.last = NONE, NONE
