@@ -146,7 +146,7 @@ def measure(kind: str, count: int, arguments: argparse.Namespace) -> dict[str, A
     )
     delivered = sum(part["ms"] for part in nodes["results"].values()) / max(whole, 1e-9)
     return {
-        "kind": kind, "queries": count, "joins": len(nodes["joins"]), "ms": ms["together"], "one_ms": ms["alone"],
+        "kind": kind, "count": count, "joins": len(nodes["joins"]), "ms": ms["together"], "one_ms": ms["alone"],
         "ratio": ms["together"] / ms["alone"], "delivered": delivered,
         "equal": ms["together"] / equal_ms, "equal_ms": [ms for ms, _ in equal],
         "equal_results": [found for _, found in equal], "different_per_push": different_per_push,

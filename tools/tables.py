@@ -238,6 +238,12 @@ def strategies(runs: list[Run]) -> Iterator[Row]:
         yield kind, str(len(own)), f"{few} to {many}", str(stored), ratio(median(ratios)), ratio(ratios[-1])
 
 
+def many_queries(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        count, joins, results = (f"{run[name]:,.0f}" for name in ("count", "joins", "different_per_push"))
+        yield run["kind"], count, joins, results, f"{run['ms']:.1f}", ratio(run["ratio"]), ratio(run["equal"])
+
+
 def spark_shedding(runs: list[Run]) -> Iterator[Row]:
     for run in runs:
         yield from run["table"].items()
@@ -268,6 +274,11 @@ TABLES = {
         ("queries", "together", "to one", "separate", "to one", "Spark's own", "to one"),
         multiquery,
         frozenset({"together", "separate", "native"}),
+    ),
+    "many-queries": Table(
+        "many-queries",
+        ("set", "queries", "joins", "results of these", "ms per push", "to one query", "to one with as many results"),
+        many_queries,
     ),
     "multiquery-different": Table(
         "multiquery-different",
