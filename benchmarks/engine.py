@@ -368,7 +368,8 @@ def main() -> None:
         return
     rounds = 1 if options.quick else options.rounds
     measurements = []
-    for workload in (Workload(3, 500_000 // shrink), Workload(5, 200_000 // shrink)):
+    for streams, tuples in ((3, 500_000), (5, 200_000), (10, 50_000)):
+        workload = Workload(streams, tuples // shrink)
         console.print(f"{workload.streams} streams x {workload.tuples:,} tuples")
         measurements += measure(workload, [10_000, 1_000, 300], set(options.only.split(",")), rounds)
     show(measurements)
