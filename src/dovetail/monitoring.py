@@ -47,8 +47,9 @@ class Monitor:
     strained: Load | None = None
     """What is used, if the last cause was a budget that is nearly used up."""
     pace: float = 1.0
-    """Batches per second of event time between the last two looks."""
-    _batch: int = 0
+    """Batches per second of event time between the last two looks; one until there were two."""
+    _batch: int | None = None
+    """The last that was looked after."""
     _next: int = 0
     _ready_at: int | None = None
     _is_settled: bool = False
@@ -95,10 +96,12 @@ class Monitor:
         copies: Copies,
         late: Sequence[str],
     ) -> tuple[str | None, list[Breach]]:
+        before, self._batch = self._batch, batch
         if not self.picture.note(parts, copies):
             return None, []
         self.used = Load(spent.cpu / self.picture.seconds, spent.memory)
-        self.pace, self._batch = (batch - self._batch) / self.picture.seconds, batch
+        if before is not None:
+            self.pace = (batch - before) / self.picture.seconds
         self._note_gain()
         breaches = self._watch(batch)
         time = self.picture.time or 0

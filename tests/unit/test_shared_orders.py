@@ -136,7 +136,8 @@ def candidates(rng: random.Random, count: int) -> list[shared.Candidate]:
     found = []
     for name, text in random_queries(rng, count).items():
         plan = plan_query(parse_query(name, text, streams), streams, CONFIG)
-        hints = {pair: rng.choice((0.3, 0.05, 0.01)) for pair in join_graph(plan.query, plan.known.rates, {}).edges}
+        edges = sorted(join_graph(plan.query, plan.known.rates, {}).edges, key=sorted)
+        hints = {pair: rng.choice((0.3, 0.05, 0.01)) for pair in edges}
         graph = join_graph(plan.query, {alias: rng.uniform(1, 20) for alias in plan.query.aliases}, hints)
         orders = {path.driver: path.order for path in plan.paths}
         fixed = [alias for alias in plan.query.aliases if rng.random() < 0.1]
@@ -195,8 +196,7 @@ def test_trees_never_become_dearer(seed: int) -> None:
         for join in joins
     ]
     again = shared.chosen_together(settled, 1.2).orders  # as while queries run: the same statistics undo nothing
-    assert cost(settled, again) <= cost(settled, {}) * (1 + 1e-9)
-    assert len(again) <= len(changed) // 10
+    assert not again or cost(settled, again) < cost(settled, {})
 
 
 def test_queries_that_differ_by_a_filter_share_all_stages() -> None:
