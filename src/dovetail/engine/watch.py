@@ -44,8 +44,8 @@ LEAST_NEW = 50
 SHARE = 0.02
 """What watching may cost, in tuples, for each tuple that a stage produces: some 30 nanoseconds."""
 MOST_CREDIT = 200_000
-"""Tuples that watching may cost at once, besides looking and considering orders four times; less from `MANY` joins on. At the
-beginning it may cost half of both."""
+"""Tuples that watching may cost at once, besides looking and considering orders four times; less from `MANY` joins on, which begin
+with half of both."""
 MOST_PATIENCE = 64
 """How many looks may pass before orders are considered again though nothing drifts."""
 DRIFT = 1.5
@@ -116,7 +116,7 @@ class Watch:
         # What has drifted may still be on its way: windows change places in the time that they last.
         drifted = self._glance(runners, fresh) or self.patience == 1
         most = MOST_CREDIT * MANY / max(MANY, joins) + 4 * (look + price)
-        self.credit = min(self.credit, most) if self.credit < inf else most / 2
+        self.credit = min(self.credit, most if self.credit < inf or joins <= MANY else most / 2)
         if self.time is not None and self.credit >= (look + price if drifted else most / 2):
             return True
         self.time = time
