@@ -77,15 +77,15 @@ def chosen_together(joins: Sequence[Candidate], gain: float = 1.0) -> Chosen:
         if all(isinstance(ref.window, TimeWindow) for ref in join.query.refs):
             for driver in join.orders:
                 drivers.setdefault((join.scope, join.query.ref(driver).stream), []).append((join, driver))
-    found, alone, together_ = dict[PathName, Order](), 0.0, 0.0
+    found, alone, shared = dict[PathName, Order](), 0.0, 0.0
     makers = {join.name: PathMaker(join.query) for join in joins}
     for paths in drivers.values():
         tree = _Tree([_path(join, driver, makers[join.name], gain) for join, driver in paths], gain)
         alone += tree.alone
         if may_share([(join.name, len(join.orders)) for join, _ in paths]):
             found |= tree.changes()
-        together_ += tree.cost
-    return Chosen(found, together_ / alone if alone else 1.0)
+        shared += tree.cost
+    return Chosen(found, shared / alone if alone else 1.0)
 
 
 class _Stage(NamedTuple):
