@@ -13,7 +13,7 @@ PARTS, VIEWS, SPANS, SLOTS, EXITS = range(9, 19, 2)
 """Columns of `Tree.nodes`: where its rows in other arrays begin; where they end follows."""
 BASE, TOP, BOTTOM, TS, PREFIX_MAX, CODE, HEADS, LINKS, SHIFT, FLAGS = range(10)
 """Columns of `Targets.windows`, the last for the first word of flags."""
-PHASE, LEVEL, ROW, LOGGED, LEAVING, ADDRESS, WANTED, CHAINS, PICKED, TOLD = range(10)
+PHASE, LEVEL, ROW, LOGGED, LEAVING, ADDRESS, WANTED, CHAINS, CHOSEN, TOLD = range(10)
 """Entries of `Walk.state`: whether matches are leaving, at which depth, the next new tuple, rows in the log, the next that leaves,
 and the addresses of `Walk.stages`, `wanted`, `rows`, `chosen` and `Tree.told`."""
 

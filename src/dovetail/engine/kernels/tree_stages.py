@@ -17,6 +17,7 @@ from dovetail.engine.kernels.tree_arrays import (
     BASE,
     BOTTOM,
     CHAINS,
+    CHOSEN,
     CODE,
     DEPTH,
     FLAGS,
@@ -24,7 +25,6 @@ from dovetail.engine.kernels.tree_arrays import (
     LINKS,
     OLD,
     PARTS,
-    PICKED,
     PREFIX_MAX,
     SHIFT,
     SLOTS,
@@ -59,7 +59,7 @@ def look_up(tree: Tree, targets: Targets, counters: Counters, place: Walk, node:
     first_part, end_part = nodes[node, PARTS], nodes[node, PARTS + 1]
     capacity, wide = place.stages.shape[1], place.stages.shape[2]
     before = place.state[ADDRESS] + 8 * (depth - 1) * capacity * wide
-    picked_at = place.state[PICKED] + 8 * depth * capacity
+    chosen_at = place.state[CHOSEN] + 8 * depth * capacity
     rows_at = place.state[CHAINS] + 8 * depth * capacity
     bits = tree.places.shape[1] + 1
     came = 0
@@ -67,13 +67,13 @@ def look_up(tree: Tree, targets: Targets, counters: Counters, place: Walk, node:
         alive = 0
         for w in range(first_word, end_word):
             alive |= peek(before + 8 * k * wide, bits + w) & tree.masks[node, w]
-        poke(picked_at, came, k)
+        poke(chosen_at, came, k)
         came += alive != 0
     of, name = parts[first_part, 0], parts[first_part, 1]
     codes, base = targets.codes[name, 0], targets.codes[name, 1]
     picked = 0
     for number in range(came):
-        k = peek(picked_at, number)
+        k = peek(chosen_at, number)
         partial = before + 8 * k * wide
         wanted = peek_code(codes, peek(partial, of) - base)
         for p in range(first_part + 1, end_part):
@@ -82,7 +82,7 @@ def look_up(tree: Tree, targets: Targets, counters: Counters, place: Walk, node:
             wanted = mixed(wanted, part)
         hashed = wanted * GOLDEN
         row = led_to(peek(heads, np.int64(hashed >> shift)), tag(hashed, shift))
-        poke(picked_at, picked, k)
+        poke(chosen_at, picked, k)
         place.wanted[depth, picked] = wanted
         poke(rows_at, picked, row)
         picked += row >= bottom
@@ -177,7 +177,7 @@ def extend_in_word(tree: Tree, targets: Targets, counters: Counters, place: Walk
     high_column = low_column + 1 + tree.masks.shape[1]
     wanted_at = place.state[WANTED] + 8 * depth * capacity
     rows_at = place.state[CHAINS] + 8 * depth * capacity
-    picked_at = place.state[PICKED] + 8 * depth * capacity
+    chosen_at = place.state[CHOSEN] + 8 * depth * capacity
     row = place.cursors[depth]
     if row < 0 and count > 0:
         row = peek(rows_at, number)
@@ -191,7 +191,7 @@ def extend_in_word(tree: Tree, targets: Targets, counters: Counters, place: Walk
         fetch(flags, near)
         wanted = peek_code(wanted_at, number)
         own = tag(wanted * GOLDEN, shift)
-        partial = before + 8 * peek(picked_at, number) * wide
+        partial = before + 8 * peek(chosen_at, number) * wide
         low, served = peek(partial, low_column), peek(partial, bits) & mask
         full = False
         while row >= bottom:
