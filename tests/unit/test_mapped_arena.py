@@ -20,11 +20,12 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.engine.appending import Arrivals
 from dovetail.engine.arena import Arena, HeapArena, MappedArena
 from dovetail.engine.measuring import measure
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import ARRAYS, attach, left_in_arena
-from dovetail.engine.window_store import Arrivals, WindowStore
+from dovetail.engine.window_store import WindowStore
 from dovetail.errors import StateError
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query

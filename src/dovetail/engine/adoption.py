@@ -15,10 +15,11 @@ import numpy as np
 from dovetail._typing import BoolArray
 from dovetail.engine.arena import Arena
 from dovetail.engine.backfill import HeldRows
+from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.matches import Member
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.states import StateStore
-from dovetail.engine.window_store import LONG_AGO, Position, WindowStore
+from dovetail.engine.window_store import Position, WindowStore
 from dovetail.errors import StateError
 from dovetail.plan.execution import StoredPlan, User, View, WindowPlan
 from dovetail.plan.needs import Needs

@@ -6,15 +6,25 @@ Nested values, which can only be selected, stay in Arrow chunks.
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
-from dovetail.engine.buffers import byte_values, fixed_values, is_fixed_width, is_large, storage_dtype, valid_mask
+from dovetail.engine.buffers import (
+    address_of,
+    byte_values,
+    fixed_values,
+    is_fixed_width,
+    is_large,
+    storage_dtype,
+    valid_mask,
+)
 from dovetail.engine.kernels.gather import ByteValues, gather_bytes, gather_lengths, write_extents
 from dovetail.engine.rows import Rows
 from dovetail.errors import StateError
@@ -38,8 +48,17 @@ def column_for(rows: Rows, name: str, dtype: pa.DataType) -> StoredColumn:
 class StoredColumn(ABC):
     """Values of one column for every living row. Rows are appended together with the window's other arrays."""
 
+    width = 0
+    """Bytes of a value, or of an offset if `is_text`; 0 where values do not lie in plain arrays."""
+    is_text = False
+    """Whether values are bytes of any length."""
+    is_odd = False
+    """Whether gathered values have to be `finished`."""
+    is_kept = True
+    """Whether values that come have to be written."""
+
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
-        self._rows = rows
+        self.rows = rows
         self._name = name
         self._values = f"value:{name}"
         self.type = dtype
@@ -51,6 +70,18 @@ class StoredColumn(ABC):
     @abstractmethod
     def take(self, places: Int64Array) -> pa.Array:
         """Gather values by place (row number minus base)."""
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Where values lie in plain arrays, as `kernels.gather` wants it: from `VALUES` on."""
+        raise NotImplementedError
+
+    def finished(self, buffers: Sequence[Any], places: Int64Array) -> list[Any]:  # noqa: ARG002
+        """The buffers of an Arrow array whose values, of rows at `places`, were gathered; the first, for NULLs, is None so far."""
+        return list(buffers)
+
+    def check_length(self, total: int) -> None:  # noqa: B027
+        """Raise an `OverflowError` if one array cannot hold so many bytes."""
 
     @property
     def nbytes(self) -> int:
@@ -73,7 +104,7 @@ class StoredColumn(ABC):
             self._refuse(position)
 
     def _refuse(self, position: Sequence[int]) -> None:
-        raise StateError(f"column {self._name!r} of window {self._rows.prefix!r} cannot be at {position}")
+        raise StateError(f"column {self._name!r} of window {self.rows.prefix!r} cannot be at {position}")
 
     @property
     def living(self) -> dict[str, tuple[int, int]]:
@@ -98,23 +129,26 @@ class _NullableColumn(StoredColumn):
 
     def _resume_validity(self, nulls: int) -> None:
         if nulls:
-            self._rows.add(self._validity, np.uint8)
-            self._nulls = True
+            self.rows.add(self._validity, np.uint8)
+            self._nulls = self.is_odd = True
 
     def _append_validity(self, values: pa.Array, first: int, stop: int) -> None:
         if not self._nulls:
-            self._rows.add(self._validity, np.uint8, 1)
-            self._nulls = True
+            self.rows.add(self._validity, np.uint8, 1)
+            self._nulls = self.is_odd = True
         valid = valid_mask(values)
-        self._rows.arrays[self._validity][first:stop] = 1 if valid is None else valid
+        self.rows.arrays[self._validity][first:stop] = 1 if valid is None else valid
 
     def _take_validity(self, places: Int64Array) -> pa.Buffer | None:
-        valid = self._rows.arrays[self._validity].take(places)
+        valid = self.rows.arrays[self._validity].take(places)
         return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+    def finished(self, buffers: Sequence[Any], places: Int64Array) -> list[Any]:
+        return [self._take_validity(places) if self._nulls else None, *buffers[1:]]
 
     def remove(self) -> None:
         if self._nulls:
-            self._rows.remove(self._validity)
+            self.rows.remove(self._validity)
 
 
 class FixedColumn(_NullableColumn):
@@ -123,7 +157,8 @@ class FixedColumn(_NullableColumn):
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
         super().__init__(rows, name, dtype)
         self._dtype = storage_dtype(dtype)
-        self._packed = pa.types.is_boolean(dtype)
+        self.width = self._dtype.itemsize
+        self._packed = self.is_odd = pa.types.is_boolean(dtype)
         rows.add(self._values, self._dtype, np.zeros((), self._dtype))
 
     @property
@@ -135,31 +170,51 @@ class FixedColumn(_NullableColumn):
         super().resume(position)
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
-        self._rows.arrays[self._values][first:stop] = fixed_values(values, self._dtype)
+        self.rows.arrays[self._values][first:stop] = fixed_values(values, self._dtype)
         if self._nulls or values.null_count:
             self._append_validity(values, first, stop)
 
+    def source(self, values: pa.Array) -> int:
+        """The address of values that can be copied as they are; 0 of others, which are for `append`."""
+        if self.is_odd or values.null_count:
+            return 0
+        first: int = values.buffers()[1].address
+        return first + int(values.offset) * self.width
+
     def take(self, places: Int64Array) -> pa.Array:
-        values = self._rows.arrays[self._values].take(places)
+        values = self.rows.arrays[self._values].take(places)
+        return pa.Array.from_buffers(self.type, len(places), self.finished([None, pa.py_buffer(values)], places))
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        return address_of(self.rows.arrays[self._values]), 0, 0, 0, 0
+
+    def finished(self, buffers: Sequence[Any], places: Int64Array) -> list[Any]:
         if self._packed:
-            values = np.packbits(values, bitorder="little")
-        validity = self._take_validity(places) if self._nulls else None
-        return pa.Array.from_buffers(self.type, len(places), [validity, pa.py_buffer(values)])
+            buffers = [None, pa.py_buffer(np.packbits(np.frombuffer(buffers[1], np.uint8), bitorder="little"))]
+        return super().finished(buffers, places)
 
     def remove(self) -> None:
         super().remove()
-        self._rows.remove(self._values)
+        self.rows.remove(self._values)
 
 
 class TimeColumn(StoredColumn):
     """The event time itself, in microseconds: the window's own `ts`, not stored again."""
 
+    width = 8
+    is_kept = False
+
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         """Nothing to do: the window writes `ts`."""
 
     def take(self, places: Int64Array) -> pa.Array:
-        values = self._rows.arrays["ts"].take(places)
+        values = self.rows.arrays["ts"].take(places)
         return pa.Array.from_buffers(self.type, len(places), [None, pa.py_buffer(values)])
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        return address_of(self.rows.arrays["ts"]), 0, 0, 0, 0
 
     def remove(self) -> None:
         """Nothing to do: `ts` stays."""
@@ -171,6 +226,8 @@ class BytesColumn(_NullableColumn):
     `position`: whether there are NULLs, the heap positions of its first byte and after its last, and its capacity.
     """
 
+    is_text = True
+
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
         super().__init__(rows, name, dtype)
         self._heap_base = self._heap_end = 0
@@ -179,6 +236,8 @@ class BytesColumn(_NullableColumn):
         rows.add(self._lengths, np.int64)
         self._heap_name = f"{rows.prefix}.heap:{name}"
         self._large = is_large(dtype)
+        self._offset = ctypes.c_int64 if self._large else ctypes.c_int32
+        self.width = ctypes.sizeof(self._offset)
         self._heap: ByteArray = rows.arena.allocate(self._heap_name, np.uint8, _SMALLEST_HEAP)
 
     @property
@@ -199,7 +258,7 @@ class BytesColumn(_NullableColumn):
     @property
     def values(self) -> ByteValues:
         """Where the bytes of each row lie."""
-        arrays = self._rows.arrays
+        arrays = self.rows.arrays
         return ByteValues(arrays[self._starts], arrays[self._lengths], self._heap_base, self._heap)
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
@@ -209,36 +268,61 @@ class BytesColumn(_NullableColumn):
             self._make_room(size, stop - first)
         begin = self._heap_end - self._heap_base
         self._heap[begin : begin + size] = data
-        arrays = self._rows.arrays
+        arrays = self.rows.arrays
         write_extents(offsets, self._heap_end, arrays[self._starts], arrays[self._lengths], first)
         self._heap_end += size
         if self._nulls or values.null_count:
             self._append_validity(values, first, stop)
 
+    def lay(self, values: pa.Array) -> tuple[int, int, int, int, int]:
+        """Make room for the bytes of values that can be copied as they are; of others, which are for `append`, there are only zeros.
+
+        Returned are the addresses of their offsets and of where the bytes go and come from, how many they are, and where in the heap.
+        """
+        if self._nulls or values.null_count:
+            return 0, 0, 0, 0, 0
+        _, offset_buffer, data = values.buffers()
+        offsets = offset_buffer.address + values.offset * self.width
+        first = self._offset.from_address(offsets).value
+        size = self._offset.from_address(offsets + len(values) * self.width).value - first
+        if self._heap_end - self._heap_base + size > len(self._heap):
+            self._make_room(size, len(values))
+        end = self._heap_end
+        self._heap_end = end + size
+        return offsets, address_of(self._heap) + end - self._heap_base, data.address + first if size else 0, size, end
+
     def _make_room(self, count: int, appended: int) -> None:
-        older = self._rows.tail < self._rows.head - appended
-        oldest = int(self.values.starts[self._rows.tail - self._rows.base]) if older else self._heap_end
+        older = self.rows.tail < self.rows.head - appended
+        oldest = int(self.values.starts[self.rows.tail - self.rows.base]) if older else self._heap_end
         alive = self._heap[oldest - self._heap_base : self._heap_end - self._heap_base]
         size = len(self._heap)
         while len(alive) + count > size // 2:
             size *= 2
-        target = self._heap if size == len(self._heap) else self._rows.arena.allocate(self._heap_name, np.uint8, size)
-        self._rows.moving = True
+        target = self._heap if size == len(self._heap) else self.rows.arena.allocate(self._heap_name, np.uint8, size)
+        self.rows.moving = True
         target[: len(alive)] = alive
         self._heap = target
         self._heap_base = oldest
-        self._rows.moving = False
+        self.rows.version += 1
+        self.rows.moving = False
 
     def take(self, places: Int64Array) -> pa.Array:
-        lengths = self._rows.arrays[self._lengths]
         offsets: Array = np.empty(len(places) + 1, _LARGE_OFFSET if self._large else _SMALL_OFFSET)
-        total = gather_lengths(lengths, places, offsets)
+        total = gather_lengths(self.values.lengths, places, 0, offsets)
+        self.check_length(total)
+        data = np.empty(total, np.uint8)
+        gather_bytes(*self.values, places, 0, data)
+        buffers = self.finished([None, pa.py_buffer(offsets), pa.py_buffer(data)], places)
+        return pa.Array.from_buffers(self.type, len(places), buffers)
+
+    def check_length(self, total: int) -> None:
         if total > _LARGEST_OFFSET and not self._large:
             raise OverflowError(f"{total} bytes of strings do not fit one Arrow array")
-        data = np.empty(total, np.uint8)
-        gather_bytes(self._rows.arrays[self._starts], lengths, self._heap_base, self._heap, places, data)
-        validity = self._take_validity(places) if self._nulls else None
-        return pa.Array.from_buffers(self.type, len(places), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        starts, lengths, base, heap = self.values
+        return address_of(starts), address_of(lengths), address_of(heap), base, len(heap)
 
     @property
     def nbytes(self) -> int:
@@ -249,12 +333,12 @@ class BytesColumn(_NullableColumn):
         return len(self._heap)
 
     def before_keep(self, alive: BoolArray) -> None:
-        rows = self._rows
+        rows = self.rows
         places = np.flatnonzero(alive) + (rows.tail - rows.base)
         offsets = np.empty(len(places) + 1, np.int64)
         values = self.values
-        data = np.empty(gather_lengths(values.lengths, places, offsets), np.uint8)
-        gather_bytes(*values, places, data)
+        data = np.empty(gather_lengths(values.lengths, places, 0, offsets), np.uint8)
+        gather_bytes(*values, places, 0, data)
         self._heap[: len(data)] = data
         self._heap_base, self._heap_end = 0, len(data)
         values.starts[places] = offsets[:-1]
@@ -262,8 +346,8 @@ class BytesColumn(_NullableColumn):
     def remove(self) -> None:
         super().remove()
         for name in (self._starts, self._lengths):
-            self._rows.remove(name)
-        self._rows.arena.free(self._heap_name)
+            self.rows.remove(name)
+        self.rows.arena.free(self._heap_name)
 
 
 class NestedColumn(StoredColumn):
@@ -286,53 +370,53 @@ class NestedColumn(StoredColumn):
 
     def resume(self, position: Sequence[int]) -> None:
         self._end, *self._chunk_starts = position
-        self._chunks = [self._rows.arena.get(self._chunk_name(start)) for start in self._chunk_starts]
+        self._chunks = [self.rows.arena.get(self._chunk_name(start)) for start in self._chunk_starts]
         lengths = [stop - start for start, stop in pairwise((*self._chunk_starts, self._end))]
         if [len(chunk) for chunk in self._chunks] != lengths:
             self._refuse(position)
 
     def _chunk_name(self, start: int) -> str:
-        return f"{self._rows.prefix}.chunk {start}:{self._name}"
+        return f"{self.rows.prefix}.chunk {start}:{self._name}"
 
     @property
     def _first(self) -> int:
         return self._chunk_starts[0] if self._chunks else self._end
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
-        self._rows[self._places][first:stop] = np.arange(self._end, self._end + len(values))
+        self.rows[self._places][first:stop] = np.arange(self._end, self._end + len(values))
         if len(self._chunks) == _MOST_CHUNKS:
             self._merge(len(values))
         self._add_chunk(values, self._end)
 
     def _add_chunk(self, values: pa.Array, start: int) -> None:
-        chunk, end = self._rows.arena.put(self._chunk_name(start), values), start + len(values)
+        chunk, end = self.rows.arena.put(self._chunk_name(start), values), start + len(values)
         # Without a call in between: an interrupt finds all of it done, or nothing.
         self._chunks, self._chunk_starts, self._end = [*self._chunks, chunk], [*self._chunk_starts, start], end
 
     def _merge(self, appended: int) -> None:
-        rows = self._rows
+        rows = self.rows
         older = rows.tail < rows.head - appended
         oldest = max(int(rows[self._places][rows.tail - rows.base]), self._first) if older else self._end
         alive = pa.chunked_array(self._chunks, self.type).slice(oldest - self._first)
         self._replace(pa.concat_arrays(alive.chunks) if alive.num_chunks else pa.array([], self.type), oldest)
 
     def _replace(self, values: pa.Array, start: int) -> None:
-        self._rows.moving = True
+        self.rows.moving = True
         self._free_chunks()
         self._chunks, self._chunk_starts, self._end = [], [], start
         if len(values):  # the next chunk will have the name of an empty one
             self._add_chunk(values, start)
-        self._rows.moving = False
+        self.rows.moving = False
 
     def _free_chunks(self) -> None:
         for start in self._chunk_starts:
-            self._rows.arena.free(self._chunk_name(start))
+            self.rows.arena.free(self._chunk_name(start))
 
     def take(self, places: Int64Array) -> pa.Array:
         if self._end == self._first:
             return pa.nulls(len(places), self.type)
         # Rows older than the column itself are asked for only to be carried along; any value will do.
-        positions = np.maximum(self._rows[self._places].take(places) - self._first, 0)
+        positions = np.maximum(self.rows[self._places].take(places) - self._first, 0)
         taken = pa.chunked_array(self._chunks, self.type).take(positions)
         return pa.concat_arrays(taken.chunks) if taken.num_chunks else pa.array([], self.type)
 
@@ -341,7 +425,7 @@ class NestedColumn(StoredColumn):
         return sum(int(chunk.nbytes) for chunk in self._chunks)
 
     def before_keep(self, alive: BoolArray) -> None:
-        rows = self._rows
+        rows = self.rows
         places = np.flatnonzero(alive) + (rows.tail - rows.base)
         values = self.take(places)
         start = self._end
@@ -349,5 +433,5 @@ class NestedColumn(StoredColumn):
         rows[self._places][places] = np.arange(start, start + len(places))
 
     def remove(self) -> None:
-        self._rows.remove(self._places)
+        self.rows.remove(self._places)
         self._free_chunks()

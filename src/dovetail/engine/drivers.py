@@ -22,8 +22,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dovetail._typing import Float64Array, Int64Array
+from dovetail.engine.appending import Arrivals
 from dovetail.engine.runs import Fresh, JoinRun
-from dovetail.engine.window_store import Arrivals, WindowStore
+from dovetail.engine.window_store import WindowStore
 
 Ranks: TypeAlias = Mapping[tuple[str, str], Int64Array]
 """For two streams of a batch, how many tuples of the second come before each of the first."""

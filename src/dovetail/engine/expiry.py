@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array
+from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.progress import Progress
 from dovetail.engine.states import StateStore
-from dovetail.engine.window_store import LONG_AGO, WindowStore
+from dovetail.engine.window_store import WindowStore
 from dovetail.plan.execution import WindowPlan
 from dovetail.query.model import CountWindow, TimeWindow
 

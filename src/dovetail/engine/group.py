@@ -18,6 +18,7 @@ from dovetail._typing import Int64Array
 from dovetail.config import INTERLEAVING, Config
 from dovetail.engine import expiry
 from dovetail.engine.adoption import Adoption, Installed, Positions
+from dovetail.engine.appending import Arrivals
 from dovetail.engine.arena import Arena
 from dovetail.engine.drivers import DriverChoice, Ranks, interleaved, ranks_of
 from dovetail.engine.intake import Batch, Reach, arrivals
@@ -27,7 +28,7 @@ from dovetail.engine.runs import Driver, JoinRun
 from dovetail.engine.shedding.shedder import Shedder
 from dovetail.engine.states import StateStore
 from dovetail.engine.trees import Trees
-from dovetail.engine.window_store import Arrivals, WindowStore
+from dovetail.engine.window_store import WindowStore
 from dovetail.plan.execution import StoredPlan, WindowPlan
 from dovetail.plan.steps import Step
 from dovetail.schema import StreamSchema
@@ -216,12 +217,12 @@ class JoinGroup:
 
     def _give(self, run: JoinRun) -> None:
         assert self.results_to is not None  # noqa: S101 - given to runs only if somebody takes them
-        for name, tables in run.gather():
+        for name, tables in run.results():
             for table in tables:
                 self.results_to(name, table)
 
     def _gathered(self) -> dict[str, list[pa.Table]]:
-        return {name: tables for run in self.runs.values() if len(run.matches) for name, tables in run.gather()}
+        return {name: tables for run in self.runs.values() if len(run.matches) for name, tables in run.results()}
 
     def _pieces(
         self, incoming: Mapping[str, Arrivals], rows: int | None

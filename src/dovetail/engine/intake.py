@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
+from dovetail.engine.appending import Arrivals
 from dovetail.engine.buffers import fixed_values, valid_mask
 from dovetail.engine.evaluate import evaluate, is_true
 from dovetail.engine.kernels.times import survey
 from dovetail.engine.keys import codes_of, combine
 from dovetail.engine.progress import LATEST, Observed, StreamProgress, partition_heads, too_far
-from dovetail.engine.window_store import WORD_BITS, Arrivals
+from dovetail.engine.window_store import WORD_BITS
 from dovetail.errors import ConfigError, SchemaError, listed
 from dovetail.plan.execution import View, WindowPlan
 from dovetail.query.expressions import Column, Expression

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dovetail.engine.group import JoinGroup
+from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.probe import PathRunner
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.skew import hottest
-from dovetail.engine.window_store import LONG_AGO, WindowStore
+from dovetail.engine.window_store import WindowStore
 from dovetail.plan.measurements import (
     JoinFigures,
     Measurements,

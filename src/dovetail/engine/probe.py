@@ -20,10 +20,9 @@ from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.evaluate import evaluate, is_true
 from dovetail.engine.kernels.extend import Added, Wanted, WindowArrays, gather_codes, probe_hash, probe_scan
 from dovetail.engine.kernels.index import mix
-from dovetail.engine.kernels.times import FOREVER
+from dovetail.engine.kernels.times import FOREVER, LONG_AGO
 from dovetail.engine.kernels.verify import keep_marked
 from dovetail.engine.matches import Matches, Member, Verifier
-from dovetail.engine.window_store import LONG_AGO
 from dovetail.plan.needs import key_id, stored_name
 from dovetail.plan.nodes import ProbePath, ProbeStage
 from dovetail.query.expressions import Column, Expression

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from dovetail._typing import Int64Array
 from dovetail.engine.evaluate import evaluate
+from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.keys import codes_of
-from dovetail.engine.window_store import LONG_AGO
 from dovetail.query.expressions import Column, cast
 from dovetail.schema import StreamSchema, sql_type
 

@@ -10,172 +10,19 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail._typing import Array, BoolArray, Int64Array
-from dovetail.engine.columns import StoredColumn
-from dovetail.engine.evaluate import evaluate
-from dovetail.engine.keys import coordinates
+from dovetail.engine.gathering import Collector, Found, Gathered, Gatherer, Tuples
 from dovetail.engine.matches import Matches, Member
 from dovetail.engine.probe import Bounds, PathRunner, Scratch
 from dovetail.engine.states import StateStore
 from dovetail.engine.watch import TOGETHER, Watch, consider_cost
 from dovetail.engine.window_store import WindowStore
-from dovetail.plan.needs import stored_name
 from dovetail.plan.nodes import QueryPlan, Sharing
 from dovetail.plan.statistics import Change
 from dovetail.plan.stems import Stem, stem
-from dovetail.plan.steps import Consumer, Step
-from dovetail.query.expressions import Column, Expression
+from dovetail.plan.steps import Step
 
 Fresh: TypeAlias = Mapping[str, tuple[int, int]]
 """What is new in this turn: for each stream or stored sub-join its first new row, and the one after the last."""
-
-
-class Tuples:
-    """Where the tuples of one source are, and how a match leads to them."""
-
-    def __init__(self, source: str, store: WindowStore, member: Member) -> None:
-        self.store = store
-        self._place = member.place
-        self._state = member.store if isinstance(member.store, StateStore) else None
-        """The input that holds their row numbers, if the source is not an input itself."""
-        self._link = StateStore.link(source)
-
-    def of(self, matches: Matches, begin: int = 0) -> Int64Array:
-        """Row numbers, from match `begin` on."""
-        numbers = matches.of(self._place, begin)
-        if self._state is None:
-            return numbers
-        linked: Int64Array = self._state.rows[self._link][numbers - self._state.rows.base]
-        return linked
-
-
-class _Places:
-    """Matches as places in the windows of their sources, each looked up once."""
-
-    def __init__(self, tuples: Mapping[str, Tuples], matches: Matches) -> None:
-        self.count = len(matches)
-        self._tuples, self._matches = tuples, matches
-        self._known: dict[str, Int64Array] = {}
-        self._kept: Int64Array | None = None
-        self._columns: dict[tuple[str, StoredColumn], pa.Array] = {}
-
-    def of(self, source: str) -> Int64Array:
-        if source not in self._known:
-            tuples = self._tuples[source]
-            places = tuples.of(self._matches) - tuples.store.rows.base
-            self._known[source] = places if self._kept is None else places[self._kept]
-        return self._known[source]
-
-    def column(self, source: str, stored: StoredColumn) -> pa.Array:
-        """The values of a column, for whoever asks for them: Arrow arrays never change."""
-        if (source, stored) not in self._columns:
-            self._columns[source, stored] = stored.take(self.of(source))
-        return self._columns[source, stored]
-
-    def array(self, source: str, name: str) -> Array:
-        return self._tuples[source].store.rows[name][self.of(source)]
-
-    def ends(self, source: str) -> Int64Array:
-        """The last instants of tuples, some of which are being shed."""
-        store = self._tuples[source].store
-        assert store.lives is not None  # noqa: S101 - asked of such windows only
-        first, lives = store.lives
-        return lives[self.of(source) + (store.rows.base - first)]
-
-    def keep(self, marked: BoolArray) -> None:
-        """Drop the matches that are not marked."""
-        if not marked.all():
-            kept = np.flatnonzero(marked)
-            self._kept = kept if self._kept is None else self._kept[kept]
-            self._known = {source: places[kept] for source, places in self._known.items()}
-            self._columns = {}
-            self.count = len(kept)
-
-
-class Collector:
-    """Makes a query's result tables out of a step's matches."""
-
-    def __init__(self, consumer: Consumer, windows: Mapping[str, int], tuples: Mapping[str, Tuples]) -> None:
-        """Take results for `consumer` from a step whose time windows are `windows`, in microseconds by source."""
-        self.nothing = consumer.schema.empty_table()
-        self.results = 0
-        self.seconds = 0.0
-        self._tuples, self._all = tuples, list(tuples.values())
-        self._cell = [(key.alias, stored_name(key.expression), share, part) for key, share, part in consumer.cell]
-        self._narrower = {source: micros for source, micros in consumer.spans.items() if micros < windows[source]}
-        """Windows that are smaller than the step's."""
-        self._outputs = [self._output(output.expression) for output in consumer.outputs]
-        self._same = consumer.same
-
-    def go_on(self, before: Collector) -> None:
-        """Go on counting where another collector of the query was."""
-        self.results, self.seconds = before.results, before.seconds
-
-    def _output(self, expression: Expression) -> tuple[str, StoredColumn | None, Expression]:
-        """An output, with its source and stored column when it is a plain one."""
-        if isinstance(expression, Column):
-            return expression.alias, self._stored(expression), expression
-        return "", None, expression
-
-    def _stored(self, column: Column) -> StoredColumn:
-        return self._tuples[column.alias].store.columns[f".{column.name}"]
-
-    def gather(self, matches: Matches, common: _Places | None = None) -> list[pa.Table]:
-        """The output columns of results; those outside the query's own windows, or of another cell, left out.
-
-        Where nothing is left out, places and columns are those that the join's queries have in `common`.
-        """
-        began = perf_counter()
-        whole = not (self._narrower or self._cell or any(each.store.lives is not None for each in self._all))
-        places = common if whole and common is not None else _Places(self._tuples, matches)
-        if not whole:
-            self._leave_out(places)
-        self.results += places.count
-        tables = self._tables(places, slice(0, places.count))
-        self.seconds += perf_counter() - began
-        return tables
-
-    def _leave_out(self, places: _Places) -> None:
-        """Keep what lies in the query's own windows, and in its cell."""
-        mortal = [source for source, tuples in self._tuples.items() if tuples.store.lives is not None]
-        if self._narrower or mortal:
-            latest = np.maximum.reduce([places.array(source, "ts") for source in self._tuples])
-            for source in mortal:
-                inside = places.ends(source) >= latest
-                latest = latest[inside]
-                places.keep(inside)
-            for source, micros in self._narrower.items():
-                inside = places.array(source, "ts") + micros >= latest
-                latest = latest[inside]
-                places.keep(inside)
-        for source, name, share, part in self._cell:
-            codes = places.array(source, self._tuples[source].store.codes[(name,)])
-            places.keep(coordinates(codes, share) == part)
-
-    def _tables(self, places: _Places, span: slice) -> list[pa.Table]:
-        """One table, or several when one Arrow array cannot hold all strings."""
-        whole = span.stop - span.start == places.count
-
-        def take(source: str, stored: StoredColumn) -> pa.Array:
-            return places.column(source, stored) if whole else stored.take(places.of(source)[span])
-
-        def resolve(column: Column) -> pa.Array:
-            return take(column.alias, self._stored(column))
-
-        try:
-            arrays: list[pa.Array] = []
-            for number, (source, stored, expression) in enumerate(self._outputs):
-                if self._same[number] < number:
-                    arrays.append(arrays[self._same[number]])
-                elif stored is not None:
-                    arrays.append(take(source, stored))
-                else:
-                    arrays.append(evaluate(expression, resolve, span.stop - span.start))
-        except OverflowError:
-            middle = (span.start + span.stop) // 2
-            halves = (slice(span.start, middle), slice(middle, span.stop))
-            return [table for half in halves for table in self._tables(places, half)]
-        return [pa.Table.from_arrays(arrays, schema=self.nothing.schema)]
 
 
 class Driver:
@@ -218,6 +65,7 @@ class JoinRun:
         self.collectors = {
             consumer.query: Collector(consumer, step.windows, self.tuples) for consumer in step.consumers
         }
+        self._gatherer: Gatherer | None = None
         self.state: StateStore | None = None
         """Where its matches are stored, if they are."""
         self.span = max(step.windows.values(), default=0)
@@ -274,10 +122,21 @@ class JoinRun:
             else:
                 self.retired = [sum(pair) for pair in zip(self.retired, old.totals, strict=True)]
 
-    def gather(self) -> Iterator[tuple[str, list[pa.Table]]]:
-        """The result tables of each query, of the matches that there are."""
-        common = _Places(self.tuples, self.matches)
-        return ((name, collector.gather(self.matches, common)) for name, collector in self.collectors.items())
+    def results(self) -> Iterator[tuple[str, list[pa.Table]]]:
+        """The result tables of each query, of the matches that there are; what several want is gathered once."""
+        whole = [collector for collector in self.collectors.values() if collector.is_whole]
+        common: list[Gathered] = []
+        if whole:
+            began = perf_counter()
+            if self._gatherer is None:
+                self._gatherer = Gatherer(wanted for each in whole for wanted in each.wanted.values())
+            found = Found(self.tuples, self.matches)
+            common = self._gatherer.gather(found, 0, found.count)
+            seconds = (perf_counter() - began) / len(whole)
+            for collector in whole:
+                collector.seconds += seconds
+        for name, collector in self.collectors.items():
+            yield name, collector.collect(self.matches, common if collector.is_whole else None)
 
     def store(self, matches: Matches, begin: int) -> tuple[int, int]:
         """Keep the matches from `begin` on; return the first one's number, and the one after the last."""

@@ -17,13 +17,15 @@ import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.adoption import Adoption, Installed, Positions
+from dovetail.engine.appending import Arrivals
 from dovetail.engine.arena import Arena
 from dovetail.engine.drivers import Ranks, ranks_of
 from dovetail.engine.expiry import alive
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.intake import Batch, in_content_order
+from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.progress import Progress
-from dovetail.engine.window_store import LONG_AGO, Arrivals, WindowStore
+from dovetail.engine.window_store import WindowStore
 from dovetail.plan.execution import StoredPlan, WindowPlan
 from dovetail.plan.needs import Kept
 from dovetail.plan.steps import Step

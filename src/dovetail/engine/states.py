@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
+from dovetail.engine.appending import Arrivals
 from dovetail.engine.arena import Arena
 from dovetail.engine.columns import StoredColumn
 from dovetail.engine.kernels.times import first_at_or_after
 from dovetail.engine.keys import combine
 from dovetail.engine.rows import Rows
-from dovetail.engine.window_store import GROWTH, WORD_BITS, Arrivals, WindowStore
+from dovetail.engine.window_store import GROWTH, WORD_BITS, WindowStore
 from dovetail.plan.execution import StoredPlan, User, View
 from dovetail.plan.needs import Kept, stored_name
 from dovetail.plan.steps import Ledger, Spans
@@ -34,6 +35,8 @@ MATCH_BYTES, MEMBER_BYTES = 52 * GROWTH * _UNSORTED, 8 * GROWTH * _UNSORTED
 class LinkedColumn(StoredColumn):
     """A column of one of the tuples that a match is made of."""
 
+    is_kept = False
+
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType, link: str, target: WindowStore, column: str) -> None:
         super().__init__(rows, name, dtype)
         self._link, self._target, self._column = link, target, column
@@ -42,7 +45,7 @@ class LinkedColumn(StoredColumn):
         """Nothing to do: the tuple has it."""
 
     def take(self, places: Int64Array) -> pa.Array:
-        return self._target.take(self._column, self._rows[self._link][places])
+        return self._target.take(self._column, self.rows[self._link][places])
 
     @property
     def nbytes(self) -> int:
@@ -133,8 +136,7 @@ class StateStore(WindowStore):
                     parts[part] = window.rows[window.codes[(name,)]][places[source]]
         codes = {key: parts[key[0]] if len(key) == 1 else combine([parts[part] for part in key]) for key in self.codes}
         latest = np.maximum.reduce(list(times.values()))
-        computed = dict.fromkeys(self.columns)  # linked, not kept
-        first = self.append(Arrivals(latest, {}, computed, codes, self._flags(places)))
+        first = self.append(Arrivals(latest, {}, {}, codes, self._flags(places)))
         begin = first - self.rows.base
         for source in self.windows:
             self.rows[self.link(source)][begin : begin + len(latest)] = numbers[source]

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dovetail.engine.appending import Arrivals
 from dovetail.engine.keys import combine
 from dovetail.engine.progress import LATEST
-from dovetail.engine.window_store import Arrivals, WindowStore
+from dovetail.engine.window_store import WindowStore
 from dovetail.errors import StateError, listed
 
 _RECORD_BATCH, _DICTIONARY_BATCH = "record batch", "dictionary"

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Annotated, Protocol
 
+from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.probe import PathRunner
-from dovetail.engine.window_store import LONG_AGO
 from dovetail.plan.codec import LARGEST, Count, Positive, Size, Time
 from dovetail.plan.nodes import QueryPlan, Sharing
 from dovetail.plan.statistics import Change, Cost, Found, Measured, Step

@@ -9,7 +9,7 @@ enough), the window is rewritten without them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
+from dovetail.engine.appending import Appender, Arrivals, HashIndex
 from dovetail.engine.arena import Arena
 from dovetail.engine.buffers import valid_mask
 from dovetail.engine.columns import BytesColumn, StoredColumn, TimeColumn, column_for
 from dovetail.engine.kernels.gather import ByteValues
 from dovetail.engine.kernels.index import Chain, insert
 from dovetail.engine.kernels.times import (
+    LONG_AGO,
     Partitions,
     close_partition_windows,
     close_row_windows,
@@ -42,57 +44,12 @@ GROWTH = 2.8
 """Room per row: arrays are made twice as long as their rows, and filled to the end before they are made longer."""
 TEXT = 16
 """Bytes that a text is expected to have."""
-LONG_AGO = -(1 << 62)
-"""A time before every event."""
 WORD_BITS = 64
 """Flags in a word."""
 Position = dict[str, Any]
 """Where a store's arrays begin and end, as JSON."""
 _SMALLEST_REWRITE = 4096
 _NO_BYTES = ByteValues(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, np.zeros(0, np.uint8))
-
-
-@dataclass(slots=True)
-class Arrivals:
-    """Tuples about to enter a window, sorted by event time."""
-
-    ts: Int64Array
-    columns: Mapping[str, pa.Array]
-    """The stream's columns, by their own names."""
-    computed: Mapping[str, pa.Array]
-    """Other columns of the window, by theirs."""
-    codes: Mapping[KeyId, UInt64Array]
-    flags: list[UInt64Array | np.uint64]
-    """Per word, the flags of each row, or of all."""
-    unseen: Int64Array | None = None
-    """Event times of others that came with them and that nobody sees, if there were any and they were asked for."""
-    numbers: Int64Array | None = None
-    """By what they are known outside of the window, if they are."""
-
-    def __len__(self) -> int:
-        return len(self.ts)
-
-    def part(self, first: int, stop: int) -> Arrivals:
-        """Some of them."""
-        if stop - first == len(self.ts):
-            return self
-        columns, computed = (
-            {name: values.slice(first, stop - first) for name, values in named.items()}
-            for named in (self.columns, self.computed)
-        )
-        flags = [word[first:stop] if isinstance(word, np.ndarray) else word for word in self.flags]
-        codes = {key: code[first:stop] for key, code in self.codes.items()}
-        numbers = self.numbers[first:stop] if self.numbers is not None else None
-        return Arrivals(self.ts[first:stop], columns, computed, codes, flags, numbers=numbers)
-
-
-@dataclass(slots=True)
-class HashIndex:
-    """Heads of the chains of one key; the links are a per-row array."""
-
-    head: Int64Array
-    shift: np.uint64
-    links: str
 
 
 @dataclass(slots=True)
@@ -150,6 +107,7 @@ class WindowStore:
         self.lives: tuple[int, Int64Array] | None = None
         """While a batch is joined that sheds some of the rows: the number of the first, and the last instant of each."""
         self._flag_names: list[str] = []
+        self._appender = Appender(self.rows, self.columns, self.codes, self.indexes)
         self._rewrite_at = _SMALLEST_REWRITE
 
     # -- layout -------------------------------------------------------------------------------------------------------------
@@ -262,33 +220,16 @@ class WindowStore:
 
     def append(self, arrivals: Arrivals) -> int:
         """Add rows and return the first one's number."""
-        rows, count = self.rows, len(arrivals.ts)
-        capacity = rows.capacity
-        first = rows.extend(count)
-        if count == 0:
-            return first
-        arrays, place = rows.arrays, first - rows.base
-        stop = place + count
-        arrays["ts"][place:stop] = arrivals.ts
-        for name, flags in zip(self._flag_names, arrivals.flags, strict=True):
-            arrays[name][place:stop] = flags
-        if self._numbered:
-            arrays["number"][place:stop] = arrivals.numbers
-        computed = arrivals.computed
-        for name, column in self.columns.items():
-            column.append(computed[name] if name in computed else arrivals.columns[name[1:]], place, stop)
-        for key, name in self.codes.items():
-            arrays[name][place:stop] = arrivals.codes[key]
-        prefix_max = arrays["prefix_max"]
-        largest = prefix_max[place - 1] if place > rows.tail - rows.base else LONG_AGO
-        extend_prefix_max(arrays["ts"], prefix_max, place, stop, largest)
-        if rows.capacity != capacity:
-            self.rebuild_chains()
-        else:
-            for key, index in self.indexes.items():
-                self._fill_index(key, index, first)
-            for ledger in self.ledgers.values():
-                self._close_windows(ledger, first)
+        capacity = self.rows.capacity
+        first = self.rows.extend(len(arrivals.ts))
+        if len(arrivals.ts):
+            has_grown = self.rows.capacity != capacity
+            self._appender.write(arrivals, first, chained=not has_grown)
+            if has_grown:
+                self.rebuild_chains()
+            else:
+                for ledger in self.ledgers.values():
+                    self._close_windows(ledger, first)
         return first
 
     def _heads(self, links: str) -> str:

@@ -22,12 +22,12 @@ import pyarrow as pa
 
 from dovetail._typing import Int64Array
 from dovetail.engine.arena import MappedArena
+from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.measuring import measure
 from dovetail.engine.progress import LATEST, Observed, StreamProgress
 from dovetail.engine.sealed import read_sealed, write_sealed
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding.stored import numbers_kept, restore
-from dovetail.engine.window_store import LONG_AGO
 from dovetail.errors import StateError
 from dovetail.optimizer.replan import Replanner
 from dovetail.plan.codec import from_json

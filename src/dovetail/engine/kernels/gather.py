@@ -1,11 +1,23 @@
-"""Values of variable length: where their bytes lie, and copying them."""
+"""Values of rows, gathered: those of fixed width, and those of variable length, which lie in a heap of bytes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dovetail._typing import ByteArray, Int64Array
+import numpy as np
+
+from dovetail._typing import Array, ByteArray, Int64Array
 from dovetail.engine.kernels.compile import copy_bytes, kernel
+from dovetail.engine.kernels.memory import halves, octets, quarters, words
+
+WIDTH, SOURCE, BASE, ROOM, VALUES, LENGTHS, HEAP, HEAP_BASE, HEAP_ROOM = range(9)
+"""Columns of a table of what is to be gathered: bytes of a value, or of an offset if lengths vary; the source whose rows are gathered,
+the number of its first row, and how many rows it has room for; the address of values. If lengths vary: the addresses of where values
+begin (`VALUES`), of their lengths (else 0) and of the heap, the heap's first position, and its bytes."""
+COLUMNS = HEAP_ROOM + 1
+ALIGNED = 64
+"""Gathered columns begin at multiples of it."""
+_WORD, _HALF, _QUARTER, _BYTE = 8, 4, 2, 1
 
 
 class ByteValues(NamedTuple):
@@ -29,23 +41,86 @@ def write_extents(offsets: Int64Array, end: int, starts: Int64Array, lengths: In
 
 
 @kernel
-def gather_lengths(lengths: Int64Array, places: Int64Array, offsets: Int64Array) -> int:
-    """Write where each gathered value starts (one more entry than values); return the total length."""
+def gather_lengths(lengths: Int64Array, rows: Int64Array, base: int, offsets: Int64Array) -> int:
+    """Write where the value of each row starts (one more entry than rows); return the total length."""
     total = 0
-    for i in range(len(places)):
+    for i in range(len(rows)):
         offsets[i] = total
-        total += lengths[places[i]]
-    offsets[len(places)] = total
+        total += lengths[np.uint64(rows[i] - base)]
+    offsets[len(rows)] = total
     return total
 
 
 @kernel
 def gather_bytes(
-    starts: Int64Array, lengths: Int64Array, base: int, data: ByteArray, places: Int64Array, out: ByteArray
-) -> None:
-    """Copy the gathered values one after another."""
+    starts: Int64Array, lengths: Int64Array, heap: int, data: ByteArray, rows: Int64Array, base: int, out: ByteArray
+) -> int:
+    """Copy the values of rows one after another; return how many bytes those are."""
     position = 0
-    for i in range(len(places)):
-        length = lengths[places[i]]
-        copy_bytes(out, position, data, starts[places[i]] - base, length)
+    for i in range(len(rows)):
+        place = np.uint64(rows[i] - base)
+        length = lengths[place]
+        copy_bytes(out, position, data, starts[place] - heap, length)
         position += length
+    return position
+
+
+@kernel
+def gather_columns(table: Int64Array, rows: Int64Array, count: int, out: int, laid: Int64Array) -> int:
+    """Gather columns for `count` rows, whose numbers begin at the address of their source in `rows`, one behind another from `out` on.
+
+    Where lengths vary these are the offsets. `laid` says where each column was put: how far behind `out`, how many bytes; for
+    `gather_texts`, where its bytes will be, and how many. Returned is the room that those need.
+    """
+    at = texts = 0
+    for number in range(len(table)):
+        told = table[number]
+        width, room, base, own = told[WIDTH], told[ROOM], told[BASE], words(rows[told[SOURCE]], count)
+        size = count * width
+        length = 0
+        if told[LENGTHS] != 0:
+            size += width
+            if width == _WORD:
+                length = gather_lengths(words(told[LENGTHS], room), own, base, words(out + at, count + 1))
+            else:
+                length = gather_lengths(words(told[LENGTHS], room), own, base, halves(out + at, count + 1))
+        elif width == _WORD:
+            _gather(words(told[VALUES], room), own, base, words(out + at, count))
+        elif width == _HALF:
+            _gather(halves(told[VALUES], room), own, base, halves(out + at, count))
+        elif width == _QUARTER:
+            _gather(quarters(told[VALUES], room), own, base, quarters(out + at, count))
+        elif width == _BYTE:
+            _gather(octets(told[VALUES], room), own, base, octets(out + at, count))
+        else:
+            values, gathered = octets(told[VALUES], room * width), octets(out + at, size)
+            for i in range(count):
+                copy_bytes(gathered, i * width, values, (own[i] - base) * width, width)
+        laid[number, 0], laid[number, 1], laid[number, 2], laid[number, 3] = at, size, texts, length
+        at += _aligned(size)
+        texts += _aligned(length)
+    return texts
+
+
+@kernel
+def gather_texts(table: Int64Array, rows: Int64Array, count: int, out: int, laid: Int64Array) -> None:
+    """Copy the bytes of columns whose lengths vary, from `out` on, to where they were laid."""
+    for number in range(len(table)):
+        told, length = table[number], laid[number, 3]
+        if length != 0:
+            starts, lengths = words(told[VALUES], told[ROOM]), words(told[LENGTHS], told[ROOM])
+            heap, own = octets(told[HEAP], told[HEAP_ROOM]), words(rows[told[SOURCE]], count)
+            copied = octets(out + laid[number, 2], length)
+            gather_bytes(starts, lengths, told[HEAP_BASE], heap, own, told[BASE], copied)
+
+
+@kernel
+def _gather(values: Array, rows: Int64Array, base: int, out: Array) -> None:
+    for i in range(len(rows)):
+        out[i] = values[np.uint64(rows[i] - base)]
+
+
+@kernel
+def _aligned(size: int) -> int:
+    """A size in bytes, with what is left until the next column may begin."""
+    return (size + ALIGNED - 1) // ALIGNED * ALIGNED

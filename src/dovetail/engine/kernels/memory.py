@@ -1,4 +1,4 @@
-"""Words of arrays that a kernel knows by their addresses: it can then be given any number of arrays in one table.
+"""Arrays that a kernel knows by their addresses: it can then be given any number of them in one table.
 
 Whoever makes a table keeps its arrays alive, and makes it anew when they move.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+from numba.np.numpy_support import from_dtype
 
 from dovetail.engine.kernels.compile import INTERPRETED
 
@@ -78,6 +80,50 @@ def _prefetch(typing: Any, address: Any, place: Any) -> Any:  # noqa: ARG001
     return types.void(types.int64, types.int64), generate
 
 
+def _copy(to: int, start: int, size: int) -> None:
+    """Copy bytes from one address to another."""
+    ctypes.memmove(int(to), int(start), int(size))
+
+
+@intrinsic
+def _memcpy(typing: Any, to: Any, start: Any, size: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        byte = ir.IntType(8).as_pointer()
+        places = [builder.inttoptr(argument, byte) for argument in arguments[:2]]
+        cgutils.raw_memcpy(builder, places[0], places[1], arguments[2], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+def _viewer(kind: type[np.generic]) -> Any:
+    """A function (address, count) that gives an array of `count` numbers of a kind, from an address on."""
+    if INTERPRETED:
+
+        def read(address: int, count: int) -> Any:
+            buffer: Any = (ctypes.c_char * (int(count) * np.dtype(kind).itemsize)).from_address(int(address))
+            return np.frombuffer(buffer, kind)
+
+        return read
+    pointed = types.CPointer(from_dtype(np.dtype(kind)))  # type: ignore[no-untyped-call]
+
+    @intrinsic
+    def pointer(typing: Any, address: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return pointed(types.int64), generate
+
+    @numba.njit(inline="always")
+    def view(address: int, count: int) -> Any:
+        return numba.carray(pointer(address), (count,))  # type: ignore[attr-defined,call-arg]
+
+    return view
+
+
+words, codes = _viewer(np.int64), _viewer(np.uint64)
+halves, quarters, octets = _viewer(np.int32), _viewer(np.int16), _viewer(np.uint8)
+copy: Any = _copy if INTERPRETED else _memcpy
 fetch: Any = _fetch if INTERPRETED else _prefetch
 peek: Any = _peek if INTERPRETED else _read
 peek_code: Any = _peek_code if INTERPRETED else _read_code

@@ -10,6 +10,8 @@ from dovetail._typing import ByteArray, Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import kernel
 from dovetail.engine.kernels.index import GOLDEN
 
+LONG_AGO = -(1 << 62)
+"""A time before every event."""
 FOREVER = np.int64(1 << 62)
 """A time after every event: the end of a count window that no later tuple has closed."""
 
