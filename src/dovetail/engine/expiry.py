@@ -12,30 +12,28 @@ from dovetail.engine.progress import Progress
 from dovetail.engine.states import StateStore
 from dovetail.engine.window_store import WindowStore
 from dovetail.plan.execution import WindowPlan
-from dovetail.query.model import CountWindow, TimeWindow
+from dovetail.query.model import CountWindow
 
 _PATIENCE_BITS = 5
 """Lazy expiration lets a window outgrow itself by one part in 2 to this power."""
 
 
-def bound(window: WindowPlan, progress: Progress) -> int:
-    """The event time below which no time window needs a tuple."""
-    bounds = [
-        progress.watermark(kept.others) - kept.window.micros
-        for kept in window.retention
-        if isinstance(kept.window, TimeWindow)
-    ]
-    return max(min(bounds), LONG_AGO) if bounds else LONG_AGO
+def bound(window: WindowPlan, watermarks: Mapping[str, int]) -> int:
+    """The event time below which no time window needs a tuple, by the watermarks of all streams."""
+    if not window.waits:
+        return LONG_AGO
+    ends = [min([watermarks[other] for other in others]) - micros for others, micros in window.waits.items()]
+    return max(min(ends), LONG_AGO)
 
 
 def floors(
     plans: Mapping[str, WindowPlan], windows: Mapping[str, WindowStore], ts: Int64Array, progress: Progress
 ) -> dict[str, Int64Array]:
     """For each stream without count windows, the first row that has not expired when a tuple of time `ts` is joined."""
-    found = {}
+    found, watermarks = {}, progress.watermarks
     for stream, plan in plans.items():
         if not plan.ledgers:
-            least = np.minimum(ts - plan.longest, bound(plan, progress))
+            least = np.minimum(ts - plan.longest, bound(plan, watermarks))
             found[stream] = windows[stream].rows.tail + np.searchsorted(windows[stream].living("prefix_max"), least)
     return found
 
@@ -54,8 +52,9 @@ class Expiry:
         """By stream: what is older may have been forgotten; a window that has become longer does not bring it back."""
 
     def __call__(self, plans: Mapping[str, WindowPlan], windows: Mapping[str, WindowStore], progress: Progress) -> None:
+        watermarks = progress.watermarks
         for stream, plan in plans.items():
-            least = bound(plan, progress)
+            least = bound(plan, watermarks)
             self.kept_from[stream] = max(least, self.kept_from.get(stream, LONG_AGO))
             patience = plan.longest >> _PATIENCE_BITS if self._lazy else 0
             if least - self._before.get(stream, LONG_AGO) > patience:

@@ -22,10 +22,10 @@ from dovetail.engine.appending import Arrivals
 from dovetail.engine.arena import Arena
 from dovetail.engine.drivers import DriverChoice, Ranks, interleaved, ranks_of
 from dovetail.engine.intake import Batch, Reach, arrivals
-from dovetail.engine.probe import Bounds
 from dovetail.engine.progress import Progress
 from dovetail.engine.runs import Driver, JoinRun
 from dovetail.engine.shedding.shedder import Shedder
+from dovetail.engine.stages import Bounds
 from dovetail.engine.states import StateStore
 from dovetail.engine.trees import Trees
 from dovetail.engine.window_store import WindowStore

@@ -313,7 +313,7 @@ class _Values:
     def visible(self, view: View) -> UInt64Array | np.uint64:
         mask, bit = None, np.uint64(1 << view.bit % WORD_BITS)
         for key in view.keys:
-            valid = valid_mask(self.get(str(key), key))
+            valid = valid_mask(self.get("" if isinstance(key, Column) else str(key), key))
             if valid is not None:
                 mask = valid if mask is None else mask & valid
         for condition in view.filters:

@@ -106,8 +106,8 @@ class Matches:
 
     def clear(self, most: int) -> None:
         """Forget all, and give room back that is for more than `most`."""
-        self._most, self.count = self.count, 0
-        self._table.given[self._slot] = 0
+        table, slot = self._table, self._slot
+        self._most, table.counts[slot], table.given[slot] = int(table.counts[slot]), 0, 0
         if self.rows.shape[1] > most:
             self._use(np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64))
 
@@ -128,9 +128,11 @@ class Matches:
 
     def add(self, partial: Int64Array, count: int) -> None:
         """Take over partial results that are complete."""
-        self.reserve(count)
-        transpose(partial, count, self.rows, self.count)
-        self.count += count
+        before = self.count
+        if before + count > self.rows.shape[1]:
+            self.reserve(count)
+        transpose(partial, count, self.rows, before)
+        self.count = before + count
 
     def keep(self, marked: BoolArray) -> None:
         """Drop the results that are not marked."""

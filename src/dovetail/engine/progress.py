@@ -149,6 +149,11 @@ class Progress:
     def __getitem__(self, stream: str) -> StreamProgress:
         return self.streams[stream]
 
+    @property
+    def watermarks(self) -> dict[str, int]:
+        """By stream."""
+        return {name: progress.watermark for name, progress in self.streams.items()}
+
     def watermark(self, streams: Iterable[str]) -> int:
         """The smallest watermark of some streams."""
         return min([self.streams[stream].watermark for stream in streams])

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from dovetail.engine.gathering import Collector, Found, Gathered, Gatherer, Tuples
 from dovetail.engine.matches import Matches, Member
-from dovetail.engine.probe import Bounds, PathRunner, Scratch
+from dovetail.engine.probe import PathRunner
+from dovetail.engine.stages import Bounds, Scratch
 from dovetail.engine.states import StateStore
 from dovetail.engine.watch import TOGETHER, Watch, consider_cost
 from dovetail.engine.window_store import WindowStore
@@ -35,6 +36,10 @@ class Driver:
         self.targets = targets
         """For each input its stream, or stored sub-join, and its rows."""
         self.feed = targets[place][0]
+        self._rows = [store.rows for _, store in targets]
+        self._later = [(number, feed) for number, (feed, _) in enumerate(targets) if number > place]
+        """Inputs of which the new tuples see old rows only, if there are new ones; and those whose new ones they are themselves."""
+        self._own = [(number, feed) for number, feed in self._later if feed == self.feed]
         nothing = np.zeros((len(targets), 1), np.int64)
         self._bounds = Bounds(0, 0, nothing, nothing.copy())
 
@@ -42,9 +47,11 @@ class Driver:
         """All new rows see all rows there are, but of the inputs after their own only old ones: who comes last finds a match."""
         bounds = self._bounds
         bounds.first, bounds.stop = fresh[self.feed]
-        for place, (feed, store) in enumerate(self.targets):
-            bounds.limits[place, 0] = fresh[feed][0] if place > self.place and feed in fresh else store.rows.head
-            bounds.floors[place, 0] = store.rows.tail
+        limits = [rows.head for rows in self._rows]
+        for place, feed in self._later if len(fresh) > 1 else self._own:
+            if feed in fresh:
+                limits[place] = fresh[feed][0]
+        bounds.limits[:, 0], bounds.floors[:, 0] = limits, [rows.tail for rows in self._rows]
         return bounds
 
 

@@ -43,16 +43,14 @@ class Mark:
     batches: int
     begun: int | None
     progress: Mapping[str, tuple[Any, ...]]
-    heads: Mapping[str, int]
-    """By store: the row number that came next."""
+    stores: Mapping[str, tuple[int, int]]
+    """By name: the row number that came next, and how often rows had been numbered anew."""
     results: Mapping[str, int]
     """By query: results so far."""
-    renumbered: Mapping[str, int]
-    """By store: how often rows were numbered anew."""
     shedding: ShedderMark | None = None
 
 
-NO_WAY_BACK = Mark(ExecutionPlan(), -1, None, {}, {}, {}, {})
+NO_WAY_BACK = Mark(ExecutionPlan(), -1, None, {}, {}, {})
 
 
 class ShardEngine:
@@ -86,6 +84,8 @@ class ShardEngine:
         """Set when the engine begins to change: if it still is when the next call begins, the last one was not completed."""
         self.joined = JoinGroup(JOINED, self.streams, self.config, self.arena, numbered=self._numbered)
         self.settled: dict[str, SettledGroup] = {}
+        self._collectors: dict[str, Collector] | None = None
+        """Those of what is installed, once they were asked for."""
 
     def add_stream(self, schema: StreamSchema) -> None:
         self.streams[schema.name] = schema
@@ -117,8 +117,9 @@ class ShardEngine:
         if self.unfinished is not None and self.unfinished is not NO_WAY_BACK:
             # All that was missing is there: from here on the way back is to be done with it.
             self.unfinished = replace(self.unfinished, plan=plan)
+        self._collectors = None
         unneeded = [store for group, new in made for store in group.install(new)]
-        self.plan, self.settled = plan, settled
+        self.plan, self.settled, self._collectors = plan, settled, None
         for group, _ in made:
             group.trim()
         for store in unneeded:
@@ -153,7 +154,9 @@ class ShardEngine:
     @property
     def collectors(self) -> dict[str, Collector]:
         """By query."""
-        return {name: collector for run in self.runs for name, collector in run.collectors.items()}
+        if self._collectors is None:
+            self._collectors = {name: it for run in self.runs for name, it in run.collectors.items()}
+        return self._collectors
 
     def adapt(self) -> None:
         """After a batch: look at the counters of joins that have seen enough, and replace orders that have become bad."""
@@ -258,9 +261,8 @@ class ShardEngine:
             self.batches,
             self._begun,
             {name: progress.figures() for name, progress in self.progress.streams.items()},
-            {store.name: store.rows.head for store in self.stores()},
+            {store.name: (store.rows.head, store.rows.renumbered) for store in self.stores()},
             {name: collector.results for name, collector in self.collectors.items()},
-            {store.name: store.rows.renumbered for store in self.stores()},
             self.joined.shedder.mark() if self.joined.shedder is not None else None,
         )
 
@@ -271,14 +273,17 @@ class ShardEngine:
         """
         if mark is NO_WAY_BACK or any(store.rows.moving for store in self.stores()):
             return False
-        if any(mark.renumbered.get(store.name) not in (None, store.rows.renumbered) for store in self.stores()):
+        known = [
+            (store, mark.stores.get(store.name, (store.rows.tail, store.rows.renumbered))) for store in self.stores()
+        ]
+        if any(renumbered != store.rows.renumbered for store, (_, renumbered) in known):
             return False  # rows were shed and overwritten
         if self.joined.shedder is not None and mark.shedding is not None:
             self.joined.shedder.go_back(mark.shedding)
         for name in [name for name in self.streams if name not in mark.progress]:
             del self.streams[name]
-        for store in self.stores():
-            store.rows.head = mark.heads.get(store.name, store.rows.tail)
+        for store, (head, _) in known:
+            store.rows.head = head
             store.rebuild_chains()
         self.adopt(mark.plan)
         for name, collector in self.collectors.items():

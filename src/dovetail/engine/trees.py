@@ -248,14 +248,14 @@ class _PathCounts:
         """Remember what has been counted up to now."""
         self._noted = self._tree.figures
 
-    def settle(self, counts: list[list[int]], seconds: list[float], noted: list[list[int]]) -> None:
+    def settle(self, counts: Int64Array, seconds: list[float], noted: list[list[int]]) -> None:
         """Add what was counted since the last call, and to `noted` what was when it was to be remembered."""
         figures, before = self._tree.figures, self._added
         if self._noted is not None:
             _add(noted, (self._noted.stages[self._slots] - before.stages[self._slots]).tolist())
             self._noted = None
         if figures.walks != before.walks:
-            _add(counts, (figures.stages[self._slots] - before.stages[self._slots]).tolist())
+            counts[: len(self._slots)] += figures.stages[self._slots] - before.stages[self._slots]
             took = figures.seconds[self._slots] - before.seconds[self._slots]
             for depth, more in enumerate(took.tolist()):
                 seconds[depth] += more

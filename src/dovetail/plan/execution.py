@@ -71,11 +71,19 @@ class WindowPlan:
     def name(self) -> str:
         return f"{self.group}.{self.stream}"
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Microseconds of the longest time window; 0 when all are count windows."""
-        spans = (kept.window.micros for kept in self.retention if isinstance(kept.window, TimeWindow))
-        return max(spans, default=0)
+        return max(self.waits.values(), default=0)
+
+    @cached_property
+    def waits(self) -> dict[tuple[str, ...], int]:
+        """Time windows, by the others that tuples are kept for: microseconds of the longest."""
+        found: dict[tuple[str, ...], int] = {}
+        for kept in self.retention:
+            if isinstance(kept.window, TimeWindow):
+                found[kept.others] = max(kept.window.micros, found.get(kept.others, 0))
+        return found
 
     @cached_property
     def bits(self) -> dict[User, int]:

@@ -1,0 +1,101 @@
+"""The first stages of a probe path in one call, as long as windows are probed by hash.
+
+Stages are those of `extend`, and a chunk of partial results goes through all later ones before the next is made. Windows are known by
+their addresses, for a path has as many as its join has inputs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail._typing import Int64Array, UInt64Array
+from dovetail.engine.kernels.compile import kernel
+from dovetail.engine.kernels.extend import gather_codes, probe_hash, probe_scan
+from dovetail.engine.kernels.index import mix
+from dovetail.engine.kernels.memory import codes, words
+
+ADDED, SPAN, BIT, BASE, ROOM, CODE, TS, ENDS, FLAGS, HEADS, HEAD_COUNT, LINKS, SHIFT, LATEST, HELD, PART, PART_END = (
+    range(17)
+)
+"""Columns of a table of stages: `extend.Added`; the first row of the window's arrays, and how many they hold; the addresses of these;
+how many rows there are; and where the parts of the key are in a table of parts."""
+OF, CODES, CODES_BASE, CODES_ROOM = range(4)
+"""Columns of a table of parts: the column of the alias that has a code, and where codes are."""
+AT, CURSOR, COUNT = range(3)
+"""Columns of the state of a walk, by stage: the next partial result, the next row for it, and how many partial results there are.
+Behind that of the last stage it has the stage to go on with; -1 when all is done."""
+
+
+@kernel
+def follow(
+    stages: Int64Array, parts: Int64Array, state: Int64Array, scratch: Int64Array, mixed: UInt64Array, counts: Int64Array,
+    limits: Int64Array, floors: Int64Array, first: int, stop: int, driver: int,
+) -> tuple[int, bool]:  # fmt: skip
+    """Take the driving tuples `first` to `stop` through all stages.
+
+    Return how many partial results of the last one are in `scratch`, which are a chunk, and whether to call again for others. Behind
+    the last stage's, `scratch` has the partial result of nothing, and `mixed` has room for codes. `counts` are `PathRunner.counts`.
+    """
+    end = len(stages)
+    depth = state[end, 0]
+    written = 0
+    while depth >= 0:
+        stage, at, cursor, count = stages[depth], state[depth, AT], state[depth, CURSOR], state[depth, COUNT]
+        if at >= count:
+            depth -= 1
+            continue
+        base, room, begin = stage[BASE], stage[ROOM], stage[PART]
+        ts, ends, flags = words(stage[TS], room), words(stage[ENDS], room), codes(stage[FLAGS], room)
+        bit = np.uint64(stage[BIT])
+        partial = scratch[depth - 1] if depth > 0 else scratch[end]
+        if at == 0 and cursor < 0:
+            counts[depth, 0] += count
+            counts[depth, 3] += count * stage[HELD]
+            if stage[PART_END] - begin > 1:
+                _mix_codes(parts, begin, stage[PART_END], partial, count, mixed[depth], mixed[end])
+        if depth == 0:
+            written, at, cursor, looked = probe_scan(
+                partial, count, at, cursor, base, mixed[0, :0], ts, ends, flags, stage[ADDED], stage[SPAN], bit,
+                mixed[0, :0], -1, 0, limits, floors, first, driver, stop, counts[0, :0], scratch[0],
+            )  # fmt: skip
+        else:
+            wanted, source, wanted_base = mixed[depth], -1, 0
+            if stage[PART_END] - begin == 1:
+                wanted = codes(parts[begin, CODES], parts[begin, CODES_ROOM])
+                source, wanted_base = parts[begin, OF], parts[begin, CODES_BASE]
+            written, at, cursor, looked = probe_hash(
+                partial, count, at, cursor, base, codes(stage[CODE], room), ts, ends, flags,
+                stage[ADDED], stage[SPAN], bit,
+                words(stage[HEADS], stage[HEAD_COUNT]), words(stage[LINKS], room), np.uint64(stage[SHIFT]),
+                words(stage[LATEST], room),
+                wanted, source, wanted_base, limits, floors, first, driver, scratch[depth],
+            )  # fmt: skip
+        state[depth, AT], state[depth, CURSOR] = at, cursor
+        counts[depth, 1] += looked
+        counts[depth, 2] += written
+        if written > 0:
+            depth += 1
+            if depth == end:
+                break
+            state[depth, AT], state[depth, CURSOR], state[depth, COUNT] = 0, -1, written
+        written = 0
+    depth = end - 1
+    while depth >= 0 and state[depth, AT] >= state[depth, COUNT]:
+        depth -= 1
+    state[end, 0] = depth
+    return written, depth >= 0
+
+
+@kernel
+def _mix_codes(
+    parts: Int64Array, begin: int, end: int, partial: Int64Array, count: int, out: UInt64Array, room: UInt64Array
+) -> None:
+    """Write the codes of keys of several parts, one for each partial result."""
+    for number in range(begin, end):
+        part = parts[number]
+        own = codes(part[CODES], part[CODES_ROOM])
+        if number == begin:
+            gather_codes(partial, count, part[OF], own, part[CODES_BASE], out)
+        else:
+            gather_codes(partial, count, part[OF], own, part[CODES_BASE], room)
+            mix(out[:count], room[:count], out[:count])
