@@ -1,8 +1,9 @@
 """Measure the engine beside what a user would write without it, and check every answer.
 
 Each workload joins n streams on one key over 10-second windows: 1,000 tuples per second of event time and stream, 10,000 distinct
-keys, a 16-character payload, so that each new tuple completes about one result. Input is pushed in event-time order, so many tuples
-of all streams together per push; each result comes out once, with all columns of all streams, in an Arrow table.
+keys, a 16-character payload, so that each new tuple completes about one result. One of them has 16 columns instead of these three.
+Input is pushed in event-time order, so many tuples of all streams together per push; each result comes out once, with all columns of
+all streams, in an Arrow table.
 
 Runners:
 
@@ -65,6 +66,11 @@ class Workload:
 
     streams: int
     tuples: int
+    columns: int = 3
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_of(self.columns)
 
     @property
     def names(self) -> list[str]:
@@ -81,6 +87,7 @@ class Measurement:
 
     runner: str
     streams: int
+    columns: int
     batch: int | None
     tuples: int
     whole: bool
@@ -92,7 +99,11 @@ class Measurement:
         return self.tuples / statistics.median(self.seconds)
 
 
-def generate(rows: int, stream: int, streams: int, first: int = 0, seed: int = 1) -> pa.Table:
+def schema_of(columns: int) -> pa.Schema:
+    return pa.schema([*SCHEMA, *(pa.field(f"c{number}", pa.int64()) for number in range(3, columns))])
+
+
+def generate(rows: int, stream: int, streams: int, first: int = 0, seed: int = 1, columns: int = 3) -> pa.Table:
     """Give `rows` tuples of a stream from tuple number `first` on; streams interleave evenly in event time."""
     random = np.random.default_rng((seed, stream, first))
     ts = START_MICROS + np.arange(first, first + rows, dtype=np.int64) * STEP_MICROS + stream * STEP_MICROS // streams
@@ -100,7 +111,9 @@ def generate(rows: int, stream: int, streams: int, first: int = 0, seed: int = 1
     offsets = np.arange(rows + 1, dtype=np.int32) * PAYLOAD
     payload = pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))
     keys = random.integers(0, KEYS, rows, dtype=np.int64)
-    return pa.table([pa.array(ts).cast(SCHEMA.field("ts").type), pa.array(keys), payload], schema=SCHEMA)
+    more = [pa.array(random.integers(0, KEYS, rows, dtype=np.int64)) for _ in range(3, columns)]
+    times = pa.array(ts).cast(SCHEMA.field("ts").type)
+    return pa.table([times, pa.array(keys), payload, *more], schema=schema_of(columns))
 
 
 def cut(tables: Push, batch: int) -> list[Push]:
@@ -129,7 +142,7 @@ def open_session(workload: Workload) -> Any:
     dt: Any = import_module("dovetail")  # here, so that peers can be measured without it
     session = dt.LocalSession()
     for name in workload.names:
-        session.stream(name, SCHEMA, event_time="ts", rate=float(RATE))
+        session.stream(name, workload.schema, event_time="ts", rate=float(RATE))
     windows = ", ".join(f"{name} [RANGE {WINDOW_SECONDS} SECONDS]" for name in workload.names)
     session.query("q", f"SELECT * FROM {windows} WHERE {chain_of_equalities(workload)}")
     return session
@@ -146,6 +159,7 @@ class PolarsJoin:
     def __init__(self, names: list[str], empty: dict[str, pl.DataFrame]) -> None:
         self.names = names
         self.windows = dict(empty)
+        self.columns = [column for frame in empty.values() for column in frame.columns]
         self.times = [f"{name}_ts" for name in names]
         latest, earliest = pl.max_horizontal(self.times), pl.min_horizontal(self.times)
         self.in_window = earliest >= latest - pl.duration(microseconds=WINDOW_MICROS)
@@ -166,10 +180,6 @@ class PolarsJoin:
         self.expire(grown)
         return pl.concat(parts).to_arrow()
 
-    @property
-    def columns(self) -> list[str]:
-        return [f"{name}_{column}" for name in self.names for column in SCHEMA.names]
-
     def expire(self, grown: dict[str, pl.DataFrame]) -> None:
         now = max(frame[f"{name}_ts"][-1] for name, frame in grown.items() if frame.height)
         limit = pl.lit(now) - pl.duration(microseconds=WINDOW_MICROS)
@@ -181,7 +191,7 @@ def to_polars(push: Push) -> dict[str, pl.DataFrame]:
     for name, table in push.items():
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
-        frames[name] = frame.rename({column: f"{name}_{column}" for column in SCHEMA.names})
+        frames[name] = frame.rename({column: f"{name}_{column}" for column in frame.columns})
     return frames
 
 
@@ -203,7 +213,7 @@ def duckdb_sql(workload: Workload) -> str:
         for number, left in enumerate(names)
         for right in names[number + 1 :]
     ]
-    columns = ", ".join(f"{name}.{column} AS {name}_{column}" for name in names for column in SCHEMA.names)
+    columns = ", ".join(f"{name}.{column} AS {name}_{column}" for name in names for column in workload.schema.names)
     return f"SELECT {columns} FROM {', '.join(names)} WHERE {chain_of_equalities(workload)} AND {' AND '.join(near)}"
 
 
@@ -226,10 +236,13 @@ def prepare_duckdb(workload: Workload, tables: Push) -> Callable[[], tuple[float
 
 def measure(workload: Workload, batches: list[int], only: set[str], rounds: int) -> list[Measurement]:
     """Run all runners of a workload, interleaved; check that they agree."""
-    tables = {name: generate(workload.tuples, i, workload.streams) for i, name in enumerate(workload.names)}
+    tables = {
+        name: generate(workload.tuples, i, workload.streams, columns=workload.columns)
+        for i, name in enumerate(workload.names)
+    }
     runs: list[tuple[Measurement, Callable[[], tuple[float, int]]]] = []
     if "duckdb" in only:
-        whole = Measurement("duckdb", workload.streams, None, workload.total, whole=True)
+        whole = Measurement("duckdb", workload.streams, workload.columns, None, workload.total, whole=True)
         runs.append((whole, prepare_duckdb(workload, tables)))
     for batch in batches:
         pushes = cut(tables, batch)
@@ -237,7 +250,7 @@ def measure(workload: Workload, batches: list[int], only: set[str], rounds: int)
             runs.append(prepare_polars(workload, pushes, batch))
         if "dovetail" in only:
             run_dovetail(workload, pushes[: max(2, 30_000 // batch)])  # compile, fill caches
-            measurement = Measurement("dovetail", workload.streams, batch, workload.total, whole=True)
+            measurement = Measurement("dovetail", workload.streams, workload.columns, batch, workload.total, whole=True)
             runs.append((measurement, lambda pushes=pushes: run_dovetail(workload, pushes)))  # type: ignore[misc]
     gc.collect()
     gc.freeze()  # the input is many small objects; no runner should pay for walking them
@@ -263,18 +276,21 @@ def prepare_polars(
         end = min(untimed + PEER_PUSHES, end)
     run_polars(workload, pushes[: max(2, 30_000 // batch)])
     timed = sum(table.num_rows for push in pushes[untimed:end] for table in push.values())
-    measurement = Measurement("polars", workload.streams, batch, timed, whole=untimed == 0 and end == len(pushes))
+    whole = untimed == 0 and end == len(pushes)
+    measurement = Measurement("polars", workload.streams, workload.columns, batch, timed, whole=whole)
     return measurement, lambda: run_polars(workload, pushes[:end], untimed)
 
 
 def show(measurements: list[Measurement]) -> None:
-    table = Table("runner", "streams", "batch", "tuples/s", "results", "ratio to polars", title="Sliding-window join")
-    peers = {(m.streams, m.batch): m.tuples_per_second for m in measurements if m.runner == "polars"}
-    for m in sorted(measurements, key=lambda m: (m.streams, -(m.batch or sys.maxsize), m.runner)):
-        peer = peers.get((m.streams, m.batch))
+    names = ("runner", "streams", "columns", "batch", "tuples/s", "results", "ratio to polars")
+    table = Table(*names, title="Sliding-window join")
+    peers = {(m.streams, m.columns, m.batch): m.tuples_per_second for m in measurements if m.runner == "polars"}
+    for m in sorted(measurements, key=lambda m: (m.streams, m.columns, -(m.batch or sys.maxsize), m.runner)):
+        peer = peers.get((m.streams, m.columns, m.batch))
         table.add_row(
             m.runner,
             str(m.streams),
+            str(m.columns),
             f"{m.batch:,}" if m.batch else "all",
             f"{m.tuples_per_second:,.0f}",
             f"{m.results:,}" + ("" if m.whole else f" (of {m.tuples:,} tuples)"),
@@ -368,9 +384,9 @@ def main() -> None:
         return
     rounds = 1 if options.quick else options.rounds
     measurements = []
-    for streams, tuples in ((3, 500_000), (5, 200_000), (10, 50_000)):
-        workload = Workload(streams, tuples // shrink)
-        console.print(f"{workload.streams} streams x {workload.tuples:,} tuples")
+    for streams, tuples, columns in ((3, 500_000, 3), (3, 200_000, 16), (5, 200_000, 3), (10, 50_000, 3)):
+        workload = Workload(streams, tuples // shrink, columns)
+        console.print(f"{workload.streams} streams x {workload.tuples:,} tuples of {columns} columns")
         measurements += measure(workload, [10_000, 1_000, 300], set(options.only.split(",")), rounds)
     show(measurements)
     if not options.quick:

@@ -72,9 +72,10 @@ def rate_text(runs: Iterable[Run]) -> str:
 
 
 def engine_throughput(runs: list[Run]) -> Iterator[Row]:
-    for streams, own in grouped(runs, "streams").items():
+    for (streams, columns), own in grouped(runs, "streams", "columns").items():
         by_runner = grouped(own, "runner")
         whole, label = rate_text(by_runner.get("duckdb", ())), f"{streams} × {own[0]['tuples'] // streams:,}"
+        label += f", {columns} columns"
         peers = grouped(by_runner["polars"], "batch")
         for batch, ours in grouped(by_runner["dovetail"], "batch").items():
             times = [one / other for one, other in zip(rates(ours), rates(peers[batch]), strict=True)]

@@ -58,7 +58,7 @@ class PathRunner:
         self._members = members
         self._scratch = scratch
         self._searches = [Search(path, depth, members) for depth in range(len(path.stages))]
-        self._leading = LeadingStages(path, members, scratch.most_rows)
+        self._leading = LeadingStages(path, members, scratch)
         self._verify = Verifier(path, members)
         self._begin = 0
         """The first match that has not been verified."""

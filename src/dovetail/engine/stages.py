@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 
 import numpy as np
@@ -40,20 +41,33 @@ class Scratch:
     """Partial results between stages: a matrix for each depth, which the paths of a join use one after another."""
 
     def __init__(self, aliases: int, most_rows: int) -> None:
-        self.most_rows = most_rows
+        self._most_rows = most_rows
         self.stages = [np.empty((min(_FIRST_CAPACITY, most_rows), aliases + 2), np.int64) for _ in range(aliases)]
+
+    @cached_property
+    def chunks(self) -> Int64Array:
+        """The same for leading stages, all as long as a chunk is; the last one is for the partial result of nothing."""
+        aliases = len(self.stages)
+        chunks = np.empty((aliases + 1, min(_CHUNK, self._most_rows), aliases + 2), np.int64)
+        chunks[-1, 0, aliases:] = LONG_AGO, FOREVER
+        return chunks
+
+    @cached_property
+    def codes(self) -> UInt64Array:
+        """Room for codes of keys of several parts, as long as chunks are."""
+        return np.empty(self.chunks.shape[:2], np.uint64)
 
     def grow(self, depth: int) -> None:
         """Make a matrix longer; what it holds is lost."""
         rows, width = self.stages[depth].shape
-        if rows < self.most_rows:
-            self.stages[depth] = np.empty((min(4 * rows, self.most_rows), width), np.int64)
+        if rows < self._most_rows:
+            self.stages[depth] = np.empty((min(4 * rows, self._most_rows), width), np.int64)
 
 
 class LeadingStages:
     """The first stages of a path: its new tuples, then windows that are probed by hash, up to one that has conditions."""
 
-    def __init__(self, path: ProbePath, members: Mapping[str, Member], most_rows: int) -> None:
+    def __init__(self, path: ProbePath, members: Mapping[str, Member], scratch: Scratch) -> None:
         self._stages = _leading(path)
         self._members = members
         self._driver = members[path.driver].place
@@ -65,11 +79,7 @@ class LeadingStages:
         self._versions: list[int] = []
         self._table = np.zeros((depth, PART_END + 1), np.int64)
         self._parts = np.zeros((len(sources), CODES_ROOM + 1), np.int64)
-        rows, width = min(_CHUNK, most_rows), len(members) + 2
-        self._scratch = np.zeros((depth + 1, rows, width), np.int64)
-        self._scratch[depth, 0, -2:] = LONG_AGO, FOREVER
-        self._last = self._scratch[depth - 1]
-        self._mixed = np.empty((depth + 1, rows), np.uint64)
+        self._scratch = scratch
         self._start = np.array([[0, -1, 1], *[[0, -1, 0]] * depth], np.int64)
         self._state = self._start.copy()
         self._seconds = 0.0
@@ -78,16 +88,16 @@ class LeadingStages:
         """Take driving tuples through the stages; give matrices of partial results, and how many rows of each are."""
         self._refresh()
         self._state[:] = self._start
-        more = True
+        more, chunks, codes = True, self._scratch.chunks, self._scratch.codes
         while more:
             began = perf_counter()
             written, more = follow(
-                self._table, self._parts, self._state, self._scratch, self._mixed, counts,
+                self._table, self._parts, self._state, chunks, codes, counts,
                 bounds.limits, bounds.floors, bounds.first, bounds.stop, self._driver,
             )  # fmt: skip
             self._seconds += perf_counter() - began
             if written:
-                yield self._last, written
+                yield chunks[self.depth - 1], written
 
     def settle(self, counts: Int64Array, seconds: list[float]) -> None:
         """Add the time that it took since the last call, divided among the stages by what came and was looked at."""

@@ -28,13 +28,13 @@ Behind that of the last stage it has the stage to go on with; -1 when all is don
 
 @kernel
 def follow(
-    stages: Int64Array, parts: Int64Array, state: Int64Array, scratch: Int64Array, mixed: UInt64Array, counts: Int64Array,
+    stages: Int64Array, parts: Int64Array, state: Int64Array, chunks: Int64Array, mixed: UInt64Array, counts: Int64Array,
     limits: Int64Array, floors: Int64Array, first: int, stop: int, driver: int,
 ) -> tuple[int, bool]:  # fmt: skip
     """Take the driving tuples `first` to `stop` through all stages.
 
-    Return how many partial results of the last one are in `scratch`, which are a chunk, and whether to call again for others. Behind
-    the last stage's, `scratch` has the partial result of nothing, and `mixed` has room for codes. `counts` are `PathRunner.counts`.
+    Return how many partial results of the last one are in `chunks`, and whether to call again for others. The last of `chunks` has the
+    partial result of nothing, `mixed` is room for codes, and `counts` are those of `PathRunner`.
     """
     end = len(stages)
     depth = state[end, 0]
@@ -47,16 +47,16 @@ def follow(
         base, room, begin = stage[BASE], stage[ROOM], stage[PART]
         ts, ends, flags = words(stage[TS], room), words(stage[ENDS], room), codes(stage[FLAGS], room)
         bit = np.uint64(stage[BIT])
-        partial = scratch[depth - 1] if depth > 0 else scratch[end]
+        partial = chunks[depth - 1]  # before the first stage the last one, which is of nothing
         if at == 0 and cursor < 0:
             counts[depth, 0] += count
             counts[depth, 3] += count * stage[HELD]
             if stage[PART_END] - begin > 1:
-                _mix_codes(parts, begin, stage[PART_END], partial, count, mixed[depth], mixed[end])
+                _mix_codes(parts, begin, stage[PART_END], partial, count, mixed[depth], mixed[-1])
         if depth == 0:
             written, at, cursor, looked = probe_scan(
                 partial, count, at, cursor, base, mixed[0, :0], ts, ends, flags, stage[ADDED], stage[SPAN], bit,
-                mixed[0, :0], -1, 0, limits, floors, first, driver, stop, counts[0, :0], scratch[0],
+                mixed[0, :0], -1, 0, limits, floors, first, driver, stop, counts[0, :0], chunks[0],
             )  # fmt: skip
         else:
             wanted, source, wanted_base = mixed[depth], -1, 0
@@ -68,7 +68,7 @@ def follow(
                 stage[ADDED], stage[SPAN], bit,
                 words(stage[HEADS], stage[HEAD_COUNT]), words(stage[LINKS], room), np.uint64(stage[SHIFT]),
                 words(stage[LATEST], room),
-                wanted, source, wanted_base, limits, floors, first, driver, scratch[depth],
+                wanted, source, wanted_base, limits, floors, first, driver, chunks[depth],
             )  # fmt: skip
         state[depth, AT], state[depth, CURSOR] = at, cursor
         counts[depth, 1] += looked
