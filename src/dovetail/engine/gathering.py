@@ -173,10 +173,12 @@ class Collector:
         self.nothing = consumer.schema.empty_table()
         self.results = 0
         self.seconds = 0.0
-        self._tuples, self._all = tuples, list(tuples.values())
+        self._tuples = tuples
         self._cell = [(key.alias, stored_name(key.expression), share, part) for key, share, part in consumer.cell]
         self._narrower = {source: micros for source, micros in consumer.spans.items() if micros < windows[source]}
         """Windows that are smaller than the step's."""
+        self.is_whole = not (self._narrower or self._cell)
+        """Whether all matches of the join are results of the query, unless tuples are shed."""
         self._outputs, self._same = [output.expression for output in consumer.outputs], consumer.same
         first = (each for number, each in enumerate(self._outputs) if self._same[number] == number)
         self.wanted = {column: self._wanted(column) for expression in first for column in columns(expression)}
@@ -194,11 +196,6 @@ class Collector:
 
     def _wanted(self, column: Column) -> Wanted:
         return column.alias, self._tuples[column.alias].store.columns[f".{column.name}"]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all matches of the join are results of the query."""
-        return not (self._narrower or self._cell or any(each.store.lives is not None for each in self._all))
 
     def collect(self, matches: Matches, common: Sequence[Gathered] | None) -> list[pa.Table]:
         """Tables of the results; those outside the query's own windows, or of another cell, left out.

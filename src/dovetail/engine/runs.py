@@ -72,7 +72,9 @@ class JoinRun:
         self.collectors = {
             consumer.query: Collector(consumer, step.windows, self.tuples) for consumer in step.consumers
         }
+        self._whole = [collector for collector in self.collectors.values() if collector.is_whole]
         self._gatherer: Gatherer | None = None
+        self._windows = [tuples.store for tuples in self.tuples.values()]
         self.state: StateStore | None = None
         """Where its matches are stored, if they are."""
         self.span = max(step.windows.values(), default=0)
@@ -131,8 +133,8 @@ class JoinRun:
 
     def results(self) -> Iterator[tuple[str, list[pa.Table]]]:
         """The result tables of each query, of the matches that there are; what several want is gathered once."""
-        whole = [collector for collector in self.collectors.values() if collector.is_whole]
-        common: list[Gathered] = []
+        common: list[Gathered] | None = None
+        whole = [] if any(store.lives is not None for store in self._windows) else self._whole
         if whole:
             began = perf_counter()
             if self._gatherer is None:

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.config import Config, Shedding
+from dovetail.engine.kernels.extend import Added, Wanted, WindowArrays, gather_codes, probe_hash
+from dovetail.engine.kernels.index import Chain
 from dovetail.engine.kernels.verify import keep_marked, keep_marked_results
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding import POLICIES
@@ -51,10 +53,25 @@ def warm_up() -> None:
         engine.adopt(ExecutionPlan.of(steps))
         for _ in range(2):
             engine.push({"w": _ROWS})
+        for store in engine.joined.windows.values():
+            store.rewrite(np.ones(len(store.rows), np.bool_))
+            for column in store.columns.values():
+                column.take(np.zeros(1, np.int64))
         engine.advance({"w": 1 << 40})
+    _warm_up_stages()
     marks = np.zeros(1, np.int64)  # what follows is needed only where a condition fails or two hashes collide
     keep_marked(np.zeros((1, 1), np.int64), 1, marks)
     keep_marked_results(np.zeros((1, 1), np.int64), 0, marks)
+
+
+def _warm_up_stages() -> None:
+    """Stages that are probed one at a time: those behind a condition."""
+    words, codes, rows = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros((1, 3), np.int64)
+    window = WindowArrays(0, codes, words, words, codes)
+    chain = Chain(words, words, np.uint64(63))
+    wanted, bounds = Wanted(codes, -1, 0), (rows[:, :1].copy(), rows[:, :1].copy())
+    probe_hash(rows, 0, 0, -1, *window, *Added(0, 1, np.uint64(1)), *chain, words, *wanted, *bounds, 0, 0, rows)
+    gather_codes(rows, 0, 0, codes, 0, codes)
 
 
 @cache

@@ -52,7 +52,11 @@ def follow(
             counts[depth, 0] += count
             counts[depth, 3] += count * stage[HELD]
             if stage[PART_END] - begin > 1:
-                _mix_codes(parts, begin, stage[PART_END], partial, count, mixed[depth], mixed[-1])
+                for number in range(begin, stage[PART_END]):
+                    part, out = parts[number], mixed[depth if number == begin else -1]
+                    gather_codes(partial, count, part[OF], codes(part[CODES], part[CODES_ROOM]), part[CODES_BASE], out)
+                    if number > begin:
+                        mix(mixed[depth, :count], out[:count], mixed[depth, :count])
         if depth == 0:
             written, at, cursor, looked = probe_scan(
                 partial, count, at, cursor, base, mixed[0, :0], ts, ends, flags, stage[ADDED], stage[SPAN], bit,
@@ -84,18 +88,3 @@ def follow(
         depth -= 1
     state[end, 0] = depth
     return written, depth >= 0
-
-
-@kernel
-def _mix_codes(
-    parts: Int64Array, begin: int, end: int, partial: Int64Array, count: int, out: UInt64Array, room: UInt64Array
-) -> None:
-    """Write the codes of keys of several parts, one for each partial result."""
-    for number in range(begin, end):
-        part = parts[number]
-        own = codes(part[CODES], part[CODES_ROOM])
-        if number == begin:
-            gather_codes(partial, count, part[OF], own, part[CODES_BASE], out)
-        else:
-            gather_codes(partial, count, part[OF], own, part[CODES_BASE], room)
-            mix(out[:count], room[:count], out[:count])

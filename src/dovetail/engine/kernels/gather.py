@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail._typing import Array, ByteArray, Int64Array
-from dovetail.engine.kernels.compile import copy_bytes, kernel
+from dovetail.engine.kernels.compile import copy_bytes, inlined, kernel
 from dovetail.engine.kernels.memory import halves, octets, quarters, words
 
 WIDTH, SOURCE, BASE, ROOM, VALUES, LENGTHS, HEAP, HEAP_BASE, HEAP_ROOM = range(9)
@@ -114,13 +114,13 @@ def gather_texts(table: Int64Array, rows: Int64Array, count: int, out: int, laid
             gather_bytes(starts, lengths, told[HEAP_BASE], heap, own, told[BASE], copied)
 
 
-@kernel
+@inlined
 def _gather(values: Array, rows: Int64Array, base: int, out: Array) -> None:
     for i in range(len(rows)):
         out[i] = values[np.uint64(rows[i] - base)]
 
 
-@kernel
+@inlined
 def _aligned(size: int) -> int:
     """A size in bytes, with what is left until the next column may begin."""
     return (size + ALIGNED - 1) // ALIGNED * ALIGNED
