@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail._typing import Array, ByteArray, Int64Array
 from dovetail.engine.kernels.compile import copy_bytes, inlined, kernel
-from dovetail.engine.kernels.memory import halves, octets, quarters, words
+from dovetail.engine.kernels.memory import SHORT, copy, copy_short, halves, octets, quarters, words
 
 WIDTH, SOURCE, BASE, ROOM, VALUES, LENGTHS, HEAP, HEAP_BASE, HEAP_ROOM = range(9)
 """Columns of a table of what is to be gathered: bytes of a value, or of an offset if lengths vary; the source whose rows are gathered,
@@ -70,7 +70,7 @@ def gather_columns(table: Int64Array, rows: Int64Array, count: int, out: int, la
     """Gather columns for `count` rows, whose numbers begin at the address of their source in `rows`, one behind another from `out` on.
 
     Where lengths vary these are the offsets. `laid` says where each column was put: how far behind `out`, how many bytes; for
-    `gather_texts`, where its bytes will be, and how many. Returned is the room that those need.
+    `gather_texts`, where its bytes will be, and how many. Returned is the room that it needs for all, 0 if there are none.
     """
     at = texts = 0
     for number in range(len(table)):
@@ -99,19 +99,26 @@ def gather_columns(table: Int64Array, rows: Int64Array, count: int, out: int, la
         laid[number, 0], laid[number, 1], laid[number, 2], laid[number, 3] = at, size, texts, length
         at += _aligned(size)
         texts += _aligned(length)
-    return texts
+    return texts + SHORT if texts else 0
 
 
 @kernel
 def gather_texts(table: Int64Array, rows: Int64Array, count: int, out: int, laid: Int64Array) -> None:
-    """Copy the bytes of columns whose lengths vary, from `out` on, to where they were laid."""
+    """Copy the bytes of columns whose lengths vary, from `out` on, to where they were laid; what is behind them may be overwritten."""
     for number in range(len(table)):
-        told, length = table[number], laid[number, 3]
-        if length != 0:
+        told = table[number]
+        if laid[number, 3] != 0:
             starts, lengths = words(told[VALUES], told[ROOM]), words(told[LENGTHS], told[ROOM])
-            heap, own = octets(told[HEAP], told[HEAP_ROOM]), words(rows[told[SOURCE]], count)
-            copied = octets(out + laid[number, 2], length)
-            gather_bytes(starts, lengths, told[HEAP_BASE], heap, own, told[BASE], copied)
+            own, base, at = words(rows[told[SOURCE]], count), told[BASE], out + laid[number, 2]
+            heap, last = told[HEAP] - told[HEAP_BASE], told[HEAP_BASE] + told[HEAP_ROOM] - SHORT
+            for i in range(count):
+                place = np.uint64(own[i] - base)
+                size, start = lengths[place], starts[place]
+                if (size <= SHORT) & (start <= last):
+                    copy_short(at, heap + start)
+                else:
+                    copy(at, heap + start, size)
+                at += size
 
 
 @inlined

@@ -17,6 +17,9 @@ from numba.np.numpy_support import from_dtype
 
 from dovetail.engine.kernels.compile import INTERPRETED
 
+SHORT = 16
+"""Bytes that are copied at once, which is faster than to find out how many there are to be copied."""
+
 
 def _peek(address: int, place: int) -> np.int64:
     """The signed word at a place of an array."""
@@ -96,6 +99,22 @@ def _memcpy(typing: Any, to: Any, start: Any, size: Any) -> Any:  # noqa: ARG001
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+def _copy_short(to: int, start: int) -> None:
+    """Copy `SHORT` bytes from one address to another."""
+    ctypes.memmove(int(to), int(start), SHORT)
+
+
+@intrinsic
+def _move(typing: Any, to: Any, start: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        kind = ir.IntType(8 * SHORT).as_pointer()
+        target, source = (builder.inttoptr(argument, kind) for argument in arguments)
+        builder.store(builder.load(source, align=1), target, align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
 def _viewer(kind: type[np.generic]) -> Any:
     """A function (address, count) that gives an array of `count` numbers of a kind, from an address on."""
     if INTERPRETED:
@@ -124,6 +143,7 @@ def _viewer(kind: type[np.generic]) -> Any:
 words, codes = _viewer(np.int64), _viewer(np.uint64)
 halves, quarters, octets = _viewer(np.int32), _viewer(np.int16), _viewer(np.uint8)
 copy: Any = _copy if INTERPRETED else _memcpy
+copy_short: Any = _copy_short if INTERPRETED else _move
 fetch: Any = _fetch if INTERPRETED else _prefetch
 peek: Any = _peek if INTERPRETED else _read
 peek_code: Any = _peek_code if INTERPRETED else _read_code
