@@ -27,6 +27,8 @@ from dovetail.engine.kernels.roster import (
     Uses,
 )
 from dovetail.engine.kernels.shedding import interleaved
+from dovetail.engine.shedding.auto import Choice
+from dovetail.engine.shedding.shape import Shape, Table, Use
 from dovetail.engine.shedding.tracker import Tracker
 
 FIGURE_3 = (
@@ -332,3 +334,47 @@ def test_streams_are_merged_by_time_and_then_in_their_order(parts: list[list[int
     times = np.array([time for part in parts for time in sorted(part)], np.int64)
     starts = np.cumsum([0, *map(len, parts)])
     assert interleaved(times, starts).tolist() == np.argsort(times, kind="stable").tolist()
+
+
+def choice(cap: int = 100) -> Choice:
+    """`auto` for a join of two windows, each with a cap of its own."""
+    span = 10_000 * SECOND
+    both = tuple(Use(name, "q", name, 0, span, 0, slot, ()) for slot, name in enumerate("ab"))
+    shape = Shape(("a", "b"), both, (Table("q", whole=True),), ((0, span, 2), (1, span, 1)), (0, 0))
+    return Choice(shape, (0, 1), (cap, cap), 0)
+
+
+def begun(keys: Sequence[int]) -> int:
+    """What `auto` begins with if windows hold tuples of these keys, one window after the other."""
+    made, count = choice(), len(keys)
+    rows, codes = np.arange(count), np.array(keys, np.uint64)[:, None]
+    made.begin(Incoming(rows % 2, rows, rows * SECOND, codes, np.ones(count, np.int64)), np.ones(2, np.int64))
+    return made.rank
+
+
+def test_auto_begins_with_frequency_where_nothing_tells_policies_apart() -> None:
+    assert begun(range(200)) == FREQUENCY
+
+
+def test_auto_begins_with_fifo_where_partners_come_soon() -> None:
+    """Every policy keeps all these pairs in half the memory; of few of them that would say nothing."""
+    assert begun([row // 2 for row in range(200)]) == FIFO
+    assert begun([row // 2 if row < 60 else row for row in range(200)]) == FREQUENCY
+
+
+def test_auto_begins_with_what_keeps_most() -> None:
+    """A key that comes to one window often, and to the other late."""
+    late = [0 if (row < 40 and row % 2 == 0) or (row >= 160 and row % 2) else row for row in range(200)]
+    assert begun(late) == FREQUENCY
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "then"),
+    [(0, 1, FIFO), (1, 3, FIFO), (0, 2, OUTPUT), (100, 110, FIFO), (100, 120, OUTPUT), (10**6, 1.01e6, FIFO), (10**6, 1.03e6, OUTPUT)],
+)  # fmt: skip
+def test_auto_goes_over_to_a_policy_that_is_ahead_by_more_than_chance(own: float, other: float, then: int) -> None:
+    made = choice()
+    for rank, tracker in made.tracked.items():
+        tracker.roster.results[0] = other if rank == OUTPUT else own
+    assert (made.look() is None) == (then == FIFO)
+    assert made.rank == then

@@ -2,9 +2,10 @@
 
 Every policy is tried all the time, on a hash-sampled share of the keys with the same share of the memory: a miniature of the
 windows in which it decides alone. Which one completes most results there is what the data says about repeating values, skewed
-patterns and late partners together, without a rule for each. Results may be few, so partners that are missing count as a small
-part of one. Looked at after every so many tuples, which do not depend on how batches are cut; the windows go over to another
-policy when that is clearly ahead. Nothing is lost by that: tuples only stand in other queues.
+patterns and late partners together, without a rule for each. Looked at after every so many tuples, which do not depend on how batches
+are cut; the windows go over to another policy when that is ahead by more than chance. Nothing is lost by that at once: tuples only
+stand in other queues. But what has been shed is gone, and a policy that comes too late does not find what it would have kept, so what
+is followed first matters.
 
 Where a query has no common key results cannot be counted by key, and the oldest tuples go.
 """
@@ -12,6 +13,7 @@ Where a query has no common key results cannot be counted by key, and the oldest
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 
 import numpy as np
 
@@ -33,10 +35,12 @@ from dovetail.plan.sheddable import MOST_INPUTS
 _TRIED = (FIFO, ARRIVAL_ORDER, FREQUENCY, OUTPUT, RANDOM)
 _MINIATURE = 256
 """Tuples that a miniature of a window holds at least."""
-_AHEAD = 1.02
-"""How much more another policy must have completed."""
+_AHEAD = 0.02
+"""How much more another policy must have completed; and more than one standard deviation of such counts."""
 _MEMORY = 0.75
 """What was completed weighs so much less with each look."""
+_MANY = 32
+"""So many results of held tuples say something."""
 
 
 class Choice:
@@ -66,15 +70,20 @@ class Choice:
         return self._until
 
     def begin(self, held: Incoming, moving: Int64Array) -> None:
-        """Begin with tuples that windows hold, and with the policy that would have kept most of them in half the memory."""
-        promised = {}
+        """Begin with tuples that windows hold, and with the policy that would have kept most of their results in half the memory.
+
+        Where nothing tells them apart that is `frequency`: results are few then, and what it keeps for long takes long to come again.
+        `fifo` is what windows have done so far, so it goes on as it did, while others first live on what it has kept. If it would have
+        kept half of the results or more, partners come soon, and it stays.
+        """
+        kept = {}
         for rank, tracker in self.tracked.items():
             tracker.take_in(held, moving, self._sample)
-            tracker.roster.promise[:] = 0
             tried = Tracker(self._halved, rank, self._seed)
             tried.take_in(held, moving, self._sample)
-            promised[rank] = float(tried.roster.promise.sum())
-        self.rank = max(promised, key=promised.__getitem__, default=FIFO)
+            kept[rank] = float(tried.roster.results.sum())
+        if kept and kept[FIFO] < max(_MANY, self.tracked[FIFO].roster.results.sum() / 2):
+            self.rank = max(kept, key=lambda rank: (kept[rank], rank == FREQUENCY))
 
     def take_in(self, incoming: Incoming, moving: Int64Array, least: UInt64Array) -> None:
         """Try all policies on at most `until` tuples, whose hashes are `least`."""
@@ -88,11 +97,12 @@ class Choice:
         if not self.tracked:
             return None
         ranks = list(self.tracked)
-        results = np.array([tracker.roster.promise.sum() for tracker in self.tracked.values()])
+        results = np.array([tracker.roster.results.sum() for tracker in self.tracked.values()])
         self._scores = self._scores * _MEMORY + results - self._before
         self._before = results
         best = int(self._scores.argmax())
-        if ranks[best] == self.rank or self._scores[best] <= _AHEAD * self._scores[ranks.index(self.rank)]:
+        most, own = float(self._scores[best]), float(self._scores[ranks.index(self.rank)])
+        if most - own <= max(_AHEAD * own, sqrt(most + own)):
             return None
         self.rank = ranks[best]
         return self.tracked[self.rank].roster
