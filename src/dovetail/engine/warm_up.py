@@ -36,6 +36,7 @@ from dovetail.schema import TIMESTAMP, StreamSchema
 
 _COLUMNS = pa.schema([("t", TIMESTAMP), ("k", pa.int64()), ("s", pa.string()), ("b", pa.large_string())])
 _ROWS = pa.table([[0, 0, 1, 1], [1, 2, 1, 2], ["a", "b", "a", "b"], ["a", "b", "a", "b"]], schema=_COLUMNS)
+_NULLS = pa.table([[1], [1], [None], [None]], schema=_COLUMNS)
 
 
 @cache
@@ -51,8 +52,8 @@ def warm_up() -> None:
         # Each twice, so that some of it is shared, and goes through a tree of probes.
         steps = [_step(f"q{number}", window, keys, config) for number, (window, keys) in enumerate(2 * _SHAPES)]
         engine.adopt(ExecutionPlan.of(steps))
-        for _ in range(2):
-            engine.push({"w": _ROWS})
+        for rows in (_ROWS, _ROWS, _NULLS):
+            engine.push({"w": rows})
         for store in engine.joined.windows.values():
             store.rewrite(np.ones(len(store.rows), np.bool_))
             for column in store.columns.values():
