@@ -312,6 +312,10 @@ class WindowStore:
         rows.tail = rows.base + place
         self.rewrite_if_mostly(lambda: self.living("ts") >= bound)
 
+    def forget_before(self, row: int) -> None:
+        """Forget rows before one."""
+        self.rows.tail = max(self.rows.tail, row)
+
     def living(self, name: str) -> Int64Array:
         """One array's entries for the living rows."""
         values: Int64Array = self.rows[name][self.rows.tail - self.rows.base : self.rows.head - self.rows.base]

@@ -361,6 +361,20 @@ def list_rows(held: Records, window: int, rows: Int64Array) -> int:
     return count
 
 
+@borrowing
+def rows_in_order(roster: Roster) -> bool:
+    """Whether row numbers ascend in order of arrival, in every window: those of tuples that were there from the beginning may not."""
+    held = roster.held
+    for window in range(len(roster.oldest)):
+        place = int(roster.oldest[window])
+        while place >= 0:
+            newer = int(held[place].newer)
+            if newer >= 0 and held[newer].row < held[place].row:
+                return False
+            place = newer
+    return True
+
+
 @kernel
 def interleaved(ts: Int64Array, starts: Int64Array) -> Int64Array:
     """The order of event times; `ts` has them part by part, each in order, from `starts` on. Of one time earlier parts come first."""

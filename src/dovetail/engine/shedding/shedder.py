@@ -256,7 +256,8 @@ class Shedder:
         if self.following is not None:
             self.following.move([self.heads[stream] for stream in self.following.shape.streams])
             limit = self.room.limit
-            for stream in self._installed.windows:
+            for place, stream in enumerate(self.following.shape.streams):
+                self._installed.windows[stream].forget_before(self.following.main.first_row(place))
                 self._make_room(stream, self._arrived.get(stream, 0) if limit is None else limit // 4)
 
     def warm_up(self) -> None:

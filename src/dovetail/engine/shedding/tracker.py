@@ -20,7 +20,15 @@ from dovetail.engine.kernels.roster import (
     Uses,
     Watch,
 )
-from dovetail.engine.kernels.shedding import enqueue_all, least_hashes, list_rows, narrow, number_anew, take_in
+from dovetail.engine.kernels.shedding import (
+    enqueue_all,
+    least_hashes,
+    list_rows,
+    narrow,
+    number_anew,
+    rows_in_order,
+    take_in,
+)
 from dovetail.engine.shedding.rosters import MOST_PLACES, arrays_of, check, copied, empty, grown, no_ranks
 from dovetail.errors import StateError
 
@@ -41,6 +49,8 @@ class Tracker:
         self._patterns = patterns or rank == ARRIVAL_ORDER
         self.roster = empty(uses, rank, places, patterns=self._patterns)
         self._watch = Watch(*np.empty((3, len(uses.pool)), np.int64))
+        self._in_order: bool | None = None
+        """Whether older tuples of a window have smaller row numbers; None if it has to be looked at."""
 
     @property
     def places(self) -> int:
@@ -92,9 +102,17 @@ class Tracker:
         rows = np.empty(self.places, np.int64)
         return rows[: list_rows(self.roster.held, window, rows)]
 
+    def first_row(self, window: int) -> int:
+        """A row number that none of a window's tuples is below: that of the oldest, where rows are in order; 0 if it is not known."""
+        if self._in_order is None:
+            self._in_order = rows_in_order(self.roster)
+        place = int(self.roster.oldest[window])
+        return int(self.roster.held[place].row) if self._in_order and place >= 0 else 0
+
     def number_anew(self, window: int, rows: range, alive: BoolArray) -> None:
         """Let go of those of a window's rows that are not alive; the others are numbered from the end of `rows` on."""
         numbers = rows.stop - 1 + np.cumsum(alive)
+        self._in_order = None
         number_anew(self.roster, window, rows.start, alive, numbers, self.rank)
 
     def narrow(self, limit: np.uint64) -> None:
@@ -135,6 +153,7 @@ class Tracker:
     def go_back(self, roster: Roster) -> None:
         """Go on from a copy, which stays as it is."""
         self.roster = copied(roster, self.rank, self.roster, patterns=self._patterns)
+        self._in_order = None
 
     def to_arrays(self) -> dict[str, Array]:
         """Everything, by name."""
@@ -152,4 +171,4 @@ class Tracker:
                 raise StateError(f"what is known for shedding has {name!r} of another shape")
             array[...] = found
         check(roster, self.rank)
-        self.roster = roster
+        self.roster, self._in_order = roster, None
