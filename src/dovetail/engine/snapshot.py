@@ -33,9 +33,9 @@ from dovetail.plan.statistics import PlanEstimate
 
 MAGIC = b"DOVETAIL"
 VERSION = 4
-ARRAYS = 3
+ARRAYS = 4
 """The format of arrays that another process attaches to. In 1, which is not said, chains had no tags and would lead nowhere now; in 2
-what was shed was known in another format."""
+and 3 what was shed was known in other formats."""
 _HEADER = struct.Struct("<8sI16sQ")
 """Magic, format version, digest of all that follows it, length of the JSON."""
 _LENGTH = struct.Struct("<Q")

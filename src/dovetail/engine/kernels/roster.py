@@ -182,7 +182,7 @@ class Roster(NamedTuple):
     heads: Int64Array
     """By window: the largest event time so far."""
     results: FloatArray
-    """By table: results so far."""
+    """By table: results so far, of keys that are known."""
     promise: FloatArray
     """By table: the same if a missing partner counted as a small part of one."""
     sampled: FloatArray
@@ -198,7 +198,9 @@ class Sample(NamedTuple):
     weight: float
     """What one stands for."""
     alone: bool
-    """Whether others are left out."""
+    """Whether tuples of others are left out."""
+    keys_alone: bool
+    """Whether others are not known: only when their tuples came."""
 
 
 class Incoming(NamedTuple):

@@ -142,7 +142,7 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
         if table < 0 or not incoming.seen[number] >> local & 1:
             continue
         code = incoming.codes[number, local]
-        if sample.alone and spread(code, seed) >= sample.limit:
+        if sample.keys_alone and spread(code, seed) >= sample.limit:
             continue
         key, slot = find_key(roster, table, code), uses.slot[use]
         inside, mark = roster.slots[key, slot], roster.marks[place, local]
@@ -275,7 +275,7 @@ def take_in(
             release_over(roster, watch, rank)
         if incoming.row[number] < 0 or (sample.alone and least[number] >= sample.limit):
             continue
-        if not sample.alone:
+        if not sample.keys_alone:
             _expect(roster, incoming, number)
         if at[CLOCK] > at[LEAVING]:
             leave_windows(roster, rank)

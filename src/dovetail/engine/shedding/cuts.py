@@ -27,6 +27,14 @@ def cut(incoming: Mapping[str, Arrivals], size: int, *, each: bool) -> Iterator[
         yield from _pieces(part, size) if each else (_some(part),)
 
 
+def divided(incoming: Mapping[str, Arrivals], counts: Mapping[str, int]) -> tuple[dict[str, Arrivals], ...]:
+    """The first tuples of each stream, so many as `counts` says, and the others."""
+    places = {stream: counts.get(stream, 0) for stream in incoming}
+    first = {stream: arrived.part(0, places[stream]) for stream, arrived in incoming.items()}
+    others = {stream: arrived.part(places[stream], len(arrived)) for stream, arrived in incoming.items()}
+    return _some(first), _some(others)
+
+
 def _pieces(part: Mapping[str, Arrivals], size: int) -> Iterator[Mapping[str, Arrivals]]:
     """More tuples of one event time than may come at once: in order of arrival."""
     for first in range(0, max(len(arrived) for arrived in part.values()), size):

@@ -23,7 +23,7 @@ from dovetail.engine.appending import Arrivals
 from dovetail.engine.kernels.roster import FIFO, Incoming, Shed
 from dovetail.engine.kernels.times import FOREVER, LONG_AGO
 from dovetail.engine.progress import Progress
-from dovetail.engine.shedding.cuts import cut
+from dovetail.engine.shedding.cuts import cut, divided
 from dovetail.engine.shedding.following import UNLIMITED, Following, FollowingMark
 from dovetail.engine.shedding.recall import why_unknown
 from dovetail.engine.shedding.room import Room, room_for
@@ -41,6 +41,7 @@ class ShedderMark:
     following: tuple[Following, FollowingMark] | None
     counts: Mapping[str, tuple[int, int]]
     lost: Mapping[str, Lost]
+    given_before: Mapping[str, int]
     heads: Mapping[str, int]
 
 
@@ -64,6 +65,8 @@ class Shedder:
         """By stream: tuples that were shed, and the event time of the last time."""
         self.lost: dict[str, Lost] = {}
         """By query: what was lost under plans before this one."""
+        self.given_before: dict[str, int] = {}
+        """By query: results that there were when tuples began to be followed under this plan."""
         self.following: Following | None = None
         self._counting: tuple[Shape, Tracker] | None = None
         """Windows, while a batch is joined that may reach the cap."""
@@ -84,7 +87,8 @@ class Shedder:
 
     def install(self, installed: Installed) -> None:
         """Go on with other windows and joins."""
-        queries, self._installed = self._tables(), installed
+        lost, self._installed = self.lost_lately(), installed
+        self.given_before = {name: given for name, given in self.given_before.items() if name in installed.queries}
         limit = self.room.limit if installed.windows else None
         for stream, store in installed.windows.items():
             store.linked.append((self, stream))
@@ -92,11 +96,11 @@ class Shedder:
         before = self.following
         if before is None or (shape := self.shape()) == before.shape:
             return
-        for query, table in queries.items():
-            self.lost[query] = self.lost.get(query, Lost()) + before.lost(table)
+        for query, lately in lost.items():
+            self.lost[query] = self.lost.get(query, Lost()) + lately
         held = {stream: before.main.rows(place) for place, stream in enumerate(before.shape.streams)}
         living = shape.living(installed.windows)
-        self.following = Following(shape, self.room, self.shedding)
+        self.following, self.given_before = Following(shape, self.room, self.shedding), self.given
         heads = np.array([self.heads.get(stream, LONG_AGO) for stream in shape.streams])
         shed = self.following.begin(chosen(living, np.flatnonzero(_among(shape, living, held))), heads)
         self.following.learn(before)
@@ -137,9 +141,9 @@ class Shedder:
         for number, part in enumerate(parts):
             for stream, arrived in part.items() if number or room.limit is not None else ():
                 self._make_room(stream, len(arrived))
-            self._decide(part, self._moving_on(part, last=number == len(parts) - 1), room)
-            yield part
-            self._hide()
+            for piece in self._decided(part, self._moving_on(part, last=number == len(parts) - 1), room):
+                yield piece
+                self._hide()
             self._arrived = {stream: len(arrived) for stream, arrived in part.items()}
         self._counting = None
 
@@ -153,21 +157,31 @@ class Shedder:
         counting.roster.uses.cap[:] = room.caps
         return shape, counting
 
-    def _decide(self, part: Mapping[str, Arrivals], unseen: Mapping[str, Int64Array], room: Room) -> None:
-        """Follow a part of a batch, if need be, and note what it sheds."""
+    def _decided(
+        self, part: Mapping[str, Arrivals], unseen: Mapping[str, Int64Array], room: Room
+    ) -> Iterator[Mapping[str, Arrivals]]:
+        """A part of a batch, once it is known what it sheds; what comes before the cap is reached is given by itself."""
         windows, (shape, _) = self._installed.windows, self._watched()
         incoming = shape.incoming(part, {stream: windows[stream].rows.head for stream in part}, unseen)
         moving = np.array([self._streams[name].progress_by is None for name in shape.streams], np.int64)
-        fitting, found = 0, list[Shed]()
+        found = list[Shed]()
         if self._counting is not None:
             fitting = self._counting[1].fill(incoming, moving)
             if fitting == len(incoming.ts):
+                yield part
                 return
-            found.append(self._follow(chosen(incoming, slice(fitting)), room))
+            fits, incoming = chosen(incoming, slice(fitting)), chosen(incoming, slice(fitting, None))
+            held = joined([shape.living(windows), fits])
+            numbers = np.bincount(fits.window[fits.row >= 0], minlength=len(shape.streams))
+            first, part = divided(part, dict(zip(shape.streams, numbers.tolist(), strict=True)))
+            if first:
+                yield first
+            found.append(self._follow(held, room))
         assert self.following is not None  # noqa: S101 - it is there, or was made
-        found.append(self.following.take_in(chosen(incoming, slice(fitting, None)), moving))
+        found.append(self.following.take_in(incoming, moving))
         shed = Shed(*(np.concatenate(values) for values in zip(*found, strict=True)))
         self._note(shape, shed, {stream: len(arrived) for stream, arrived in part.items()})
+        yield part
 
     def _note(self, shape: Shape, shed: Shed, fresh: Mapping[str, int]) -> None:
         """Note what was shed, some of it perhaps of the `fresh` tuples of each stream that are about to enter."""
@@ -187,18 +201,17 @@ class Shedder:
         self._unseen = {stream: self._unseen[stream][count:] for stream, count in found.items()}
         return given
 
-    def _follow(self, fresh: Incoming, room: Room) -> Shed:
-        """The cap has been reached: follow tuples from now on, beginning with those that are in the windows, some of them `fresh`.
+    def _follow(self, tuples: Incoming, room: Room) -> Shed:
+        """The cap has been reached: follow tuples from now on, beginning with those that are still held.
 
         Return what has to go at once, because the cap was larger when it came.
         """
         shape, counting = self._watched()
         counting.release()  # or it would depend on where batches end what has been let go
         self._counting = None
-        both = joined([shape.living(self._installed.windows), fresh])
         held = {stream: counting.rows(place) for place, stream in enumerate(shape.streams)}
-        self.following = Following(shape, room, self.shedding)
-        return self.following.begin(chosen(both, np.flatnonzero(_among(shape, both, held))), counting.roster.heads)
+        self.following, self.given_before = Following(shape, room, self.shedding), self.given
+        return self.following.begin(chosen(tuples, np.flatnonzero(_among(shape, tuples, held))), counting.roster.heads)
 
     def _end(self, stream: str, fresh: int, rows: Int64Array, ends: Int64Array) -> None:
         """Note when rows of a window end, some of which are among the `fresh` ones that are about to enter."""
@@ -287,13 +300,12 @@ class Shedder:
     def recall(self, query: str) -> Recall:
         """The share of a query's results that was given."""
         run = self._installed.queries[query]
-        given, table = run.collectors[query].results, self._tables().get(query)
+        given = run.collectors[query].results
         if not any(source.stream in self.counts for source in run.step.sources):
             return Recall.of(given, Lost())
         if (why := why_unknown(run, query)) is not None:
             return Recall.of(given, why)
-        now = self.following.lost(table) if self.following is not None and table is not None else Lost()
-        return Recall.of(given, self.lost.get(query, Lost()) + now)
+        return Recall.of(given, self.lost.get(query, Lost()) + self.lost_lately().get(query, Lost()))
 
     # -- stored -----------------------------------------------------------------------------------------------------------------
 
@@ -328,7 +340,11 @@ class Shedder:
         """By query: what was lost under this plan."""
         if self.following is None:
             return {}
-        return {query: self.following.lost(table) for query, table in self._tables().items()}
+        given, before = self.given, self.given_before
+        return {
+            query: self.following.lost(table, given[query] - before.get(query, 0))
+            for query, table in self._tables().items()
+        }
 
     # -- going back -------------------------------------------------------------------------------------------------------------
 
@@ -336,7 +352,7 @@ class Shedder:
         """Where shedding stands."""
         self._hidden = []
         following = (self.following, self.following.mark()) if self.following is not None else None
-        return ShedderMark(following, dict(self.counts), dict(self.lost), dict(self.heads))
+        return ShedderMark(following, dict(self.counts), dict(self.lost), dict(self.given_before), dict(self.heads))
 
     def go_back(self, mark: ShedderMark) -> None:
         """Forget what came after a mark."""
@@ -350,6 +366,7 @@ class Shedder:
             self.following, before = mark.following
             self.following.go_back(before)
         self.counts, self.lost, self.heads = dict(mark.counts), dict(mark.lost), dict(mark.heads)
+        self.given_before = dict(mark.given_before)
 
 
 def _among(shape: Shape, tuples: Incoming, rows: Mapping[str, Int64Array]) -> BoolArray:

@@ -25,8 +25,8 @@ from dovetail.plan.codec import Count, Size, Time, from_json, to_json
 from dovetail.plan.recall import Lost
 
 _LENGTH = struct.Struct("<Q")
-FORMAT = 2
-"""Of arrays. In 1, which is not said, all queues stood in heaps."""
+FORMAT = 3
+"""Of arrays. In 1, which is not said, all queues stood in heaps; in 2 `fifo` and `random` knew all keys."""
 
 
 class _Tracked(TypedDict):
@@ -47,6 +47,8 @@ class _Stored(TypedDict):
     counts: dict[str, tuple[Count, Time]]
     given: dict[str, Count]
     """Results by query."""
+    given_before: dict[str, Count]
+    """The same when tuples began to be followed."""
     lost: dict[str, Lost]
     """Under plans before this one."""
     lost_lately: dict[str, Lost]
@@ -79,6 +81,7 @@ def written(shedder: Shedder) -> bytes:
         "streams": shedder.streams,
         "counts": shedder.counts,
         "given": shedder.given,
+        "given_before": shedder.given_before,
         "lost": shedder.lost,
         "lost_lately": shedder.lost_lately(),
         "heads": shedder.heads,
@@ -119,7 +122,10 @@ def restore(shedder: Shedder, content: pa.Buffer, *, strict: bool = True) -> Non
         return
     if not stored["trackers"]:
         return
-    following = Following(shedder.shape(), shedder.room, shedder.shedding)
+    following, shedder.given_before = (
+        Following(shedder.shape(), shedder.room, shedder.shedding),
+        dict(stored["given_before"]),
+    )
     if len(stored["trackers"]) != len(following.trackers):
         raise StateError(
             f"shedding is stored with {len(stored['trackers'])} trackers; expected {len(following.trackers)}"
@@ -154,7 +160,7 @@ def _read(content: pa.Buffer) -> tuple[_Stored, Iterator[list[tuple[str, Array]]
     view = memoryview(content)
     (length,) = _LENGTH.unpack_from(view)
     begin = _LENGTH.size + length
-    found = {"format": 1} | json.loads(bytes(view[_LENGTH.size : begin]))
+    found = {"format": 1, "given_before": {}} | json.loads(bytes(view[_LENGTH.size : begin]))
     stored: Any = from_json(_Stored, found, "what is known for shedding")
     return stored, _arrays(stored["trackers"], view[begin:])
 
