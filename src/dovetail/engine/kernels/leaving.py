@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.engine.kernels.compile import borrowing, inlined
+from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
 from dovetail.engine.kernels.queues import changed, dequeue, enqueue, key_changed
 from dovetail.engine.kernels.roster import (
     CLOCK,
@@ -16,6 +16,7 @@ from dovetail.engine.kernels.roster import (
     RANDOM,
     Roster,
     Watch,
+    expect_queues,
     forget_key,
 )
 
@@ -85,6 +86,21 @@ def remove(roster: Roster, place: int, rank: int) -> None:
 
 
 @inlined
+def _expect_leaving(roster: Roster, place: int, use: int, rank: int) -> None:
+    """Let memory bring what the tuple that leaves next needs, and the two after it."""
+    if place < 0:
+        return
+    if rank == FREQUENCY and roster.marks[place, use].key >= 0:
+        expect_queues(roster, int(roster.marks[place, use].key))
+    then = int(roster.held[place].newer)
+    if then >= 0:
+        if roster.marks[then, use].key >= 0:
+            prefetch(roster.keys, roster.marks[then, use].key)
+        if roster.held[then].newer >= 0:
+            prefetch(roster.held, roster.held[then].newer)
+
+
+@inlined
 def leave_windows(roster: Roster, rank: int) -> None:
     """Let time reach all uses: tuples whose window has passed no longer count."""
     held, uses, clock = roster.held, roster.uses, roster.at[CLOCK]
@@ -94,6 +110,7 @@ def leave_windows(roster: Roster, rank: int) -> None:
             place = int(roster.inside[use])
             while place >= 0 and held[place].ts + uses.span[use] < clock:
                 roster.passed[use] = held[place].serial
+                _expect_leaving(roster, int(held[place].newer), use - uses.first[window], rank)
                 if roster.marks[place, use - uses.first[window]].key >= 0:
                     dequeue(roster, place, rank)
                     leave_key(roster, place, use - uses.first[window], rank)

@@ -305,6 +305,27 @@ def expect_entry(roster: Roster, table: int, code: np.uint64) -> None:
         prefetch(roster.keys, key)
 
 
+@inlined
+def expect_partners(roster: Roster, table: int, slot: int, code: np.uint64) -> None:
+    """Let memory bring a tuple of each use with the same key, and their queue in one's own, if the key is the first entry."""
+    key = int(roster.buckets[_bucket(roster, table, code)])
+    if key < 0 or roster.keys[key].code != code:
+        return
+    for other in range(roster.slots.shape[1]):
+        if roster.slots[key, other].first >= 0:
+            prefetch(roster.held, roster.slots[key, other].first)
+    if roster.slots[key, slot].queue >= 0:
+        prefetch(roster.ranks.queues, roster.slots[key, slot].queue)
+
+
+@inlined
+def expect_queues(roster: Roster, key: int) -> None:
+    """Let memory bring the queues of a key."""
+    for slot in range(roster.slots.shape[1]):
+        if roster.slots[key, slot].queue >= 0:
+            prefetch(roster.ranks.queues, roster.slots[key, slot].queue)
+
+
 @borrowing
 def insert_keys(roster: Roster, used: Int64Array) -> None:
     """Put keys into a new table."""

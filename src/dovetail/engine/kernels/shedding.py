@@ -14,6 +14,7 @@ from dovetail.engine.kernels.roster import (
     CLOCK,
     FIFO,
     FREE_PLACE,
+    FREQUENCY,
     LEAVING,
     MISSING,
     NONE,
@@ -28,12 +29,16 @@ from dovetail.engine.kernels.roster import (
     Watch,
     expect_entry,
     expect_key,
+    expect_partners,
+    expect_queues,
     find_key,
     spread,
 )
 
-_FAR, _NEAR = 12, 6
-"""How many tuples ahead keys, and entries of keys, are fetched."""
+_LAST = (1 << 63) - 1
+"""A serial number after all others."""
+_FAR, _NEAR, _NEXT = 12, 6, 3
+"""How many tuples ahead keys, entries of keys, and what those lead to are fetched."""
 
 
 @inlined
@@ -49,18 +54,20 @@ def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
     Of patterns that are worth the same the one with the oldest tuple goes, of keys the one that was found to be so first.
     """
     held, uses, ranks = roster.held, roster.uses, roster.ranks
-    oldest, stale = NONE, NONE
+    oldest, stale, of_oldest, of_stale = NONE, NONE, _LAST, _LAST
     for window in range(len(uses.pool)):
         place = int(roster.oldest[window])
         if uses.pool[window] != pool or place < 0:
             continue
-        if oldest < 0 or held[place].serial < held[oldest].serial:
-            oldest = place
-        over = True
-        for use in range(uses.first[window], uses.first[window + 1]):
-            over = over and held[place].serial <= roster.passed[use]
-        if over and (stale < 0 or held[place].serial < held[stale].serial):
-            stale = place
+        serial = held[place].serial
+        if serial < of_oldest:
+            oldest, of_oldest = place, serial
+        if serial < of_stale:
+            over = True
+            for use in range(uses.first[window], uses.first[window + 1]):
+                over = over and serial <= roster.passed[use]
+            if over:
+                stale, of_stale = place, serial
     if stale >= 0:
         return stale
     if rank == RANDOM:
@@ -91,10 +98,7 @@ def _credit(roster: Roster, place: int, use: int, rank: int, sample: Sample, see
     keys[key].results += made
     patterns = roster.given.shape[1]
     if patterns > 1:
-        pattern = int(roster.marks[place, use].pattern)
-        roster.given[of_all, pattern] += made
-        if rank == ARRIVAL_ORDER:
-            changed(roster, of_all << roster.ranks.bits | pattern, use, rank)
+        roster.given[of_all, int(roster.marks[place, use].pattern)] += made
         for slot in range(uses.width[table]):
             if slot != own:
                 other = uses.of[table, slot]
@@ -159,9 +163,9 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
                 pattern |= int(roster.slots[key, other].tuples > 0) << other
             mark.pattern = pattern
             roster.seen[use, pattern] += 1.0
-            if rank == ARRIVAL_ORDER:
-                changed(roster, use << roster.ranks.bits | pattern, local, rank)
         _credit(roster, place, local, rank, sample, seed)
+        if rank == ARRIVAL_ORDER:
+            changed(roster, use << roster.ranks.bits | mark.pattern, local, rank)
     if rank < RANDOM:
         enqueue(roster, place, rank)
 
@@ -191,15 +195,17 @@ def _shed(roster: Roster, watch: Watch, place: int, rank: int) -> None:
 def _expect(roster: Roster, incoming: Incoming, number: int) -> None:
     """Let memory bring what tuples need that come soon: waiting for it would take most of the time."""
     uses, last = roster.uses, len(incoming.ts) - 1
-    for ahead in (_FAR, _NEAR):
+    for ahead in (_FAR, _NEAR, _NEXT):
         window = incoming.window[min(number + ahead, last)]
         use = uses.first[window]
         if use < uses.first[window + 1] and uses.table[use] >= 0:
             code = incoming.codes[min(number + ahead, last), 0]
             if ahead == _FAR:
                 expect_key(roster, uses.table[use], code)
-            else:
+            elif ahead == _NEAR:
                 expect_entry(roster, uses.table[use], code)
+            else:
+                expect_partners(roster, uses.table[use], uses.slot[use], code)
 
 
 @inlined
@@ -212,8 +218,13 @@ def _behind(roster: Roster, place: int, rank: int) -> int:
         return int(own.newer)
     if own.after >= 0 or rank == ARRIVAL_ORDER or own.queue < 0:
         return int(own.after)
-    queue = roster.ranks.queues[own.queue].after
-    return int(roster.ranks.queues[queue].first) if queue >= 0 else NONE
+    queues = roster.ranks.queues
+    queue = int(queues[own.queue].after)
+    if queue < 0:
+        return NONE
+    if queues[queue].after >= 0:
+        prefetch(queues, queues[queue].after)
+    return int(queues[queue].first)
 
 
 @inlined
@@ -242,6 +253,8 @@ def _expect_victims(roster: Roster, place: int, pool: int, rank: int, seed: np.u
         key = int(roster.marks[then, 0].key)
         if key >= 0:
             expect_key(roster, keys[key].table, keys[key].code)
+            if rank == FREQUENCY:
+                expect_queues(roster, key)
 
 
 @borrowing
