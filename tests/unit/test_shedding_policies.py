@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.engine.kernels.batches import interleave
 from dovetail.engine.kernels.levels import LEVELS, WORDS, level_of
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
@@ -26,7 +27,6 @@ from dovetail.engine.kernels.roster import (
     Roster,
     Uses,
 )
-from dovetail.engine.kernels.shedding import interleaved
 from dovetail.engine.shedding.auto import Choice
 from dovetail.engine.shedding.shape import Shape, Table, Use
 from dovetail.engine.shedding.tracker import Tracker
@@ -333,7 +333,14 @@ def test_what_is_known_can_be_stored_after_every_change_of_policy(rank: int, the
 def test_streams_are_merged_by_time_and_then_in_their_order(parts: list[list[int]]) -> None:
     times = np.array([time for part in parts for time in sorted(part)], np.int64)
     starts = np.cumsum([0, *map(len, parts)])
-    assert interleaved(times, starts).tolist() == np.argsort(times, kind="stable").tolist()
+    rows = np.arange(len(times))
+    whole = Incoming(rows, rows, times, rows[:, None].astype(np.uint64), rows)
+    columns: Any = (np.empty_like(values) for values in whole)
+    merged = Incoming(*columns)
+    interleave(whole, starts, merged)
+    order = np.argsort(times, kind="stable")
+    for values, expected in zip(merged, whole, strict=True):
+        assert values.tolist() == expected[order].tolist()
 
 
 def choice(cap: int = 100) -> Choice:

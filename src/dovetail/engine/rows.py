@@ -130,7 +130,8 @@ class Rows:
         """Forget the rows between tail and head that are not `alive`; the others are numbered anew, in the same order."""
         self.renumbered += 1
         span = slice(self.tail - self.base, self.head - self.base)
-        kept = int(np.count_nonzero(alive))
+        places = np.flatnonzero(alive)
+        kept = len(places)
         smaller = self.capacity
         while smaller > SMALLEST_CAPACITY and smaller > _FITTING * kept:
             smaller //= 2
@@ -138,7 +139,7 @@ class Rows:
             target = array
             if smaller < self.capacity:
                 target = self.arrays[name] = self.arena.allocate(f"{self.prefix}.{name}", array.dtype, smaller)
-            target[:kept] = array[span][alive]
+            target[:kept] = array[span][places]
         self.capacity = smaller
         self.base = self.tail = self.head
         self.head += kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
-from dovetail.engine.kernels.compile import borrowing, inlined, kernel, prefetch
+from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
 from dovetail.engine.kernels.leaving import NOW, leave_key, leave_windows, look_at, release_over, remove, wait
 from dovetail.engine.kernels.queues import changed, dequeue, enqueue, first_queue
 from dovetail.engine.kernels.roster import (
@@ -168,17 +168,6 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
             changed(roster, use << roster.ranks.bits | mark.pattern, local, rank)
     if rank < RANDOM:
         enqueue(roster, place, rank)
-
-
-@borrowing
-def least_hashes(codes: UInt64Array, seen: Int64Array, seed: np.uint64, least: UInt64Array) -> None:
-    """Write the smallest hash of those codes of each tuple that somebody sees; the largest number if nobody does."""
-    for number in range(len(seen)):
-        smallest = np.uint64(0xFFFFFFFFFFFFFFFF)
-        for local in range(codes.shape[1]):
-            if seen[number] >> local & 1:
-                smallest = min(smallest, spread(codes[number, local], seed))
-        least[number] = smallest
 
 
 @inlined
@@ -348,19 +337,23 @@ def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None
 
 @borrowing
 def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbers: Int64Array, rank: int) -> None:
-    """Let go of a window's tuples that are not alive, and give the others their `numbers`; both begin with row `first`."""
+    """Let go of a window's tuples that are not alive, and give the others their `numbers`, which are above all others.
+
+    Both arrays begin with row `first`.
+    """
     held, dead = roster.held, False
     for place in range(len(held)):  # one after another in memory, which a walk along the window is not
-        dead = dead or (held[place].row >= 0 and held[place].window == window and not alive[held[place].row - first])
+        if held[place].row >= 0 and held[place].window == window:
+            if alive[held[place].row - first]:
+                held[place].row = numbers[held[place].row - first]
+            else:
+                dead = True
     place = int(roster.oldest[window]) if dead else NONE
     while place >= 0:
         newer = int(held[place].newer)
-        if not alive[held[place].row - first]:
+        if held[place].row < first + len(alive):
             remove(roster, place, rank)
         place = newer
-    for place in range(len(held)):
-        if held[place].row >= 0 and held[place].window == window:
-            held[place].row = numbers[held[place].row - first]
 
 
 @borrowing
@@ -386,17 +379,3 @@ def rows_in_order(roster: Roster) -> bool:
                 return False
             place = newer
     return True
-
-
-@kernel
-def interleaved(ts: Int64Array, starts: Int64Array) -> Int64Array:
-    """The order of event times; `ts` has them part by part, each in order, from `starts` on. Of one time earlier parts come first."""
-    order, at = np.empty(len(ts), np.int64), starts[:-1].copy()
-    for number in range(len(ts)):
-        first = -1
-        for part in range(len(at)):
-            if at[part] < starts[part + 1] and (first < 0 or ts[at[part]] < ts[at[first]]):
-                first = part
-        order[number] = at[first]
-        at[first] += 1
-    return order

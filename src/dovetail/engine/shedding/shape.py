@@ -12,8 +12,8 @@ import numpy as np
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.adoption import Installed
 from dovetail.engine.appending import Arrivals
+from dovetail.engine.kernels.batches import interleave
 from dovetail.engine.kernels.roster import NONE, Incoming, Uses
-from dovetail.engine.kernels.shedding import interleaved
 from dovetail.engine.keys import combine
 from dovetail.engine.runs import JoinRun
 from dovetail.engine.window_store import WORD_BITS, WindowStore
@@ -134,7 +134,10 @@ class Shape:
         ]
         starts = np.cumsum([0, *(len(part.ts) for part in made)])
         whole = joined([self._unseen("", np.zeros(0, np.int64)), *made])
-        return chosen(whole, interleaved(whole.ts, starts))
+        columns: Any = (np.empty_like(values) for values in whole)
+        merged = Incoming(*columns)
+        interleave(whole, starts, merged)
+        return merged
 
     def living(self, windows: Mapping[str, WindowStore]) -> Incoming:
         """The same of tuples that windows hold."""

@@ -20,6 +20,7 @@ from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.config import Shedding
 from dovetail.engine.adoption import Installed
 from dovetail.engine.appending import Arrivals
+from dovetail.engine.kernels.batches import by_window
 from dovetail.engine.kernels.roster import FIFO, Incoming, Shed
 from dovetail.engine.kernels.times import FOREVER, LONG_AGO
 from dovetail.engine.progress import Progress
@@ -185,10 +186,13 @@ class Shedder:
 
     def _note(self, shape: Shape, shed: Shed, fresh: Mapping[str, int]) -> None:
         """Note what was shed, some of it perhaps of the `fresh` tuples of each stream that are about to enter."""
+        divided = Shed(*(np.empty_like(values) for values in shed))
+        bounds = np.zeros(1 + len(shape.streams), np.int64)
+        by_window(shed, divided, bounds[1:])
         for place, stream in enumerate(shape.streams):
-            own = shed.window == place
-            if own.any():
-                self._end(stream, fresh.get(stream, 0), shed.row[own], shed.end[own])
+            own = slice(bounds[place], bounds[place + 1])
+            if own.start < own.stop:
+                self._end(stream, fresh.get(stream, 0), divided.row[own], divided.end[own])
 
     def _moving_on(self, part: Mapping[str, Arrivals], *, last: bool) -> dict[str, Int64Array]:
         """When tuples came that nobody sees, up to the end of a part; the others come with the next, or with the `last`."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dovetail._typing import Array, BoolArray, Int64Array, UInt64Array
+from dovetail.engine.kernels.batches import least_hashes
 from dovetail.engine.kernels.leaving import release
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
@@ -22,7 +23,6 @@ from dovetail.engine.kernels.roster import (
 )
 from dovetail.engine.kernels.shedding import (
     enqueue_all,
-    least_hashes,
     list_rows,
     narrow,
     number_anew,
@@ -112,7 +112,7 @@ class Tracker:
     def number_anew(self, window: int, rows: range, alive: BoolArray) -> None:
         """Let go of those of a window's rows that are not alive; the others are numbered from the end of `rows` on."""
         numbers = rows.stop - 1 + np.cumsum(alive)
-        self._in_order = None
+        self._in_order = self._in_order or None  # in order they stay so
         number_anew(self.roster, window, rows.start, alive, numbers, self.rank)
 
     def narrow(self, limit: np.uint64) -> None:
