@@ -118,12 +118,14 @@ def test_bytes_stay_within_their_cap(seed: int, policy: str, per: str, batches: 
         check(watched, pushes, exact=False)
 
 
-def _recall(seed: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float, float]:
-    """True recall of a run, and the estimate with its interval; a part of the keys is sampled."""
+def _recall(seed: int, policy: str, grain: int, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float, float]:
+    """True recall of a run, and the estimate with its interval; a part of the keys is sampled. `grain`: of event times."""
     monkeypatch.setattr(following, "_LEAST_SAMPLE", 400)
     rng = np.random.default_rng(seed)
     count, end = 3000, 60 * SECOND
-    data = {stream: (np.sort(rng.integers(0, end, count)), rng.integers(0, 800, count)) for stream in "abc"}
+    data = {
+        stream: (np.sort(rng.integers(0, end, count)) // grain * grain, rng.integers(0, 800, count)) for stream in "abc"
+    }
     given = []
     for shedding in (None, dt.Shedding(policy, max_tuples=int(rng.integers(600, 1300)), seed=seed)):
         session = dt.LocalSession(config=dt.Config(shedding=shedding))
@@ -146,13 +148,14 @@ def _recall(seed: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> tuple[fl
 
 
 @pytest.mark.skipif(INTERPRETED, reason="it takes many tuples")
-def test_true_recall_lies_in_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In at least 90 % of 200 runs; and the interval says something."""
+@pytest.mark.parametrize(("grain", "runs"), [(1, 200), (SECOND // 2, 60)])
+def test_true_recall_lies_in_the_interval(grain: int, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In at least 90 % of many runs, also where 25 tuples of a stream have one event time; and the interval says something."""
     inside, widths = 0, []
-    for seed in range(200):
-        true, estimate, low, high = _recall(seed, SHEDDING[seed % len(SHEDDING)], monkeypatch)
+    for seed in range(runs):
+        true, estimate, low, high = _recall(seed, SHEDDING[seed % len(SHEDDING)], grain, monkeypatch)
         assert low <= estimate <= high
         inside += low <= true <= high
         widths.append(high - low)
-    assert inside >= 180
+    assert inside >= 0.9 * runs
     assert np.median(widths) < 0.25

@@ -35,8 +35,6 @@ ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO = range(6)
 """By what tuples are ranked."""
 FREE_PLACE, FREE_KEY, FREE_QUEUE, CLOCK, SERIAL, SHEDS, LEAVING = range(7)
 """Places in `Roster.at`; `LEAVING`: no tuple leaves the window of a use up to this time."""
-MISSING = 0.05
-"""What a partner that is not there counts for in `Roster.promise`."""
 BUCKETS = 32
 """Into how many parts sampled keys are divided, to see how much they differ."""
 
@@ -183,8 +181,6 @@ class Roster(NamedTuple):
     """By window: the largest event time so far."""
     results: FloatArray
     """By table: results so far, of keys that are known."""
-    promise: FloatArray
-    """By table: the same if a missing partner counted as a small part of one."""
     sampled: FloatArray
     """By table and bucket: results of sampled keys, over the share of keys that were sampled then."""
     at: Int64Array
@@ -199,8 +195,6 @@ class Sample(NamedTuple):
     """What one stands for."""
     alone: bool
     """Whether tuples of others are left out."""
-    keys_alone: bool
-    """Whether others are not known: only when their tuples came."""
 
 
 class Incoming(NamedTuple):

@@ -16,7 +16,6 @@ from dovetail.engine.kernels.roster import (
     FREE_PLACE,
     FREQUENCY,
     LEAVING,
-    MISSING,
     NONE,
     RANDOM,
     SERIAL,
@@ -83,12 +82,10 @@ def _credit(roster: Roster, place: int, use: int, rank: int, sample: Sample, see
     key = int(roster.marks[place, use].key)
     of_all = uses.first[held[place].window] + use
     table, own = uses.table[of_all], uses.slot[of_all]
-    made, promise = 1.0, 1.0
+    made = 1.0
     for slot in range(uses.width[table]):
         if slot != own:
             made *= roster.slots[key, slot].tuples
-            promise *= max(MISSING, roster.slots[key, slot].tuples)
-    roster.promise[table] += promise
     if made == 0.0:
         return
     roster.results[table] += made
@@ -146,7 +143,7 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
         if table < 0 or not incoming.seen[number] >> local & 1:
             continue
         code = incoming.codes[number, local]
-        if sample.keys_alone and spread(code, seed) >= sample.limit:
+        if sample.alone and spread(code, seed) >= sample.limit:
             continue
         key, slot = find_key(roster, table, code), uses.slot[use]
         inside, mark = roster.slots[key, slot], roster.marks[place, local]
@@ -277,7 +274,7 @@ def take_in(
             release_over(roster, watch, rank)
         if incoming.row[number] < 0 or (sample.alone and least[number] >= sample.limit):
             continue
-        if not sample.keys_alone:
+        if not sample.alone:
             _expect(roster, incoming, number)
         if at[CLOCK] > at[LEAVING]:
             leave_windows(roster, rank)

@@ -61,7 +61,7 @@ class Choice:
         self._seed = seed
         self._scores = np.zeros(len(tried))
         self._before = np.zeros(len(tried))
-        self._sample = Sample(EVERYTHING >> np.uint64(halvings), 1.0, True, True)
+        self._sample = Sample(EVERYTHING >> np.uint64(halvings), 1.0, True)
         self.needs_patterns = ARRIVAL_ORDER in self.tracked
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array
 from dovetail.config import Shedding
-from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, RANDOM, Incoming, Roster, Sample, Shed
+from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, Incoming, Roster, Sample, Shed
 from dovetail.engine.shedding import POLICIES
 from dovetail.engine.shedding.auto import Choice
 from dovetail.engine.shedding.recall import lost
@@ -66,9 +66,6 @@ class Following:
         """What they would hold of sampled keys."""
         self.halvings = 0
         """Of the share of keys that is sampled."""
-        tried = self.choice is not None and bool(self.choice.tracked)
-        self._keyless = rank in (RANDOM, FIFO) and not tried
-        """Whether keys decide nothing, so that those which are not sampled need not be known."""
         self._most = max(_LEAST_SAMPLE, min(sum(room.caps), 1 << 30) // 8)
         self._copy: _Copy | None = None
         self._spare: tuple[Roster | None, ...] = ()
@@ -83,8 +80,7 @@ class Following:
         return [self.main, self.whole, *(self.choice.tracked.values() if self.choice is not None else ())]
 
     def _sample(self, *, alone: bool) -> Sample:
-        weight = float(1 << self.halvings)
-        return Sample(EVERYTHING >> np.uint64(self.halvings), weight, alone, alone or self._keyless)
+        return Sample(EVERYTHING >> np.uint64(self.halvings), float(1 << self.halvings), alone)
 
     def begin(self, held: Incoming, heads: Int64Array) -> Shed:
         """Begin with tuples that windows hold, and streams that have come so far; results are counted from then on.
@@ -157,10 +153,9 @@ class Following:
         self.main.number_anew(window, rows, alive)
 
     def lost(self, table: int, given: int) -> Lost:
-        """What a join has lost; `given`: how many results it has given since the beginning, if they are not counted here."""
+        """What a join has lost; `given`: how many results it has given since the beginning."""
         main, whole = self.main.roster, self.whole.roster
-        counted = given if self._keyless else float(main.results[table])
-        return lost(counted, main.sampled[table], whole.sampled[table])
+        return lost(given, float(main.results[table]), main.sampled[table], whole.sampled[table])
 
     def mark(self) -> FollowingMark:
         """Where it stands."""

@@ -20,8 +20,16 @@ _T_95 = 2.0395
 _FACTOR = BUCKETS / (BUCKETS - 1)
 
 
-def lost(given: float, kept: FloatArray, whole: FloatArray) -> Lost:
-    """What was lost if all keys gave `given` results; `kept` and `whole`: those of sampled keys by bucket, as they are and unshed."""
+def lost(given: float, counted: float, kept: FloatArray, whole: FloatArray) -> Lost:
+    """What was lost if `given` results were given, and `counted` if tuples of one event time came one after another.
+
+    A tuple that is shed ends before the event time of the one that it is shed for, and with it results of that time that had been
+    counted: so many were lost besides. `kept` and `whole`: those of sampled keys by bucket, as they were counted and unshed.
+    """
+    return Lost(max(0.0, counted - given)) + _lost(counted, kept, whole)
+
+
+def _lost(given: float, kept: FloatArray, whole: FloatArray) -> Lost:
     total, left = float(whole.sum()), float(kept.sum())
     if left >= total:
         return Lost()

@@ -90,7 +90,6 @@ def empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
         np.zeros(inputs, np.int64),
         np.full(windows, _LONG_AGO, np.int64),
         np.zeros(tables),
-        np.zeros(tables),
         np.zeros((tables, BUCKETS)),
         at,
     )

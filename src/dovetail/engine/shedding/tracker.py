@@ -33,7 +33,7 @@ from dovetail.engine.shedding.rosters import MOST_PLACES, arrays_of, check, copi
 from dovetail.errors import StateError
 
 EVERYTHING = np.uint64(0xFFFFFFFFFFFFFFFF)
-ALL = Sample(EVERYTHING, 1.0, False, False)
+ALL = Sample(EVERYTHING, 1.0, False)
 _NOTHING = Shed(*np.empty((3, 0), np.int64))
 _FIRST_PLACES = 64
 
