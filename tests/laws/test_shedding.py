@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, TS, Input, Watched, check, expected, survivors
 
@@ -43,6 +43,13 @@ def some_queries(rng: random.Random, config: dt.Config) -> dict[str, str]:
 
 
 @settings(max_examples=2 * settings().max_examples)
+@example(
+    7789570,
+    dt.Config(driver_policy="timestamp", shedding=dt.Shedding(max_tuples=3, per="window"), adaptive=False),
+    1,
+    0,
+    True,
+)
 @given(SEEDS, configs(), st.integers(1, 6), st.sampled_from((0, 2.0)), st.booleans())
 def test_what_is_missing_has_a_tuple_that_was_shed(
     seed: int,

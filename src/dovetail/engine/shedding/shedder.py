@@ -161,7 +161,7 @@ class Shedder:
     def _decided(
         self, part: Mapping[str, Arrivals], unseen: Mapping[str, Int64Array], room: Room
     ) -> Iterator[Mapping[str, Arrivals]]:
-        """A part of a batch, once it is known what it sheds; what comes before the cap is reached is given by itself."""
+        """A part of a batch, once it is known what it sheds; what comes before the instant of reaching the cap is given first."""
         windows, (shape, _) = self._installed.windows, self._watched()
         incoming = shape.incoming(part, {stream: windows[stream].rows.head for stream in part}, unseen)
         moving = np.array([self._streams[name].progress_by is None for name in shape.streams], np.int64)
@@ -171,7 +171,9 @@ class Shedder:
             if fitting == len(incoming.ts):
                 yield part
                 return
-            fits, incoming = chosen(incoming, slice(fitting)), chosen(incoming, slice(fitting, None))
+            # What is shed ends before this instant, and with it all results of the instant: its tuples stay together.
+            before = int(np.searchsorted(incoming.ts, incoming.ts[fitting]))
+            fits, incoming = chosen(incoming, slice(before)), chosen(incoming, slice(before, None))
             held = joined([shape.living(windows), fits])
             numbers = np.bincount(fits.window[fits.row >= 0], minlength=len(shape.streams))
             first, part = divided(part, dict(zip(shape.streams, numbers.tolist(), strict=True)))
