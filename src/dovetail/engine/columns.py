@@ -73,8 +73,8 @@ class StoredColumn(ABC):
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Where values lie in plain arrays, as `kernels.gather` wants it: from `VALUES` on."""
-        raise NotImplementedError
+        """Where values lie, as `kernels.gather` wants it: from `VALUES` on; nothing where they do not lie in plain arrays."""
+        return ()
 
     def finished(self, buffers: Sequence[Any], places: Int64Array) -> list[Any]:  # noqa: ARG002
         """The buffers of an Arrow array whose values, of rows at `places`, were gathered; the first, for NULLs, is None so far."""

@@ -24,7 +24,7 @@ _FIRST_CAPACITY = 1024
 _CHUNK = 2048
 """Partial results that leading stages take on together."""
 _NEW = 1 / 16
-"""What looking at a new tuple takes, in probes."""
+"""What looking at a new tuple is taken to cost, in probes, when time is divided among stages."""
 
 
 @dataclass(slots=True)

@@ -180,7 +180,7 @@ class Roster(NamedTuple):
     heads: Int64Array
     """By window: the largest event time so far."""
     results: FloatArray
-    """By table: results so far, of keys that are known."""
+    """By table: results so far."""
     sampled: FloatArray
     """By table and bucket: results of sampled keys, over the share of keys that were sampled then."""
     at: Int64Array

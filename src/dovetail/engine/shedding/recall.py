@@ -29,7 +29,7 @@ def lost(given: float, counted: float, kept: FloatArray, whole: FloatArray) -> L
     return Lost(max(0.0, counted - given)) + _lost(counted, kept, whole)
 
 
-def _lost(given: float, kept: FloatArray, whole: FloatArray) -> Lost:
+def _lost(counted: float, kept: FloatArray, whole: FloatArray) -> Lost:
     total, left = float(whole.sum()), float(kept.sum())
     if left >= total:
         return Lost()
@@ -39,7 +39,7 @@ def _lost(given: float, kept: FloatArray, whole: FloatArray) -> Lost:
         missing = whole - kept
         off = _T_95 * sqrt(float(((missing - missing.mean()) ** 2).sum()) * _FACTOR)
         return Lost(total - left, off, off)
-    middle, low, high = (given / share - given for share in (ratio, min(1.0, ratio + off), ratio - off))
+    middle, low, high = (counted / share - counted for share in (ratio, min(1.0, ratio + off), ratio - off))
     return Lost(middle, middle - low, high - middle)
 
 

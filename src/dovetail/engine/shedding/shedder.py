@@ -188,13 +188,13 @@ class Shedder:
 
     def _note(self, shape: Shape, shed: Shed, fresh: Mapping[str, int]) -> None:
         """Note what was shed, some of it perhaps of the `fresh` tuples of each stream that are about to enter."""
-        divided = Shed(*(np.empty_like(values) for values in shed))
+        apart = Shed(*(np.empty_like(values) for values in shed))
         bounds = np.zeros(1 + len(shape.streams), np.int64)
-        by_window(shed, divided, bounds[1:])
+        by_window(shed, apart, bounds[1:])
         for place, stream in enumerate(shape.streams):
             own = slice(bounds[place], bounds[place + 1])
             if own.start < own.stop:
-                self._end(stream, fresh.get(stream, 0), divided.row[own], divided.end[own])
+                self._end(stream, fresh.get(stream, 0), apart.row[own], apart.end[own])
 
     def _moving_on(self, part: Mapping[str, Arrivals], *, last: bool) -> dict[str, Int64Array]:
         """When tuples came that nobody sees, up to the end of a part; the others come with the next, or with the `last`."""

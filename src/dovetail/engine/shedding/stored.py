@@ -26,7 +26,7 @@ from dovetail.plan.recall import Lost
 
 _LENGTH = struct.Struct("<Q")
 FORMAT = 3
-"""Of arrays. In 1, which is not said, all queues stood in heaps; in 2 `fifo` and `random` knew all keys."""
+"""Of arrays. In 1, which is not said, all queues stood in heaps; in 2 missing partners were counted, too."""
 
 
 class _Tracked(TypedDict):
