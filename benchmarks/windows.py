@@ -24,8 +24,9 @@ SECOND = 1_000_000
 WINDOW = 10
 FILLING = 100_000
 """Tuples of a stream in a push that is not timed."""
-FILLED = 3
-"""Windows' worth of tuples that come first: arrays have their size by then, and rows are let go as others come."""
+FILLED = 6
+"""Windows' worth of tuples that come first. By then arrays, which have up to four times the room of a window, have their size and
+have been written once to their end: the first touch of a page costs as much as a push of 10,000 tuples, and comes once."""
 PUSH, PUSHES = 10_000, 40
 
 

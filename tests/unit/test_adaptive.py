@@ -273,6 +273,8 @@ def test_a_steady_join_of_ten_streams_is_seldom_planned_again(monkeypatch: pytes
 class Path10:
     """Stands for the runner of one of ten inputs."""
 
+    part = 1.0
+
     def __init__(self, number: int) -> None:
         self.path = SimpleNamespace(order=tuple(f"s{(number + place) % 10}" for place in range(10)))
         self.counts = [[0, 0, 0, 0] for _ in range(10)]

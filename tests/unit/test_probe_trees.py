@@ -82,3 +82,15 @@ def test_times_of_all_paths_are_what_the_trees_took(monkeypatch: pytest.MonkeyPa
     # Two streams, twenty walks each, a second or more by this clock; paths that go on alone have another.
     assert spent == pytest.approx(round(spent / 1000) * 1000, rel=1e-3)
     assert spent >= 40_000
+
+
+def test_what_joins_share_they_pay_for_together() -> None:
+    session = dt.LocalSession()
+    for name in "abc":
+        session.stream(name, COLUMNS, "ts", rate=10.0)
+    for most in range(20):
+        session.query(f"q{most}", f"{QUERIES['plain']} AND c.v < {most}")
+    session.push({name: pa.table([[0], [1], ["x"], [1]], schema=COLUMNS) for name in "abc"})
+    paid = [runner.part for run in session._engine.runs for runner in run.runners.values()]
+    assert len(paid) == 3 * 20
+    assert paid == pytest.approx([(1 / 20 + 1 / 20 + 1) / 3] * 60)  # new tuples, pairs, and each one's own results

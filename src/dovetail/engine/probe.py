@@ -31,6 +31,9 @@ GIVEN_ROWS = 1 << 20
 class SharedCounts(Protocol):
     """Counts what a path does in a tree of probes."""
 
+    part: float
+    """How much of what it makes is made for it alone, the rest being divided among those who share it."""
+
     @property
     def produced(self) -> tuple[int, int]:
         """New tuples, and all that was made of them, since the last call of `settle`."""
@@ -38,7 +41,7 @@ class SharedCounts(Protocol):
     def note(self) -> None:
         """Remember what has been counted up to now."""
 
-    def settle(self, counts: Int64Array, seconds: list[float], noted: list[list[int]]) -> None:
+    def settle(self, counts: Int64Array, seconds: list[float], noted: Int64Array) -> None:
         """Add what was counted since the last call, and to `noted` what was when it was to be remembered."""
 
 
@@ -54,7 +57,7 @@ class PathRunner:
         self._untimed = 0
         self.produced_lately: float | None = None
         """Partial and final results per new tuple, between the last two looks."""
-        self._noted = [[0, 0, 0, 0] for _ in path.stages]
+        self._noted = self._counts.copy()
         self._members = members
         self._scratch = scratch
         self._searches = [Search(path, depth, members) for depth in range(len(path.stages))]
@@ -139,16 +142,16 @@ class PathRunner:
 
     def since_last(self) -> list[list[int]]:
         """What was counted since the last call."""
-        counts = self.counts
-        new = [[n - o for n, o in zip(now, old, strict=True)] for now, old in zip(counts, self._noted, strict=True)]
-        self._noted = counts
+        self._settle()
+        new: list[list[int]] = (self._counts - self._noted).tolist()
+        self._noted = self._counts.copy()
         if new[0][2]:
             self.produced_lately = sum(counted[2] for counted in new[1:]) / new[0][2]
         return new
 
     def forget(self) -> None:
         """Leave out of `since_last` what was counted up to now."""
-        self._noted = self._counts.tolist()
+        self._noted = self._counts.copy()
         if self.shared is not None:
             self.shared.note()
 
@@ -162,10 +165,15 @@ class PathRunner:
         more = self.shared.produced
         return new + more[0], whole + more[1]
 
+    @property
+    def part(self) -> float:
+        """How much of `produced` it has to pay for."""
+        return 1.0 if self.shared is None else self.shared.part
+
     def to_json(self) -> dict[str, Any]:
         """Counts, not times: equal sessions have equal snapshots."""
         access = [stage.access for stage in self.path.stages]
-        return {"order": self.path.order, "access": access, "counts": self.counts, "noted": self._noted}
+        return {"order": self.path.order, "access": access, "counts": self.counts, "noted": self._noted.tolist()}
 
     def go_on(self, other: PathRunner) -> None:
         """Go on counting, and timing, where another runner of the same path is."""
@@ -176,7 +184,7 @@ class PathRunner:
         """Go on counting where another runner of the same path was."""
         if tuple(stored["order"]) == self.path.order:
             self._settle()
-            self._counts, self._noted = np.array(stored["counts"], np.int64), [list(c) for c in stored["noted"]]
+            self._counts, self._noted = (np.array(stored[name], np.int64) for name in ("counts", "noted"))
             self._untimed = int(self._counts[0, 2])
 
     def _stage(self, depth: int, partial: Int64Array, count: int, bounds: Bounds, matches: Matches) -> None:

@@ -43,6 +43,8 @@ class TreePath:
         """At each of its nodes, its class there."""
         self.slots: list[int] = []
         """At each of its nodes, its slot in the whole tree."""
+        self.part = 1.0
+        """How much of what it makes it has to pay for: of a node that it does not end at, as much as others do."""
 
     @property
     def likeness(self) -> tuple[object, ...]:
@@ -99,6 +101,10 @@ class TreeShape:
             children = [child.number for child in node.children.values()]
             siblings.update(pairwise((*children, -1)))
         self._node_rows = [self._row(node, siblings.get(node.number, -1)) for node in self._nodes]
+        for node in self._nodes:
+            for path in node.paths:
+                if node.depth < len(path.stem):
+                    path.part -= (1 - 1 / len(node.paths)) / len(path.driver.runner.path.order)
 
     def _number(self, node: _Node) -> list[TreePath]:
         """Number a node before its children, and its paths one after another."""

@@ -48,8 +48,6 @@ class _Figures(NamedTuple):
     stages: Int64Array
     """Per slot, for each of its paths: what came, rows looked at, what was made, rows that the window held for all that came."""
     seconds: Float64Array
-    produced: list[tuple[int, int]]
-    """By number of a path: its new tuples, and all that was made of them, these included."""
 
 
 class ProbeTree:
@@ -110,6 +108,7 @@ class ProbeTree:
         self._start[ADDRESS:] = [array.ctypes.data for array in known]
         self._walks = self._rows = self._held = 0
         self._figures: _Figures | None = None
+        self._produced: list[tuple[int, int]] | None = None
 
     def can_serve(self, windows: Mapping[str, WindowStore], paths: Sequence[TreePath]) -> bool:
         """Whether it is also the tree of these paths."""
@@ -122,9 +121,9 @@ class ProbeTree:
         self._table, self._joins = table, joins
         slots = {run.name: slot for slot, run in enumerate(joins)}
         for number, path in zip(self._numbers, paths, strict=True):
-            path.slots = self.paths[number].slots
+            path.slots, path.part = self.paths[number].slots, self.paths[number].part
             self.paths[number] = path
-            path.driver.runner.share(_PathCounts(self, number, path.slots))
+            path.driver.runner.share(_PathCounts(self, number, path))
         takers = [slots[path.run.name] if path.is_whole else -1 for path in self.paths]
         self._takers = np.array(takers, np.int64)
 
@@ -143,7 +142,7 @@ class ProbeTree:
         self._walks += 1
         self._rows += stop - first
         self._held += len(self._met[0][0].rows)
-        self._figures = None
+        self._figures = self._produced = None
         seconds = perf_counter() - began - apart
         account(self._tree, self._targets, self._counters, self._accounts, seconds)
 
@@ -162,10 +161,17 @@ class ProbeTree:
             )
             roots = int(self._tree.nodes[0, SLOTS + 1])
             stages[0, :roots], stages[1, :roots], stages[3, :roots] = self._walks, self._rows, self._held
-            new, whole = made[self._slots[self._firsts]], np.add.reduceat(made[self._slots], self._firsts)
-            produced = list(zip(new.tolist(), whole.tolist(), strict=True))
-            self._figures = _Figures(self._walks, stages.T.copy(), accounts.seconds.copy(), produced)
+            self._figures = _Figures(self._walks, stages.T.copy(), accounts.seconds.copy())
         return self._figures
+
+    @property
+    def produced(self) -> list[tuple[int, int]]:
+        """By number of a path: its new tuples, and all that was made of them, these included."""
+        if self._produced is None:
+            made = self._counters.made[self._slots]
+            new, whole = made[self._firsts], np.add.reduceat(made, self._firsts)
+            self._produced = list(zip(new.tolist(), whole.tolist(), strict=True))
+        return self._produced
 
     def _refresh(self) -> None:
         """Look addresses up again after a window has moved or grown; take note of which rows there are."""
@@ -232,39 +238,34 @@ class _PathCounts:
     and the times of all paths together are what the tree took.
     """
 
-    def __init__(self, tree: ProbeTree, number: int, slots: Sequence[int]) -> None:
-        self._tree, self._number, self._slots = tree, number, np.array(slots)
-        self._added = tree.figures
+    def __init__(self, tree: ProbeTree, number: int, path: TreePath) -> None:
+        self._tree, self._number, self._slots, self.part = tree, number, np.array(path.slots), path.part
+        self._added, self._before = tree.figures, tree.produced[number]
         """As of the walk up to which all was added."""
         self._noted: _Figures | None = None
 
     @property
     def produced(self) -> tuple[int, int]:
         """New tuples, and all that was made of them, since the last call of `settle`."""
-        (new, whole), before = self._tree.figures.produced[self._number], self._added.produced[self._number]
-        return new - before[0], whole - before[1]
+        new, whole = self._tree.produced[self._number]
+        return new - self._before[0], whole - self._before[1]
 
     def note(self) -> None:
         """Remember what has been counted up to now."""
         self._noted = self._tree.figures
 
-    def settle(self, counts: Int64Array, seconds: list[float], noted: list[list[int]]) -> None:
+    def settle(self, counts: Int64Array, seconds: list[float], noted: Int64Array) -> None:
         """Add what was counted since the last call, and to `noted` what was when it was to be remembered."""
         figures, before = self._tree.figures, self._added
         if self._noted is not None:
-            _add(noted, (self._noted.stages[self._slots] - before.stages[self._slots]).tolist())
+            noted[: len(self._slots)] += self._noted.stages[self._slots] - before.stages[self._slots]
             self._noted = None
         if figures.walks != before.walks:
             counts[: len(self._slots)] += figures.stages[self._slots] - before.stages[self._slots]
             took = figures.seconds[self._slots] - before.seconds[self._slots]
             for depth, more in enumerate(took.tolist()):
                 seconds[depth] += more
-            self._added = figures
-
-
-def _add(counts: list[list[int]], more: list[list[int]]) -> None:
-    for counted, each in zip(counts, more, strict=False):
-        counted[:] = [one + other for one, other in zip(counted, each, strict=True)]
+            self._added, self._before = figures, self._tree.produced[self._number]
 
 
 def _accounts(slots: Sequence[tuple[int, int, int]], nodes: int) -> Accounts:

@@ -35,7 +35,7 @@ LOOK_AFTER = 1000
 """New tuples between two glances at the counters; more from `WIDE` inputs on, in proportion, and up to so many for each join if
 there are several, until a glance is paid for."""
 WIDE = 5
-GLANCE = 100
+GLANCE = 200
 """What a glance costs for each input, in tuples."""
 MANY = 16
 """Joins from which on each has less credit."""
@@ -127,18 +127,18 @@ class Watch:
     def _glance(self, runners: Mapping[str, PathRunner], fresh: int) -> bool:
         """Take credit for what `fresh` tuples were joined with; say whether a path's cost has drifted since the last look.
 
-        The next glance is due when as many tuples will have paid for it.
+        What joins share is counted once, in parts. The next glance is due when as many tuples will have paid for it.
         """
-        drifted, whole_made = False, 0
+        drifted, paid = False, 0.0
         for driver, runner in runners.items():
             before = self.seen.get(driver, (0, 0))
             self.seen[driver] = new, whole = runner.produced
             new, made = new - before[0], whole - before[1]
-            whole_made += made
+            paid += made * runner.part
             if new >= LEAST_NEW:
                 drifted |= not 1 / DRIFT < made / new / (1 + self.costs.get(driver, 0.0)) < DRIFT
-        self.credit += SHARE * whole_made
-        self.wait = int(GLANCE * len(runners) * fresh / (SHARE * max(whole_made, 1)))
+        self.credit += SHARE * paid
+        self.wait = int(GLANCE * len(runners) * fresh / (SHARE * max(paid, 1.0)))
         return drifted
 
     def look(self, runners: Mapping[str, PathRunner], time: int) -> bool:
@@ -230,7 +230,7 @@ def _left_range(before: float | None, after: float | None) -> bool:
 
 def look_cost(width: int) -> float:
     """Tuples that a join of so many inputs produces while its counters are read."""
-    return 1000 + 110 * width**2
+    return 1500 + 200 * width**2
 
 
 def consider_cost(width: int) -> float:
