@@ -9,7 +9,7 @@ Probes are counted where they happen (`PathRunner`), and there are three ways to
   else ever more rarely. Joins that share stages pay, and wait until they have paid for all of them to be considered together.
 
 Watching pays with credit, which is `SHARE` of the tuples that the joins produce, so it costs the same part of the time whatever the
-width of a join. Half of the credit is kept for glances that find a drift. Credit is counted in tuples, never in seconds: the same
+width of a join. Most of the credit is kept for glances that find a drift. Credit is counted in tuples, never in seconds: the same
 batches are followed by the same orders on any machine.
 
 What an order really cost is remembered too. An estimate can promise the same gain again and again, from each of two orders to the
@@ -46,6 +46,8 @@ SHARE = 0.02
 MOST_CREDIT = 200_000
 """Tuples that watching may cost at once, besides looking and considering orders four times; less from `MANY` joins on, which begin
 with half of both."""
+RESERVE = 0.75
+"""The part of that which is kept for drifts."""
 MOST_PATIENCE = 64
 """How many looks may pass before orders are considered again though nothing drifts."""
 DRIFT = 1.5
@@ -104,8 +106,8 @@ class Watch:
 
     def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int, joins: int = 1) -> bool:
         """Whether to look now; not before windows of `span` microseconds have filled for the first time. `joins`: of the group."""
-        least = max(min(self.wait, LOOK_AFTER * joins), LOOK_AFTER * max(WIDE, len(runners)) / WIDE)
-        if self.fresh < least or time <= LONG_AGO:
+        due = max(min(self.wait, LOOK_AFTER * joins), LOOK_AFTER * max(WIDE, len(runners)) / WIDE)
+        if self.fresh < due or time <= LONG_AGO:
             return False
         fresh, self.fresh = self.fresh, 0
         if self.ready_at is None:
@@ -113,11 +115,12 @@ class Watch:
         if time < self.ready_at:
             return False
         look, price = look_cost(len(runners)), consider_cost(len(runners))
-        # What has drifted may still be on its way: windows change places in the time that they last.
-        drifted = self._glance(runners, fresh) or self.patience == 1
+        drifted = self._glance(runners, fresh)
         most = MOST_CREDIT * MANY / max(MANY, joins) + 4 * (look + price)
         self.credit = min(self.credit, most if self.credit < inf or joins <= MANY else most / 2)
-        if self.time is not None and self.credit >= (look + price if drifted else most / 2):
+        # What has drifted may still be on its way: windows change places in the time that they last.
+        least = 2 * (look + price) if self.patience == 1 else RESERVE * most
+        if self.time is not None and self.credit >= (look + price if drifted else least):
             return True
         self.time = time
         for runner in runners.values():
@@ -143,7 +146,8 @@ class Watch:
 
     def look(self, runners: Mapping[str, PathRunner], time: int) -> bool:
         """Read the counters; say whether orders should be considered."""
-        self.credit -= look_cost(len(runners))
+        looking, price = look_cost(len(runners)), consider_cost(len(runners))
+        self.credit -= looking
         seconds = (time - self.time) / 1e6 if self.time is not None and time > self.time else None
         self.time = time
         self.found = {step: found for step, found in self.found.items() if found.age < OLDEST}
@@ -168,9 +172,9 @@ class Watch:
         for alias, size in self.sizes.items():
             drifted |= _left_range(self.settled.get((frozenset(), alias)), size)
         self.skipped += 1
-        price = consider_cost(len(runners))
         # Without a drift, enough is left to answer one.
-        if self.credit < price or not (drifted or (self.skipped >= self.patience and self.credit >= 2 * price)):
+        calm = self.skipped >= self.patience and self.credit >= looking + 2 * price
+        if self.credit < price or not (drifted or calm):
             return False
         self.credit -= price
         self.patience = 1 if drifted else min(2 * self.patience, MOST_PATIENCE)
