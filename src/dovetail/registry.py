@@ -8,11 +8,11 @@ within what the others leave of the budget. Queries that were planned together a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from math import isinf
-from typing import Any, Protocol
+from typing import Any
 
+from dovetail.cohorts import Cohort, Most, Placed
 from dovetail.config import Budget, Config
 from dovetail.errors import BudgetError, ConfigError, StateError, listed
 from dovetail.monitoring import Monitor, outgrown
@@ -43,42 +43,6 @@ _EASY = 0.8
 """A query is let in without planning all of them again while they use no more than this part of the budget."""
 
 
-class Placed(Protocol):
-    """Where the tuples of queries go: which of them can share something, and how often a tuple is kept."""
-
-    @property
-    def scopes(self) -> Mapping[str, str]: ...
-
-    @property
-    def copies(self) -> Mapping[str, tuple[str, float]]: ...
-
-    def with_query(self, query: JoinQuery, streams: Mapping[str, StreamSchema]) -> Placed: ...
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """Queries that were planned together; `since`: the batch from which on they see tuples.
-
-    With `backfill` they also see those that the windows held then.
-    """
-
-    plan: GlobalPlan
-    since: int
-    steps: tuple[Step, ...]
-    backfill: bool = False
-    heads: Mapping[str, int] = field(default_factory=dict)
-    """How far streams had come before that batch, by event time."""
-
-    @cached_property
-    def queries(self) -> tuple[str, ...]:
-        return tuple(answer.query for answer in self.plan.answers)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether each query is by itself."""
-        return not self.plan.states and all(step.is_own for step in self.steps)
-
-
 class Registry:
     """Streams, queries and plans of a session."""
 
@@ -96,7 +60,7 @@ class Registry:
         """Empty until queries run."""
         self._drafted: Cohort | None = None
         """The first cohort, if it was asked for before queries run."""
-        self._most: _Most | None = _Most()
+        self._most: Most | None = Most()
 
     def copy(self) -> Registry:
         """Another one that knows the same, and is changed by itself."""
@@ -155,7 +119,7 @@ class Registry:
         else:
             self.cohorts, self._drafted, self._most = (), None, None
 
-    def _checked(self, plan: QueryPlan) -> _Most | None:
+    def _checked(self, plan: QueryPlan) -> Most | None:
         """What queries take at most, this one included; raise an error if they cannot be planned."""
         name, plans = plan.query.name, {**self.plans, plan.query.name: plan}
         if self.budget is None:
@@ -173,7 +137,7 @@ class Registry:
         units = self._units(own, placed)
         scopes = placed.scopes if placed is not None else {}
         joint = JointPlanning(plans, self.config, self.budget, units, scopes).check()
-        return _Most().with_query(own, placed, units, joint)
+        return Most().with_query(own, placed, units, joint)
 
     def _own(self, plans: Iterable[QueryPlan], before: ExecutionPlan | None = None) -> ExecutionPlan:
         """Queries, each with a join of its own, beside others."""
@@ -429,30 +393,3 @@ def _check_stored(plan: GlobalPlan) -> None:
     for node in plan.nodes.values():
         if set(node.queries) != {name for name in queries if node.id in below[name]}:
             raise StateError(f"the stored plan has {node.id!r} for {listed(node.queries)}, who do not need it")
-
-
-@dataclass(frozen=True)
-class _Most:
-    """What the queries so far take at most: each has joins of its own, and they share windows."""
-
-    own: ExecutionPlan = field(default_factory=ExecutionPlan)
-    placed: Placed | None = None
-    units: UnitCosts = field(default_factory=UnitCosts)
-    cpu: float = 0.0
-    """Of joins and results."""
-    windows: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Seconds and tuples per second of each window."""
-
-    def with_query(self, own: ExecutionPlan, placed: Placed | None, units: UnitCosts, plan: GlobalPlan) -> _Most:
-        """The same with what is in another plan; `own` are all queries' own joins, which say what windows keep."""
-        windows = dict(self.windows)
-        for window in plan.windows:
-            windows[window.stream] = (max(window.span, windows.get(window.stream, (0.0, 0.0))[0]), window.rate)
-        joins = plan.load.cpu - sum(window.load.cpu for window in plan.windows)
-        return _Most(own, placed, units, self.cpu + joins, windows)
-
-    @property
-    def load(self) -> Load:
-        keeping = sum(rate for _, rate in self.windows.values()) * self.units.keep
-        kept = [span * rate * self.units.window_bytes(name) for name, (span, rate) in self.windows.items()]
-        return Load(self.cpu + keeping, sum(kept))

@@ -19,8 +19,9 @@ from random_plans import overlapping, random_plan
 
 import dovetail as dt
 from dovetail.config import INTERLEAVING, POLICIES
-from dovetail.engine import columns, rows, window_store
+from dovetail.engine import rows, window_store
 from dovetail.engine.arena import Arena, MappedArena
+from dovetail.engine.columns import nested, texts
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.snapshot import attach, left_in_arena, read_snapshot, write_snapshot
 from dovetail.optimizer.lowering import Lowering
@@ -33,7 +34,7 @@ from dovetail.query.sql import parse_query
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 
 SEEDS = st.integers(0, 2**32 - 1)
-TINY = ((rows, "SMALLEST_CAPACITY", 8), (columns, "_MOST_CHUNKS", 2), (columns, "_SMALLEST_HEAP", 8))
+TINY = ((rows, "SMALLEST_CAPACITY", 8), (nested, "_MOST_CHUNKS", 2), (texts, "_SMALLEST_HEAP", 8))
 
 
 class Case:
@@ -128,7 +129,7 @@ def sizes(*, tiny: bool) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as directory:
         if tiny:
             for module, name, value in TINY:
-                patch.setattr(module, name, value, raising=False)
+                patch.setattr(module, name, value)
             patch.setattr(window_store, "_SMALLEST_REWRITE", 4)
         yield Path(directory)
 

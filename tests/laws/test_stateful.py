@@ -13,12 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from session_and_oracle import Pair, configs
 
 import dovetail as dt
-from dovetail.engine import columns, rows, window_store
+from dovetail.engine import rows, window_store
+from dovetail.engine.columns import nested, texts
 from dovetail.testing import random_scenario
 
 _MOST_QUERIES = 3
 _SEEDS = st.integers(0, 2**32 - 1)
-_TINY = ((rows, "SMALLEST_CAPACITY", 8), (columns, "_MOST_CHUNKS", 2), (columns, "_SMALLEST_HEAP", 8))
+_TINY = ((rows, "SMALLEST_CAPACITY", 8), (nested, "_MOST_CHUNKS", 2), (texts, "_SMALLEST_HEAP", 8))
 
 
 class Sessions(RuleBasedStateMachine):
@@ -40,7 +41,7 @@ class Sessions(RuleBasedStateMachine):
     def start(self, seed: int, config: dt.Config, aliases: int, count_windows: bool, nested: bool, tiny: bool) -> None:  # noqa: FBT001
         if tiny:  # windows that grow, move and are rewritten all the time
             for module, name, value in _TINY:
-                self.patch.setattr(module, name, value, raising=False)
+                self.patch.setattr(module, name, value)
             self.patch.setattr(window_store, "_SMALLEST_REWRITE", 4)
         self.rng, self.config = random.Random(seed), config
         scenario = random_scenario(

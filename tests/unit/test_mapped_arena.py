@@ -183,8 +183,8 @@ def test_hand_over_after_every_push(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(25))
 def test_hand_over_of_random_scenes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.engine.rows.SMALLEST_CAPACITY", 8)
-    monkeypatch.setattr("dovetail.engine.columns._SMALLEST_HEAP", 8, raising=False)
-    monkeypatch.setattr("dovetail.engine.columns._MOST_CHUNKS", 2, raising=False)
+    monkeypatch.setattr("dovetail.engine.columns.texts._SMALLEST_HEAP", 8)
+    monkeypatch.setattr("dovetail.engine.columns.nested._MOST_CHUNKS", 2)
     monkeypatch.setattr("dovetail.engine.window_store._SMALLEST_REWRITE", 4)
     made = random_scenario(
         random.Random(seed), pushes=8, tuples=40, queries=2, count_windows=seed % 2 == 0, nested_payload=True

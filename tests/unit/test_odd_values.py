@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.engine import columns
+from dovetail.engine.columns import texts
 from dovetail.errors import ConfigError, QueryError, SchemaError
 
 TS = pa.timestamp("us", tz="UTC")
@@ -93,7 +93,7 @@ def test_progress_by_bytes_that_are_no_text() -> None:
 @pytest.mark.parametrize("window", ["RANGE 1 HOUR", "ROWS 100"])
 def test_more_text_than_an_arrow_array_holds(window: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two gigabytes, made small: snapshots, settling and results go in several parts."""
-    monkeypatch.setattr(columns, "_LARGEST_OFFSET", 50)
+    monkeypatch.setattr(texts, "_LARGEST_OFFSET", 50)
     session = _session(pa.string(), window, lateness="20 seconds")
     for second in range(5):
         session.push({"a": _left(pa.array([f"{second}{number}" * 10 for number in range(2)]), second)})

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.engine import columns as engine_columns
 from dovetail.engine import keys as engine_keys
 from dovetail.engine import rows as engine_rows
 from dovetail.engine import stages as engine_stages
+from dovetail.engine.columns import nested, texts
 from dovetail.engine.kernels.index import GOLDEN
 from dovetail.errors import QueryError
 from dovetail.schema import StreamSchema, stored_type
@@ -149,9 +149,9 @@ def test_payload_comes_out_as_it_went_in(dtype: pa.DataType, tiny: bool, monkeyp
     # Row n of a meets row n of b one push later. The window holds 2,000 rows, so by the end three quarters have expired; arrays
     # of 1,024 rows have grown, or, with tiny ones, have moved in every push.
     if tiny:
-        monkeypatch.setattr(engine_rows, "SMALLEST_CAPACITY", 8, raising=False)
-        monkeypatch.setattr(engine_columns, "_SMALLEST_HEAP", 4, raising=False)
-        monkeypatch.setattr(engine_columns, "_MOST_CHUNKS", 2, raising=False)
+        monkeypatch.setattr(engine_rows, "SMALLEST_CAPACITY", 8)
+        monkeypatch.setattr(texts, "_SMALLEST_HEAP", 4)
+        monkeypatch.setattr(nested, "_MOST_CHUNKS", 2)
     make = PAYLOADS[dtype]
     session = payload_session(dtype)
     last: pa.Table | None = None

@@ -29,12 +29,13 @@ from dovetail.spark.changes import stored_layout
 from dovetail.spark.checkpoint import IDENTITY, LAYOUT, LOCK, MIGRATED, UNFINISHED, Checkpoint, take_lock
 from dovetail.spark.contract import check_version, digest, revised_json
 from dovetail.spark.directories import JVM_ERRORS, Directory, reason
+from dovetail.spark.failures import raised_in_a_worker
 from dovetail.spark.layout import Layout
 from dovetail.spark.log import MANIFEST, RESTORE, Manifest
 from dovetail.spark.pipeline import shard_ids
 from dovetail.spark.placement import Placement, Seat
 from dovetail.spark.recut import MOVED, TAKEN, Move, Mover, progress_of
-from dovetail.spark.running import clear_ended, raised_in_a_worker
+from dovetail.spark.running import clear_ended
 from dovetail.spark.wire import FRAME_BYTES
 
 _MOVED = from_arrow_schema(MOVED)

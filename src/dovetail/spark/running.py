@@ -8,7 +8,6 @@ counted before any sink is touched.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dovetail import errors
 from dovetail.errors import DovetailError, DovetailWarning, StateError
 from dovetail.monitoring import Monitor
 from dovetail.optimizer.joint import JointPlanning
@@ -32,6 +30,7 @@ from dovetail.plan.migrations import History, Migration
 from dovetail.query.losses import Losses
 from dovetail.spark.changes import Comparison
 from dovetail.spark.directories import JVM_ERRORS
+from dovetail.spark.failures import first_lines, raised_in_a_worker
 from dovetail.spark.jobs import Job
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import release
@@ -41,7 +40,6 @@ from dovetail.spark.staging import Staging
 from dovetail.spark.wire import decoded
 
 _SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
-_OURS = re.compile(r"dovetail\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)", re.DOTALL)
 _RUNNING: set[RunningSession] = set()
 """What this process has started and not cleared."""
 
@@ -229,7 +227,7 @@ class RunningSession:
             yield
         except Exception as error:
             what = (
-                error.message if isinstance(error, DovetailError) else f"{type(error).__name__}: {_first_lines(error)}"
+                error.message if isinstance(error, DovetailError) else f"{type(error).__name__}: {first_lines(error)}"
             )
             hint = error.hint if isinstance(error, DovetailError) else None
             answer = self._answers[number]
@@ -396,20 +394,3 @@ def clear_ended() -> None:
     """Give back what runs of this process hold that ended while nobody waited for them."""
     for running in [running for running in _RUNNING if running.has_ended]:
         running.clear()
-
-
-def raised_in_a_worker(error: BaseException) -> DovetailError | None:
-    """An error of ours that a shard raised, taken out of the traces of Python, Java and Spark around its text."""
-    found = _OURS.search(str(error))
-    kind = getattr(errors, found[1], None) if found else None
-    if found is None or not isinstance(kind, type) or not issubclass(kind, DovetailError):
-        return None
-    message, _, hint = found[2].strip().partition("\nHint: ")
-    failure: DovetailError = kind(message, hint or None)
-    failure.__cause__ = error
-    return failure
-
-
-def _first_lines(error: BaseException) -> str:
-    """What an error says, without the Java trace that Spark appends."""
-    return str(error).partition("\n\tat ")[0].partition("\nJVM stacktrace")[0].strip()
