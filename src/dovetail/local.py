@@ -136,8 +136,10 @@ class LocalSession:
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
         if not self._is_running and not self._registry.cohorts:
+            self._engine.unfinished = self._engine.mark()
             self._registry.begin()
             self._adopt()
+            self._engine.unfinished = None
 
     def _adopt(self, steps: Sequence[Step] | None = None) -> None:
         """Let the engine go on with the queries that are registered now, or with other steps, in the orders that it has come to."""

@@ -76,6 +76,11 @@ class StreamSchema:
                     f"stream {self.name!r}: column {field.name!r} has type {field.type}; unions cannot be kept in a window",
                     "leave the column out, or store it as one type",
                 )
+            if not _can_be_kept(field.type):
+                raise SchemaError(
+                    f"stream {self.name!r}: column {field.name!r} has type {field.type}, an extension that cannot be kept in a window",
+                    f"declare it as {getattr(field.type, 'storage_type', 'what it is stored as')}, and push its storage",
+                )
         for option, column in (("event_time", self.event_time), ("progress_by", self.progress_by)):
             if column not in names and (column is not None or option == "event_time"):
                 raise SchemaError(
@@ -103,6 +108,16 @@ class StreamSchema:
 def _holds_union(dtype: pa.DataType) -> bool:
     inside = [dtype.field(number) for number in range(dtype.num_fields)] if pa.types.is_nested(dtype) else []
     return bool(pa.types.is_union(dtype)) or any(_holds_union(field.type) for field in inside)
+
+
+def _can_be_kept(dtype: pa.DataType) -> bool:
+    """Whether types can be told apart, which of extensions defined in Python is not so, and results without rows can be made of it."""
+    try:
+        hash(dtype)
+        pa.schema([("", dtype)]).empty_table()
+    except (TypeError, NotImplementedError):
+        return False
+    return True
 
 
 def stored_type(declared: pa.DataType) -> pa.DataType:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_an_interrupt_at_any_place_changes_nothing_or_is_said(seed: int) -> None
         pair.oracle.push(batches.pop(0))
     batch = batches.pop(0)
     # Early places are those of planning and intake, the last ones those of expiry: look everywhere.
-    results, places = _interrupted(lambda: pair.session.push(batch), rng.choice((rng.randrange(1, 400), 10**9)))
+    results, places = _interrupted(lambda: pair.session.push(batch), rng.randrange(1, rng.choice((400, 4000))))
     if results is None and _refused(pair):
         return
     if results is None and places % 3 == 0:
@@ -128,17 +129,37 @@ def test_every_place_of_one_push() -> None:
     while True:
         session = _session()
         session.push(first)
-        results, _ = _interrupted(lambda session=session: session.push(second), number)  # type: ignore[misc]
-        if results is not None:
+        results, places = _interrupted(lambda session=session: session.push(second), number)  # type: ignore[misc]
+        number += 1
+        if places < number - 1:
             break
+        if results is not None:
+            continue
         try:
             again = session.push(second)["q"]
             assert sorted(again["q"].to_pylist()) == ["u", "v", "v", "w"]
             outcomes["whole"] += 1
         except StateError:
             outcomes["refused"] += 1
-        number += 1
     assert outcomes["whole"] > 5 * outcomes["refused"] > 0
+
+
+def test_places_of_the_first_push() -> None:
+    """It also plans the queries, and makes their windows."""
+    batch, whole = {"a": _table((3, 1, "z")), "b": _table((4, 1, "v"), (4, 2, "w"))}, 0
+    for number in count(1, 7):
+        session = _session()
+        results, places = _interrupted(lambda session=session: session.push(batch), number)  # type: ignore[misc]
+        if places < number:
+            break
+        if results is not None:
+            continue
+        try:
+            assert session.push(batch)["q"]["q"].to_pylist() == ["v"]
+            whole += 1
+        except StateError as error:
+            assert REFUSED in str(error)  # noqa: PT017
+    assert whole > 50
 
 
 def _session() -> dt.LocalSession:

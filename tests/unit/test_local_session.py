@@ -310,6 +310,18 @@ def test_declared_encodings_are_removed() -> None:
 # -- declarations -----------------------------------------------------------------------------------------------------------------
 
 
+class Money(pa.ExtensionType):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "dovetail.tests.money")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Money:
+        return cls()
+
+
 def _declare(**options: Any) -> Callable[[dt.LocalSession], object]:
     arguments: dict[str, Any] = {"name": "c", "schema": SCHEMA, "event_time": "ts", **options}
     return lambda session: session.stream(**arguments)
@@ -357,6 +369,18 @@ BAD_CALLS: list[Any] = [
         SchemaError,
         "column 'u' has type list.*unions cannot be kept",
         id="list of unions",
+    ),
+    pytest.param(
+        _declare(schema=pa.schema([("ts", TS), ("u", Money())])),
+        SchemaError,
+        "column 'u' has type extension<.*cannot be kept(.|\n)*declare it as int64",
+        id="extension type in Python",
+    ),
+    pytest.param(
+        _declare(schema=pa.schema([("ts", TS), ("u", pa.fixed_shape_tensor(pa.int8(), [2, 2], permutation=[0, 1]))])),
+        SchemaError,
+        "an extension that cannot be kept(.|\n)*declare it as fixed_size_list",
+        id="tensor",
     ),
     pytest.param(_declare(rate=0), ConfigError, "rate is 0; it must be above zero", id="rate 0"),
     pytest.param(_declare(rate=-1.5), ConfigError, "rate is -1.5", id="rate below 0"),

@@ -169,6 +169,37 @@ def test_payload_comes_out_as_it_went_in(dtype: pa.DataType, tiny: bool, monkeyp
     assert held <= 5000
 
 
+ORDERED = {
+    **PAYLOADS,
+    pa.month_day_nano_interval(): lambda i: pa.MonthDayNano([i % 3, 1, i]),
+    pa.uuid(): lambda i: i.to_bytes(16, "big"),
+}
+
+
+@pytest.mark.parametrize("dtype", ORDERED, ids=str)
+def test_tuples_of_one_time_enter_count_windows_in_the_same_order(dtype: pa.DataType) -> None:
+    """Whatever the order in which they come: of six tuples of one time the last two are joined."""
+    storage = dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
+    values = column(storage, ORDERED[dtype], [3, 1, 4, 0, 5])
+    values = pa.concat_arrays([values, pa.nulls(1, storage)])
+    found = []
+    for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [2, 5, 0, 3, 1, 4]):
+        session = dt.LocalSession()
+        session.stream("a", pa.schema({"ts": TS, "k": pa.int64(), "p": dtype}), "ts")
+        session.stream("b", pa.schema({"ts": TS, "k": pa.int64()}), "ts")
+        session.query("q", "SELECT a.p FROM a [ROWS 2], b [ROWS 1] WHERE a.k = b.k")
+        came, payload = pa.array([1] * 6, TS), values.take(pa.array(order))
+        if storage != dtype:
+            payload = pa.ExtensionArray.from_storage(dtype, payload)
+        session.push({"a": pa.table([came, [7] * 6, payload], names=["ts", "k", "p"])})
+        session.push({"b": pa.table({"ts": pa.array([2], TS), "k": [7]})})
+        results = session.advance({"a": 10**7, "b": 10**7})["q"].column("p").combine_chunks()
+        found.append(results.storage if storage != dtype else results)
+    assert len(found[0]) == 2
+    for other in found[1:]:
+        identical(other, found[0])
+
+
 @pytest.mark.parametrize("dtype", PAYLOADS, ids=str)
 def test_sliced_and_all_null_payload(dtype: pa.DataType) -> None:
     make = PAYLOADS[dtype]

@@ -150,6 +150,9 @@ def test_bytes_of_texts_are_refused() -> None:
         ConfigError, match=r"window 'a' keeps 's', whose values have any length.*\nHint: use Shedding\(max_tuples"
     ):
         session(dt.Shedding("fifo", max_bytes=1 << 20), PAIRS.replace("a.v", "a.s"))
+    computed = PAIRS + " AND cast(a.v AS STRING) = cast(b.v AS STRING)"
+    with pytest.raises(ConfigError, match=r"window 'a' keeps 'cast\(\.v, string\)', whose values"):
+        session(dt.Shedding("fifo", max_bytes=1 << 20), computed)
 
 
 def test_a_refused_query_changes_nothing() -> None:

@@ -294,3 +294,28 @@ def test_the_room_that_one_large_batch_took_is_given_back() -> None:
     assert session._engine.run_of("q").matches.rows.nbytes < room.nbytes / 2
     assert numbers([session.push({"a": one, "b": one})["q"]])
     assert session._engine.run_of("q").matches.rows.shape[1] <= 2000
+
+
+@pytest.mark.parametrize("rows", [20, 5000], ids=["few long texts", "many"])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_the_room_that_long_texts_took_is_given_back(rows: int, nulls: bool) -> None:  # noqa: FBT001
+    schema = pa.schema({"ts": TS, "k": pa.int64(), "p": pa.string()})
+    session = dt.LocalSession()
+    session.stream("a", schema, "ts")
+    session.query("q", "SELECT x.p, y.p AS q FROM a x [RANGE 1 s], a y [RANGE 1 s] WHERE x.k = y.k")
+
+    def pushed(second: int, texts: list[str | None]) -> pa.Table:
+        times, keys = pa.array([second * 1_000_000] * len(texts), TS), list(range(len(texts)))
+        return session.push({"a": pa.table([times, keys, texts], schema=schema)})["q"]
+
+    pushed(0, ["x" * (20_000_000 // rows)] * rows)
+
+    def held() -> int:
+        taken: Any = session.metrics()["streams"]["a"]["state_bytes"]
+        return int(taken)
+
+    assert held() > 20_000_000
+    for second in range(3, 60, 3):
+        texts = [None if nulls and number == 3 else f"{second}-{number}" for number in range(10)]
+        assert sorted(map(str, pushed(second, texts)["q"].to_pylist())) == sorted(map(str, texts))
+    assert held() < 2_000_000

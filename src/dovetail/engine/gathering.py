@@ -235,11 +235,11 @@ class Collector:
 
     def _read(self, numbers: Mapping[Wanted, int]) -> None:
         """Take note of which gathered column is which."""
-        self._known = numbers
         self._numbers = {column: numbers[wanted] for column, wanted in self.wanted.items()}
         outputs = [self._outputs[same] for same in self._same]
         plain = [self._numbers[each] for each in outputs if isinstance(each, Column)]
         self._plain = plain if len(plain) == len(outputs) else None
+        self._known = numbers  # last: whoever is interrupted before reads again
 
     def _tables(self, part: Gathered) -> list[pa.Table]:
         """One table, or several when one Arrow array cannot hold all strings."""

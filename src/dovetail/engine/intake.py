@@ -227,13 +227,17 @@ def in_content_order(batch: Batch) -> Batch:
 
 
 def _order_keys(name: str, values: pa.Array) -> dict[str, pa.Array]:
-    """Arrow arrays whose order is the values' own: validity first, then NaN last, then the value."""
+    """Arrow arrays that Arrow can sort, whose order is the values' own: validity first, then NaN last, then the value."""
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = values.storage
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())
     keys = {f"{name}?": values.is_valid().cast(pa.int8())}
     if pa.types.is_floating(values.type):
         keys[f"{name}~"] = pc.is_nan(values)
     elif pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
-    elif pa.types.is_nested(values.type) or pa.types.is_null(values.type):
+    elif pa.types.is_nested(values.type) or pa.types.is_null(values.type) or pa.types.is_interval(values.type):
         values = _nested_ranks(values)
     keys[f"{name}="] = values
     return keys

@@ -16,8 +16,15 @@ from dovetail.engine.arena import Arena
 from dovetail.errors import StateError
 
 SMALLEST_CAPACITY = 1024
-_ROOMY, _FITTING = 16, 4
+ROOMY, _FITTING = 16, 4
 """Arrays so many times as long as their rows are too long, and how long they are made when they are rewritten."""
+
+
+def fitting(capacity: int, kept: int, smallest: int) -> int:
+    """The capacity that an array is rewritten with for `kept` entries: it may become smaller."""
+    while capacity > smallest and capacity > _FITTING * kept:
+        capacity //= 2
+    return capacity
 
 
 class Rows:
@@ -124,7 +131,7 @@ class Rows:
     @property
     def is_roomy(self) -> bool:
         """Whether the arrays are far longer than they need to be."""
-        return self.capacity > SMALLEST_CAPACITY and self.capacity > _ROOMY * len(self)
+        return self.capacity > SMALLEST_CAPACITY and self.capacity > ROOMY * len(self)
 
     def keep(self, alive: BoolArray) -> None:
         """Forget the rows between tail and head that are not `alive`; the others are numbered anew, in the same order."""
@@ -132,9 +139,7 @@ class Rows:
         span = slice(self.tail - self.base, self.head - self.base)
         places = np.flatnonzero(alive)
         kept = len(places)
-        smaller = self.capacity
-        while smaller > SMALLEST_CAPACITY and smaller > _FITTING * kept:
-            smaller //= 2
+        smaller = fitting(self.capacity, kept, SMALLEST_CAPACITY)
         for name, array in self.arrays.items():
             target = array
             if smaller < self.capacity:

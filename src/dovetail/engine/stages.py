@@ -196,7 +196,6 @@ class Search:
     def _refresh(self) -> None:
         """Look up arrays again after a window has moved or grown. Plain tuples of them are spread faster than named ones."""
         rows, arrays = self._rows, self._rows.arrays
-        self._versions = (rows.version, -1 if self._source is None else self._source.version)
         if len(self._parts) == 1:
             member, name = self._parts[0]
             source = member.store.rows
@@ -207,6 +206,7 @@ class Search:
         if self.stage.access == "hash":
             chain = self._store.chain(self._store.indexes[self._key])
             self._chained = (*window, *self._added, *chain, arrays["prefix_max"])
+        self._versions = (rows.version, -1 if self._source is None else self._source.version)
 
     def _mixed_codes(self, partial: Int64Array, count: int) -> UInt64Array:
         """For a key of several parts: the code to look for, for each partial result."""

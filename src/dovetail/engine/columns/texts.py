@@ -16,11 +16,13 @@ from dovetail.engine.buffers import (
 )
 from dovetail.engine.columns.base import NullableColumn
 from dovetail.engine.kernels.gather import ByteValues, gather_bytes, gather_lengths, write_extents
-from dovetail.engine.rows import Rows
+from dovetail.engine.rows import ROOMY, Rows, fitting
 
 _LARGEST_OFFSET = np.iinfo(np.int32).max
 _SMALL_OFFSET, _LARGE_OFFSET = np.dtype(np.int32), np.dtype(np.int64)
 _SMALLEST_HEAP = 1 << 14
+_LARGE_HEAP = 1 << 20
+"""Bytes up to which a heap stays as it is while rows are written one after another."""
 
 
 class BytesColumn(NullableColumn):
@@ -67,8 +69,7 @@ class BytesColumn(NullableColumn):
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         offsets, data = byte_values(values, large=self._large)
         size = len(data)
-        if self._heap_end - self._heap_base + size > len(self._heap):
-            self._make_room(size, stop - first)
+        self._make_room(size, stop - first)
         begin = self._heap_end - self._heap_base
         self._heap[begin : begin + size] = data
         arrays = self.rows.arrays
@@ -88,18 +89,25 @@ class BytesColumn(NullableColumn):
         offsets = offset_buffer.address + values.offset * self.width
         first = self._offset.from_address(offsets).value
         size = self._offset.from_address(offsets + len(values) * self.width).value - first
-        if self._heap_end - self._heap_base + size > len(self._heap):
-            self._make_room(size, len(values))
+        self._make_room(size, len(values))
         end = self._heap_end
         self._heap_end = end + size
         return offsets, address_of(self._heap) + end - self._heap_base, data.address + first if size else 0, size, end
 
     def _make_room(self, count: int, appended: int) -> None:
+        """Let the heap have room for so many bytes, of so many rows that are there already; and not far more than it needs."""
+        whole = self._heap_end - self._heap_base + count <= len(self._heap)
+        if whole and len(self._heap) <= _LARGE_HEAP:
+            return
         older = self.rows.tail < self.rows.head - appended
         oldest = int(self.values.starts[self.rows.tail - self.rows.base]) if older else self._heap_end
         alive = self._heap[oldest - self._heap_base : self._heap_end - self._heap_base]
-        size = len(self._heap)
-        while len(alive) + count > size // 2:
+        size, needed = len(self._heap), len(alive) + count
+        if size > max(ROOMY * needed, _LARGE_HEAP):
+            size = fitting(size, needed, _SMALLEST_HEAP)
+        elif whole:
+            return
+        while needed > size // 2:
             size *= 2
         target = self._heap if size == len(self._heap) else self.rows.arena.allocate(self._heap_name, np.uint8, size)
         self.rows.moving = True
@@ -142,6 +150,9 @@ class BytesColumn(NullableColumn):
         values = self.values
         data = np.empty(gather_lengths(values.lengths, places, 0, offsets), np.uint8)
         gather_bytes(*values, places, 0, data)
+        size = fitting(len(self._heap), len(data), _SMALLEST_HEAP)
+        if size < len(self._heap):
+            self._heap = rows.arena.allocate(self._heap_name, np.uint8, size)
         self._heap[: len(data)] = data
         self._heap_base, self._heap_end = 0, len(data)
         values.starts[places] = offsets[:-1]

@@ -84,7 +84,11 @@ def check_room(
     for window in plan.windows:
         store = WindowStore(HeapArena(), window.name, streams[window.stream], numbered=shards is not None)
         store.extend(window.kept, window.ledgers, window.words)
-        long = [name[1:] for name, column in store.columns.items() if isinstance(column, BytesColumn | NestedColumn)]
+        long = [
+            name.removeprefix(".")
+            for name, column in store.columns.items()
+            if isinstance(column, BytesColumn | NestedColumn)
+        ]
         if long:
             raise ConfigError(
                 f"Shedding(max_bytes={shedding.max_bytes}): window {window.stream!r} keeps {listed(long)}, whose values have any "
