@@ -34,7 +34,12 @@ from dovetail.query.sql import parse_query
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 
 SEEDS = st.integers(0, 2**32 - 1)
-TINY = ((rows, "SMALLEST_CAPACITY", 8), (nested, "_MOST_CHUNKS", 2), (texts, "_SMALLEST_HEAP", 8))
+TINY = (
+    (rows, "SMALLEST_CAPACITY", 8),
+    (nested, "_MOST_CHUNKS", 2),
+    (texts, "_SMALLEST_HEAP", 8),
+    (texts, "_LARGE_HEAP", 16),
+)
 
 
 class Case:

@@ -19,7 +19,12 @@ from dovetail.testing import random_scenario
 
 _MOST_QUERIES = 3
 _SEEDS = st.integers(0, 2**32 - 1)
-_TINY = ((rows, "SMALLEST_CAPACITY", 8), (nested, "_MOST_CHUNKS", 2), (texts, "_SMALLEST_HEAP", 8))
+_TINY = (
+    (rows, "SMALLEST_CAPACITY", 8),
+    (nested, "_MOST_CHUNKS", 2),
+    (texts, "_SMALLEST_HEAP", 8),
+    (texts, "_LARGE_HEAP", 16),
+)
 
 
 class Sessions(RuleBasedStateMachine):

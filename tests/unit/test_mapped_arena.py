@@ -184,6 +184,7 @@ def test_hand_over_after_every_push(name: str, tmp_path: Path) -> None:
 def test_hand_over_of_random_scenes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.engine.rows.SMALLEST_CAPACITY", 8)
     monkeypatch.setattr("dovetail.engine.columns.texts._SMALLEST_HEAP", 8)
+    monkeypatch.setattr("dovetail.engine.columns.texts._LARGE_HEAP", 16)
     monkeypatch.setattr("dovetail.engine.columns.nested._MOST_CHUNKS", 2)
     monkeypatch.setattr("dovetail.engine.window_store._SMALLEST_REWRITE", 4)
     made = random_scenario(

@@ -151,6 +151,7 @@ def test_payload_comes_out_as_it_went_in(dtype: pa.DataType, tiny: bool, monkeyp
     if tiny:
         monkeypatch.setattr(engine_rows, "SMALLEST_CAPACITY", 8)
         monkeypatch.setattr(texts, "_SMALLEST_HEAP", 4)
+        monkeypatch.setattr(texts, "_LARGE_HEAP", 16)
         monkeypatch.setattr(nested, "_MOST_CHUNKS", 2)
     make = PAYLOADS[dtype]
     session = payload_session(dtype)
