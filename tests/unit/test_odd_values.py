@@ -55,6 +55,11 @@ def test_odd_values_survive_a_restart(values: pa.Array, window: str) -> None:
     assert kept.buffers()[-1].to_pybytes()[: values.nbytes] == values.buffers()[-1].to_pybytes()[: values.nbytes]
 
 
+def _offsets(*offsets: int) -> pa.Array:
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(b"abcdef")]
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [
@@ -63,8 +68,11 @@ def test_odd_values_survive_a_restart(values: pa.Array, window: str) -> None:
             pa.DictionaryArray.from_arrays(pa.array([5], pa.int8()), pa.array(["x"]), safe=False),
             "column 'v' is damaged: Index 5 out of bounds",
         ),
+        (_offsets(0, 2_000_000_000, 2_000_000_000, 2), "column 'v' is damaged: Offset invariant failure"),
+        (_offsets(0, -2_000_000_000, 1, 2), "column 'v' is damaged: Offset invariant failure"),
+        (_offsets(0, 3, 1, 2), "column 'v' is damaged: Offset invariant failure"),
     ],
-    ids=["nested", "dictionary"],
+    ids=["nested", "dictionary", "far beyond", "far before", "falling"],
 )
 def test_damaged_columns_are_named(column: pa.Array, message: str) -> None:
     session = _session(pa.list_(pa.string()) if pa.types.is_list(column.type) else pa.string())

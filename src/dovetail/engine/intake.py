@@ -58,6 +58,15 @@ class Batch:
         return Batch(columns, self.ts[places], self.in_order, numbers=numbers)
 
 
+_BYTES = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.binary(): pa.binary(),
+    pa.large_binary(): pa.large_binary(),
+}
+"""Types whose offsets are checked; what is no UTF-8 is let through."""
+
+
 class TableReader:
     """Checks pushed tables against a stream's declaration.
 
@@ -76,7 +85,11 @@ class TableReader:
         self._names = schema.columns.names
         self._event_time = schema.event_time
         self._unit = schema.columns.field(schema.event_time).type.unit
-        self._nested = [field.name for field in schema.columns if pa.types.is_nested(field.type)]
+        self._checked = [
+            (field.name, _BYTES.get(field.type, field.type))
+            for field in schema.columns
+            if field.type in _BYTES or pa.types.is_nested(field.type)
+        ]
 
     def read(self, table: object) -> Batch:
         """The tuples of a table, order unchanged."""
@@ -97,9 +110,10 @@ class TableReader:
         else:
             _check_names(self._schema, found.column_names)
             columns = {f.name: _conform(self._schema.name, f, found.column(f.name)) for f in self._columns}
-        for name in self._nested:
+        for name, dtype in self._checked:
+            values = columns[name]
             try:
-                columns[name].validate(full=True)
+                (values if values.type == dtype else values.view(dtype)).validate(full=True)
             except pa.ArrowInvalid as error:
                 raise SchemaError(f"stream {self._schema.name!r}: column {name!r} is damaged: {error}") from None
         refused = columns[self._event_time].null_count
