@@ -1,7 +1,7 @@
 """Measure what it costs to watch a join and to consider its orders again, at any width; results must be the same.
 
 Streams are joined on one key over windows of 2,000 tuples with 2,000 keys, so that each new tuple completes about one result. For each
-width two sessions, with `adaptive` on and off, take the same batches in turns, round by round, after the same batches to warm up; the
+width two sessions, with `adaptive` on and off, take each batch one after the other, in turns, after the same batches to warm up; the
 median round counts. Seconds are of processor time, so that neighbours on the machine matter less. `ratio` is the speed with watching
 divided by the speed without: above 1 where better orders gain more than watching costs. `growth` is how much longer a tuple takes than
 at the first width, watched and not: both should grow alike.
@@ -58,14 +58,16 @@ def measure(streams: int, batch: int, arguments: argparse.Namespace) -> dict[str
     source, count = pushes(streams, batch), max(1, arguments.tuples // batch)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for number in range(arguments.warm_up + arguments.rounds):
-        inputs = [next(source) for _ in range(count)]
-        results = {}
-        for adaptive in (True, False) if number % 2 else (False, True):
-            began = time.process_time()
-            results[adaptive] = sum(sessions[adaptive].push(push)["q"].num_rows for push in inputs)
-            if number >= arguments.warm_up:
-                seconds[adaptive].append(time.process_time() - began)
+        results, taken = {True: 0, False: 0}, {True: 0.0, False: 0.0}
+        for turn in range(count):
+            push = next(source)
+            for adaptive in (True, False) if turn % 2 else (False, True):
+                began = time.process_time()
+                results[adaptive] += sessions[adaptive].push(push)["q"].num_rows
+                taken[adaptive] += time.process_time() - began
         assert results[True] == results[False], f"{streams} streams: {results}"
+        for adaptive in taken if number >= arguments.warm_up else ():
+            seconds[adaptive].append(taken[adaptive])
     tuples = count * (batch // streams) * streams / 1000
     watched, plain = (tuples / statistics.median(seconds[adaptive]) for adaptive in (True, False))
     whole = sum(seconds[False]) / sum(seconds[True])
