@@ -181,6 +181,9 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 except subprocess.TimeoutExpired:
                     console.print(f"  {runner}: {count} queries did not finish in {options.timeout} s")
                     break
+                except subprocess.CalledProcessError as error:
+                    console.print(f"  {runner}: {count} queries failed:\n{_failure(error.stderr)}", markup=False)
+                    break
                 row = json.loads(output.strip().splitlines()[-1])
                 for query, found in row["results"].items():
                     expected = expected_results(folder, queries[query].split(" FROM ")[1])
@@ -189,6 +192,11 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 row |= {"graphs": overlap.graphs(queries), "different": options.different}
                 measured.append(row)
     return measured
+
+
+def _failure(text: str) -> str:
+    """The lines of a trace that say what went wrong; a plan of so many queries is no use."""
+    return "\n".join(line[:500] for line in text.splitlines() if "Error" in line or "Exception" in line)
 
 
 def show(measured: list[dict[str, Any]]) -> None:

@@ -142,7 +142,7 @@ def exchange(runs: list[Run]) -> Iterator[Row]:
 
 def estimates(runs: list[Run]) -> Iterator[Row]:
     for what, own in grouped(runs, "what").items():
-        yield what, rounds(f"{run['worst']:.2f}" for run in own)
+        yield what, *(rounds(f"{run[name]:.2f}" for run in own) for name in ("median", "worst"))
 
 
 def ordering(runs: list[Run]) -> Iterator[Row]:
@@ -291,7 +291,7 @@ TABLES = {
         ("queries", "cases", "no plan", "dearer", "cheaper", "CPU to the best known, mean (largest)", "ms to plan"),
         exchange,
     ),
-    "estimates": Table("estimates", ("what", "worst factor"), estimates),
+    "estimates": Table("estimates", ("what", "median", "worst"), estimates),
     "ordering": Table("ordering", ("graph", "inputs", *(f"`{method}`" for method in METHODS)), ordering),
     "watching": Table("watching", ("tuples per batch", "streams", "watched", "not watched", "ratio"), watching),
     "migrating": Table(

@@ -8,6 +8,7 @@ do it, except that a string is never silently turned into a number or a date.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -71,12 +72,12 @@ class StreamSchema:
             repeated = sorted({name for name in names if names.count(name) > 1})
             raise SchemaError(f"stream {self.name!r} declares a column twice: {listed(repeated)}")
         for field in self.columns:
-            if _holds_union(field.type):
+            if _holds(field.type, pa.types.is_union):
                 raise SchemaError(
                     f"stream {self.name!r}: column {field.name!r} has type {field.type}; unions cannot be kept in a window",
                     "leave the column out, or store it as one type",
                 )
-            if not _can_be_kept(field.type):
+            if _holds(field.type, _is_extension) and not _can_be_kept(field.type):
                 raise SchemaError(
                     f"stream {self.name!r}: column {field.name!r} has type {field.type}, an extension that cannot be kept in a window",
                     f"declare it as {getattr(field.type, 'storage_type', 'what it is stored as')}, and push its storage",
@@ -105,13 +106,18 @@ class StreamSchema:
         return self.columns.field(self.event_time).type.tz is not None
 
 
-def _holds_union(dtype: pa.DataType) -> bool:
+def _holds(dtype: pa.DataType, kind: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type, or one inside of it, is of some kind."""
     inside = [dtype.field(number) for number in range(dtype.num_fields)] if pa.types.is_nested(dtype) else []
-    return bool(pa.types.is_union(dtype)) or any(_holds_union(field.type) for field in inside)
+    return bool(kind(dtype)) or any(_holds(field.type, kind) for field in inside)
+
+
+def _is_extension(dtype: pa.DataType) -> bool:
+    return isinstance(dtype, pa.BaseExtensionType)
 
 
 def _can_be_kept(dtype: pa.DataType) -> bool:
-    """Whether types can be told apart, which of extensions defined in Python is not so, and results without rows can be made of it."""
+    """Whether an extension can be told from others, as those defined in Python cannot, and results without rows can be made of it."""
     try:
         hash(dtype)
         pa.schema([("", dtype)]).empty_table()

@@ -19,18 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pipeline import Pipeline, Segments, layout_of
+from pyspark.serializers import CloudPickleSerializer
 
 import dovetail as dt
 from dovetail.engine import probe, sealed
-from dovetail.errors import StateError
+from dovetail.errors import ConfigError, StateError
 from dovetail.optimizer.replan import Replanner
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema, sql_type
 from dovetail.spark import cut
-from dovetail.spark.callbacks import cutter
+from dovetail.spark.callbacks import ShardProcessor, cutter
 from dovetail.spark.live import LiveShard
 from dovetail.spark.log import MANIFEST, MOST_SEGMENTS, Log
 from dovetail.spark.processor import Worker
+from dovetail.spark.revisions import pack, unpack
 from dovetail.spark.wire import FRAME_BYTES, FRAME_ROWS
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 
@@ -165,7 +167,7 @@ def test_frames_that_end_by_rows_are_not_too_large() -> None:
     layout = layout_of(streams, {"q": "SELECT a.v FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE a.k = b.k"}, 2)
     few, text = 1000, "x" * 1000
     piece = pa.record_batch([pa.array(range(few), TIMESTAMP), pa.array(range(few)), [text] * few], schema=columns)
-    rows = pa.Table.from_batches(cutter((layout.for_workers("").to_json(),), 0, [0, 1])(iter([piece] * 300)))
+    rows = pa.Table.from_batches(cutter(pack([layout.for_workers("").to_json()]), 0, [0, 1])(iter([piece] * 300)))
     for shard in (0, 1):
         sizes = pc.fill_null(pc.binary_length(rows.filter(pc.field("shard") == shard)["content"]), 0).to_numpy()
         frames = np.add.reduceat(sizes, range(0, len(sizes), FRAME_ROWS))
@@ -448,3 +450,23 @@ def test_a_damaged_manifest_is_an_error_and_never_a_smaller_log() -> None:
     segments.content[MANIFEST] = json.dumps(earlier).encode()
     with pytest.raises(StateError, match="5 tuples"):
         list(Log(segments, "layout").tables("s"))
+
+
+def test_plans_of_many_queries_fit_a_stateful_operator() -> None:
+    """Spark cannot prepare one whose function takes more than a megabyte."""
+    columns = pa.schema([("t", TIMESTAMP), ("k", pa.int64()), ("v", pa.int64())])
+    streams = tuple(StreamSchema(name, columns, "t") for name in "abcd")
+    windows = ", ".join(f"{name} [RANGE 9 SECONDS]" for name in "abcd")
+    sql = f"SELECT a.v FROM {windows} WHERE a.k = b.k AND b.k = c.k AND c.k = d.k AND a.v < "
+    text = layout_of(streams, {f"q{most}": f"{sql}{most}" for most in range(300)}, 2).for_workers("").to_json()
+    assert len(text) > 1 << 20
+    packed = pack([text] * 3)
+    pickled: bytes = CloudPickleSerializer().dumps(ShardProcessor(packed, [0, 1], "run"))  # type: ignore[no-untyped-call]
+    assert len(pickled) < 1 << 18
+    plans = unpack(packed)
+    assert [plan.to_json() for plan in plans] == [text] * 3
+    noise = np.random.default_rng(1).bytes(1 << 20).hex()
+    with pytest.raises(
+        ConfigError, match=r"what shards are to run takes .* bytes; Spark gives(.|\n)*divide the queries"
+    ):
+        pack([noise])

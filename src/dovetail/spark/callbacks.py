@@ -5,13 +5,13 @@ They load the engine where they run: the driver joins nothing, and does without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from dovetail.spark.revisions import current_batch, plan_for
+from dovetail.spark.revisions import current_batch, plan_for, unpack
 from dovetail.spark.staging import Staging
 
 if TYPE_CHECKING:
@@ -26,18 +26,18 @@ _CONTENT = StructType([StructField("content", BinaryType())])
 
 
 def cutter(
-    plans: Sequence[str], stream: int, shard_ids: list[int]
+    plans: bytes, stream: int, shard_ids: list[int]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`.
 
-    `plans`: each a `WorkerPlan` as JSON, the last that holds for a batch is run. `shard_ids`: what Spark's partitioner spreads evenly.
+    `plans`: packed, the last that holds for a batch is run. `shard_ids`: what Spark's partitioner spreads evenly.
     """
 
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from dovetail.spark.cut import Cut  # noqa: PLC0415 - it loads the engine
 
         batch = current_batch()
-        yield from Cut(plan_for(plans, batch), stream, shard_ids, batch).rows(batches)
+        yield from Cut(plan_for(unpack(plans), batch), stream, shard_ids, batch).rows(batches)
 
     return cut
 
@@ -51,9 +51,9 @@ class ShardProcessor(StatefulProcessor):
     """The class for `transformWithStateInPandas`: joins the tuples of a shard, with what its state holds."""
 
     def __init__(
-        self, plans: Sequence[str], shard_ids: list[int], run_id: str, staged: Mapping[int, Staging] | None = None
+        self, plans: bytes, shard_ids: list[int], run_id: str, staged: Mapping[int, Staging] | None = None
     ) -> None:
-        self._plans = tuple(plans)
+        self._plans = plans
         self._shard_ids = shard_ids
         self._run_id = run_id
         self._staged = dict(staged or {})
@@ -70,7 +70,7 @@ class ShardProcessor(StatefulProcessor):
         from dovetail.spark.processor import join_rows  # noqa: PLC0415 - it loads the engine
 
         shard = self._shard_ids.index(key[0])
-        yield join_rows(self._plans, shard, rows, self._segments, self._run_id, self._staged)
+        yield join_rows(unpack(self._plans), shard, rows, self._segments, self._run_id, self._staged)
 
     def close(self) -> None:
         pass

@@ -35,7 +35,7 @@ from dovetail.spark.jobs import CHECKPOINT, Held, Job, claim_sinks
 from dovetail.spark.layout import Came, Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.log import MANIFEST
 from dovetail.spark.metrics import observed
-from dovetail.spark.revisions import Revision
+from dovetail.spark.revisions import Revision, pack
 from dovetail.spark.sinks import Sink
 from dovetail.spark.staging import Staging
 from dovetail.spark.wire import CLOCK, CUT_SCHEMA, RESULT_SCHEMA
@@ -60,11 +60,11 @@ class SparkPipeline:
         ids = list(self.placed(layout).ids)
         # The batch's own time: a replay reads the same.
         clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
-        pieces = []
+        packed, pieces = pack(plans), []
         for number, stream in enumerate(layout.streams):
             frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
-            pieces.append(frame.mapInArrow(cutter(plans, number, ids), from_arrow_schema(CUT_SCHEMA)))
-        processor = ShardProcessor(plans, ids, run_id, staged)
+            pieces.append(frame.mapInArrow(cutter(packed, number, ids), from_arrow_schema(CUT_SCHEMA)))
+        processor = ShardProcessor(packed, ids, run_id, staged)
         joined = (
             reduce(DataFrame.unionAll, pieces)
             .groupBy("shard")

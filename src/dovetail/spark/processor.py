@@ -33,7 +33,7 @@ from dovetail.optimizer.replan import Replanner
 from dovetail.plan.codec import from_json
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import NUMBER, StreamSchema
-from dovetail.spark.layout import WorkerPlan, read_worker_plan
+from dovetail.spark.layout import WorkerPlan
 from dovetail.spark.live import LiveShard, live_root
 from dovetail.spark.log import UNCOUNTED, Log, SegmentMap, micros, only, since
 from dovetail.spark.memory import give_back
@@ -49,7 +49,7 @@ SAMPLED = 16
 
 
 def join_rows(
-    plans: Sequence[str],
+    plans: Sequence[WorkerPlan],
     shard: int,
     rows: Iterable[pd.DataFrame],
     segments: SegmentMap,
@@ -66,7 +66,7 @@ def join_rows(
         retire(log, live)
         gone = {"shard": shard, "rebuilt": False, "retired": True}
         return pd.DataFrame([ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(gone).encode())])
-    worker = Worker(plan, shard, log, live, number, [read_worker_plan(text) for text in plans])
+    worker = Worker(plan, shard, log, live, number, plans)
     give_back()
     with ShardOutput(plan.queries, staged, shard) as output:
         metrics = worker.join(batch, output.add)

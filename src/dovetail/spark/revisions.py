@@ -7,13 +7,15 @@ batch that it holds for has begun, and workers choose by the number of their bat
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from dovetail.errors import StateError
+from dovetail.errors import ConfigError, StateError
 from dovetail.plan.codec import from_json, to_json
 from dovetail.spark.layout import WorkerPlan, read_worker_plan
 
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 FOLDER = "_plans"
 """Earlier releases take other names for layouts."""
+MOST_PACKED = 700_000
+"""Bytes. Of what takes more than a megabyte, with all that goes along, Spark makes a broadcast, which a stateful operator that is
+being prepared cannot read."""
+_PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
+"""Fast, and with a memory for one plan after another."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,26 @@ def current_batch() -> int | None:
     return None if found is None else int(found)
 
 
-def plan_for(plans: Sequence[str], batch: int | None) -> WorkerPlan:
+def pack(plans: Sequence[str]) -> bytes:
+    """Plans, each a `WorkerPlan` as JSON, for workers: they repeat themselves, and Spark takes no more for a stateful operator."""
+    packed = lzma.compress(json.dumps(plans).encode(), filters=[_PACKING])
+    if len(packed) > MOST_PACKED:
+        raise ConfigError(
+            f"what shards are to run takes {len(packed):,} bytes; Spark gives its stateful operators {MOST_PACKED:,} at most",
+            "divide the queries among several sessions",
+        )
+    return packed
+
+
+@lru_cache(maxsize=4)
+def unpack(packed: bytes) -> tuple[WorkerPlan, ...]:
+    """What was packed; read once per process."""
+    return tuple(map(read_worker_plan, json.loads(lzma.decompress(packed))))
+
+
+def plan_for(plans: Sequence[WorkerPlan], batch: int | None) -> WorkerPlan:
     """The last of some plans that holds for a batch; of all, if it is not known."""
-    found = [plan for plan in map(read_worker_plan, plans) if batch is None or plan.since <= batch]
+    found = [plan for plan in plans if batch is None or plan.since <= batch]
     if not found:
         raise StateError(f"batch {batch} is older than all plans that are known")
     return found[-1]
