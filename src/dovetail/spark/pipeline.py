@@ -213,7 +213,7 @@ class Change:
     def claim(self, layout: Layout) -> None:
         """Make the sink of the query that comes the checkpoint's own."""
         assert self.late is not None  # noqa: S101 - asked of changes with a new query only
-        layout.for_workers("")  # what cannot be planned is not begun
+        pack([self.job.plans[-1], layout.for_workers("").to_json()])  # what cannot be planned, or run, is not begun
         uses, locks = claim_sinks(self.pipeline.spark, layout, self.sinks, self.job.checkpoint.begun(), self.late)
         self.held |= locks
         staging = self.sinks[self.late].staging(uses[self.late], self.pipeline.run_id)
