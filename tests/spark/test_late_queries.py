@@ -325,6 +325,10 @@ def test_what_cannot_be_changed_leaves_a_job_unharmed(spark: SparkSession, tmp_p
     for error, message, change in changes:
         with pytest.raises(error, match=message):
             change()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dovetail.spark.revisions.MOST_PACKED", 1000)
+        with pytest.raises(ConfigError, match="divide the queries among several sessions"):
+            running.add_query("q", BASE, memory())
     assert running.query is query
     live.run(2)
     live.check("base")
