@@ -32,7 +32,7 @@ class SharedCounts(Protocol):
     """Counts what a path does in a tree of probes."""
 
     part: float
-    """How much of what it makes is made for it alone, the rest being divided among those who share it."""
+    """How much of what it makes it has to pay for; those who share the rest pay for that."""
 
     @property
     def produced(self) -> tuple[int, int]:

@@ -365,6 +365,7 @@ class WindowStore:
 
     def rewrite(self, alive: BoolArray) -> None:
         """Forget the rows that are not alive, and number the others anew."""
+        self.rows.moving = True
         for column in self.columns.values():
             column.before_keep(alive)
         for other, source in self.linked:
@@ -372,6 +373,7 @@ class WindowStore:
         self.rows.keep(alive)
         extend_prefix_max(self.rows["ts"], self.rows["prefix_max"], 0, len(self.rows), LONG_AGO)
         self.rebuild_chains()
+        self.rows.moving = False
 
     def hide(self, row_numbers: Int64Array) -> list[UInt64Array]:
         """Let nobody see some rows any more; return their flags."""

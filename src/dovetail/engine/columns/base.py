@@ -10,9 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import BoolArray, Int64Array
-from dovetail.engine.buffers import (
-    valid_mask,
-)
+from dovetail.engine.buffers import valid_mask
 from dovetail.engine.rows import Rows
 from dovetail.errors import StateError
 

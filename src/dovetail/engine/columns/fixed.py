@@ -9,11 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Int64Array
-from dovetail.engine.buffers import (
-    address_of,
-    fixed_values,
-    storage_dtype,
-)
+from dovetail.engine.buffers import address_of, fixed_values, storage_dtype
 from dovetail.engine.columns.base import NullableColumn, StoredColumn
 from dovetail.engine.rows import Rows
 

@@ -66,12 +66,12 @@ class NestedColumn(StoredColumn):
         self._replace(pa.concat_arrays(alive.chunks) if alive.num_chunks else pa.array([], self.type), oldest)
 
     def _replace(self, values: pa.Array, start: int) -> None:
-        self.rows.moving = True
+        moving, self.rows.moving = self.rows.moving, True
         self._free_chunks()
         self._chunks, self._chunk_starts, self._end = [], [], start
         if len(values):  # the next chunk will have the name of an empty one
             self._add_chunk(values, start)
-        self.rows.moving = False
+        self.rows.moving = moving
 
     def _free_chunks(self) -> None:
         for start in self._chunk_starts:

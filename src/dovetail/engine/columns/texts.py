@@ -9,11 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
-from dovetail.engine.buffers import (
-    address_of,
-    byte_values,
-    is_large,
-)
+from dovetail.engine.buffers import address_of, byte_values, is_large
 from dovetail.engine.columns.base import NullableColumn
 from dovetail.engine.kernels.gather import ByteValues, gather_bytes, gather_lengths, write_extents
 from dovetail.engine.rows import ROOMY, Rows, fitting
