@@ -9,9 +9,11 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_sink_losses import small_disk
 
 from dovetail.errors import StateError
 from dovetail.spark import live
@@ -221,3 +223,53 @@ def test_a_place_without_a_sticky_bit_is_not_used(
     else:
         with pytest.raises(StateError, match="others can replace"):
             live_root("run")
+
+
+# -- full disks -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A disk of 64 KiB, chosen by its user."""
+    with small_disk(tmp_path / "small", "64k") as disk:
+        monkeypatch.setenv("DOVETAIL_LIVE_DIR", str(disk))
+        yield disk
+
+
+def fill(path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        path.write_bytes(bytes(1 << 20))
+
+
+def test_a_full_disk_is_named(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(small / "others")
+    for call in (lambda: claim("mine"), lambda: LiveShard(live_root("mine"), 0)):
+        with pytest.raises(StateError) as error:
+            call()
+        assert error.value.message == f"no space is left for the windows of shards: 0 B of 64 KiB are free in {small}"
+        assert error.value.hint is not None
+        assert "set DOVETAIL_LIVE_DIR to a directory on a disk with room" in error.value.hint
+        assert list((small / COMMON).iterdir()) == []
+    (tmp_path / "roomy").mkdir()  # what the hint says
+    monkeypatch.setenv("DOVETAIL_LIVE_DIR", str(tmp_path / "roomy"))
+    claim("mine")
+    (small / "others").unlink()
+    monkeypatch.setenv("DOVETAIL_LIVE_DIR", str(small))
+    claim("mine")
+
+
+def test_dead_runs_are_swept_before_there_is_need_for_space(small: Path) -> None:
+    dead = run_of(small / COMMON, "dead", [live._machine(), 1 << 30, "1"])
+    fill(dead / "0" / "array")
+    claim("mine")
+    assert [path.name for path in (small / COMMON).iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("chosen", ["missing", "file", "relative"])
+def test_a_directory_that_cannot_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    (tmp_path / "file").touch()
+    path = "." if chosen == "relative" else str(tmp_path / chosen)
+    monkeypatch.setenv("DOVETAIL_LIVE_DIR", path)
+    with pytest.raises(StateError, match=rf"DOVETAIL_LIVE_DIR is '{path}' on .*; expected the whole path") as error:
+        claim("mine")
+    assert error.value.hint == "create it there, or unset DOVETAIL_LIVE_DIR"

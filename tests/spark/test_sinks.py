@@ -28,8 +28,9 @@ from dovetail.schema import TIMESTAMP
 from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.directories import Directory
 from dovetail.spark.metrics import Collected, ShardReports
-from dovetail.spark.owners import Use
+from dovetail.spark.owners import OWNER, Use
 from dovetail.spark.sinks import Sink
+from dovetail.spark.staging import RECORD
 from dovetail.testing import assert_same_rows
 
 SCHEMA = pa.schema([("ts", TIMESTAMP), ("v", pa.int64())])
@@ -373,8 +374,10 @@ def test_a_session_that_runs(spark: SparkSession, tmp_path: Path) -> None:
     assert_same_rows(written(tmp_path / "out").cast(wanted.schema), wanted)
 
     source.add(batches(seed=12, count=1))
-    layout = tmp_path / "c" / "dovetail" / "layout.json"
-    layout.write_text(json.dumps(json.loads(layout.read_text()), indent=None, separators=(",", ":")), encoding="utf-8")
+    *_, last = sorted((tmp_path / "c" / "dovetail" / "_plans").glob("*.json"))
+    revision = json.loads(last.read_text(encoding="utf-8"))
+    plan = json.dumps({**json.loads(revision["plan"]), "digest": "another layout's"})
+    last.write_text(json.dumps({**revision, "plan": plan}), encoding="utf-8")
     broken = made.start(sinks, tmp_path / "c", NOW)
     with pytest.raises(StateError) as raised:  # in a worker, whose traces are not what the user sees
         broken.await_termination()
@@ -470,7 +473,7 @@ def test_a_batch_that_is_stopped_is_there_whole_or_not_at_all(spark: SparkSessio
     oracle = expected(pushes, queries)
     wanted = oracle.results_table("chain")
     shown = len(list((tmp_path / "out").glob("batch_id=*")))
-    assert [entry.name for entry in (tmp_path / "out").glob("_*")] == ["_dovetail.json"]
+    assert {entry.name for entry in (tmp_path / "out").glob("_*")} <= {OWNER, RECORD}
     before = written(tmp_path / "out").num_rows if shown else 0
     assert before == expected(pushes[:shown], queries).results_table("chain").num_rows
     session(spark, source, queries, shards=2).start(sinks, tmp_path / "c", NOW).await_termination()

@@ -7,20 +7,38 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_sink_losses import small_disk
 
 from dovetail.errors import StateError
 from dovetail.spark import live, staging
-from dovetail.spark.staging import Staging, exchange, plain_types
+from dovetail.spark.staging import OWNER, RECORD, Staging, exchange, plain_types, sweep_abandoned
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A sink directory that a query has claimed."""
+    path = tmp_path / "out"
+    path.mkdir()
+    (path / OWNER).touch()
+    return path
+
+
+def names(target: Path) -> list[str]:
+    """What is in a sink directory, but for its owner and its record."""
+    return sorted(entry.name for entry in target.iterdir() if entry.name not in (OWNER, RECORD))
 
 
 def write(staging: Staging, batch: int, shard: int, *values: int) -> None:
-    with staging.writer(batch, shard, pa.schema([("v", pa.int64())])) as file:
+    with staging.writer(batch, shard, SCHEMA) as file:
         file.write_table(pa.table({"v": pa.array(values, pa.int64())}))
 
 
@@ -35,53 +53,53 @@ def seen(target: Path) -> list[int]:
     return sorted(found)
 
 
-def test_a_batch_appears_when_it_is_committed(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path), "run")
+def test_a_batch_appears_when_it_is_committed(target: Path) -> None:
+    staging = Staging(str(target), "run")
     staging.prepare()
     write(staging, 0, 0, 1, 2)
     write(staging, 0, 1, 3)
     staging.check(0, {0: 2, 1: 1})
-    assert not list(tmp_path.glob("batch_id=*"))
+    assert not list(target.glob("batch_id=*"))
     staging.commit(0)
-    assert seen(tmp_path) == [1, 2, 3]
+    assert seen(target) == [1, 2, 3]
     staging.clear()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["batch_id=0"]
+    assert names(target) == ["batch_id=0"]
 
 
-def test_repeated_attempts_and_replayed_batches_replace_themselves(tmp_path: Path) -> None:
-    first = Staging(str(tmp_path), "first")
+def test_repeated_attempts_and_replayed_batches_replace_themselves(target: Path) -> None:
+    first = Staging(str(target), "first")
     first.prepare()
     write(first, 0, 0, 1)
     write(first, 0, 0, 1)
     first.commit(0)
     write(first, 1, 0, 7)  # the driver dies before it commits
-    kill(tmp_path / "_dovetail-first")
-    again = Staging(str(tmp_path), "again")
+    kill(target / "_dovetail-first")
+    again = Staging(str(target), "again")
     again.prepare()
     write(again, 0, 0, 1)  # the batch was committed here, but not by Spark
     again.commit(0)
     write(again, 1, 1, 8)
     again.commit(1)
-    assert seen(tmp_path) == [1, 8]
+    assert seen(target) == [1, 8]
     again.clear()
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["batch_id=0", "batch_id=1"]
+    assert names(target) == ["batch_id=0", "batch_id=1"]
 
 
-def test_a_living_run_is_not_swept(tmp_path: Path) -> None:
-    running = Staging(str(tmp_path), "running")
+def test_a_living_run_is_not_swept(target: Path) -> None:
+    running = Staging(str(target), "running")
     running.prepare()
     write(running, 0, 0, 1, 2)
     dead = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True, text=True
     )
-    (tmp_path / "_dovetail-dead").mkdir()
+    (target / "_dovetail-dead").mkdir()
     owner = json.dumps([live._machine(), int(dead.stdout), "1"])
-    (tmp_path / "_dovetail-dead" / "owner.json").write_text(owner, encoding="utf-8")
-    Staging(str(tmp_path), "second").prepare()
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["_dovetail-running", "_dovetail-second"]
+    (target / "_dovetail-dead" / "owner.json").write_text(owner, encoding="utf-8")
+    Staging(str(target), "second").prepare()
+    assert names(target) == ["_dovetail-running", "_dovetail-second"]
     running.check(0, {0: 2})
     running.commit(0)
-    assert seen(tmp_path) == [1, 2]
+    assert seen(target) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -94,29 +112,29 @@ def test_a_living_run_is_not_swept(tmp_path: Path) -> None:
     ],
 )
 def test_a_batch_is_committed_when_all_that_was_reported_is_there(
-    tmp_path: Path, reported: dict[int, int], message: str
+    target: Path, reported: dict[int, int], message: str
 ) -> None:
-    staging = Staging(str(tmp_path), "run")
+    staging = Staging(str(target), "run")
     staging.prepare()
     write(staging, 0, 0, 1, 2)
     write(staging, 0, 1, 3)
     with pytest.raises(StateError, match=message):
         staging.check(0, reported)
-    assert not list(tmp_path.glob("batch_id=*"))
+    assert not list(target.glob("batch_id=*"))
 
 
-def test_a_file_that_is_cut_short_is_an_error(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path), "run")
+def test_a_file_that_is_cut_short_is_an_error(target: Path) -> None:
+    staging = Staging(str(target), "run")
     staging.prepare()
     write(staging, 0, 0, 1, 2)
-    (file,) = tmp_path.glob("_dovetail-run/0/*.parquet")
+    (file,) = target.glob("_dovetail-run/0/*.parquet")
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(StateError, match="not a whole Parquet file"):
         staging.check(0, {0: 2})
 
 
-def test_shards_whose_disk_is_another_are_noticed(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path), "run")
+def test_shards_whose_disk_is_another_are_noticed(target: Path) -> None:
+    staging = Staging(str(target), "run")
     staging.prepare()
     with pytest.raises(StateError, match="it is not there") as caught:
         staging.check(0, {0: 2})
@@ -131,18 +149,18 @@ class KilledError(BaseException):
 @pytest.mark.parametrize("exchanges", [True, False])
 @pytest.mark.parametrize("point", range(8))
 def test_a_replay_that_is_killed_anywhere_loses_no_batch(
-    tmp_path: Path,
+    target: Path,
     monkeypatch: pytest.MonkeyPatch,
     point: int,
     exchanges: bool,  # noqa: FBT001
 ) -> None:
     """At each step of a commit, and after the sweep that follows, the old or the new attempt is there, whole."""
-    first = Staging(str(tmp_path), "first")
+    first = Staging(str(target), "first")
     first.prepare()
     write(first, 0, 0, 1)
     first.commit(0)
-    kill(tmp_path / "_dovetail-first")
-    again = Staging(str(tmp_path), "again")
+    kill(target / "_dovetail-first")
+    again = Staging(str(target), "again")
     again.prepare()
     write(again, 0, 0, 2)
     steps = iter(range(20))
@@ -168,11 +186,11 @@ def test_a_replay_that_is_killed_anywhere_loses_no_batch(
         except KilledError:
             done = False
     if exchanges:
-        assert seen(tmp_path) in ([1], [2])  # whatever a reader sees meanwhile is whole
-    kill(tmp_path / "_dovetail-again")
-    Staging(str(tmp_path), "third").prepare()
-    assert seen(tmp_path) == [2] if done else seen(tmp_path) in ([1], [2])
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["_dovetail-third", "batch_id=0"]
+        assert seen(target) in ([1], [2])  # whatever a reader sees meanwhile is whole
+    kill(target / "_dovetail-again")
+    Staging(str(target), "third").prepare()
+    assert seen(target) == [2] if done else seen(target) in ([1], [2])
+    assert names(target) == ["_dovetail-third", "batch_id=0"]
 
 
 def test_directories_change_places_in_one_step(tmp_path: Path) -> None:
@@ -185,26 +203,26 @@ def test_directories_change_places_in_one_step(tmp_path: Path) -> None:
     assert not exchange(tmp_path / "a", tmp_path / "none")
 
 
-def test_owners_are_those_of_live_shards(tmp_path: Path) -> None:
-    Staging(str(tmp_path), "run").prepare()
-    assert not live.is_abandoned(tmp_path / "_dovetail-run")
-    kill(tmp_path / "_dovetail-run")
-    assert live.is_abandoned(tmp_path / "_dovetail-run")
+def test_owners_are_those_of_live_shards(target: Path) -> None:
+    Staging(str(target), "run").prepare()
+    assert not live.is_abandoned(target / "_dovetail-run")
+    kill(target / "_dovetail-run")
+    assert live.is_abandoned(target / "_dovetail-run")
 
 
-def test_a_killed_attempt_leaves_nothing(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path), "run")
+def test_a_killed_attempt_leaves_nothing(target: Path) -> None:
+    staging = Staging(str(target), "run")
     staging.prepare()
     with pytest.raises((TypeError, pa.ArrowInvalid)):
         write(staging, 0, 0, cast("int", "not a number"))
-    with pytest.raises(OSError, match="full"), staging.writer(0, 0, pa.schema([("v", pa.int64())])):
-        raise OSError("the disk is full")
-    assert not list((tmp_path / "_dovetail-run" / "0").iterdir())
-    (tmp_path / "_dovetail-run" / "0" / ".half").write_bytes(b"PAR1")
+    with pytest.raises(OSError, match="memory is full"), staging.writer(0, 0, SCHEMA):
+        raise OSError(28, "memory is full")  # not the sink's
+    assert not list((target / "_dovetail-run" / "0").iterdir())
+    (target / "_dovetail-run" / "0" / ".half").write_bytes(b"PAR1")
     write(staging, 0, 0, 2)
     staging.commit(0)
-    assert seen(tmp_path) == [2]
-    assert [path.name for path in (tmp_path / "batch_id=0").iterdir()] == ["shard-00000.parquet"]
+    assert seen(target) == [2]
+    assert [path.name for path in (target / "batch_id=0").iterdir()] == ["shard-00000.parquet"]
 
 
 def test_types_that_only_spark_knows_how_to_write() -> None:
@@ -213,3 +231,112 @@ def test_types_that_only_spark_knows_how_to_write() -> None:
     assert plain_types(pa.schema([(str(number), kind) for number, kind in enumerate(plain)]))
     for other in (pa.duration("us"), pa.list_(pa.int64()), pa.struct([("x", pa.int64())]), pa.null()):
         assert not plain_types(pa.schema([("x", other)]))
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sink_directory_that_was_removed_is_not_made_again(target: Path) -> None:
+    staging = Staging(str(target), "run", "q")
+    staging.prepare()
+    write(staging, 0, 0, 1)
+    staging.commit(0)
+    write(staging, 1, 0, 2)
+    shutil.rmtree(target)
+    gone = f"the directory {target} was removed while the job was running; results of earlier batches are gone"
+    with pytest.raises(StateError) as error:
+        write(staging, 2, 0, 3)
+    assert error.value.message == f"query 'q': its sink parquet('{target}') failed with batch 2: {gone}"
+    calls: list[Callable[[], None]] = [
+        lambda: staging.check(1, {0: 1}),
+        lambda: staging.check(1, {}),
+        lambda: staging.commit(1),
+    ]
+    for call in calls:
+        with pytest.raises(StateError) as error:
+            call()
+        assert error.value.message == gone
+        assert error.value.hint is not None
+        assert error.value.hint.startswith("start again with the same checkpoint, which replays the batch")
+    with pytest.raises(StateError, match="was removed"):
+        Staging(str(target), "late", "q").prepare()
+    staging.clear()
+    assert not target.exists()
+
+
+def test_a_sink_directory_may_be_removed_at_any_moment(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staging = Staging(str(target), "run", "q")
+    staging.prepare()
+    write(staging, 0, 0, 1)
+    shutil.copytree(target, target.with_name("kept"))
+    with pytest.raises(StateError, match="failed with batch 1: the directory"), staging.writer(1, 0, SCHEMA):
+        shutil.rmtree(target)
+    target.with_name("kept").rename(target)
+    with monkeypatch.context() as patch:
+        patch.setattr(Staging, "_show", lambda self, _: shutil.rmtree(self.target))
+        with pytest.raises(StateError, match="was removed while the job was running"):
+            staging.commit(0)
+
+
+def test_a_staging_directory_that_was_removed(target: Path) -> None:
+    staging = Staging(str(target), "run", "q")
+    staging.prepare()
+    shutil.rmtree(target / "_dovetail-run")
+    with pytest.raises(StateError, match=r"failed with batch 0: files in .*_dovetail-run were removed"):
+        write(staging, 0, 0, 1)
+    assert names(target) == []
+
+
+def test_an_owner_that_was_removed(target: Path) -> None:
+    staging = Staging(str(target), "run", "q")
+    staging.prepare()
+    for batch in (0, 1):
+        write(staging, batch, 0, 1)
+    staging.commit(0)
+    (target / OWNER).unlink()
+    with pytest.raises(StateError, match=f"{OWNER}, which says whose results these are, was removed") as error:
+        staging.commit(1)
+    assert error.value.hint == "put the file back, or give the query a new path"
+    (target / OWNER).touch()  # what the hint says
+    staging.commit(1)
+    assert seen(target) == [1, 1]
+
+
+def test_a_full_disk_names_query_sink_and_batch(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "64k") as target:
+        (target / OWNER).touch()
+        staging = Staging(str(target), "run", "q")
+        staging.prepare()
+        for rows in (100_000, 1_000_000):  # found when a table is written, and when a file is opened
+            with pytest.raises(StateError) as error:
+                write(staging, 3, 0, *range(rows))
+            assert error.value.message.startswith(
+                f"query 'q': its sink parquet('{target}') failed with batch 3: no space is left for results: "
+            )
+            assert f"of 64 KiB are free in {target}" in error.value.message
+            assert error.value.hint == (
+                "free space there, then start again with the same checkpoint, which replays the batch"
+            )
+        assert list((target / "_dovetail-run" / "3").iterdir()) == []
+        write(staging, 3, 0, 1)  # what the hint says
+        with pytest.raises(OSError, match="No space left"):
+            (target / "large").write_bytes(bytes(1 << 20))
+        calls: list[Callable[[], None]] = [
+            lambda: write(staging, 4, 0, 1),
+            Staging(str(target), "late", "q").prepare,
+        ]
+        for call in calls:
+            with pytest.raises(StateError, match=r"query 'q': .*no space is left for results: 0 B of 64 KiB are free"):
+                call()
+
+
+def test_staging_that_is_abandoned_is_swept(target: Path) -> None:
+    for run in ("dead", "alive"):
+        Staging(str(target), run).prepare()
+    write(Staging(str(target), "dead"), 0, 0, 1)
+    kill(target / "_dovetail-dead")
+    sweep_abandoned(target)
+    assert names(target) == ["_dovetail-alive"]
+    sweep_abandoned(target / "none")
+    sweep_abandoned(target / OWNER)
+    assert not (target / "none").exists()

@@ -9,6 +9,8 @@ from dovetail.errors import DovetailError
 
 _OURS = re.compile(r"dovetail\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)", re.DOTALL)
 
+_CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
+
 
 def raised_in_a_worker(error: BaseException) -> DovetailError | None:
     """An error of ours that a shard raised, taken out of the traces of Python, Java and Spark around its text."""
@@ -23,5 +25,8 @@ def raised_in_a_worker(error: BaseException) -> DovetailError | None:
 
 
 def first_lines(error: BaseException) -> str:
-    """What an error says, without the Java trace that Spark appends."""
-    return str(error).partition("\n\tat ")[0].partition("\nJVM stacktrace")[0].strip()
+    """Return what an error says and its first cause, without the Java trace that Spark appends."""
+    text = str(error)
+    said = text.partition("\n\tat ")[0].partition("\nJVM stacktrace")[0].strip()
+    causes = _CAUSE.findall(text)
+    return said if not causes or causes[-1] in said else f"{said}\ncaused by {causes[-1]}"

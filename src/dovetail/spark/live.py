@@ -8,10 +8,14 @@ token that the state names rebuilds the shard from its log.
 Directories lie where everybody may write. What is used, or swept, is a real directory that belongs to this user, seen through no
 link, in another where others cannot replace it; nobody else may look into it. If something else has its name, another name is taken,
 one that nobody can know beforehand and that all workers of the host come to by themselves.
+
+The environment variable `DOVETAIL_LIVE_DIR` names another directory for them, on a disk if shared memory is too small. It must be
+set before Spark starts; on a cluster, executors get it from `spark.executorEnv.DOVETAIL_LIVE_DIR`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -25,7 +29,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dovetail.errors import StateError, listed
+from dovetail.plan.explain_global import bytes_text
 
+_CHOICE = "DOVETAIL_LIVE_DIR"
 _ABANDONED_SECONDS = 600
 _FORGOTTEN_SECONDS = 86_400
 _OWNER = "owner.json"
@@ -38,8 +44,8 @@ _REAL_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 def live_root(run_id: str) -> Path:
     """Where one run of a session keeps its live shards on this host: memory where there is enough, else a local directory.
 
-    All workers must come to the same answer at any time, so enough is judged by its size, not by what is free; and a run that once
-    went to the name of its own, because the common one was taken, stays there.
+    `DOVETAIL_LIVE_DIR` overrides this choice. All workers must come to the same answer at any time, so enough is judged by its size,
+    not by what is free; and a run that once went to the name of its own, because the common one was taken, stays there.
     """
     parent = _parent()
     common, own = parent / f"dovetail-{os.getuid()}", parent / f"dovetail-{os.getuid()}-{run_id}"
@@ -47,24 +53,37 @@ def live_root(run_id: str) -> Path:
         return common / run_id
     if not _make_private(own):
         raise StateError(
-            f"{own} is a link, a file or another user's, and so is {common}", "set TMPDIR to a directory of yours"
+            f"{own} is a link, a file or another user's, and so is {common}", f"set {_CHOICE} to a directory of yours"
         )
     return own / run_id
 
 
 def _parent() -> Path:
     """The first directory with room in which others cannot remove or replace what is ours."""
-    shared = Path("/dev/shm")  # noqa: S108 - this is what is done about it
-    roomy = os.access(shared, os.W_OK) and shutil.disk_usage(shared).total >= _LEAST_MEMORY
-    parents = [shared] * roomy + [Path(tempfile.gettempdir()), Path("~").expanduser()]
+    parents = _parents()
     for parent in parents:
         found = parent.stat()
         others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if found.st_uid in (0, os.getuid()) and (not others_write or found.st_mode & stat.S_ISVTX):
             return parent
     raise StateError(
-        f"others can replace our files in {listed(map(str, parents))}", "set TMPDIR to a directory of yours"
+        f"others can replace our files in {listed(map(str, parents))}", f"set {_CHOICE} to a directory of yours"
     )
+
+
+def _parents() -> list[Path]:
+    """Return the directory that `DOVETAIL_LIVE_DIR` names; else shared memory, if it is large enough, and local directories."""
+    chosen = os.environ.get(_CHOICE)
+    if chosen and not (Path(chosen).is_absolute() and Path(chosen).is_dir()):
+        raise StateError(
+            f"{_CHOICE} is {chosen!r} on {socket.gethostname()}; expected the whole path of a directory that exists",
+            f"create it there, or unset {_CHOICE}",
+        )
+    if chosen:
+        return [Path(chosen)]
+    shared = Path("/dev/shm")  # noqa: S108 - this is what is done about it
+    roomy = os.access(shared, os.W_OK) and shutil.disk_usage(shared).total >= _LEAST_MEMORY
+    return [shared] * roomy + [Path(tempfile.gettempdir()), Path("~").expanduser()]
 
 
 def _make_private(path: Path) -> bool:
@@ -95,10 +114,8 @@ def _opened(name: str | Path, inside: int | None = None) -> Iterator[int | None]
 
 def claim(run_id: str) -> None:
     """Say that this process drives a run, and sweep what runs that ended without cleaning up have left on this host."""
-    home = live_root(run_id)
-    _make(home)
-    sign(home)
-    _sweep(home)
+    with explaining_full_disk():
+        _make_run(live_root(run_id), here=True)
 
 
 def release(run_id: str) -> None:
@@ -108,6 +125,38 @@ def release(run_id: str) -> None:
     if home.parent.name.endswith(run_id):
         with suppress(OSError):
             home.parent.rmdir()
+
+
+@contextmanager
+def explaining_full_disk() -> Iterator[None]:
+    """Turn the error of a full disk into one that names the directory of the shards and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StateError(
+            f"no space is left for the windows of shards: {free_space(_parent())}",
+            f"free space there, or set {_CHOICE} to a directory on a disk with room, for driver and executors, before Spark "
+            "starts; then start again",
+        ) from error
+
+
+def free_space(path: Path) -> str:
+    """Say how much of the file system of a directory is free: `64 KiB of 1 GiB are free in /dev/shm`."""
+    usage = shutil.disk_usage(path)
+    return f"{bytes_text(usage.free)} of {bytes_text(usage.total)} are free in {path}"
+
+
+def _make_run(home: Path, *, here: bool) -> None:
+    """Make the directory of a run and sign it; dead runs are swept first, which may free the space that it needs."""
+    _sweep(home)
+    _make(home)
+    try:
+        sign(home, here=here)
+    except OSError:  # without an owner nobody would sweep it
+        shutil.rmtree(home, ignore_errors=True)
+        raise
 
 
 def _make(path: Path) -> None:
@@ -180,13 +229,16 @@ class LiveShard:
         """`root` is the run's; on a host where no driver has made it, the first worker does."""
         self._home = root / str(shard)
         if not self._home.exists():
+            with explaining_full_disk():
+                self._make_home(root)
+
+    def _make_home(self, root: Path) -> None:
+        if not root.exists():
+            root.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
-                root.parent.mkdir(parents=True, exist_ok=True)
-                _make(root)
-                sign(root, here=False)
-                _sweep(root)
-            with suppress(FileExistsError):  # another attempt may be as far
-                _make(self._home)
+                _make_run(root, here=False)
+        with suppress(FileExistsError):  # another attempt may be as far
+            _make(self._home)
 
     def take(self, token: str | None) -> Path | None:
         """Take over the arrays that belong to `token`; None when they are not here."""

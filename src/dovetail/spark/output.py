@@ -7,11 +7,10 @@ from contextlib import ExitStack
 from typing import Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dovetail.errors import StateError
 from dovetail.spark.revisions import current_batch
-from dovetail.spark.staging import Staging
+from dovetail.spark.staging import StagedFile, Staging
 from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 
 
@@ -22,7 +21,7 @@ class ShardOutput:
         self._numbers = numbers
         self._staged = staged
         self._shard = shard
-        self._files: dict[int, pq.ParquetWriter] = {}
+        self._files: dict[int, StagedFile] = {}
         self._open = ExitStack()
         self.rows: list[ResultRow] = []
 
@@ -44,7 +43,7 @@ class ShardOutput:
             else:
                 self.rows += result_rows(self._shard, number, table)
 
-    def _file(self, number: int, schema: pa.Schema) -> pq.ParquetWriter:
+    def _file(self, number: int, schema: pa.Schema) -> StagedFile:
         if number not in self._files:
             batch = current_batch()
             if batch is None:

@@ -11,19 +11,21 @@ import json
 import re
 import warnings
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dovetail.errors import ConfigError, DovetailWarning, StateError, listed
+from dovetail.errors import ConfigError, DovetailWarning, StateError, listed, warn
+from dovetail.spark import staging
 from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.directories import Directory, Lock
 
-OWNER = "_dovetail.json"
-"""Spark and Arrow skip names that start with an underscore."""
+OWNER = staging.OWNER
 VERSION = 1
 _OURS = re.compile(r"_dovetail.*|\..*")
 _BATCH = re.compile(r"batch_id=(\d+)")
+_MOST_NAMED = 5
 _ELSEWHERE = (
     "give the query a sink of its own: a new path or table; a new checkpoint needs new sinks. To continue the old results, "
     "start with the checkpoint that wrote them"
@@ -77,6 +79,19 @@ class Use:
                 "earlier batches are where they were written, and the last may come here once more",
                 DovetailWarning,
                 stacklevel=2,
+            )
+
+    def warn_of_removed_batches(self, target: Path) -> None:
+        """Report, once, the batches that were removed from a sink directory and that no replay writes again."""
+        removed = staging.update_record(target)
+        next_batch = self.checkpoint.next_batch() if removed else 0
+        lost = sorted(batch for batch in removed if batch < next_batch)
+        if lost:
+            named = ", ".join(map(str, lost[:_MOST_NAMED])) + (", ..." if len(lost) > _MOST_NAMED else "")
+            warn(
+                f"query {self.query!r}: {target} lacks {len(lost)} of the batches that were written there ({named}); Dovetail does "
+                "not write them again\nHint: do nothing if you removed them on purpose; this is said once. Otherwise restore them "
+                "from a copy, or compute them again with a new checkpoint and a new path"
             )
 
     def check_owner(self, stored: str | None, batches: list[int], where: str) -> None:
@@ -136,8 +151,18 @@ def claim_directory(directory: Directory, use: Use) -> Lock | None:
             use.warn_of_earlier_results(directory.uri)
     if directory.local is None:
         return None
+    lock = _lock(directory, directory.local, use)
     try:
-        return Lock(directory.local / OWNER)
+        use.warn_of_removed_batches(directory.local)
+    except BaseException:  # a warning may be an error
+        lock.release()
+        raise
+    return lock
+
+
+def _lock(directory: Directory, local: Path, use: Use) -> Lock:
+    try:
+        return Lock(local / OWNER)
     except BlockingIOError:
         raise StateError(
             f"query {use.query!r}: a session that is running writes to {directory.uri}",

@@ -15,15 +15,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import LongType
+from pyspark.sql.types import LongType, StructType
 
 from dovetail.errors import ConfigError, DovetailWarning, StateError, listed
 from dovetail.spark.directories import Directory, Lock
 from dovetail.spark.owners import Use, check_directory, claim_directory
-from dovetail.spark.staging import Staging, plain_types, rows_in
+from dovetail.spark.staging import Staging, check_owned, discard_batch, plain_types, record_batch, rows_in
 
 _PROPERTY = "dovetail.owner"
 
@@ -34,6 +34,9 @@ class Sink(ABC):
     @abstractmethod
     def write(self, results: DataFrame, batch_id: int) -> None:
         """Write one batch; called again with the same batch id and rows after a failure."""
+
+    def discard(self, batch_id: int) -> None:  # noqa: B027
+        """Remove an earlier attempt's results of a batch, which has none when it is replayed."""
 
     def check(self, use: Use) -> None:  # noqa: B027
         """Refuse a query that must not write here; nothing is changed."""
@@ -81,10 +84,33 @@ class ParquetSink(Sink):
         return claim_directory(self._directory, use)
 
     def write(self, results: DataFrame, batch_id: int) -> None:
+        directory = self._claimed
+        check_owned(directory)
         results.write.mode("overwrite").parquet(f"{self.path.rstrip('/')}/batch_id={batch_id}")
+        try:
+            check_owned(directory)
+        except StateError:
+            # Spark has made the directory again; with a batch and no owner, the next start would refuse it.
+            directory.remove(f"batch_id={batch_id}")
+            raise
+        if directory.local is not None:
+            record_batch(directory.local, batch_id, "written")
+
+    def discard(self, batch_id: int) -> None:
+        directory = self._claimed
+        if directory.local is not None:
+            discard_batch(directory.local, batch_id)
+        else:
+            directory.remove(f"batch_id={batch_id}")
+
+    @property
+    def _claimed(self) -> Directory:
+        if self._directory is None:
+            raise StateError(f"{self} has not been claimed by a query", "start a session with it")
+        return self._directory
 
     def verify(self, batch_id: int, rows: int) -> None:
-        local = None if self._directory is None else self._directory.local
+        local = self._claimed.local
         if local is None:
             return
         found = sum(rows_in(file) for file in (local / f"batch_id={batch_id}").glob("*.parquet"))
@@ -98,7 +124,8 @@ class ParquetSink(Sink):
         """Shards write to a disk that they share with the driver: `file:` says so, and a local master has but one."""
         local = self.directory(use).local
         shared = self.path.startswith("file:") or str(use.spark.conf.get("spark.master", "")).startswith("local")
-        return Staging(str(local), run_id) if local is not None and shared and plain_types(use.schema) else None
+        can_stage = shared and plain_types(use.schema)
+        return Staging(str(local), run_id, use.query) if local is not None and can_stage else None
 
 
 class MemorySink(Sink):
@@ -125,6 +152,9 @@ class MemorySink(Sink):
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         self.batches[batch_id] = results.toArrow()
+
+    def discard(self, batch_id: int) -> None:
+        self.batches.pop(batch_id, None)
 
     def table(self) -> pa.Table | None:
         """All results so far; None when there was none."""
@@ -249,6 +279,15 @@ class TableSink(Sink):
             spark.sql(f"INSERT OVERWRITE TABLE {self.name} PARTITION (batch_id = {batch_id}) SELECT * FROM {view}")  # noqa: S608
         finally:
             spark.catalog.dropTempView(view)
+
+    def discard(self, batch_id: int) -> None:
+        """Overwrite the batch's partition with nothing: not every format that can be written can drop one."""
+        spark = SparkSession.active()
+        spark.catalog.refreshTable(self.name)
+        table = spark.table(self.name)
+        if not table.where(F.col("batch_id") == batch_id).isEmpty():
+            columns = StructType(table.schema.fields[:-1])  # the last is batch_id
+            self.write(spark.createDataFrame([], columns), batch_id)
 
 
 def _check_columns(use: Use) -> None:

@@ -5,17 +5,21 @@ which readers do not see; when all shards are done, and the files hold as many r
 batch's directory into its place in one step. An attempt that is repeated overwrites its own file, a batch that is replayed takes the
 place of its own directory, and what a run left behind whose driver is dead is swept by the next one: no row is lost and none is there
 twice, wherever a process is killed. (When the machine loses power it depends on the disk: nothing here is forced out to it.)
+
+A sink directory also holds a record of its batches, so that the next start can report batches that somebody removed. A job never makes
+a sink directory again that was removed while it runs: the directory would have no owner, and the next start would refuse it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +28,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dovetail.errors import StateError
-from dovetail.spark.live import is_abandoned, sign
+from dovetail.spark.directories import Directory, reason
+from dovetail.spark.live import free_space, is_abandoned, sign
 
+OWNER = "_dovetail.json"
+"""Names the query and the checkpoint that own a sink directory. Spark and Arrow skip names that start with an underscore."""
+RECORD = "_dovetail.batches"
+"""Lists the batches of a sink directory: `<batch> written` or `<batch> removed` in a line, of which the last for a batch counts."""
 _PREFIX = "_dovetail-"
-"""Spark and Arrow skip names that start with an underscore."""
+_DISCARDED = "_dovetail.discarded"
 _REPLACED = "replaced-"
 _FILE = re.compile(r"shard-(\d+)\.parquet")
+_BATCH = re.compile(r"batch_id=(\d+)")
+_LINE = re.compile(r"(\d+) (written|removed)")
+_REPLAY = "start again with the same checkpoint, which replays the batch"
 _AT_WORKING_DIRECTORY, _EXCHANGE = -100, 2
 """Of Linux's `renameat2`."""
 _MOST_NAMED = 5
@@ -67,36 +79,71 @@ class Staging:
 
     target: str
     run_id: str
+    query: str = ""
 
     @property
     def _home(self) -> Path:
         return Path(self.target) / f"{_PREFIX}{self.run_id}"
 
+    @property
+    def _directory(self) -> Directory:
+        return Directory(self.target, Path(self.target))
+
     def prepare(self) -> None:
-        """Make room, and sweep what runs have left whose driver is dead; those of others, alive, are left alone."""
-        target = Path(self.target)
-        target.mkdir(parents=True, exist_ok=True)
-        for left in target.glob(f"{_PREFIX}*"):
-            if is_abandoned(left):
-                _sweep(left)
-        self._home.mkdir()
-        sign(self._home)
+        """Remove the staging directories of dead runs from the sink directory and make one for this run."""
+        with self._explaining_errors(f"query {self.query!r}: "):
+            sweep_abandoned(Path(self.target))
+            self._home.mkdir()
+            sign(self._home)
 
     @contextmanager
-    def writer(self, batch_id: int, shard: int, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    def writer(self, batch_id: int, shard: int, schema: pa.Schema) -> Iterator[StagedFile]:
         """Write a shard's part of a batch; it is there when all of it is."""
         folder = self._home / str(batch_id)
-        folder.mkdir(parents=True, exist_ok=True)
         unfinished = folder / f".{uuid.uuid4().hex}"
         try:
-            with pq.ParquetWriter(unfinished, schema, **_format(schema)) as file:
+            with self.naming_batch(batch_id):
+                folder.mkdir(exist_ok=True)  # not its parents: they have no owner if they were removed
+                file = StagedFile(self, batch_id, pq.ParquetWriter(unfinished, schema, **_format(schema)))
+            try:
                 yield file
-            unfinished.rename(folder / f"shard-{shard:05}.parquet")
+            except BaseException:
+                with suppress(Exception):  # the first error says more
+                    file.parquet.close()
+                raise
+            with self.naming_batch(batch_id):
+                file.parquet.close()
+                unfinished.rename(folder / f"shard-{shard:05}.parquet")
         finally:  # on a full disk, each attempt would leave it fuller
             unfinished.unlink(missing_ok=True)
 
+    def naming_batch(self, batch_id: int) -> AbstractContextManager[None]:
+        """Let errors of the disk name query, sink and batch, in workers; on the driver `RunningSession` does that."""
+        return self._explaining_errors(
+            f"query {self.query!r}: its sink parquet({self.target!r}) failed with batch {batch_id}: "
+        )
+
+    @contextmanager
+    def _explaining_errors(self, place: str = "") -> Iterator[None]:
+        """Turn an error of the disk into one that says what became of the sink directory."""
+        try:
+            yield
+        except OSError as error:
+            explained = self._explained(error)
+            raise StateError(f"{place}{explained.message}", explained.hint) from error
+
+    def _explained(self, error: OSError) -> StateError:
+        if isinstance(error, FileNotFoundError):
+            gone = f"files in {self._home} were removed while the job was running"
+            return loss_of(self._directory) or StateError(gone, _REPLAY)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            full = f"no space is left for results: {free_space(Path(self.target))}"
+            return StateError(full, f"free space there, then {_REPLAY}")
+        return StateError(f"{self.target} cannot be written: {reason(error)}", f"make it writable, then {_REPLAY}")
+
     def check(self, batch_id: int, reported: Mapping[int, int]) -> None:
         """Raise unless the files hold the rows that each shard reported; nothing that readers see has changed by then."""
+        check_owned(self._directory)
         done = self._home / str(batch_id)
         named = {int(found[1]): file for file in done.glob("shard-*") if (found := _FILE.fullmatch(file.name))}
         held = {shard: rows_in(file) for shard, file in named.items()}
@@ -117,6 +164,13 @@ class Staging:
 
     def commit(self, batch_id: int) -> None:
         """Show a batch to readers, in place of an earlier attempt at it."""
+        check_owned(self._directory)
+        with self._explaining_errors():
+            self._show(batch_id)
+            record_batch(Path(self.target), batch_id, "written")
+
+    def _show(self, batch_id: int) -> None:
+        """Move a batch to its place; an earlier attempt leaves it in the same step, where the system can do that."""
         shown, done = Path(self.target) / f"batch_id={batch_id}", self._home / str(batch_id)
         for unfinished in done.glob(".*"):  # of attempts that were killed
             unfinished.unlink(missing_ok=True)
@@ -132,6 +186,27 @@ class Staging:
 
     def clear(self) -> None:
         _sweep(self._home)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A shard's part of a batch while it is written."""
+
+    staging: Staging
+    batch_id: int
+    parquet: pq.ParquetWriter
+
+    def write_table(self, table: pa.Table) -> None:
+        """Append rows; an error names query, sink and batch."""
+        with self.staging.naming_batch(self.batch_id):
+            self.parquet.write_table(table)
+
+
+def sweep_abandoned(target: Path) -> None:
+    """Remove the staging directories of dead runs from a sink directory, if there is one; those of running jobs stay."""
+    for home in target.glob(f"{_PREFIX}*"):
+        if is_abandoned(home):
+            _sweep(home)
 
 
 def _sweep(home: Path) -> None:
@@ -165,3 +240,65 @@ def rows_in(file: Path) -> int:
         raise StateError(
             f"{file} is not a whole Parquet file: {error}", "start again with the same checkpoint"
         ) from error
+
+
+# -- sink directories --------------------------------------------------------------------------------------------------------------
+
+
+def loss_of(directory: Directory) -> StateError | None:
+    """Return the error to raise if a sink directory, or the file that names its owner, was removed under a running job."""
+    if directory.read(OWNER) is not None:
+        return None
+    if any(map(_BATCH.fullmatch, directory.names())):
+        return StateError(
+            f"{directory.uri}/{OWNER}, which says whose results these are, was removed while the job was running",
+            "put the file back, or give the query a new path",
+        )
+    return StateError(
+        f"the directory {directory.uri} was removed while the job was running; results of earlier batches are gone",
+        f"{_REPLAY} into a new directory of that name; only a new checkpoint, with a new path, computes the earlier results again",
+    )
+
+
+def check_owned(directory: Directory) -> None:
+    """Raise if a sink directory is no longer there, or lost the file that names its owner."""
+    error = loss_of(directory)
+    if error is not None:
+        raise error
+
+
+def record_batch(target: Path, batch_id: int, event: str) -> None:
+    """Append to the record of a sink directory that a batch was `written` or `removed`."""
+    with (target / RECORD).open("a", encoding="ascii") as file:
+        file.write(f"{batch_id} {event}\n")
+
+
+def _recorded_batches(target: Path) -> set[int]:
+    """Return the batches that the record lists; damaged lines count as absent."""
+    events: dict[int, str] = {}
+    with suppress(OSError):
+        text = (target / RECORD).read_text(encoding="ascii", errors="replace")
+        events = {int(line[1]): line[2] for line in map(_LINE.fullmatch, text.splitlines()) if line}
+    return {batch for batch, event in events.items() if event == "written"}
+
+
+def update_record(target: Path) -> set[int]:
+    """Let the record list the batches that a sink directory holds; return those that it listed and that were removed since."""
+    recorded = _recorded_batches(target)
+    present = {int(batch[1]) for entry in target.iterdir() if (batch := _BATCH.fullmatch(entry.name))}
+    if recorded != present:
+        unfinished = target / f"{RECORD}.new"
+        with suppress(OSError):  # at worst, the next start reports the same batches again
+            unfinished.write_text("".join(f"{batch} written\n" for batch in sorted(present)), encoding="ascii")
+            unfinished.replace(target / RECORD)
+    return recorded - present
+
+
+def discard_batch(target: Path, batch_id: int) -> None:
+    """Remove a batch, in one step as readers see it: it gets a name that they skip and is deleted then."""
+    hidden = target / _DISCARDED
+    shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed in here
+    with suppress(FileNotFoundError):
+        (target / f"batch_id={batch_id}").rename(hidden)
+        record_batch(target, batch_id, "removed")
+        shutil.rmtree(hidden)
