@@ -26,7 +26,7 @@ from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.changes import begun, projected, replanned, with_plan, without
 from dovetail.spark.layout import Came, Layout, read_worker_plan
-from dovetail.spark.metrics import ShardReports
+from dovetail.spark.metrics import BatchProgress, ShardReports
 from dovetail.testing import Oracle, assert_same_rows
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.int64())])
@@ -358,6 +358,6 @@ def test_a_batch_that_may_run_again_does_not_meet_what_was_before_a_query() -> N
     heads = dict.fromkeys(DECLARED, 10_000_000)
     reports = ShardReports(replace(layout, came={"late": Came(3, heads=heads)}))
     far, near = ({name: {"head": time} for name in DECLARED} for time in (15_000_000, 11_000_000))
-    reports.progress = {6: near, 7: far}
+    reports.progress = {6: BatchProgress(near), 7: BatchProgress(far)}
     assert reports.outgrown(7) == []
     assert reports.outgrown(8) == ["late"]

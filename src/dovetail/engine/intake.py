@@ -27,7 +27,7 @@ from dovetail.plan.execution import View, WindowPlan
 from dovetail.query.expressions import Column, Expression
 from dovetail.schema import NUMBER, StreamSchema, stored_type, type_name
 
-Reach: TypeAlias = Mapping[int, Mapping[str, tuple[int, int]]]
+Reach: TypeAlias = Mapping[int, Mapping[str, int]]
 """By the batch that queries came with, and by stream: from which event time, and from which batch, they see tuples from before."""
 _MICROS = {"ms": 1_000, "s": 1_000_000}
 _SAME_TEXT = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})
@@ -287,10 +287,9 @@ def arrivals(
         word = view.bit // WORD_BITS
         if view.since <= came:
             flags[word] = flags[word] | values.visible(view)
-        elif view.backfill and reach is not None and window.stream in reach[view.since]:
-            time, first = reach[view.since][window.stream]
-            if first <= came:
-                flags[word] = flags[word] | np.where(batch.ts >= time, values.visible(view), _NO_FLAGS)
+        elif view.backfill and view.complete_from <= came and reach is not None and window.stream in reach[view.since]:
+            time = reach[view.since][window.stream]
+            flags[word] = flags[word] | np.where(batch.ts >= time, values.visible(view), _NO_FLAGS)
     if not all_rows:
         seen = (
             np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if len(flags) > 1 else flags[0]

@@ -8,7 +8,7 @@ the orders that the plan of all queries has for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, product
 
@@ -45,7 +45,8 @@ class Lowering:
     """Makes steps of queries.
 
     `streams`: those that the queries read. `since`: the batch from which on they see tuples; with `backfill` also those that the
-    windows held then. `cells`: by query, which results a shard gives, its keys over the query's aliases.
+    windows held then, by stream from batch `complete_from` on. `cells`: by query, which results a shard gives, its keys over the
+    query's aliases.
     """
 
     streams: Mapping[str, StreamSchema]
@@ -53,6 +54,7 @@ class Lowering:
     since: int = 0
     cells: Mapping[str, Cell] | None = None
     backfill: bool = False
+    complete_from: Mapping[str, int] = field(default_factory=dict)
 
     def own(self, plan: QueryPlan) -> Step:
         """The step of a query that shares nothing."""
@@ -81,7 +83,8 @@ class Lowering:
             filters, keys = _filters(flat, ref.alias), _keys(flat, ref.alias)
             partition = self._partition(ref.stream, ref.window)
             led_to = inside.get(ref.alias, ref.alias)
-            found.append(SourceUse(ref.alias, ref.stream, ref.window, led_to, filters, keys, partition))
+            complete_from = self.complete_from.get(ref.stream, 0)
+            found.append(SourceUse(ref.alias, ref.stream, ref.window, led_to, filters, keys, partition, complete_from))
         return tuple(found)
 
     def _partition(self, stream: str, window: Window) -> tuple[Expression, Column] | None:

@@ -23,8 +23,8 @@ User: TypeAlias = tuple[str, str]
 """A step, and one of its sources."""
 _Place: TypeAlias = tuple[str, str]
 """A group of windows, and the stream of one."""
-_Sight: TypeAlias = tuple[tuple[Expression, ...], tuple[Expression, ...], int, bool]
-"""What makes views the same: filters, keys, since when, and whether tuples from before are shown as far as they are there."""
+_Sight: TypeAlias = tuple[tuple[Expression, ...], tuple[Expression, ...], int, bool, int]
+"""What makes views the same: filters, keys, since when, and whether and from which batch on tuples from before are shown."""
 MOST_BITS = 1 << 16
 """Views that a window may have."""
 
@@ -33,7 +33,7 @@ MOST_BITS = 1 << 16
 class View:
     """Which rows of a window some users see: those that came in batch `since` or later, meet the filters, and have all keys.
 
-    With `backfill` also those that were there already, as far as it was known of them.
+    With `backfill` also those of batch `complete_from` or later that were there already, as far as it was known of them.
     """
 
     bit: int
@@ -42,10 +42,11 @@ class View:
     since: int
     backfill: bool
     users: tuple[User, ...]
+    complete_from: int = 0
 
     @property
     def sight(self) -> _Sight:
-        return self.filters, self.keys, self.since, self.backfill
+        return self.filters, self.keys, self.since, self.backfill, self.complete_from
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ def _window(
         ledgers = {ledger.window: ledger for ledger in before.ledgers}
     for step, source in uses:
         needs.update(step.needs[1][source.name])
-        sight = (source.filters, source.keys, step.since, step.backfill)
+        sight = (source.filters, source.keys, step.since, step.backfill, source.complete_from)
         users.setdefault(sight, []).append((step.name, source.name))
         others = dict.fromkeys(other.stream for other in step.sources if other.name != source.name)
         retention[Retention(tuple(others), source.window)] = None
@@ -264,7 +265,9 @@ def _window(
             ledgers.setdefault(ledger.window, ledger)
     bits = {view.sight: view.bit for view in before.views} if before is not None else {}
     free = _free(bits.values())  # old rows still have the bits of views that are gone
-    views = [View(bits[key] if key in bits else next(free), *key, tuple(own)) for key, own in users.items()]
+    views = [
+        View(bits[key] if key in bits else next(free), *key[:-1], tuple(own), key[-1]) for key, own in users.items()
+    ]
     return WindowPlan(*place, needs.kept(), tuple(ledgers.values()), tuple(views), tuple(retention))
 
 

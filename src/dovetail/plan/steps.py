@@ -53,6 +53,8 @@ class SourceUse:
     """Over no alias; a tuple with a NULL key matches nothing."""
     partition: tuple[Expression, Column] | None = None
     """For `[PARTITION BY ...]`, the key by which partitions are told apart, and the column."""
+    complete_from: int = 0
+    """The first batch whose tuples have all columns that the step reads; a backfill sees no earlier ones."""
 
     @property
     def ledger(self) -> Ledger | None:

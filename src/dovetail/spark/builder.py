@@ -147,12 +147,15 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.sql.files.openCostInBytes": "16m",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(used),
-        # The default starts ten processes (`chmod`, `readlink`) for each new file of a checkpoint on a local disk.
+        # The default starts ten processes (`chmod`, `readlink`) for each new file of a checkpoint on a local disk. This manager
+        # renames files into place through Hadoop's file system, and Hive's, which Spark would take, does not replace a file.
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
         # State is what windows hold; checkpoints of 100 batches, looked through once a minute, would be many times that.
         "spark.sql.streaming.minBatchesToRetain": "5",
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "5",
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         PROVIDER: ROCKSDB,
         f"{_ROCKSDB}.changelogCheckpointing.enabled": "true",
     }

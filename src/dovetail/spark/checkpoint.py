@@ -11,8 +11,10 @@ the same token, and the new one can be started as soon as the old one has its no
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -21,11 +23,13 @@ from dovetail.spark.changes import Comparison, bind
 from dovetail.spark.contract import frozen_json
 from dovetail.spark.directories import Directory, Lock
 from dovetail.spark.layout import Layout
-from dovetail.spark.revisions import Revision, read_revisions, write_revision
+from dovetail.spark.revisions import FOLDER, MOST_KEPT, Revision, entry_name, in_force, read_revisions, write_revision
 
 LAYOUT, IDENTITY, LOCK = "layout.json", "_identity.json", "_lock"
 MIGRATED, UNFINISHED = "_migrated.json", "_unfinished.json"
 """Earlier releases read all files but those with an underscore as one layout."""
+_STATE_FILE = re.compile(r"\.?(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)(?:\.crc)*")
+"""Of one version of a state store: the version that batch n - 1 wrote has number n."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Checkpoint:
     """The last batch that was begun; -1 if none was. No sink can be ahead of it."""
     lock: Lock | None
     revisions: tuple[Revision, ...] = ()
-    """What has come since: queries came or went."""
+    """Its plan log."""
 
     @classmethod
     def open(cls, directory: Directory) -> Checkpoint:
@@ -59,6 +63,7 @@ class Checkpoint:
     def _read(cls, directory: Directory, lock: Lock | None) -> Checkpoint:
         own = directory.within("dovetail")
         _check_notes(directory)
+        _check_path(directory)
         begun = [int(name) for name in directory.within("offsets").names() if name.isdigit()]
         layouts = [name for name in own.names() if not name.startswith(("_", "."))]
         if len(layouts) > 1:
@@ -81,7 +86,17 @@ class Checkpoint:
     @property
     def contract(self) -> str | None:
         """What it has come to be bound to; None when it is new."""
-        return self.revisions[-1].contract if self.revisions else self.layout
+        revision = self.last_revision
+        return self.layout if revision is None else revision.contract
+
+    @property
+    def last_revision(self) -> Revision | None:
+        """What the plan log has for the next batch; None if it has nothing."""
+        return next(reversed(in_force(self.revisions, self.next_batch())), None)
+
+    @property
+    def next_epoch(self) -> int:
+        return 1 + max((revision.epoch for revision in self.revisions), default=-1)
 
     def bind(self, layout: Layout) -> tuple[Layout, Comparison | None]:
         """The layout of an old checkpoint, and what becomes of it if this one is to go on with it; refuse one that cannot."""
@@ -91,18 +106,43 @@ class Checkpoint:
 
     def begun(self) -> Checkpoint:
         """The same, with the batches that have been begun by now."""
-        names = self.directory.within("offsets").names()
-        return replace(self, last_batch=max((int(name) for name in names if name.isdigit()), default=-1))
+        return replace(self, last_batch=max(self._batches("offsets"), default=-1))
 
-    def completed(self) -> int:
-        """The last batch that is completed; -1 if none is."""
-        names = self.directory.within("commits").names()
-        return max((int(name) for name in names if name.isdigit()), default=-1)
+    def next_batch(self) -> int:
+        """Return the batch that Spark runs next: the last one that was begun, unless it is completed."""
+        begun = max(self._batches("offsets"), default=-1)
+        return begun + 1 if begun < 0 or self.has_completed(begun) else begun
+
+    def has_completed(self, batch: int) -> bool:
+        return batch in self._batches("commits")
+
+    def _batches(self, log: str) -> set[int]:
+        return {int(name) for name in self.directory.within(log).names() if name.isdigit()}
 
     def revise(self, revision: Revision) -> Checkpoint:
-        """The same with one more revision, which is written."""
-        write_revision(self.directory.within("dovetail"), revision)
-        return replace(self, revisions=(*self.revisions, revision))
+        """Append a revision to the plan log, and remove those that nothing depends on any more."""
+        own = self.directory.within("dovetail")
+        write_revision(own, revision)
+        revisions = (*self.revisions, revision)
+        kept = in_force(revisions, revision.first)[-MOST_KEPT:]
+        for old in set(self.revisions) - set(kept):
+            own.within(FOLDER).remove(entry_name(old.epoch))
+        return replace(self, revisions=kept)
+
+    def discard_uncommitted_state(self, next_batch: int) -> None:
+        """Remove what attempts at `next_batch`, or at later batches, have left in the state stores.
+
+        Spark replaces such files when the batch runs again. But some file systems do not replace a file by renaming another, and
+        Spark takes that for success: the state of the first attempt would stay, whatever job the batch is replayed under.
+        """
+        state = self.directory.within("state")
+        for operator in state.names():
+            for partition in state.within(operator).names() if operator.isdigit() else ():
+                store = state.within(operator, partition)
+                for name in store.names() if partition.isdigit() else ():
+                    version = _STATE_FILE.fullmatch(name)
+                    if version is not None and int(version[1]) > next_batch:
+                        store.remove(name)
 
     def save(self, layout: Layout) -> None:
         """Bind a new checkpoint to a layout, before any sink is claimed."""
@@ -141,6 +181,23 @@ def _check_notes(directory: Directory) -> None:
             raise StateError(
                 f"the checkpoint {directory.uri} is unfinished: its migration from {begun['from']} was interrupted",
                 "migrate again, with the same two directories; until then the old checkpoint can be used as before",
+            )
+
+
+def _check_path(directory: Directory) -> None:
+    """Refuse a checkpoint that was renamed: Spark has written whole paths into it, and reads files under the old one."""
+    folder = directory.within("state", "0", "_metadata", "v2")
+    versions = [name for name in folder.names() if name.isdigit()]
+    if not versions:
+        return
+    text = (folder.read(max(versions, key=int)) or "").partition("\n")[2]
+    stores: list[dict[str, Any]] = json.loads(text)["stateStoreInfo"]
+    for path in (path for store in stores for path in store["stateSchemaFilePaths"]):
+        if not path.startswith(f"{directory.uri}/") and not directory.has_file(path):
+            old = path.partition("/state/0/")[0]
+            raise StateError(
+                f"the checkpoint {directory.uri} was started as {old}, and Spark looks for its files there",
+                f"move it back to {old}, or make that path a link to it",
             )
 
 

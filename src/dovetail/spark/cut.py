@@ -40,7 +40,7 @@ class Cut:
 
     def __init__(self, plan: WorkerPlan, stream: int, shard_ids: list[int], batch: int | None = None) -> None:
         self._groups = plan.groups
-        called = [*plan.shards, *(plan.retired if batch == plan.since else ())]
+        called = plan.shards if batch is None else plan.active(batch)
         self._called = [shard_ids[number] for number in called]
         self._stream = stream
         self._schema = plan.streams[stream]

@@ -98,6 +98,10 @@ class Directory:
         finally:
             stream.close()
 
+    def has_file(self, uri: str) -> bool:
+        """Return whether there is a file under a whole path of this file system."""
+        return bool(self.files.exists(self._jvm().org.apache.hadoop.fs.Path(uri)))
+
     def create(self, name: str, text: str) -> bool:
         """Make a small file; False if somebody else has made it before."""
         try:

@@ -85,17 +85,29 @@ class WorkerPlan:
     """The batch from which on it holds."""
     retired: tuple[int, ...] = ()
     """Shards that have no more to do from that batch on."""
-    carried: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    """By batch, of the queries that came with it, and by stream: from which batch on tuples have all columns that they need."""
     widened: tuple[int, ...] = ()
     """The batches from which on tuples have more columns, or with which queries came that are planned with others since."""
     progress: Mapping[str, Any] = field(default_factory=dict)
     """How far streams had come before that batch, for shards that begin with it."""
+    epoch: int = 0
+    """The start of the streaming query that runs it; see `revisions`."""
+    epochs: tuple[tuple[int, int], ...] = ()
+    """First batches and epochs of the starts so far, in order of batches, this one included."""
+    inherited: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By stream, counters of the retired shards; the first shard adds them to its own when it first runs this plan."""
+
+    def epoch_of(self, batch: int) -> int | None:
+        """Return the epoch whose results and state of a batch hold; None if it is too long ago to be known."""
+        return next((epoch for first, epoch in reversed(self.epochs) if first <= batch), None)
 
     @property
     def shards(self) -> list[int]:
         """The numbers of those that have something to do."""
         return [number for group in self.groups for number in group.numbers]
+
+    def active(self, batch: int) -> list[int]:
+        """Return the shards that may hold state before `batch`: those that retire in it still do."""
+        return [*self.shards, *(self.retired if self.since == batch else ())]
 
     @cached_property
     def catalog(self) -> dict[str, StreamSchema]:
@@ -120,7 +132,9 @@ class WorkerPlan:
 @cache
 def read_worker_plan(text: str) -> WorkerPlan:
     """The plan that `to_json` wrote; read once per process."""
-    return from_json(WorkerPlan, json.loads(text))
+    content = json.loads(text)
+    content.pop("carried", None)  # earlier releases had there what the sources of steps have now
+    return from_json(WorkerPlan, content)
 
 
 @dataclass(frozen=True)
@@ -239,7 +253,7 @@ class Layout:
         for plan in self.plans:
             if plan.query.name not in first:
                 came = self.came[plan.query.name]
-                lowering = Lowering(self.catalog, self.config, came.since, self._cells, came.backfill)
+                lowering = Lowering(self.catalog, self.config, came.since, self._cells, came.backfill, came.carried)
                 found.append((plan.query.name, lowering.own(plan)))
         return tuple(found)
 
@@ -267,6 +281,10 @@ class Layout:
     def is_plain(self) -> bool:
         """Whether each query is by itself."""
         return not self.joint.states and all(step.is_own for step in self.steps)
+
+    def began(self, query: str) -> int:
+        """Return the first batch whose tuples a query sees."""
+        return self.came[query].since if query in self.came else 0
 
     def number_of(self, query: str) -> int:
         """The number by which a query's results are known."""
@@ -304,10 +322,6 @@ class Layout:
             groups.append(ShardGroupPlan(group.first, group.grid.shares, ways, plan))
         joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.bound.values())
         numbers = {name: self.number_of(name) for name in self.bound}
-        carried: dict[int, dict[str, int]] = {}
-        for came in self.came.values():
-            known_from = carried.setdefault(came.since, {})
-            known_from |= {stream: max(batch, known_from.get(stream, 0)) for stream, batch in came.carried.items()}
         widened = {batch for columns in self.widened.values() for batch in columns.values()}
         widened |= {came.since for came in self.came.values() if came.merged}
         made = WorkerPlan(
@@ -318,11 +332,9 @@ class Layout:
             digest,
             tuple(groups),
             since,
-            carried=carried,
             widened=tuple(sorted(widened)),
         )
         if before is None:
             return made
-        unfinished = before.retired if before.since == since else ()
-        gone = {*before.shards, *unfinished} - set(made.shards)
-        return replace(made, retired=tuple(sorted(gone)), progress=progress or {})
+        retired = tuple(sorted({*before.active(since)} - set(made.shards)))
+        return replace(made, retired=retired, progress=progress or {}, epoch=before.epoch + 1)

@@ -32,6 +32,8 @@ MOST_SEGMENTS = 8
 SMALL_BYTES = 1 << 20
 UNCOUNTED = dict.fromkeys(("arrived", "late", "ahead", "refused", "late_by"), 0)
 """Counters of a shard that begins while others have counted already."""
+_LARGEST = ("late_by",)
+"""Of these counters the largest counts, not the sum."""
 FIRST_NUMBER = 1 << 60
 """Of tuples that are numbered when they come."""
 CODEC = "zstd"
@@ -90,8 +92,8 @@ class Manifest:
     segments: list[Segment] = field(default_factory=list)
     batches: int = 0
     """How many there were."""
-    plan: int = 0
-    """The batch from which on the plan holds that the shard has run last."""
+    epoch: int | None = None
+    """The start of the streaming query that wrote it; None if a release without epochs did, or a migration."""
     kept_from: dict[str, int] = field(default_factory=dict)
     """By stream: older tuples may have been forgotten."""
     reach: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -127,6 +129,7 @@ class Manifest:
                 "the checkpoint belongs to other streams, queries or another number of shards",
                 "start with a new checkpoint directory and new sinks, or with the session that wrote this one",
             )
+        stored.pop("plan", None)  # in the place of the epoch, in checkpoints of earlier releases
         shedding = Stored(**stored["shedding"]) if stored.get("shedding") else None
         segments = [Segment(**segment) for segment in stored["segments"]]
         return cls(**{**stored, "segments": segments, "shedding": shedding})
@@ -343,6 +346,12 @@ def _without_numbers(table: pa.Table) -> pa.Table:
 def _numbers_of(segment: Segment) -> Int64Array:
     """Numbers for tuples that were logged without, before they could be shed: smaller than all others."""
     return np.arange(segment.rows) + (segment.number << 32)
+
+
+def add_counters(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, int]:
+    """Return the counters of a stream in two shards together."""
+    pairs = {name: (int(left.get(name, 0)), int(right.get(name, 0))) for name in UNCOUNTED}
+    return {name: max(pair) if name in _LARGEST else sum(pair) for name, pair in pairs.items()}
 
 
 def only(table: pa.Table, kept: Int64Array) -> pa.Table:

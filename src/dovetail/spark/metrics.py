@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from dovetail.errors import StateError, listed
 from dovetail.monitoring import outgrown
 from dovetail.plan.codec import from_json, to_json
 from dovetail.plan.global_plan import Load
@@ -23,12 +24,31 @@ from dovetail.plan.names import in_scope
 from dovetail.plan.recall import Recall
 from dovetail.plan.steps import Step
 from dovetail.spark.layout import Layout
+from dovetail.spark.log import RESTORE, add_counters
 from dovetail.spark.wire import ResultKind, collected, is_kind
 
 _KINDS = ("windows", "joins", "states", "results")
 """Of the parts of a plan."""
 _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
 """What listeners are shown of a stream: its figures that are summed over shards."""
+
+
+@dataclass(frozen=True)
+class BatchProgress:
+    """How far streams have come by the end of a batch, and what each shard has counted until then."""
+
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    """By stream, as `StreamProgress.to_json` gives it."""
+    counters: Mapping[int, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """By shard and stream."""
+
+    def total(self, shards: Collection[int]) -> dict[str, dict[str, int]]:
+        """Return the counters of some shards together, by stream."""
+        total: dict[str, dict[str, int]] = {}
+        for shard in shards:
+            for stream, counted in self.counters.get(shard, {}).items():
+                total[stream] = add_counters(total.get(stream, {}), counted)
+        return total
 
 
 @dataclass(frozen=True)
@@ -48,15 +68,17 @@ class ShardReports:
         self._layout = layout
         self._shards: dict[int, dict[str, Any]] = {}
         self._counts = dict.fromkeys(layout.bound, 0)
+        """Results by query, without those of the last batch."""
+        self._last_batch, self._last_counts = -1, Counter[str]()
         self._batches = self._rebuilt = 0
         self._spent = 0.0
         """Milliseconds that shards have reported and nobody has asked for."""
-        self.progress: dict[int, dict[str, Any]] = {}
-        """How far streams had come after each of the last batches, as shards say."""
+        self.progress: dict[int, BatchProgress] = {}
+        """After each of the last two batches, as shards say."""
 
     def collect(self, encoded: DataFrame, batch_id: int) -> Collected:
         """Take note of what the shards report with a batch; give the numbers of results."""
-        found = Collected()
+        found, continued, progress = Collected(), dict[int, int | None](), dict[str, Any]()
         for row in collected(encoded):
             found.rows[row.query] += row.rows
             if row.kind is ResultKind.STAGED:
@@ -66,17 +88,46 @@ class ShardReports:
                 if "retired" in report:
                     self._shards.pop(row.shard, None)
                     continue
-                if "progress" in report:
-                    self.progress = {
-                        batch_id - 1: self.progress.get(batch_id - 1, {}),
-                        batch_id: report.pop("progress"),
-                    }
+                progress = report.pop("progress", progress)
+                continued[row.shard] = report["continues"]
                 self._shards[row.shard] = report
                 nodes = report["nodes"]
                 self._spent += sum(part["ms"] for kind in _KINDS for part in nodes[kind].values())
                 self._rebuilt += report["rebuilt"]
-        self._batches += 1
+        self._check_continued(batch_id, continued)
+        self._note_batch(batch_id, progress)
         return found
+
+    def _check_continued(self, batch_id: int, continued: Mapping[int, int | None]) -> None:
+        """Raise `StateError` if a shard has not continued from the batch that the others have seen last.
+
+        A batch calls all shards, or none if it has no tuples. So shards that took part in a batch have all taken part in it.
+        """
+        last = max((batch for batch in continued.values() if batch is not None), default=-1)
+        groups = self._layout.placement.groups
+        began = {group.first: min(self._layout.began(query.name) for query in group.queries) for group in groups}
+        behind = [
+            shard
+            for shard, batch in sorted(continued.items())
+            if batch != last and began[self._layout.placement.group_of(shard).first] <= last
+        ]
+        if behind:
+            raise StateError(
+                f"batch {batch_id}: {listed(f'shard {shard}' for shard in behind)} took part in batch {last}, and the checkpoint "
+                "holds no state of that for them",
+                RESTORE,
+            )
+
+    def _note_batch(self, batch_id: int, progress: Mapping[str, Any]) -> None:
+        """Count a batch; one that is replayed takes the place of its earlier attempt."""
+        if batch_id != self._last_batch:
+            for name, count in self._last_counts.items():
+                self._counts[name] += count
+            self._batches += 1
+        self._last_batch, self._last_counts = batch_id, Counter()
+        counters = {shard: _counters(report) for shard, report in self._shards.items()}
+        before = self.progress.get(batch_id - 1, BatchProgress())
+        self.progress = {batch_id - 1: before, batch_id: BatchProgress(progress or before.progress, counters)}
 
     def revise(self, layout: Layout) -> None:
         """Go on with other queries; of those that are gone the counts stay."""
@@ -100,7 +151,7 @@ class ShardReports:
 
     def add_results(self, query: str, count: int) -> None:
         """Count results that a sink has written."""
-        self._counts[query] += count
+        self._last_counts[query] += count
 
     def metrics(self) -> dict[str, Any]:
         """Counters so far, by stream and by query, and what each shard last reported."""
@@ -112,7 +163,10 @@ class ShardReports:
                 | {"hottest": to_json(figures.hottest or {}), "skew": self._skew(name)}
                 for name, figures in self.streams().items()
             },
-            "queries": {name: {"results": count, **recall.get(name, {})} for name, count in self._counts.items()},
+            "queries": {
+                name: {"results": count + self._last_counts[name], **recall.get(name, {})}
+                for name, count in self._counts.items()
+            },
             "batches": self._batches,
             "rebuilt_shards": self._rebuilt,
             "shards": dict(self._shards),
@@ -166,7 +220,8 @@ class ShardReports:
         Batch `batch_id` has been joined, and may be joined again under the new plan: it counts how far streams were before it.
         """
         layout = self._layout
-        heads = {name: found["head"] for name, found in self.progress.get(batch_id - 1, {}).items()}
+        before = self.progress.get(batch_id - 1, BatchProgress())
+        heads = {name: found["head"] for name, found in before.progress.items()}
         marks = {name: head - layout.catalog[name].lateness for name, head in heads.items() if name in layout.catalog}
         if marks.keys() != layout.catalog.keys():
             return []
@@ -187,10 +242,22 @@ class ShardReports:
         return total
 
 
+def _counters(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return what a shard has counted, by stream, as its manifest has it."""
+    return {
+        name: {
+            "arrived": figures["arrivals"],
+            "late_by": round(1e6 * figures["lateness_needed"]),
+            **{kind: figures[kind] for kind in ("late", "ahead", "refused")},
+        }
+        for name, figures in report["streams"].items()
+    }
+
+
 def observed(layout: Layout) -> Iterator[Column]:
     """What a `StreamingQueryListener` sees of each batch: results by query, counters by stream."""
-    for number, (name, _) in enumerate(layout.queries):
-        rows = F.when(F.col("query") == number, F.col("rows"))
+    for name in layout.bound:
+        rows = F.when(F.col("query") == layout.number_of(name), F.col("rows"))
         yield F.coalesce(F.sum(rows), F.lit(0)).alias(f"{name}.results")
     sheds = layout.config.shedding is not None
     summed = (*_SUMMED, "shed") if sheds else _SUMMED

@@ -27,15 +27,15 @@ from dovetail.plan.measurements import Measurements
 from dovetail.plan.migrations import History
 from dovetail.registry import Registry
 from dovetail.spark.arguments import check_sinks, triggered
-from dovetail.spark.callbacks import ShardProcessor, cutter
+from dovetail.spark.callbacks import SEGMENTS, ShardProcessor, cutter
 from dovetail.spark.changes import begun, replanned, with_plan, without
 from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.contract import revised_json
+from dovetail.spark.contract import digest, revised_json
 from dovetail.spark.jobs import CHECKPOINT, Held, Job, claim_sinks
 from dovetail.spark.layout import Came, Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.log import MANIFEST
-from dovetail.spark.metrics import observed
-from dovetail.spark.revisions import Revision, pack
+from dovetail.spark.metrics import BatchProgress, observed
+from dovetail.spark.revisions import Revision, in_force, pack
 from dovetail.spark.sinks import Sink
 from dovetail.spark.staging import Staging
 from dovetail.spark.wire import CLOCK, CUT_SCHEMA, RESULT_SCHEMA
@@ -168,27 +168,38 @@ class SparkPipeline:
         layout = replanned(job.layout, proposal.plan, proposal.plans)
         return Change(self, job, lambda _: layout, job.sinks, cause=proposal.cause)
 
-    def revisions(
+    def revision(
         self,
         layout: Layout,
-        before: WorkerPlan,
+        before: WorkerPlan | None,
         checkpoint: Checkpoint,
         since: int,
-        progress: Mapping[str, Any] | None = None,
+        reached: BatchProgress | None = None,
         cause: str = "",
-    ) -> tuple[Layout, list[Revision]]:
-        """What is to be written so that a layout takes the place of the plan `before`, from batch `since` on; and the layout.
+    ) -> tuple[Layout, Revision]:
+        """Return the entry of the plan log with which a layout replaces the plan `before`, from batch `since` on; and the layout.
 
-        Queries and shards that begin then have to know how far streams had come: `progress` says it, or the state of the checkpoint.
+        Queries and shards that begin then need to know how far streams had come, and a shard takes over the counters of those that
+        retire: `reached` is what shards last reported, if it is known; else the state of the checkpoint is read.
         """
-        new = set(layout.for_workers("").shards) - set(before.shards)
-        late = any(came.since == since for came in layout.came.values())
-        if since and (new or late) and not progress:
-            progress = stored_progress(self.spark, checkpoint.directory.uri)
-        layout = begun(layout, since, progress)
-        plan = layout.for_workers(before.digest, before, since, progress)
-        first = [] if checkpoint.revisions else [Revision(before.since, checkpoint.layout or "", before.to_json())]
-        return layout, [*first, Revision(since, revised_json(layout), plan.to_json(), cause)]
+        if before is None:
+            plan = layout.for_workers(digest(layout))
+        else:
+            changes = layout.for_workers(before.digest, before, since)
+            replaces = changes.shards != before.shards or before.retired or before.since == since
+            late = any(came.since == since and not came.heads for came in layout.came.values())
+            if since and (replaces or late) and (reached is None or not reached.progress):
+                reached = stored_progress(self.spark, checkpoint.directory.uri, layout.ids)
+            reached = reached or BatchProgress()
+            layout = begun(layout, since, reached.progress)
+            plan = layout.for_workers(before.digest, before, since, reached.progress)
+            # A batch without tuples calls no shard, so some may not have retired yet.
+            retired = {*plan.retired, *(shard for shard in before.retired if shard in reached.counters)}
+            plan = replace(plan, retired=tuple(sorted(retired)), inherited=reached.total(retired))
+        epoch = checkpoint.next_epoch
+        known = [(each.first, each.epoch) for each in in_force(checkpoint.revisions, since) if each.first < since]
+        plan = replace(plan, epoch=epoch, epochs=(*known, (since, epoch)))
+        return layout, Revision(since, revised_json(layout), plan.to_json(), cause, epoch=epoch)
 
     def placed(self, layout: Layout) -> Layout:
         """A layout whose shards all have ids; those that have some keep them."""
@@ -227,39 +238,49 @@ class Change:
         if self.late is not None:
             self.pipeline.registry.drop(self.late)
 
-    def settle(self, progress: Mapping[int, Mapping[str, Any]]) -> Job:
+    def settle(self, progress: Mapping[int, BatchProgress]) -> Job:
         """The job, from the first batch on that is not completed; it is written beside the checkpoint.
 
         A batch that was begun is run again: those who were there get the same results, and those who come theirs.
         """
         try:
             checkpoint = self.job.checkpoint.begun()
-            since = checkpoint.completed() + 1
+            since = checkpoint.next_batch()
             layout, before = self.made(since), read_worker_plan(self.job.plans[-1])
-            layout, revisions = self.pipeline.revisions(
+            layout, revision = self.pipeline.revision(
                 layout, before, checkpoint, since, progress.get(since - 1), self.cause
             )
-            for revision in revisions:
-                checkpoint = checkpoint.revise(revision)
+            staged = {
+                number: staging
+                for number, staging in {**self.job.staged, **self.staged}.items()
+                if number in map(layout.number_of, layout.bound)
+            }
+            checkpoint = checkpoint.revise(replace(revision, sinks=staging_directories(layout, staged)))
+            checkpoint.discard_uncommitted_state(since)
         except BaseException:
             self.undo()
             raise
         if self.dropped is not None:
             self.pipeline.registry.drop(self.dropped)
-        plan = revisions[-1].plan
         earlier = [text for text in self.job.plans if read_worker_plan(text).since < since]
-        numbers = {layout.number_of(name) for name in layout.bound}
-        staged = {number: each for number, each in {**self.job.staged, **self.staged}.items() if number in numbers}
         kept = {name: held for name, held in self.job.held.items() if name in layout.bound or name == CHECKPOINT}
-        return Job(layout, (*earlier[-1:], plan), self.sinks, checkpoint, staged, {**kept, **self.held})
+        return Job(layout, (*earlier[-1:], revision.plan), self.sinks, checkpoint, staged, {**kept, **self.held})
 
 
-def stored_progress(spark: SparkSession, checkpoint: str) -> dict[str, Any] | None:
-    """How far streams have come by what the state of a checkpoint holds; None if it holds nothing."""
-    state = spark.read.format("statestore").option("stateVarName", "segments").load(checkpoint)
-    manifests = state.where(F.col("user_map_key.number") == MANIFEST).select("user_map_value.content").collect()
-    found: dict[str, Any] = json.loads(bytes(manifests[0][0]))["progress"] if manifests else {}
-    return found or None
+def staging_directories(layout: Layout, staged: Mapping[int, Staging]) -> dict[str, str]:
+    """Return the sink directories in which shards stage results, by query."""
+    numbers = {layout.number_of(name): name for name in layout.bound}
+    return {numbers[number]: staging.target for number, staging in staged.items()}
+
+
+def stored_progress(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> BatchProgress:
+    """Read how far streams have come, and what shards have counted, from the state of the last completed batch."""
+    state = spark.read.format("statestore").option("stateVarName", SEGMENTS).load(checkpoint)
+    rows = state.where(F.col("user_map_key.number") == MANIFEST).select("key.shard", "user_map_value.content").collect()
+    manifests = {ids.index(row.shard): json.loads(bytes(row.content)) for row in rows}
+    counters = {shard: manifest["progress"] for shard, manifest in manifests.items()}
+    latest = max(manifests, key=lambda shard: int(manifests[shard]["batches"]), default=None)
+    return BatchProgress({} if latest is None else counters[latest], counters)
 
 
 def shard_ids(spark: SparkSession, count: int, taken: Sequence[int] = ()) -> list[int]:

@@ -34,8 +34,8 @@ from dovetail.plan.codec import from_json
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import NUMBER, StreamSchema
 from dovetail.spark.layout import WorkerPlan
-from dovetail.spark.live import LiveShard, live_root
-from dovetail.spark.log import UNCOUNTED, Log, SegmentMap, micros, only, since
+from dovetail.spark.live import LiveShard, explaining_full_disk, live_root
+from dovetail.spark.log import RESTORE, UNCOUNTED, Log, SegmentMap, add_counters, micros, only, since
 from dovetail.spark.memory import give_back
 from dovetail.spark.output import ShardOutput
 from dovetail.spark.revisions import current_batch, plan_for
@@ -68,7 +68,7 @@ def join_rows(
         return pd.DataFrame([ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(gone).encode())])
     worker = Worker(plan, shard, log, live, number, plans)
     give_back()
-    with ShardOutput(plan.queries, staged, shard) as output:
+    with explaining_full_disk(), ShardOutput(plan.queries, staged, shard) as output:
         metrics = worker.join(batch, output.add)
     worker.log.save()
     give_back()
@@ -136,12 +136,40 @@ class Worker:
         self.log = log
         self._live = live
         self._batch = log.manifest.batches if batch is None else batch
-        self._known = {each.since: each for each in known} | {plan.since: plan}
+        self._known: dict[int | None, WorkerPlan] = {each.epoch: each for each in (*known, plan)}
+        self._continues = log.manifest.batches - 1 if log.manifest.token is not None else None
+        """The last batch that the shard's state has seen; None if it has seen none."""
+        self._check_epoch()
         log.numbered = plan.config.shedding is not None
         if not log.numbered and (content := log.shedding()) is not None:
             log.end_shedding(plan.catalog, numbers_kept(content))
         if log.manifest.token is None and not log.manifest.progress:
             log.manifest.progress = {name: {**found, **UNCOUNTED} for name, found in plan.progress.items()}
+
+    def _check_epoch(self) -> None:
+        """Raise `StateError` if the state is not the one that the committed attempt at its last batch has written."""
+        last, epoch = self._continues, self.log.manifest.epoch
+        if last is None:
+            return
+        if last >= self._batch:
+            raise StateError(
+                f"shard {self._shard}: batch {self._batch} is to run, and its state has seen batch {last} already",
+                RESTORE,
+            )
+        committed = self._plan.epoch_of(last)
+        if None not in (epoch, committed) and epoch != committed:
+            raise StateError(
+                f"shard {self._shard}: its state of batch {last} was written in epoch {epoch}, and the batch was completed in epoch "
+                f"{committed}: the state store has kept an earlier attempt",
+                RESTORE,
+            )
+
+    def _inherit_counters(self, engine: ShardEngine) -> None:
+        """Add the counters of shards that retire with this plan, once: in the first batch that the plan runs."""
+        if self._shard == self._plan.shards[0] and self.log.manifest.epoch != self._plan.epoch:
+            for stream, counted in self._plan.inherited.items():
+                progress = engine.progress[stream]
+                progress.restore({**progress.to_json(), **add_counters(progress.to_json(), counted)})
 
     def join(self, batch: ShardInput, take: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
         """Join a batch; results go to `take`, what the shard reports is returned."""
@@ -154,6 +182,7 @@ class Worker:
             engine = engine or self._rebuilt(work)
             engine.relate(set(join) for join in self._plan.joins)
             engine.batches = self.log.manifest.batches = self._batch
+            self._inherit_counters(engine)
             self._push(engine, batch, take)
             known = write_sealed(engine, token)
         except BaseException:
@@ -161,12 +190,13 @@ class Worker:
             raise
         if known is not None:
             self.log.keep_shedding(known)
-        self.log.manifest.token, self.log.manifest.plan = token, self._plan.since
+        self.log.manifest.token, self.log.manifest.epoch = token, self._plan.epoch
         self._live.give(work, token)
         stored = self.log.manifest.shedding
         log_bytes = sum(segment.size for segment in self.log.manifest.segments) + (stored.packed if stored else 0)
         rebuilt = before is not None and not found
         more: dict[str, Any] = {"reached": self.log.manifest.reach} if self.log.manifest.reach else {}
+        more["continues"] = self._continues
         if self._shard == self._plan.shards[0]:
             more["progress"] = self.log.manifest.progress
         return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **measure(engine).to_json(), **more}
@@ -177,7 +207,7 @@ class Worker:
         work = self._live.take(token)
         if work is None or token is None:
             return None, None
-        before = self._known.get(self.log.manifest.plan)
+        before = self._known.get(self.log.manifest.epoch)
         try:
             if before is None or before.streams != self._plan.streams or self._unreached(plan):
                 raise StateError("the live arrays lack what the plan needs, and the log has it")  # noqa: TRY301
@@ -222,7 +252,7 @@ class Worker:
     @property
     def _before(self) -> WorkerPlan:
         """The plan that the shard has run last, if it is known and tuples have been the same; else the one to run."""
-        before = self._known.get(self.log.manifest.plan, self._plan)
+        before = self._known.get(self.log.manifest.epoch, self._plan)
         same = before.streams == self._plan.streams and before.config == self._plan.config
         return before if same and self._shard in before.shards else self._plan
 
@@ -232,10 +262,7 @@ class Worker:
         for came in self._unreached(engine.plan):
             manifest.reach[str(came)] = dict(manifest.kept_from)
         engine.joined.expiry.kept_from.update(manifest.kept_from)
-        reach: dict[int, dict[str, tuple[int, int]]] = {}
-        for number, seen in manifest.reach.items():
-            carried = self._plan.carried.get(int(number), {})
-            reach[int(number)] = {stream: (time, carried.get(stream, 0)) for stream, time in seen.items()}
+        reach = {int(batch): times for batch, times in manifest.reach.items()}
         held: Iterable[tuple[int, dict[str, pa.Table]]] = self.log.held(self._eras(engine))
         if self.log.numbered:
             held = ((came, self._in_windows(tables, kept)) for came, tables in held)

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from dovetail.errors import StateError
 from dovetail.spark.callbacks import segments_of
 from dovetail.spark.layout import ShardGroupPlan, WorkerPlan, read_worker_plan
-from dovetail.spark.log import MANIFEST, RESTORE, UNCOUNTED, Log, Manifest, SegmentMap, tuples_of
+from dovetail.spark.log import MANIFEST, RESTORE, UNCOUNTED, Log, Manifest, SegmentMap, add_counters, tuples_of
 from dovetail.spark.wire import from_ipc, to_ipc
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Move:
             reach = {batch: _latest(manifest.reach.get(batch, {}) for manifest in own) for batch in came}
             for number in new.numbers:
                 progress = counted if number == after.shards[0] else others
-                made = Manifest(after.digest, uuid.uuid4().hex, 0, progress, [], batches, after.since, kept_from, reach)
+                made = Manifest(after.digest, uuid.uuid4().hex, 0, progress, [], batches, None, kept_from, reach)
                 begun[ids_after[number]] = made.to_json()
         tokens = {ids[number]: manifest.token for number, manifest in manifests.items()}
         read = frozenset(ids[number] for number in active)
@@ -157,10 +157,7 @@ def progress_of(manifests: Iterable[Manifest]) -> dict[str, dict[str, Any]]:
     total: dict[str, dict[str, Any]] = {}
     for manifest in sorted(manifests, key=lambda each: each.batches):
         for stream, progress in manifest.progress.items():
-            known = total.get(stream, dict.fromkeys(UNCOUNTED, 0))
-            summed = {name: known[name] + progress.get(name, 0) for name in UNCOUNTED}
-            late_by = max(known["late_by"], progress.get("late_by", 0))
-            total[stream] = {**progress, **summed, "late_by": late_by}
+            total[stream] = {**progress, **add_counters(total.get(stream, UNCOUNTED), progress)}
     return total
 
 

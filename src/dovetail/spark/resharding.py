@@ -131,7 +131,7 @@ class Resharding:
     def of(cls, spark: SparkSession, checkpoint: Checkpoint, shards: int, rates: Mapping[str, float]) -> Resharding:
         """Look at a checkpoint and refuse what cannot be migrated."""
         where, stored = checkpoint.directory.uri, checkpoint.contract
-        if checkpoint.completed() < 0 or stored is None or checkpoint.layout is None:
+        if checkpoint.next_batch() == 0 or stored is None or checkpoint.layout is None:
             raise StateError(
                 f"the checkpoint {where} has no completed batch: there is nothing to migrate",
                 f"start the session with shards={shards} and a new checkpoint directory",
@@ -178,7 +178,7 @@ class Resharding:
 
     def _run_batch(self, target: Directory) -> None:
         """Run one batch more, without input, in which shards take what has been cut again."""
-        last, offsets = self.checkpoint.completed(), target.within("offsets")
+        last, offsets = self.checkpoint.last_batch, target.within("offsets")
         text = offsets.read(str(last)) or ""
         # The batch ends where it begins, so that Spark asks no source for anything, and any will do.
         offsets.create(str(last + 1), text)
@@ -225,10 +225,10 @@ def _placed(spark: SparkSession, layout: Layout) -> Layout:
 
 def _check_logs(checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint whose last batch is not completed, and what Spark has written otherwise than it is read here."""
-    where, last = checkpoint.directory.uri, checkpoint.completed()
-    if checkpoint.last_batch != last:
+    where, last = checkpoint.directory.uri, checkpoint.last_batch
+    if not checkpoint.has_completed(last):
         raise StateError(
-            f"batch {checkpoint.last_batch} of the checkpoint {where} was begun and is not completed",
+            f"batch {last} of the checkpoint {where} was begun and is not completed",
             "start the session with it once, with trigger={'availableNow': True}, wait until it has ended, then migrate",
         )
     version = (checkpoint.directory.within("offsets").read(str(last)) or "").partition("\n")[0]

@@ -1,15 +1,16 @@
-"""What workers run from which batch on, and the log of it beside a checkpoint.
+"""The plan log beside a checkpoint: which plan runs from which batch on.
 
-A `Revision` is the plan of a job from its first batch, or from a later one at which queries came or went. Each is written before any
-batch that it holds for has begun, and workers choose by the number of their batch, so that a replay runs what ran before.
+Every start of the streaming query appends a `Revision` before its first batch runs, and its number in the log is the *epoch* of that
+start. Workers choose their plan by the number of their batch. Shards store the epoch that wrote their state, so state that an earlier
+attempt at the same batch left behind is recognized: the log names another epoch for that batch.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FOLDER = "_plans"
 """Earlier releases take other names for layouts."""
+MOST_KEPT = 32
+"""Revisions in force that the log keeps: a checkpoint is not put back further than that."""
 MOST_PACKED = 700_000
 """Bytes. Of what takes more than a megabyte, with all that goes along, Spark makes a broadcast, which a stateful operator that is
 being prepared cannot read."""
@@ -31,9 +34,9 @@ _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
 """Fast, and with a memory for one plan after another."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Revision:
-    """From batch `first` on."""
+    """What a job runs from batch `first` on."""
 
     first: int
     contract: str
@@ -42,6 +45,10 @@ class Revision:
     """The `WorkerPlan`, as JSON."""
     cause: str = ""
     """Why queries were planned again, if no query came or went."""
+    sinks: Mapping[str, str] = field(default_factory=dict)
+    """By query, the directory in which shards stage its results."""
+    epoch: int = 0
+    """Its number in the log."""
 
 
 def current_batch() -> int | None:
@@ -77,16 +84,37 @@ def plan_for(plans: Sequence[WorkerPlan], batch: int | None) -> WorkerPlan:
 
 
 def read_revisions(own: Directory) -> list[Revision]:
-    """All revisions of a checkpoint, in order; `own` is Dovetail's directory in it."""
+    """Read the plan log of a checkpoint, in order; `own` is Dovetail's directory in it."""
     folder = own.within(FOLDER)
-    names = sorted(name for name in folder.names() if name.endswith(".json") and not name.startswith("."))
-    return [from_json(Revision, json.loads(folder.read(name) or ""), f"{folder.uri}/{name}") for name in names]
+    revisions = []
+    for name in sorted(name for name in folder.names() if name.endswith(".json") and not name.startswith(".")):
+        stored = from_json(Revision, json.loads(folder.read(name) or ""), f"{folder.uri}/{name}")
+        revisions.append(replace(stored, epoch=int(name.removesuffix(".json"))))
+    return revisions
 
 
 def write_revision(own: Directory, revision: Revision) -> None:
-    """Add a revision; of those for one batch the last holds."""
+    """Append a revision to the log, under its epoch."""
     folder = own.within(FOLDER)
-    number = len([name for name in folder.names() if name.endswith(".json") and not name.startswith(".")])
-    text = json.dumps(to_json(revision))
-    if not folder.create(f"{number:08}.json", text):
+    if not folder.create(entry_name(revision.epoch), json.dumps(to_json(revision))):
         raise StateError(f"{folder.uri} is being changed by another session", "stop one of the two")
+
+
+def in_force(revisions: Iterable[Revision], next_batch: int) -> tuple[Revision, ...]:
+    """Return the revisions that say which plan runs which batch, by first batch.
+
+    A revision replaces all earlier ones from its first batch on. One whose first batch is after `next_batch` has never run: the
+    checkpoint was put back to an earlier state.
+    """
+    kept: list[Revision] = []
+    for revision in revisions:
+        if revision.first <= next_batch:
+            while kept and kept[-1].first >= revision.first:
+                kept.pop()
+            kept.append(revision)
+    return tuple(kept)
+
+
+def entry_name(epoch: int) -> str:
+    """Return the file name of a revision."""
+    return f"{epoch:08}.json"

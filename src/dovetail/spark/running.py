@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any, Protocol
 
 from pyspark.errors import StreamingQueryException
@@ -27,19 +27,25 @@ from dovetail.optimizer.proposal import Proposal
 from dovetail.plan.explain_global import Explanation
 from dovetail.plan.measurements import Measurements
 from dovetail.plan.migrations import History, Migration
+from dovetail.query.durations import in_words
 from dovetail.query.losses import Losses
 from dovetail.spark.changes import Comparison
 from dovetail.spark.directories import JVM_ERRORS
 from dovetail.spark.failures import first_lines, raised_in_a_worker
-from dovetail.spark.jobs import Job
+from dovetail.spark.jobs import Answer, Job
 from dovetail.spark.layout import Layout
 from dovetail.spark.live import release
-from dovetail.spark.metrics import ShardReports
+from dovetail.spark.metrics import BatchProgress, ShardReports
 from dovetail.spark.sinks import Sink
 from dovetail.spark.staging import Staging
 from dovetail.spark.wire import decoded
 
 _SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+_PATIENCE = 600
+"""Seconds that a change of queries waits for the batch at hand."""
+_COMMIT_SECONDS = 60.0
+"""Seconds in which Spark notes a batch that has been written."""
+_POLL_SECONDS = 0.02
 _RUNNING: set[RunningSession] = set()
 """What this process has started and not cleared."""
 
@@ -47,8 +53,12 @@ _RUNNING: set[RunningSession] = set()
 class Change(Protocol):
     """A job that is to take the place of another, once that has ended."""
 
-    def settle(self, progress: Mapping[int, Mapping[str, Any]]) -> Job:
+    def settle(self, progress: Mapping[int, BatchProgress]) -> Job:
         """Give it, for the first batch that is not completed; `progress`: how far streams had come, by batch, where it is known."""
+        ...
+
+    def undo(self) -> None:
+        """Give back what was taken for it."""
         ...
 
 
@@ -100,6 +110,8 @@ class RunningSession:
         """Held while queries come or go: the streaming query ends then, and another takes its place."""
         self._starts = 0
         """How often a streaming query was started."""
+        self._written: int | None = None
+        """The last batch that the streaming query has written since it was started."""
         self._monitor = Monitor(job.layout.budget)
         self._planning: threading.Thread | None = None
         """Plans queries again while batches go on."""
@@ -107,6 +119,7 @@ class RunningSession:
     def begin(self) -> None:
         """Start the streaming query."""
         self._starts += 1
+        self._written = None
         self.query = self._pipeline.writer(
             self._job, self._run_id, self._staged, self._writing_of(self._starts)
         ).start()
@@ -148,6 +161,7 @@ class RunningSession:
             finally:
                 if read_again:
                     encoded.unpersist()
+            self._written = batch_id
 
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
         found = self._reports.collect(encoded, batch_id)
@@ -158,15 +172,20 @@ class RunningSession:
                 staging.check(batch_id, found.by_shard.get(number, {}))
         for number, answer in self._answers.items():
             rows = found.rows[number]
-            if not rows:
-                continue
             with self._blamed(number, batch_id):
-                if number in self._staged:
+                if not rows:
+                    self._discard_earlier_attempt(answer, batch_id)
+                elif number in self._staged:
                     self._staged[number].commit(batch_id)
                 else:
                     answer.sink.write(decoded(encoded, number, answer.schema), batch_id)
                     answer.sink.verify(batch_id, rows)
             self._reports.add_results(answer.name, rows)
+
+    def _discard_earlier_attempt(self, answer: Answer, batch_id: int) -> None:
+        """Remove results that an earlier attempt at a batch gave, and this one does not; only a start's first batch is a replay."""
+        if self._written is None:
+            answer.sink.discard(batch_id)
 
     def _tell_losses(self) -> None:
         """Warn of dropped tuples."""
@@ -272,7 +291,7 @@ class RunningSession:
     def add_query(self, name: str, sql: str, sink: Sink, *, backfill: bool = False) -> float:
         """Add a query while data flows; it sees the tuples of the batches that begin from now on.
 
-        The streaming query ends for it, and another goes on where it was: the batch at hand, if there is one, is run again.
+        The streaming query ends for it after the batch at hand, and another goes on where it was.
 
         Parameters
         ----------
@@ -307,11 +326,13 @@ class RunningSession:
             yield
 
     def _go_on_with(self, job: Change) -> float:
-        """End the streaming query and go on with another that runs `job` from the next batch on."""
+        """End the streaming query after the batch at hand, and go on with another that runs `job` from the next batch on."""
         began = perf_counter()
-        with self._writing:  # a batch that is being written is completed
-            self._starts += 1
-        self._quiet()
+        try:
+            self._end_after_batch()
+        except BaseException:
+            job.undo()
+            raise
         self.query.stop()
         try:
             self._take_over(job.settle(self._reports.progress))
@@ -319,6 +340,40 @@ class RunningSession:
             self._starts -= 1
             self.begin()
         return perf_counter() - began
+
+    def _end_after_batch(self) -> None:
+        """Let the batch at hand be completed, and keep the next one from running.
+
+        A job makes progress however closely changes follow each other: each waits for a batch, unless there are no tuples for one.
+        """
+        deadline = monotonic() + _PATIENCE
+        self._wait_until(lambda: self._written is not None or self._is_idle, deadline)
+        if not self._writing.acquire(timeout=max(0.0, deadline - monotonic())):
+            raise StateError(
+                f"the batch at hand has not ended within {in_words(_PATIENCE * 1_000_000)}; the job goes on as it was",
+                "change its queries when it has less to do, or make batches smaller, as by maxFilesPerTrigger",
+            )
+        try:
+            if self.query.exception() is not None:
+                raise StateError("the job has ended", "await_termination() raises its error")
+            self._quiet()
+            self._starts += 1
+            written = self._written
+        finally:
+            self._writing.release()
+        if written is not None:
+            checkpoint = self._job.checkpoint
+            self._wait_until(lambda: checkpoint.has_completed(written), monotonic() + _COMMIT_SECONDS)
+
+    def _wait_until(self, is_so: Callable[[], bool], deadline: float) -> None:
+        """Wait for something, or for the end of the streaming query, until a deadline."""
+        while self.query.isActive and not is_so() and monotonic() < deadline:
+            sleep(_POLL_SECONDS)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the streaming query waits for tuples, or for the time of its next batch."""
+        return str(self.query.status["message"]).startswith("Waiting")
 
     def _take_over(self, job: Job) -> None:
         """Let another job be what runs; queries that are gone give back what they held."""

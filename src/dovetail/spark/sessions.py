@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -30,13 +31,13 @@ from dovetail.spark.checkpoint import Checkpoint
 from dovetail.spark.contract import digest, frozen_json
 from dovetail.spark.directories import Directory
 from dovetail.spark.jobs import CHECKPOINT, Job, claim_sinks
-from dovetail.spark.layout import Layout, read_worker_plan
+from dovetail.spark.layout import Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.live import claim
-from dovetail.spark.pipeline import SparkPipeline
+from dovetail.spark.pipeline import SparkPipeline, staging_directories
 from dovetail.spark.placement import Placement
-from dovetail.spark.revisions import Revision
 from dovetail.spark.running import RunningSession, clear_ended
 from dovetail.spark.sinks import Sink
+from dovetail.spark.staging import sweep_abandoned
 from dovetail.spark.wire import decoded
 
 
@@ -187,26 +188,29 @@ class Session:
             # What runs may change from now on, and other runs of this session do not.
             pipeline = replace(pipeline, registry=self._registry.copy())
             layout = pipeline.placed(layout)
-            plans, revisions = _plans(layout, taken), list[Revision]()  # what cannot be planned is not started
+            since, before = taken.next_batch(), _plan_before(layout, taken)
             if changes is not None:
-                since, before = taken.completed() + 1, read_worker_plan(plans[-1])
                 layout = pipeline.placed(revised(self._layout(), layout, changes, self._registry.streams, since))
-                layout, revisions = pipeline.revisions(layout, before, taken, since)
-                plans = (revisions[-1].plan,)
+            layout, revision = pipeline.revision(layout, before, taken, since)  # what cannot be planned is not started
             uses, locks = claim_sinks(self._spark, layout, given, taken)
             found = {layout.number_of(name): given[name].staging(use, run_id) for name, use in uses.items()}
             staged = {number: staging for number, staging in found.items() if staging is not None}
-            bound = replace(taken, layout=frozen_json(layout), revisions=(*taken.revisions, *revisions))
+            revision = replace(revision, sinks=staging_directories(layout, staged))
+            plans = (revision.plan,) if before is None else (before.to_json(), revision.plan)
+            bound = replace(taken, layout=frozen_json(layout), revisions=(*taken.revisions, revision))
             job = Job(layout, plans, given, bound, staged, {CHECKPOINT: taken, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
             claim(run_id)
             for staging in staged.values():
                 staging.prepare()
+            for target in {target for old in taken.revisions for target in old.sinks.values()}:
+                sweep_abandoned(Path(target))
             if changes is not None:
                 warn(f"the checkpoint {taken.directory.uri} goes on with other queries or streams\n{changes}")
-            for revision in revisions:  # from here on the checkpoint goes on with this session
-                taken = taken.revise(revision)
+            taken.revise(revision).discard_uncommitted_state(
+                since
+            )  # from here on the checkpoint goes on with this session
             running.begin()
             undo.pop_all()
         self._is_started = True
@@ -249,13 +253,9 @@ class Session:
         return layout
 
 
-def _plans(layout: Layout, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """What workers are given to go on with a checkpoint: the plan of now, and before it one that a replay may need."""
-    if not checkpoint.revisions:
-        return (layout.for_workers(digest(layout)).to_json(),)
-    *earlier, last = checkpoint.revisions
-    stored = read_worker_plan(last.plan)
-    plan = layout.for_workers(stored.digest, stored, last.first, stored.progress)
-    plan = replace(plan, retired=stored.retired)
-    before = [revision.plan for revision in earlier if revision.first < last.first]
-    return (*before[-1:], plan.to_json())
+def _plan_before(layout: Layout, checkpoint: Checkpoint) -> WorkerPlan | None:
+    """Return the plan that the last batch of a checkpoint was run with; None if the checkpoint is new."""
+    if checkpoint.layout is None:
+        return None
+    revision = checkpoint.last_revision
+    return layout.for_workers(digest(layout)) if revision is None else read_worker_plan(revision.plan)

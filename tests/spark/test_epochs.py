@@ -1,0 +1,187 @@
+"""The plan log and its epochs: shards refuse state that an earlier attempt at a batch has left, and counters are never lost."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from pipeline import Pipeline, layout_of
+from pyspark.sql import SparkSession
+from test_late_queries import BASE, COLUMNS, DECLARED, OTHER_SHARDS, SAME_SHARDS, Live, batch
+from test_session import Listener
+
+import dovetail as dt
+from dovetail.errors import StateError
+from dovetail.spark.checkpoint import Checkpoint
+from dovetail.spark.directories import Directory
+from dovetail.spark.metrics import ShardReports
+from dovetail.spark.revisions import Revision, in_force
+from dovetail.spark.wire import ResultKind, ResultRow
+
+
+def revision(first: int, epoch: int) -> Revision:
+    return Revision(first, f"contract {epoch}", f"plan {epoch}", epoch=epoch)
+
+
+@pytest.mark.parametrize(
+    ("firsts", "next_batch", "epochs"),
+    [
+        ([], 0, []),
+        ([0], 0, [0]),
+        ([0, 3, 5], 7, [0, 1, 2]),
+        ([0, 3, 3], 7, [0, 2]),
+        ([0, 3, 5, 3], 7, [0, 3]),
+        ([0, 3, 5], 4, [0, 1]),
+        ([0, 3, 5, 4], 4, [0, 1, 3]),
+    ],
+)
+def test_a_revision_replaces_all_from_its_first_batch_on(firsts: list[int], next_batch: int, epochs: list[int]) -> None:
+    log = [revision(first, epoch) for epoch, first in enumerate(firsts)]
+    assert [each.epoch for each in in_force(log, next_batch)] == epochs
+
+
+def pipeline_with_state(tmp_path: Path) -> Pipeline:
+    """Two shards that have run batches 0 and 1 in epoch 0."""
+    pipeline = Pipeline(layout_of(tuple(DECLARED.values()), {"base": BASE}, 2), tmp_path, random.Random(1))
+    pipeline.plan = replace(pipeline.plan, epochs=((0, 0),))
+    for number in range(2):
+        pipeline.run(batch(pipeline.rng, number), batch=number)
+    return pipeline
+
+
+def test_a_shard_refuses_the_state_of_another_attempt(tmp_path: Path) -> None:
+    pipeline = pipeline_with_state(tmp_path)
+    pipeline.plan = replace(pipeline.plan, since=1, epoch=1, epochs=((0, 0), (1, 1)))
+    message = "its state of batch 1 was written in epoch 0, and the batch was completed in epoch 1"
+    with pytest.raises(StateError, match=message):
+        pipeline.run(batch(pipeline.rng, 2), batch=2)
+
+
+def test_a_shard_goes_on_from_the_state_of_an_earlier_epoch(tmp_path: Path) -> None:
+    pipeline = pipeline_with_state(tmp_path)
+    pipeline.plan = replace(pipeline.plan, since=2, epoch=1, epochs=((0, 0), (2, 1)))
+    pipeline.run(batch(pipeline.rng, 2), batch=2)
+    assert {state.manifest["epoch"] for state in pipeline.states.values()} == {1}
+
+
+def test_a_shard_refuses_state_that_is_ahead(tmp_path: Path) -> None:
+    pipeline = pipeline_with_state(tmp_path)
+    with pytest.raises(StateError, match="batch 1 is to run, and its state has seen batch 1 already"):
+        pipeline.run(batch(pipeline.rng, 1), batch=1)
+
+
+class Encoded:
+    """Stands for the frame of a batch: the reports of its shards."""
+
+    def __init__(self, continued: dict[int, int | None]) -> None:
+        self.rows = []
+        for shard, batch_id in continued.items():
+            nodes: dict[str, Any] = {kind: {} for kind in ("windows", "joins", "states", "results")}
+            report = {"shard": shard, "continues": batch_id, "rebuilt": False, "streams": {}, "nodes": nodes}
+            self.rows.append(ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(report).encode()))
+
+
+def test_a_shard_without_the_last_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = ShardReports(layout_of(tuple(DECLARED.values()), {"base": BASE, "other": OTHER_SHARDS}, 2))
+    monkeypatch.setattr("dovetail.spark.metrics.collected", lambda encoded: encoded.rows)
+    reports.collect(Encoded(dict.fromkeys(range(4))), 0)  # type: ignore[arg-type]
+    reports.collect(Encoded(dict.fromkeys(range(4), 0)), 2)  # type: ignore[arg-type]
+    for behind in (None, 0):
+        with pytest.raises(StateError, match="batch 3: 'shard 1' took part in batch 2"):
+            reports.collect(Encoded({0: 2, 1: behind, 2: 2, 3: 2}), 3)  # type: ignore[arg-type]
+
+
+# -- on Spark -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_counters_outlive_the_shards_that_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """Counters go on when a query is dropped, when a batch is replayed, and after a restart; listeners see the right query."""
+    live = Live(spark, tmp_path, seed=5)
+    live.start(base=BASE, other=OTHER_SHARDS, more=SAME_SHARDS)
+    live.run(3)
+    live.running.drop_query("base")
+    live.running.drop_query("more")
+    listener = Listener()
+    spark.streams.addListener(listener)
+    live.run(2)
+    check_counters(live)
+    deadline = monotonic() + 30
+    while len(listener.seen) < 2 and monotonic() < deadline:
+        sleep(0.1)
+    assert "base.results" not in listener.seen[-1]
+    given = sum(seen["other.results"] for seen in listener.seen)
+    spark.streams.removeListener(listener)
+    sink = live.sinks["other"]
+    assert given == sum(sink.batches[number].num_rows for number in sorted(sink.batches) if number > 3)
+
+    live.running.stop()
+    live.start(other=OTHER_SHARDS)
+    live.run(1)
+    check_counters(live)
+    live.running.stop()
+
+
+def check_counters(live: Live) -> None:
+    counted, late = live.running.metrics()["streams"], live.oracle.late
+    for name in DECLARED:
+        arrived = sum(push[name].num_rows for push in live.pushed)
+        assert (counted[name]["arrivals"], counted[name]["late"]) == (arrived, late[name])
+
+
+@pytest.mark.slow
+def test_a_replayed_batch_is_counted_once(spark: SparkSession, tmp_path: Path) -> None:
+    """The sink fails after a batch was counted; the same session goes on, and its counters with it."""
+    live = Live(spark, tmp_path, seed=9)
+    live.start(base=BASE)
+    live.run(2)
+    for _ in range(2):  # Spark runs the last batch again
+        live.running.query.stop()
+        last = max(int(path.name) for path in (tmp_path / "checkpoint" / "commits").iterdir() if path.name.isdigit())
+        for left in (tmp_path / "checkpoint" / "commits").glob(f"*{last}*"):
+            left.unlink()
+        live.running.begin()
+        live.running.query.processAllAvailable()
+    metrics = live.running.metrics()
+    assert metrics["batches"] == last + 1
+    assert metrics["queries"]["base"]["results"] == live.oracle.results_table("base").num_rows
+    check_counters(live)
+    live.running.stop()
+
+
+@pytest.mark.slow
+def test_a_renamed_checkpoint_is_refused_and_a_link_helps(spark: SparkSession, tmp_path: Path) -> None:
+    live = Live(spark, tmp_path, seed=2)
+    live.start(base=BASE)
+    live.run(1)
+    live.running.stop()
+    old, new = tmp_path / "checkpoint", tmp_path / "moved"
+    old.rename(new)
+    session = dt.Session(spark, shards=2)
+    for name in DECLARED:
+        session.stream(name, live.source.frame(name, COLUMNS), "ts", lateness=DECLARED[name].lateness / 1e6)
+    session.query("base", BASE)
+    with pytest.raises(StateError, match=f"was started as file:{old}, and Spark looks for its files there"):
+        session.start({"base": live.sinks["base"]}, new)
+    old.symlink_to(new)
+    live.running = session.start({"base": live.sinks["base"]}, new)
+    live.run(1)
+    live.check("base")
+    live.running.stop()
+
+
+def test_the_state_of_uncommitted_batches_is_discarded(spark: SparkSession, tmp_path: Path) -> None:
+    store = tmp_path / "state" / "0" / "1"
+    store.mkdir(parents=True)
+    kept = ["4.changelog", ".4.changelog.crc", "3.zip", "x.sst", "_metadata"]
+    stale = ["5.changelog", "5.changelog.crc", ".5.changelog.crc", "6.zip", "5_ab-c.changelog"]
+    for name in kept + stale:
+        (store / name).write_text("")
+    checkpoint = Checkpoint(Directory.of(spark, str(tmp_path)), "id", None, is_nameless=False, last_batch=4, lock=None)
+    checkpoint.discard_uncommitted_state(4)
+    assert sorted(path.name for path in store.iterdir()) == sorted(kept)
