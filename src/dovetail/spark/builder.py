@@ -155,6 +155,7 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.sql.streaming.minBatchesToRetain": "5",
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "5",
+        # Files of the state have names of their own for each attempt at a batch, so that a replay never meets those of another.
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         PROVIDER: ROCKSDB,
         f"{_ROCKSDB}.changelogCheckpointing.enabled": "true",
