@@ -5,10 +5,10 @@ BIN := .venv/bin
 STAMP := .venv/.setup-done
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-fast test-engine test-spark test-faults test-nojit check lint imports types format bench tables lock clean
+.PHONY: help setup demo test test-fast test-engine test-spark test-faults test-nojit check lint imports types format reproduce reproduce-quick bench tables lock clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with pinned, hash-checked requirements and the package itself
 
@@ -27,7 +27,7 @@ test-fast: setup ## Run the quick tests only
 	$(PYTEST) -q -m "not slow"
 
 test-engine: setup ## Run all tests that need no Spark, and the examples in docstrings
-	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/unit tests/laws tests/docs src
+	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/unit tests/laws tests/docs src experiments
 
 test-spark: setup ## Run all tests on Spark
 	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/spark
@@ -53,6 +53,12 @@ imports: setup ## Check which package may import which
 format: setup ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
+
+reproduce: setup ## Run a paper's experiments again, all of them without PAPER=<name>: hours
+	$(BIN)/python -m experiments $(or $(PAPER),all)
+
+reproduce-quick: setup ## The same on small grids: minutes
+	$(BIN)/python -m experiments $(or $(PAPER),all) --quick
 
 bench: setup ## Measure the engine beside its peers
 	$(BIN)/python benchmarks/engine.py

@@ -1,18 +1,22 @@
 """How close `auto` comes to the best policy on settings that it was not shaped on: `python benchmarks/auto_held_out.py [seeds]`.
 
-The generator is that of `dovetail reproduce kwon`, with other seeds, and with values of everything that its figures vary which lie
+The generator is that of `make reproduce PAPER=kwon`, with other seeds, and with values of everything that its figures vary which lie
 between, or beyond, those of the figures. Settings were written down before any of them was run.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dovetail.experiments.kwon import POLICIES, Grid, Point, run_point
 from engine import save
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from experiments.kwon import POLICIES, Grid, Point, run_point
 
 GRID = Grid(seed=7919)
 SETTINGS: tuple[dict[str, Any], ...] = (

@@ -1,6 +1,6 @@
 """How often `exchange` misses a plan that fits, and how far it is from the best plan known, where `exact` cannot be asked.
 
-Random sets of queries with more than 24 sub-joins that could be stored, drawn as the small cases of `dovetail reproduce alrahmani`,
+Random sets of queries with more than 24 sub-joins that could be stored, drawn as the small cases of `make reproduce PAPER=alrahmani`,
 with more streams and queries. What is known about a case comes from searches that share nothing with `exchange` but prices:
 
 - a *witness*: from a random set of stored sub-joins, single ones are stored or dropped at random while that lowers a weighted sum of
@@ -15,21 +15,26 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from math import exp, inf
+from pathlib import Path
 from typing import Any
 
 import dovetail as dt
-from dovetail.experiments.alrahmani_optimum import Size, random_queries
-from dovetail.optimizer.multiquery.model.costs import CostModel
-from dovetail.optimizer.multiquery.model.workload import workload_of
-from dovetail.optimizer.multiquery.search.candidates import ALL_STATES, storable_targets
-from dovetail.optimizer.multiquery.search.exact import MOST, candidate_states
-from dovetail.optimizer.multiquery.search.state_plans import StatePlans, States
-from dovetail.plan.global_plan import Load
+from dovetail.optimizer.sharing.model.costs import CostModel
+from dovetail.optimizer.sharing.model.workload import workload_of
+from dovetail.optimizer.sharing.search.candidates import ALL_STATES, storable_targets
+from dovetail.optimizer.sharing.search.exact import MOST, candidate_states
+from dovetail.optimizer.sharing.search.state_plans import StatePlans, States
+from dovetail.plan.shared_plan import Load
 from engine import console, save
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from experiments.alrahmani_optimum import Size, random_queries
 
 UNITS = dt.optimizer.UnitCosts.thesis()
 RESTARTS = 25

@@ -22,9 +22,9 @@ import pyarrow as pa
 from rich.table import Table
 
 import dovetail as dt
+from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.joint import JointPlanning
-from dovetail.optimizer.proposal import Proposal
-from dovetail.plan.global_plan import GlobalPlan, Load
+from dovetail.plan.shared_plan import GlobalPlan, Load
 from engine import console, save
 
 COLUMNS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("j", pa.int64())])

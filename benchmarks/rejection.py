@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import dovetail as dt
-from dovetail.engine import probe
+from dovetail.engine.join import path as probe
 from engine import save
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])

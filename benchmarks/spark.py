@@ -170,10 +170,10 @@ def start_dovetail(
     import dovetail as dt  # noqa: PLC0415
 
     if transport:
-        pipeline: Any = import_module("dovetail.spark.pipeline")
+        pipeline: Any = import_module("dovetail.spark.driver.pipeline")
         if "ShardProcessor" not in vars(pipeline):
             raise SystemExit(
-                "dovetail.spark.pipeline makes no ShardProcessor any more: nothing can be put in its place"
+                "dovetail.spark.driver.pipeline makes no ShardProcessor any more: nothing can be put in its place"
             )
         pipeline.ShardProcessor = transport_processor()
     session = dt.Session(spark, shards=2)
@@ -256,7 +256,7 @@ def plain_session(conf: dict[str, str]) -> Any:
 def run_one(runner: str, workload: str, folder: Path, files: int, work: Path) -> dict[str, Any]:
     """Run in this process; peak memory is watched by a thread."""
     from dovetail.spark import session  # noqa: PLC0415
-    from dovetail.spark.builder import PROVIDER, ROCKSDB  # noqa: PLC0415
+    from dovetail.spark.driver.builder import PROVIDER, ROCKSDB  # noqa: PLC0415
 
     newest = {"spark.sql.streaming.join.stateFormatVersion": NEWEST_FORMAT, PROVIDER: ROCKSDB}
     conf = newest if runner.endswith("-newest") else {}

@@ -119,7 +119,7 @@ def restart(spark: Any, source: Path, checkpoint: Path) -> float:
 def run_cores(source: Path, work: Path, cores: int) -> dict[str, Any]:
     import dovetail as dt  # noqa: PLC0415
     from dovetail.spark import session  # noqa: PLC0415
-    from dovetail.spark.live import live_root  # noqa: PLC0415
+    from dovetail.spark.state.shared_memory import live_root  # noqa: PLC0415
 
     spark = session(cores, memory="1g")
     running = declare(spark, source, SHARDS).start(

@@ -22,11 +22,11 @@ from dovetail.errors import (
 
 if TYPE_CHECKING:
     from dovetail import optimizer, spark
-    from dovetail.local import LocalSession
-    from dovetail.optimizer.graph import JoinGraph
-    from dovetail.spark import sinks
-    from dovetail.spark.resharding import migrate
-    from dovetail.spark.sessions import Session
+    from dovetail.optimizer.graph.join_graph import JoinGraph
+    from dovetail.session.local import LocalSession
+    from dovetail.spark.checkpoint.reshard import migrate
+    from dovetail.spark.session import Session
+    from dovetail.spark.sinks import sinks
 
 __all__ = [
     "Budget",
@@ -52,12 +52,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LAZY = {
-    "JoinGraph": ("dovetail.optimizer.graph", "JoinGraph"),
-    "LocalSession": ("dovetail.local", "LocalSession"),
-    "Session": ("dovetail.spark.sessions", "Session"),
-    "migrate": ("dovetail.spark.resharding", "migrate"),
+    "JoinGraph": ("dovetail.optimizer.graph.join_graph", "JoinGraph"),
+    "LocalSession": ("dovetail.session.local", "LocalSession"),
+    "Session": ("dovetail.spark.session", "Session"),
+    "migrate": ("dovetail.spark.checkpoint.reshard", "migrate"),
     "optimizer": ("dovetail.optimizer", None),
-    "sinks": ("dovetail.spark.sinks", None),
+    "sinks": ("dovetail.spark.sinks.sinks", None),
     "spark": ("dovetail.spark", None),
 }
 

@@ -22,20 +22,20 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.config import Config
-from dovetail.engine.arena import HeapArena
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.states import MATCH_BYTES, MEMBER_BYTES
-from dovetail.engine.window_store import WindowStore
+from dovetail.engine.storage.arena import HeapArena
+from dovetail.engine.storage.materialized import MATCH_BYTES, MEMBER_BYTES
+from dovetail.engine.storage.window import WindowStore
+from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
-from dovetail.optimizer.units import UnitCosts
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.measurements import Measurements
 from dovetail.plan.names import window_name
 from dovetail.plan.steps import JOINED
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.stats.counters import Measurements
 
 _COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.string())])
 _SQL = {

@@ -8,18 +8,26 @@ from pathlib import Path
 import pytest
 
 import dovetail as dt
+from dovetail.cli.demo.on_spark import _OLDEST_JAVA
 from dovetail.config import ORDERINGS
-from dovetail.demo.on_spark import _OLDEST_JAVA
-from dovetail.engine import arena, watch, window_store
-from dovetail.engine.progress import LATEST
-from dovetail.optimizer import replan, shares
-from dovetail.optimizer.multiquery.search.exact import MOST as MOST_STORED
+from dovetail.engine.join import watch
+from dovetail.engine.storage import arena
+from dovetail.engine.storage import window as window_store
+from dovetail.engine.time.progress import LATEST
+from dovetail.optimizer.adapt import reorder as replan
+from dovetail.optimizer.adapt import selectivity as shares
 from dovetail.optimizer.ordering.dmjoin import MOST as MOST_INPUTS
 from dovetail.optimizer.ordering.golab import TRIED
 from dovetail.optimizer.ordering.weave import EXACT
+from dovetail.optimizer.sharing.search.exact import MOST as MOST_STORED
 from dovetail.query.functions import DEEPEST
 from dovetail.schema import LARGEST_DECIMAL
-from dovetail.spark import builder, cut, live, log, processor, wire
+from dovetail.spark import wire
+from dovetail.spark.driver import builder
+from dovetail.spark.state import log
+from dovetail.spark.state import shared_memory as live
+from dovetail.spark.worker import processor
+from dovetail.spark.worker import router as cut
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,7 +59,7 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     (r"more than (\w+), the small ones", (WORDS[log.MOST_SEGMENTS],)),
     (r"once it is (\w+) minutes old", (WORDS[live._ABANDONED_SECONDS // 60],)),
     (r"nothing has moved for (a day)", ({86_400: "a day"}[live._FORGOTTEN_SECONDS],)),
-    (r"Where it is smaller than (\d+) GB", (str(live._LEAST_MEMORY >> 30),)),
+    (r"Where `/dev/shm` is smaller than (\d+) GB", (str(live._LEAST_MEMORY >> 30),)),
     (r"(\d+) MB for new objects", (str(builder._YOUNG >> 10),)),
     (r"A young generation of (\d+) MB, whatever", (str(builder._YOUNG >> 10),)),
     (r"`local\[\*,(\d+)\]`", (str(builder._FAILURES),)),
@@ -109,5 +117,5 @@ def test_a_quoted_constant_is_that_of_the_code(pattern: str, value: tuple[str, .
 def test_options_of_the_session_are_those_that_it_sets() -> None:
     chosen = builder.settings()
     quoted = dict(re.findall(r"\| `(spark\.[\w.]+)` \| `([^`]+)` \|", TEXTS[ROOT / "docs" / "spark.md"]))
-    assert len(quoted) == 6
+    assert len(quoted) == 7
     assert {name: chosen.get(name) for name in quoted} == quoted

@@ -169,14 +169,14 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
 
 
 def cli(*arguments: str) -> str:
-    command = [sys.executable, "-m", "dovetail.cli", *arguments]
+    command = [sys.executable, "-m", "dovetail.cli.main", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:
     program = (
-        "import sys, dovetail.cli; "
+        "import sys, dovetail.cli.main; "
         "print(*[name for name in ('pyspark', 'numba', 'sqlglot', 'pyarrow') if name in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dovetail.optimizer import UnitCosts
-from dovetail.optimizer.multiquery.model.build import PlanBuilder
-from dovetail.optimizer.multiquery.model.costs import CostModel
-from dovetail.optimizer.multiquery.model.draft import Draft, Subplan, coalesced, mjoin, tidied
-from dovetail.optimizer.multiquery.model.translate import named_query
-from dovetail.optimizer.multiquery.model.workload import workload_of
-from dovetail.optimizer.query_graph import declared_rates, join_graph
-from dovetail.plan.global_plan import NO_LIMITS, GlobalPlan
+from dovetail.optimizer.graph.from_query import declared_rates, join_graph
+from dovetail.optimizer.sharing.model.build import PlanBuilder
+from dovetail.optimizer.sharing.model.costs import CostModel
+from dovetail.optimizer.sharing.model.draft import Draft, Subplan, coalesced, mjoin, tidied
+from dovetail.optimizer.sharing.model.translate import named_query
+from dovetail.optimizer.sharing.model.workload import workload_of
+from dovetail.plan.shared_plan import NO_LIMITS, GlobalPlan
 from dovetail.query.expressions import columns
 from dovetail.query.model import JoinQuery, TimeWindow, equality_classes
 from dovetail.schema import StreamSchema

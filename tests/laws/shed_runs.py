@@ -15,7 +15,7 @@ import pytest
 
 import dovetail as dt
 from dovetail._typing import Int64Array, UInt64Array
-from dovetail.engine.window_store import WindowStore
+from dovetail.engine.storage.window import WindowStore
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.testing import Oracle

@@ -19,13 +19,13 @@ from session_and_oracle import random_orders
 from test_shared_plans import Case, sizes
 
 import dovetail as dt
+from dovetail.codec import from_json, to_json
 from dovetail.config import ORDERINGS, PLANNERS
-from dovetail.engine.arena import Arena, MappedArena
+from dovetail.engine.persist.snapshot import attach, left_in_arena
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import attach, left_in_arena
+from dovetail.engine.storage.arena import Arena, MappedArena
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
-from dovetail.plan.codec import from_json, to_json
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.query.sql import parse_query
 from dovetail.testing import Oracle, assert_same_rows, random_scenario

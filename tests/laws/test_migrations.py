@@ -12,12 +12,12 @@ from random_plans import random_plan
 from test_backfill import CATALOG, STREAMS, base, batch, bounds, check, later
 
 import dovetail as dt
-from dovetail import monitoring
 from dovetail.config import INTERLEAVING, PLANNERS, POLICIES
-from dovetail.optimizer import proposal
-from dovetail.optimizer.proposal import Proposal
-from dovetail.plan.global_plan import Load
+from dovetail.optimizer.adapt import proposal
+from dovetail.optimizer.adapt.proposal import Proposal
+from dovetail.plan.shared_plan import Load
 from dovetail.query.sql import parse_query
+from dovetail.session import monitor as monitoring
 from dovetail.testing import Oracle
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -13,8 +13,8 @@ from workloads import Case, random_case, random_queries
 
 import dovetail as dt
 from dovetail.optimizer import UnitCosts
-from dovetail.optimizer.multiquery import STRATEGIES
-from dovetail.plan.global_plan import GlobalPlan, problems
+from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.plan.shared_plan import GlobalPlan, problems
 
 UNITS = UnitCosts.thesis()
 SLACK = 1 + 1e-9
@@ -32,7 +32,7 @@ def planned(case: Case, strategy: str) -> GlobalPlan | None:
 @pytest.mark.parametrize("windows", [False, True])
 def test_exchange_finds_what_exact_finds_on_200_cases(windows: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
     """By its own search: in small cases it asks `exact` before it gives up, and would agree with it in any case."""
-    monkeypatch.setattr("dovetail.optimizer.multiquery.search.exchange.MOST", 0)
+    monkeypatch.setattr("dovetail.optimizer.sharing.search.exchange.MOST", 0)
     feasible, missed, gaps = 0, 0, []
     for seed in range(200):
         case = random_case(seed, windows=windows)

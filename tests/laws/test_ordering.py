@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail as dt
-from dovetail.optimizer.cost import OBJECTIVES
-from dovetail.optimizer.indexed import Prefix, members
+from dovetail.optimizer.cost.probe_cost import OBJECTIVES
+from dovetail.optimizer.graph.indexed import Prefix, members
 from dovetail.optimizer.ordering import METHODS, search
 from dovetail.optimizer.ordering.dmjoin import set_sizes
 from dovetail.optimizer.ordering.task import Loops
-from dovetail.plan.statistics import Objective
+from dovetail.stats.probes import Objective
 
 SLACK = 1 + 1e-9
 objectives = st.sampled_from(OBJECTIVES)

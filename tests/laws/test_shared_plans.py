@@ -19,16 +19,17 @@ from random_plans import overlapping, random_plan
 
 import dovetail as dt
 from dovetail.config import INTERLEAVING, POLICIES
-from dovetail.engine import rows, window_store
-from dovetail.engine.arena import Arena, MappedArena
-from dovetail.engine.columns import nested, texts
+from dovetail.engine.persist.snapshot import attach, left_in_arena, read_snapshot, write_snapshot
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import attach, left_in_arena, read_snapshot, write_snapshot
+from dovetail.engine.storage import rows
+from dovetail.engine.storage import window as window_store
+from dovetail.engine.storage.arena import Arena, MappedArena
+from dovetail.engine.storage.columns import nested, texts
+from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
-from dovetail.optimizer.replan import Replanner
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.global_part import part_of
+from dovetail.plan.subset import part_of
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario

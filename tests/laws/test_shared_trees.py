@@ -13,10 +13,11 @@ from session_and_oracle import Pair
 
 import dovetail as dt
 from dovetail.config import INTERLEAVING, POLICIES
-from dovetail.engine import runs, watch
-from dovetail.optimizer import replan
-from dovetail.plan import stems as stems_of_plan
-from dovetail.plan.stems import sharers, stems
+from dovetail.engine.join import step as runs
+from dovetail.engine.join import watch
+from dovetail.optimizer.adapt import reorder as replan
+from dovetail.plan import prefixes as stems_of_plan
+from dovetail.plan.prefixes import sharers, stems
 from dovetail.schema import TIMESTAMP, StreamSchema
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.float64())])

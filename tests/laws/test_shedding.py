@@ -14,9 +14,9 @@ from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, TS, Input, Watched, chec
 
 import dovetail as dt
 from dovetail.config import POLICIES, SHEDDING
-from dovetail.engine import rows
 from dovetail.engine.kernels.compile import INTERPRETED
 from dovetail.engine.shedding import following
+from dovetail.engine.storage import rows
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from session_and_oracle import Pair, configs
 
 import dovetail as dt
-from dovetail.engine import rows, window_store
-from dovetail.engine.columns import nested, texts
+from dovetail.engine.storage import rows
+from dovetail.engine.storage import window as window_store
+from dovetail.engine.storage.columns import nested, texts
 from dovetail.testing import random_scenario
 
 _MOST_QUERIES = 3

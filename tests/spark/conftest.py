@@ -8,7 +8,7 @@ import pytest
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 from pyspark.sql import SparkSession
 
-from dovetail.spark import builder
+from dovetail.spark.driver import builder
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,16 +17,16 @@ from dovetail.config import Config
 from dovetail.optimizer.planner import plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.spark.contract import digest, revised_json
-from dovetail.spark.cut import Cut
-from dovetail.spark.layout import Layout, WorkerPlan, read_worker_plan
-from dovetail.spark.live import LiveShard
-from dovetail.spark.log import MANIFEST, Log, Manifest
-from dovetail.spark.output import ShardOutput
-from dovetail.spark.processor import ShardInput, Worker, retire
-from dovetail.spark.recut import Move
-from dovetail.spark.resharding import resharded
+from dovetail.spark.checkpoint.compatibility import digest, revised_json
+from dovetail.spark.checkpoint.recut import Move
+from dovetail.spark.checkpoint.reshard import resharded
+from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
+from dovetail.spark.state.log import MANIFEST, Log, Manifest
+from dovetail.spark.state.shared_memory import LiveShard
 from dovetail.spark.wire import CLOCK, ResultRow, from_ipc
+from dovetail.spark.worker.output import ShardOutput
+from dovetail.spark.worker.processor import ShardInput, Worker, retire
+from dovetail.spark.worker.router import Cut
 
 
 class Segments:

@@ -30,13 +30,13 @@ from pipeline import layout_of
 
 from dovetail.errors import DovetailError
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.contract import frozen_json
-from dovetail.spark.directories import Directory
-from dovetail.spark.jobs import claim_sinks
-from dovetail.spark.owners import OWNER, Use
-from dovetail.spark.sinks import ParquetSink, Sink
-from dovetail.spark.staging import Staging
+from dovetail.spark.checkpoint.checkpoint import Checkpoint
+from dovetail.spark.checkpoint.compatibility import frozen_json
+from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.driver.job import claim_sinks
+from dovetail.spark.sinks.owners import OWNER, Use
+from dovetail.spark.sinks.sinks import ParquetSink, Sink
+from dovetail.spark.sinks.staging import Staging
 
 QUERIES = ("q", "r")
 INPUT = 16

@@ -19,7 +19,7 @@ from test_late_queries import BASE, DECLARED, bounds
 
 import dovetail as dt
 from dovetail.query.sql import parse_query
-from dovetail.spark import builder
+from dovetail.spark.driver import builder
 
 ARCHIVE = Path(__file__).with_name("stored_job.zip")
 PLACE = "/the-place-of-the-stored-job"

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError
-from dovetail.spark import builder
-from dovetail.spark.builder import PROVIDER, ROCKSDB, check, session, settings
+from dovetail.spark.driver import builder
+from dovetail.spark.driver.builder import PROVIDER, ROCKSDB, check, session, settings
 
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 INSTANT = 1_700_000_000_123_456

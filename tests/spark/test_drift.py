@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from test_session import Source
 
 import dovetail as dt
-from dovetail.optimizer.replan import Replanner
+from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.testing import assert_same_rows
 from dovetail.workloads import drift
 

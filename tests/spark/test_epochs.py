@@ -17,10 +17,10 @@ from test_session import Listener
 
 import dovetail as dt
 from dovetail.errors import StateError
-from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.directories import Directory
-from dovetail.spark.metrics import ShardReports
-from dovetail.spark.revisions import Revision, in_force
+from dovetail.spark.checkpoint.checkpoint import Checkpoint
+from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.checkpoint.plan_log import Revision, in_force
+from dovetail.spark.driver.reports import ShardReports
 from dovetail.spark.wire import ResultKind, ResultRow
 
 
@@ -88,7 +88,7 @@ class Encoded:
 
 def test_a_shard_without_the_last_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     reports = ShardReports(layout_of(tuple(DECLARED.values()), {"base": BASE, "other": OTHER_SHARDS}, 2))
-    monkeypatch.setattr("dovetail.spark.metrics.collected", lambda encoded: encoded.rows)
+    monkeypatch.setattr("dovetail.spark.driver.reports.collected", lambda encoded: encoded.rows)
     reports.collect(Encoded(dict.fromkeys(range(4))), 0)  # type: ignore[arg-type]
     reports.collect(Encoded(dict.fromkeys(range(4), 0)), 2)  # type: ignore[arg-type]
     for behind in (None, 0):

@@ -30,14 +30,14 @@ from pipeline import Pipeline, layout_of
 from pyspark.sql import DataFrame, SparkSession
 
 import dovetail as dt
-from dovetail.engine.arena import MappedArena
+from dovetail.engine.storage.arena import MappedArena
 from dovetail.errors import StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
-from dovetail.spark.jobs import Job as SparkJob
-from dovetail.spark.live import LiveShard, live_root
-from dovetail.spark.log import MANIFEST
+from dovetail.spark.driver.job import Job as SparkJob
 from dovetail.spark.running import RunningSession
+from dovetail.spark.state.log import MANIFEST
+from dovetail.spark.state.shared_memory import LiveShard, live_root
 from dovetail.testing import Oracle, assert_same_rows
 
 JOB = Path(__file__).with_name("faults_job.py")
@@ -494,7 +494,7 @@ def test_a_missing_segment_is_named(tmp_path: Path, which: int) -> None:
 
 def test_a_damaged_segment_is_not_compacted_into_a_sound_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = Damaged(tmp_path)
-    monkeypatch.setattr("dovetail.spark.log.MOST_SEGMENTS", 0)
+    monkeypatch.setattr("dovetail.spark.state.log.MOST_SEGMENTS", 0)
     manifest, content = damaged.state(0)
     segment = manifest["segments"][-1]
     content[segment["number"]] = content[segment["number"]][:-1] + b"?"

@@ -18,15 +18,15 @@ from test_session import Source
 
 import dovetail as dt
 from dovetail.errors import BudgetError, ConfigError, QueryError, StateError
-from dovetail.monitoring import outgrown
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.planner import plan_query
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.changes import begun, projected, replanned, with_plan, without
-from dovetail.spark.layout import Came, Layout, read_worker_plan
-from dovetail.spark.metrics import BatchProgress, ShardReports
+from dovetail.session.monitor import outgrown
+from dovetail.spark.driver.job_diff import begun, projected, replanned, with_plan, without
+from dovetail.spark.driver.layout import Came, Layout, read_worker_plan
+from dovetail.spark.driver.reports import BatchProgress, ShardReports
 from dovetail.testing import Oracle, assert_same_rows
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.int64())])
@@ -326,7 +326,7 @@ def test_what_cannot_be_changed_leaves_a_job_unharmed(spark: SparkSession, tmp_p
         with pytest.raises(error, match=message):
             change()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dovetail.spark.revisions.MOST_PACKED", 1000)
+        patch.setattr("dovetail.spark.checkpoint.plan_log.MOST_PACKED", 1000)
         with pytest.raises(ConfigError, match="divide the queries among several sessions"):
             running.add_query("q", BASE, memory())
     assert running.query is query

@@ -11,8 +11,8 @@ from pipeline import layout_of
 
 from dovetail.errors import StateError
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.changes import bind
-from dovetail.spark.contract import WITHOUT_BOUNDS, frozen_json
+from dovetail.spark.checkpoint.compatibility import WITHOUT_BOUNDS, frozen_json
+from dovetail.spark.driver.job_diff import bind
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_500_000) for name in "ab")

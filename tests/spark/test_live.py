@@ -16,8 +16,8 @@ import pytest
 from test_sink_losses import small_disk
 
 from dovetail.errors import StateError
-from dovetail.spark import live
-from dovetail.spark.live import LiveShard, claim, live_root, release
+from dovetail.spark.state import shared_memory as live
+from dovetail.spark.state.shared_memory import LiveShard, claim, live_root, release
 
 COMMON = f"dovetail-{os.getuid()}"
 STRANGER = 12345

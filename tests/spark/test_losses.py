@@ -14,7 +14,7 @@ from pipeline import Pipeline, layout_of
 
 from dovetail.errors import DovetailWarning
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.jobs import Job
+from dovetail.spark.driver.job import Job
 from dovetail.spark.running import RunningSession
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])

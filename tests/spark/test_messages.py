@@ -19,12 +19,12 @@ from pyspark.sql import functions as F  # noqa: N812
 import dovetail as dt
 from dovetail.errors import ConfigError, DovetailError, DovetailWarning, SchemaError, StateError
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.arguments import check_trigger
-from dovetail.spark.builder import PROVIDER, check
-from dovetail.spark.changes import bind
-from dovetail.spark.contract import digest, frozen_json
-from dovetail.spark.directories import Directory, Lock
-from dovetail.spark.layout import Layout, read_worker_plan
+from dovetail.spark.checkpoint.compatibility import digest, frozen_json
+from dovetail.spark.checkpoint.directories import Directory, Lock
+from dovetail.spark.driver.arguments import check_trigger
+from dovetail.spark.driver.builder import PROVIDER, check
+from dovetail.spark.driver.job_diff import bind
+from dovetail.spark.driver.layout import Layout, read_worker_plan
 
 SQL = "SELECT a.value, b.value AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.value = b.value"
 
@@ -310,7 +310,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
         Lock(path)
     lock.release()
     lock.release()
-    hold = f"from pathlib import Path\nfrom dovetail.spark.directories import Lock\nlock = Lock(Path({str(path)!r}))\n"
+    hold = f"from pathlib import Path\nfrom dovetail.spark.checkpoint.directories import Lock\nlock = Lock(Path({str(path)!r}))\n"
     child = subprocess.Popen(
         [sys.executable, "-c", f"{hold}print('held', flush=True)\ninput()"],
         stdin=subprocess.PIPE,
@@ -326,7 +326,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 
 
 def test_owner_files_that_cannot_be_read_are_not_taken_for_nobodys(tmp_path: Path) -> None:
-    from dovetail.spark.owners import Owner  # noqa: PLC0415
+    from dovetail.spark.sinks.owners import Owner  # noqa: PLC0415
 
     for text in ("", "{", json.dumps({"version": 9, "checkpoint": "x", "other": 1})):
         with pytest.raises(StateError, match="an owner that this release cannot read") as error:

@@ -19,15 +19,15 @@ from test_shards import random_options, spark_scenario
 from typer.testing import CliRunner
 
 import dovetail as dt
-from dovetail.cli import app
+from dovetail.cli.main import app
 from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
-from dovetail.spark.checkpoint import MIGRATED, UNFINISHED, Checkpoint
-from dovetail.spark.cut import cells_of
-from dovetail.spark.directories import Directory
-from dovetail.spark.log import MANIFEST
-from dovetail.spark.recut import Move, first_copies
+from dovetail.spark.checkpoint.checkpoint import MIGRATED, UNFINISHED, Checkpoint
+from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.checkpoint.recut import Move, first_copies
+from dovetail.spark.state.log import MANIFEST
+from dovetail.spark.worker.router import cells_of
 from dovetail.testing import Oracle, assert_same_rows
 
 CUBE = (

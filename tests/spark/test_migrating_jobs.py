@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from test_session import Source
 
 import dovetail as dt
-from dovetail import monitoring
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.session import monitor as monitoring
 from dovetail.testing import Oracle, assert_same_rows
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.int64())])

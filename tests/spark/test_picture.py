@@ -11,10 +11,10 @@ import pytest
 from pipeline import Pipeline, layout_of
 
 from dovetail.config import Config
-from dovetail.optimizer.picture import Picture
-from dovetail.plan.measurements import Measurements
+from dovetail.optimizer.adapt.runtime_stats import Picture
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.layout import Layout
+from dovetail.spark.driver.layout import Layout
+from dovetail.stats.counters import Measurements
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.int64()), ("v", pa.int64())])
 RATES = {"a": 300, "b": 600, "c": 200}

@@ -20,10 +20,10 @@ import dovetail as dt
 from dovetail.errors import ConfigError, StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.callbacks import ShardProcessor
-from dovetail.spark.pipeline import shard_ids
-from dovetail.spark.sinks import MemorySink
+from dovetail.spark.driver.pipeline import shard_ids
+from dovetail.spark.sinks.sinks import MemorySink
 from dovetail.spark.wire import FRAME_BYTES
+from dovetail.spark.worker.callbacks import ShardProcessor
 from dovetail.testing import Oracle, assert_same_rows
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("y", pa.string()), ("v", pa.float64()), ("d", pa.date32())])
@@ -284,7 +284,7 @@ def test_a_large_micro_batch_comes_in_frames(
 
             yield from super().handleInputRows(key, frames(), timerValues)
 
-    monkeypatch.setattr("dovetail.spark.pipeline.ShardProcessor", Watched)
+    monkeypatch.setattr("dovetail.spark.driver.pipeline.ShardProcessor", Watched)
     columns = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("payload", pa.binary())])
     content = np.random.default_rng(1).bytes(rows * size)
     payloads = pa.array([content[place : place + size] for place in range(0, len(content), size)], pa.binary())

@@ -22,18 +22,19 @@ from pipeline import Pipeline, Segments, layout_of
 from pyspark.serializers import CloudPickleSerializer
 
 import dovetail as dt
-from dovetail.engine import probe, sealed
+from dovetail.engine.join import path as probe
+from dovetail.engine.persist import mapped as sealed
 from dovetail.errors import ConfigError, StateError
-from dovetail.optimizer.replan import Replanner
+from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema, sql_type
-from dovetail.spark import cut
-from dovetail.spark.callbacks import ShardProcessor, cutter
-from dovetail.spark.live import LiveShard
-from dovetail.spark.log import MANIFEST, MOST_SEGMENTS, Log
-from dovetail.spark.processor import Worker
-from dovetail.spark.revisions import pack, unpack
+from dovetail.spark.checkpoint.plan_log import pack, unpack
+from dovetail.spark.state.log import MANIFEST, MOST_SEGMENTS, Log
+from dovetail.spark.state.shared_memory import LiveShard
 from dovetail.spark.wire import FRAME_BYTES, FRAME_ROWS
+from dovetail.spark.worker import router as cut
+from dovetail.spark.worker.callbacks import ShardProcessor, cutter
+from dovetail.spark.worker.processor import Worker
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 
 
@@ -85,7 +86,7 @@ def test_any_query_on_any_number_of_shards(seed: int, shards: int, tmp_path: Pat
 @pytest.mark.parametrize("seed", range(30))
 def test_stream_options_as_in_one_process(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(6000 + seed)
-    monkeypatch.setattr("dovetail.spark.processor.SLICE_ROWS", rng.choice((3, 10, 1 << 16)))
+    monkeypatch.setattr("dovetail.spark.worker.processor.SLICE_ROWS", rng.choice((3, 10, 1 << 16)))
     scenario = spark_scenario(rng, pushes=7)
     streams = tuple(replace(stream, **random_options(stream, rng)) for stream in scenario.streams)
     scenario = Scenario(streams, scenario.sql, scenario.pushes)
@@ -152,8 +153,8 @@ def test_shards_are_rebuilt_from_their_log(seed: int, tmp_path: Path) -> None:
 
 def test_large_results_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.spark.wire.LARGEST_RESULT", 500)
-    monkeypatch.setattr("dovetail.spark.cut._LARGEST_PIECE", 500)
-    monkeypatch.setattr("dovetail.spark.cut._SENT_WITHOUT_FILLERS", 2000)
+    monkeypatch.setattr("dovetail.spark.worker.router._LARGEST_PIECE", 500)
+    monkeypatch.setattr("dovetail.spark.worker.router._SENT_WITHOUT_FILLERS", 2000)
     monkeypatch.setattr("dovetail.spark.wire.FRAME_BYTES", 1 << 20)
     for seed in range(8):
         rng = random.Random(3000 + seed)
@@ -178,13 +179,13 @@ def test_frames_that_end_by_rows_are_not_too_large() -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_batch_may_be_joined_in_slices(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.spark.processor.SLICE_ROWS", seed % 6 + 1)
+    monkeypatch.setattr("dovetail.spark.worker.processor.SLICE_ROWS", seed % 6 + 1)
     rng = random.Random(7000 + seed)
     compare(spark_scenario(rng, pushes=4), rng.choice((1, 2, 4)), tmp_path, rng, fail=0.1, lose=0.3)
 
 
 def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.spark.log.MOST_SEGMENTS", 2)
+    monkeypatch.setattr("dovetail.spark.state.log.MOST_SEGMENTS", 2)
     for seed in range(8):
         rng = random.Random(4000 + seed)
         pipeline = compare(spark_scenario(rng, pushes=6), 2, tmp_path / str(seed), rng, lose=0.5)
@@ -195,7 +196,7 @@ def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_long_window_is_not_written_again_with_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.spark.log.SMALL_BYTES", 20_000)
+    monkeypatch.setattr("dovetail.spark.state.log.SMALL_BYTES", 20_000)
     stream = StreamSchema("s", pa.schema([("ts", TIMESTAMP)]), "ts")
     log = Log(Segments(), "layout")
     written = []

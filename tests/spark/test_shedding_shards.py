@@ -24,13 +24,14 @@ from test_session import Source
 
 import dovetail as dt
 from dovetail.config import SHEDDING, Config, Shedding
-from dovetail.engine import rows
+from dovetail.engine.storage import rows
 from dovetail.errors import ConfigError, StateError
 from dovetail.schema import StreamSchema
-from dovetail.spark import log, processor
-from dovetail.spark.changes import compare, without
-from dovetail.spark.layout import Layout
-from dovetail.spark.resharding import resharded
+from dovetail.spark.checkpoint.reshard import resharded
+from dovetail.spark.driver.job_diff import compare, without
+from dovetail.spark.driver.layout import Layout
+from dovetail.spark.state import log
+from dovetail.spark.worker import processor
 
 SEEDS = st.integers(0, 2**32 - 1)
 

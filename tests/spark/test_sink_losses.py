@@ -22,13 +22,13 @@ from test_session import QUERIES, Source, batches, expected, session
 import dovetail as dt
 from dovetail.errors import DovetailError, DovetailWarning, StateError
 from dovetail.schema import TIMESTAMP
-from dovetail.spark import sinks as sinks_module
-from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.directories import Directory
-from dovetail.spark.failures import first_lines
-from dovetail.spark.owners import Use, check_directory
-from dovetail.spark.sinks import ParquetSink
-from dovetail.spark.staging import OWNER, RECORD, discard_batch, record_batch, update_record
+from dovetail.spark.checkpoint.checkpoint import Checkpoint
+from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.driver.failures import first_lines
+from dovetail.spark.sinks import sinks as sinks_module
+from dovetail.spark.sinks.owners import Use, check_directory
+from dovetail.spark.sinks.sinks import ParquetSink
+from dovetail.spark.sinks.staging import OWNER, RECORD, discard_batch, record_batch, update_record
 from dovetail.testing import assert_same_rows
 
 SCHEMA = pa.schema([("ts", TIMESTAMP), ("v", pa.int64())])

@@ -25,12 +25,12 @@ from test_session import QUERIES, Source, batches, expected, session
 import dovetail as dt
 from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError
 from dovetail.schema import TIMESTAMP
-from dovetail.spark.checkpoint import Checkpoint
-from dovetail.spark.directories import Directory
-from dovetail.spark.metrics import Collected, ShardReports
-from dovetail.spark.owners import OWNER, Use
-from dovetail.spark.sinks import Sink
-from dovetail.spark.staging import RECORD
+from dovetail.spark.checkpoint.checkpoint import Checkpoint
+from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.driver.reports import Collected, ShardReports
+from dovetail.spark.sinks.owners import OWNER, Use
+from dovetail.spark.sinks.sinks import Sink
+from dovetail.spark.sinks.staging import RECORD
 from dovetail.testing import assert_same_rows
 
 SCHEMA = pa.schema([("ts", TIMESTAMP), ("v", pa.int64())])

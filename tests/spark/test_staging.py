@@ -17,8 +17,9 @@ import pytest
 from test_sink_losses import small_disk
 
 from dovetail.errors import StateError
-from dovetail.spark import live, staging
-from dovetail.spark.staging import OWNER, RECORD, Staging, exchange, plain_types, sweep_abandoned
+from dovetail.spark.sinks import staging
+from dovetail.spark.sinks.staging import OWNER, RECORD, Staging, exchange, plain_types, sweep_abandoned
+from dovetail.spark.state import shared_memory as live
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

@@ -15,22 +15,22 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.engine.arena import MappedArena
+from dovetail.codec import from_json, to_json
+from dovetail.engine.join.watch import MOST_CREDIT, SHARE, Watch, consider_cost, look_cost
+from dovetail.engine.persist.snapshot import attach, left_in_arena
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import attach, left_in_arena
-from dovetail.engine.watch import MOST_CREDIT, SHARE, Watch, consider_cost, look_cost
+from dovetail.engine.storage.arena import MappedArena
+from dovetail.optimizer.adapt.reorder import Replanner, measured_graph
+from dovetail.optimizer.adapt.selectivity import Shape, Shares
+from dovetail.optimizer.graph.from_query import declared_rates
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import PlanChoices, plan_query
-from dovetail.optimizer.query_graph import declared_rates
-from dovetail.optimizer.replan import Replanner, measured_graph
-from dovetail.optimizer.shares import Shape, Shares
-from dovetail.plan.codec import from_json, to_json
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.nodes import QueryPlan
-from dovetail.plan.statistics import Change, Cost, Found, Measured, Step
+from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.stats.probes import Change, Cost, Found, Measured, Step
 from dovetail.testing import Oracle, assert_same_rows, random_scenario
 from dovetail.workloads import drift
 
@@ -52,9 +52,9 @@ class Restless(Replanner):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_results_do_not_depend_on_changing_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.engine.watch.LOOK_AFTER", 1)
-    monkeypatch.setattr("dovetail.engine.watch.MOST_PATIENCE", 1)
-    monkeypatch.setattr("dovetail.local.Replanner", Restless)
+    monkeypatch.setattr("dovetail.engine.join.watch.LOOK_AFTER", 1)
+    monkeypatch.setattr("dovetail.engine.join.watch.MOST_PATIENCE", 1)
+    monkeypatch.setattr("dovetail.session.local.Replanner", Restless)
     rng = random.Random(seed)
     scenario = random_scenario(rng, pushes=6)
     session = dt.LocalSession(config=dt.Config(join=rng.choice(("auto", "nested-loop", "hybrid"))))

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import pytest
 
 import dovetail as dt
-from dovetail.optimizer.multiquery.model.costs import CostModel
-from dovetail.optimizer.multiquery.model.draft import Draft, mjoin
-from dovetail.optimizer.multiquery.model.workload import Workload, pace, workload_of
-from dovetail.optimizer.multiquery.thesis.jtrees import bjtree, frequencies, state_removal, state_selection
-from dovetail.optimizer.multiquery.thesis.next_query import NextQuery, allocated, shares
-from dovetail.optimizer.multiquery.thesis.query_order import ordered, predicate_weights, query_weights
-from dovetail.optimizer.multiquery.thesis.sharing import improves, sharing_degree
-from dovetail.plan.global_plan import NO_LIMITS, Load
+from dovetail.optimizer.sharing.model.costs import CostModel
+from dovetail.optimizer.sharing.model.draft import Draft, mjoin
+from dovetail.optimizer.sharing.model.workload import Workload, pace, workload_of
+from dovetail.optimizer.sharing.thesis.jtrees import bjtree, frequencies, state_removal, state_selection
+from dovetail.optimizer.sharing.thesis.next_query import NextQuery, allocated, shares
+from dovetail.optimizer.sharing.thesis.query_order import ordered, predicate_weights, query_weights
+from dovetail.optimizer.sharing.thesis.sharing import improves, sharing_degree
+from dovetail.plan.shared_plan import NO_LIMITS, Load
 
 RATES = {"A": 10.0, "B": 12.0, "C": 10.0, "D": 30.0}
 SIGMA = {"AB": 0.1, "BC": 0.01, "BD": 0.2, "AC": 0.9, "CD": 0.5}

@@ -14,7 +14,7 @@ import dovetail as dt
 from dovetail import calibrate
 from dovetail.errors import BudgetError, ConfigError
 from dovetail.optimizer import explain_global, joint
-from dovetail.plan.global_plan import GlobalPlan
+from dovetail.plan.shared_plan import GlobalPlan
 from dovetail.workloads import overlap
 
 PAIRS = "SELECT a.v, b.v AS bv FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.x = b.x"

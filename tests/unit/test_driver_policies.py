@@ -12,9 +12,9 @@ import pytest
 
 import dovetail as dt
 from dovetail.config import INTERLEAVING, POLICIES
-from dovetail.engine.appending import Arrivals
-from dovetail.engine.drivers import interleaved, ranks_of
 from dovetail.engine.group import JoinGroup
+from dovetail.engine.join.drivers import interleaved, ranks_of
+from dovetail.engine.storage.append import Arrivals
 from dovetail.errors import ConfigError, StateError
 
 COLUMNS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])

@@ -12,8 +12,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.errors import ConfigError
-from dovetail.plan.explain_global import bytes_text, describe_global, explain_global
-from dovetail.plan.global_plan import GlobalPlan, JoinInput, Load, Source
+from dovetail.plan.explain.shared import bytes_text, describe_global, explain_global
+from dovetail.plan.shared_plan import GlobalPlan, JoinInput, Load, Source
 
 PLANS = Path(__file__).resolve().parents[1] / "plans" / "global"
 

@@ -1,6 +1,6 @@
 """Golab and Özsu (003): the example of table 3, equal answers of all its algorithms, and its cost equations against measurement.
 
-What is measured, `dovetail.experiments.golab_engine` says. Sampling error: comparisons hang on how often the 40 or 5 common values
+What is measured, `experiments.golab_engine` says. Sampling error: comparisons hang on how often the 40 or 5 common values
 happen to be in the windows, and a window is a new sample only every T = 100 to 200 units. One run of 1,000 units was off by up to 20 %
 (seeds 0 to 3, both signs), so 10,000 units are good to about 3 % (one standard deviation); the tolerance of 10 % is three of them.
 Seeds are fixed.
@@ -18,14 +18,14 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.experiments.golab import CONFIGS
-from dovetail.experiments.golab_engine import SCHEMA, SECOND, TS, Orders, chosen_orders, drive, joined, start
-from dovetail.experiments.golab_orders import Streams, lazy_curves, search_general, search_orders
-from dovetail.optimizer.nested_loop_cost import StreamStatistics, general_cost, multi_way_cost, naive_cost
+from dovetail.optimizer.cost.nested_loop import StreamStatistics, general_cost, multi_way_cost, naive_cost
 from dovetail.optimizer.planner import general_placement, multi_way_orders, scan_cost
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.testing import assert_same_rows, expected
+from experiments.golab import CONFIGS
+from experiments.golab_engine import SCHEMA, SECOND, TS, Orders, chosen_orders, drive, joined, start
+from experiments.golab_orders import Streams, lazy_curves, search_general, search_orders
 
 needs_compiler = pytest.mark.skipif(
     os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="millions of comparisons need compiled kernels"

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import dovetail as dt
-from dovetail.experiments import (
+from experiments import (
     ALL,
     PAPERS,
     Paper,
@@ -27,12 +27,12 @@ from dovetail.experiments import (
     overview,
     reproduce,
 )
-from dovetail.experiments.golab import FIGURE_3, Grid, Point, table
-from dovetail.experiments.golab_engine import chosen_orders, drive
-from dovetail.experiments.golab_orders import StreamStatistics, all_costs, heuristic_order, initial_orders
-from dovetail.experiments.points import Points
-from dovetail.experiments.report import AGREES, DIFFERS, UNTESTED, VERDICTS, Claim, statements
-from dovetail.experiments.significance import ABOVE, BELOW, share, within
+from experiments.golab import FIGURE_3, Grid, Point, table
+from experiments.golab_engine import chosen_orders, drive
+from experiments.golab_orders import StreamStatistics, all_costs, heuristic_order, initial_orders
+from experiments.points import Points
+from experiments.report import AGREES, DIFFERS, UNTESTED, VERDICTS, Claim, statements
+from experiments.significance import ABOVE, BELOW, share, within
 
 TINY = Grid(draws=1, units=50, streams=(2, 3), single=2, taus=(25, 50), settings=6, counts=(3, 4))
 

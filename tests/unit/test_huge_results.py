@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.engine import probe
+from dovetail.engine.join import path as probe
 from dovetail.engine.shard import ShardEngine
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from dovetail.experiments import kwon, kwon_plots, kwon_report
-from dovetail.experiments.kwon import POLICIES, Grid, Point, cut, drawn
-from dovetail.experiments.points import Points
-from dovetail.experiments.report import UNTESTED
 from dovetail.workloads.orders import all_orders
+from experiments import kwon, kwon_plots, kwon_report
+from experiments.kwon import POLICIES, Grid, Point, cut, drawn
+from experiments.points import Points
+from experiments.report import UNTESTED
 
 
 class _Few(Grid):

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.engine.appending import Arrivals
-from dovetail.engine.arena import Arena, HeapArena, MappedArena
-from dovetail.engine.measuring import measure
+from dovetail.engine.measure import measure
+from dovetail.engine.persist.snapshot import ARRAYS, attach, left_in_arena
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.snapshot import ARRAYS, attach, left_in_arena
-from dovetail.engine.window_store import WindowStore
+from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.arena import Arena, HeapArena, MappedArena
+from dovetail.engine.storage.window import WindowStore
 from dovetail.errors import StateError
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
@@ -182,11 +182,11 @@ def test_hand_over_after_every_push(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_hand_over_of_random_scenes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.engine.rows.SMALLEST_CAPACITY", 8)
-    monkeypatch.setattr("dovetail.engine.columns.texts._SMALLEST_HEAP", 8)
-    monkeypatch.setattr("dovetail.engine.columns.texts._LARGE_HEAP", 16)
-    monkeypatch.setattr("dovetail.engine.columns.nested._MOST_CHUNKS", 2)
-    monkeypatch.setattr("dovetail.engine.window_store._SMALLEST_REWRITE", 4)
+    monkeypatch.setattr("dovetail.engine.storage.rows.SMALLEST_CAPACITY", 8)
+    monkeypatch.setattr("dovetail.engine.storage.columns.texts._SMALLEST_HEAP", 8)
+    monkeypatch.setattr("dovetail.engine.storage.columns.texts._LARGE_HEAP", 16)
+    monkeypatch.setattr("dovetail.engine.storage.columns.nested._MOST_CHUNKS", 2)
+    monkeypatch.setattr("dovetail.engine.storage.window._SMALLEST_REWRITE", 4)
     made = random_scenario(
         random.Random(seed), pushes=8, tuples=40, queries=2, count_windows=seed % 2 == 0, nested_payload=True
     )

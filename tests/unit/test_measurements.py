@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dovetail.plan.measurements import (
+from dovetail.stats.counters import (
     JoinFigures,
     Measurements,
     PartFigures,
@@ -17,7 +17,7 @@ from dovetail.plan.measurements import (
     StageFigures,
     StreamFigures,
 )
-from dovetail.plan.statistics import Change
+from dovetail.stats.probes import Change
 
 CHANGE = Change("a", ("b", "c"), ("c", "b"), 2.0, 1.0, batch=3)
 NEW = StageFigures("a", "new", 1, 4, 4, 0.5, timed=4)

@@ -10,12 +10,12 @@ import pytest
 
 import dovetail as dt
 from dovetail.errors import DovetailWarning
-from dovetail.monitoring import Monitor, outgrown
-from dovetail.plan.global_plan import Load
-from dovetail.plan.migrations import Migration
+from dovetail.plan.shared_plan import Load
 from dovetail.query.sql import parse_query
-from dovetail.registry import Registry
 from dovetail.schema import StreamSchema
+from dovetail.session.monitor import Monitor, outgrown
+from dovetail.session.registry import Registry
+from dovetail.stats.history import Migration
 
 COLUMNS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("j", pa.int64())])
 CHAIN = "SELECT a.ts, b.ts AS t, {0}.ts AS u FROM a [RANGE 5 s], b [RANGE 5 s], {0} [RANGE 5 s] WHERE a.k = b.k AND b.j = {0}.j"

@@ -14,11 +14,11 @@ import pytest
 import dovetail as dt
 from dovetail.config import PLANNERS
 from dovetail.optimizer import UnitCosts
-from dovetail.optimizer.multiquery import STRATEGIES
-from dovetail.optimizer.multiquery.model.costs import CostModel
-from dovetail.optimizer.multiquery.model.workload import workload_of
-from dovetail.optimizer.multiquery.thesis.query_order import QUERY_ORDERS
-from dovetail.plan.global_plan import GlobalPlan
+from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.optimizer.sharing.model.costs import CostModel
+from dovetail.optimizer.sharing.model.workload import workload_of
+from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS
+from dovetail.plan.shared_plan import GlobalPlan
 
 UNITS = UnitCosts.thesis()
 RATES = {"A": 10.0, "B": 12.0, "C": 10.0, "D": 30.0, "E": 5.0, "F": 7.0}
@@ -367,7 +367,7 @@ def test_what_fits_and_what_it_costs_is_what_trying_everything_finds(
     # All edges of figure 3-1 between the streams of a query: some of these are cycles.
     queries = {f"q{number}": query(*(pair for pair in SIGMA if set(pair) <= each)) for number, each in enumerate(names)}
     best = brute_force(names, memory)
-    monkeypatch.setattr("dovetail.optimizer.multiquery.search.exchange.MOST", 0)  # it does not ask exact
+    monkeypatch.setattr("dovetail.optimizer.sharing.search.exchange.MOST", 0)  # it does not ask exact
     for strategy in ("exact", "exchange"):
         assert plan(queries, best * 1.0001, memory, strategy=strategy).load.cpu == pytest.approx(best)
         with pytest.raises(dt.BudgetError, match="do not fit the budget together"):

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import ConfigError, PlanError
-from dovetail.experiments.golab_orders import (
+from dovetail.optimizer.cost.nested_loop import StreamStatistics, general_cost, multi_way_cost, naive_cost, origin_cost
+from experiments.golab_orders import (
     intermediate_size,
     lazy_curves,
     scaling_curves,
     search_general,
     search_orders,
 )
-from dovetail.optimizer.nested_loop_cost import StreamStatistics, general_cost, multi_way_cost, naive_cost, origin_cost
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "published-figures.json"
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.engine.columns import texts
+from dovetail.engine.storage.columns import texts
 from dovetail.errors import ConfigError, QueryError, SchemaError
 
 TS = pa.timestamp("us", tz="UTC")

@@ -12,9 +12,9 @@ import pytest
 import dovetail as dt
 from dovetail.config import ORDERINGS
 from dovetail.errors import PlanError
-from dovetail.experiments.golab_orders import search_general, search_orders
-from dovetail.optimizer.nested_loop_cost import StreamStatistics, general_cost, multi_way_cost
+from dovetail.optimizer.cost.nested_loop import StreamStatistics, general_cost, multi_way_cost
 from dovetail.optimizer.ordering import METHODS, search
+from experiments.golab_orders import search_general, search_orders
 
 TABLES: dict[int, list[tuple[float, float, float]]] = {
     5: [(10, 100, 500), (1, 100, 50), (1, 200, 40), (3, 100, 5)],

@@ -18,10 +18,10 @@ import pytest
 
 import dovetail as dt
 from dovetail.engine import keys as engine_keys
-from dovetail.engine import rows as engine_rows
-from dovetail.engine import stages as engine_stages
-from dovetail.engine.columns import nested, texts
+from dovetail.engine.join import stages as engine_stages
 from dovetail.engine.kernels.index import GOLDEN
+from dovetail.engine.storage import rows as engine_rows
+from dovetail.engine.storage.columns import nested, texts
 from dovetail.errors import QueryError
 from dovetail.schema import StreamSchema, stored_type
 

@@ -11,12 +11,12 @@ import pytest
 
 import dovetail as dt
 from dovetail.optimizer import UnitCosts, order_probes, plan_queries
-from dovetail.optimizer.cost import OBJECTIVES
-from dovetail.optimizer.multiquery import STRATEGIES
-from dovetail.optimizer.multiquery.model.named import NamedGraph, named
+from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.ordering import METHODS
-from dovetail.plan.global_plan import GlobalPlan, JoinNode, WindowNode
-from dovetail.plan.statistics import Objective
+from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.optimizer.sharing.model.named import NamedGraph, named
+from dovetail.plan.shared_plan import GlobalPlan, JoinNode, WindowNode
+from dovetail.stats.probes import Objective
 
 WINDOW = 10.0
 RATES = {"A": 3.0, "B": 21.5, "C": 21.0, "D": 2.5, "E": 5.0}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.plan import stems
+from dovetail.plan import prefixes as stems
 from dovetail.schema import TIMESTAMP
 from dovetail.testing import assert_same_rows
 
@@ -75,7 +75,7 @@ def test_times_of_all_paths_are_what_the_trees_took(monkeypatch: pytest.MonkeyPa
         counted[0] += 1.0
         return counted[0]
 
-    monkeypatch.setattr("dovetail.engine.trees.perf_counter", clock)
+    monkeypatch.setattr("dovetail.engine.join.tree.perf_counter", clock)
     session, _ = ran()
     nodes: Any = session.metrics()["nodes"]
     spent = sum(part["ms"] for part in nodes["joins"].values())

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.optimizer.hints import parse_hint
+from dovetail.optimizer.adapt.selectivity import DEFAULT_CONDITION
+from dovetail.optimizer.graph.from_query import declared_rates, join_graph
+from dovetail.optimizer.graph.hints import parse_hint
 from dovetail.optimizer.planner import PlanChoices, plan_query
-from dovetail.optimizer.query_graph import declared_rates, join_graph
-from dovetail.optimizer.shares import DEFAULT_CONDITION
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 

@@ -12,12 +12,12 @@ import pytest
 
 import dovetail as dt
 from dovetail.optimizer import joint
-from dovetail.optimizer import shared_orders as shared
+from dovetail.optimizer.graph.from_query import join_graph
+from dovetail.optimizer.ordering import shared_orders as shared
 from dovetail.optimizer.planner import access_rule, plan_query
-from dovetail.optimizer.query_graph import join_graph
 from dovetail.plan.paths import PathMaker
-from dovetail.plan.stems import sharers, stems
-from dovetail.plan.stems import stem as stem_of
+from dovetail.plan.prefixes import sharers, stems
+from dovetail.plan.prefixes import stem as stem_of
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 

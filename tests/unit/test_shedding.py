@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.codec import from_json, to_json
 from dovetail.config import SHEDDING
 from dovetail.engine.kernels.compile import INTERPRETED
 from dovetail.engine.shedding import POLICIES
 from dovetail.engine.shedding.stored import written
 from dovetail.errors import ConfigError, StateError
-from dovetail.plan.codec import from_json, to_json
-from dovetail.plan.recall import Lost, Recall
 from dovetail.plan.sheddable import ASKS
+from dovetail.stats.recall import Lost, Recall
 
 TS = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("ts", TS), ("k", pa.int64()), ("s", pa.string()), ("v", pa.int64())])

@@ -26,7 +26,8 @@ from typing import Any
 import pyarrow as pa
 
 import dovetail as dt
-from dovetail.engine import snapshot, watch
+from dovetail.engine.join import watch
+from dovetail.engine.persist import snapshot
 from dovetail.errors import StateError
 
 TS = pa.timestamp("us", tz="UTC")

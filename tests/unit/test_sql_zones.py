@@ -16,9 +16,9 @@ from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.query.zones import has_fixed_offset, zone_of
 from dovetail.schema import StreamSchema
-from dovetail.spark.changes import bind
-from dovetail.spark.contract import frozen_json
-from dovetail.spark.layout import Layout, read_worker_plan
+from dovetail.spark.checkpoint.compatibility import frozen_json
+from dovetail.spark.driver.job_diff import bind
+from dovetail.spark.driver.layout import Layout, read_worker_plan
 
 TS, NTZ = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 COLUMNS = pa.schema({"ts": TS, "k": pa.int64(), "day": pa.date32(), "wall": NTZ, "length": pa.duration("us")})

@@ -245,7 +245,7 @@ def test_partitioned_count_windows_with_rare_values(partitions: int) -> None:
 
 def test_small_rewrites_against_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     # With rewrites from four rows on, every kind of window is rewritten many times within reach of the oracle.
-    monkeypatch.setattr("dovetail.engine.window_store._SMALLEST_REWRITE", 4)
+    monkeypatch.setattr("dovetail.engine.storage.window._SMALLEST_REWRITE", 4)
     schemas = [StreamSchema(name, SCHEMA, "ts", lateness=2 * SECOND) for name in ("a", "b")]
     catalog = {schema.name: schema for schema in schemas}
     windows = ("RANGE 2 s", "ROWS 3", "PARTITION BY n ROWS 1")

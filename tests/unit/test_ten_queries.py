@@ -7,8 +7,8 @@ import pytest
 from ten_queries import COLUMNS, TEN, batches, declare, oracle
 
 import dovetail as dt
-from dovetail.optimizer.multiquery import STRATEGIES
-from dovetail.plan.global_plan import GlobalPlan
+from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.plan.shared_plan import GlobalPlan
 from dovetail.testing import assert_same_rows
 
 

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.optimizer.multiquery.model.named import NamedGraph, named
-from dovetail.optimizer.multiquery.model.translate import named_query
-from dovetail.optimizer.multiquery.model.workload import workload_of
-from dovetail.optimizer.query_graph import declared_rates, join_graph
-from dovetail.plan.global_plan import GlobalPlan, Source
+from dovetail.optimizer.graph.from_query import declared_rates, join_graph
+from dovetail.optimizer.sharing.model.named import NamedGraph, named
+from dovetail.optimizer.sharing.model.translate import named_query
+from dovetail.optimizer.sharing.model.workload import workload_of
+from dovetail.plan.shared_plan import GlobalPlan, Source
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 

@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from dovetail.cli import app
-from dovetail.experiments import valsomatzis, valsomatzis_plots, valsomatzis_report
-from dovetail.experiments.points import Points
-from dovetail.experiments.significance import interval
-from dovetail.experiments.valsomatzis import (
+from experiments import valsomatzis, valsomatzis_plots, valsomatzis_report
+from experiments.__main__ import app
+from experiments.points import Points
+from experiments.significance import interval
+from experiments.valsomatzis import (
     AXIS,
     DATASETS,
     PERIODS,
@@ -31,8 +31,8 @@ from dovetail.experiments.valsomatzis import (
     run,
     summary,
 )
-from dovetail.experiments.valsomatzis_claims import claims
-from dovetail.experiments.valsomatzis_measured import CELLS, counted, leaders, printed, values
+from experiments.valsomatzis_claims import claims
+from experiments.valsomatzis_measured import CELLS, counted, leaders, printed, values
 
 TINY = Grid(keys=4, repeats=1, counted=1, batches=(5, 5), pieces=4)
 
@@ -231,7 +231,7 @@ def test_numbers_are_by_repeat(tiny: Any) -> None:
 @pytest.mark.slow
 def test_the_quick_run_ends_with_a_report(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    answer = CliRunner().invoke(app, ["reproduce", "valsomatzis", "--quick", "--out", str(tmp_path)])
+    answer = CliRunner().invoke(app, ["valsomatzis", "--quick", "--out", str(tmp_path)])
     assert answer.exit_code == 0, answer.output
     assert f"Report: {tmp_path / 'report.md'}" in answer.output
     text = (tmp_path / "report.md").read_text(encoding="utf-8")

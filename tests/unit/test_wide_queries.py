@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.optimizer.multiquery import plan_queries
-from dovetail.optimizer.multiquery.model.translate import named_query
+from dovetail.optimizer.graph.from_query import declared_rates, join_graph
 from dovetail.optimizer.ordering import METHODS
-from dovetail.optimizer.query_graph import declared_rates, join_graph
+from dovetail.optimizer.sharing import plan_queries
+from dovetail.optimizer.sharing.model.translate import named_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.testing import Oracle, assert_same_rows
@@ -118,7 +118,7 @@ def batches(names: list[str], seed: int, count: int) -> Iterator[dict[str, pa.Ta
 
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_fifty_streams_are_joined_exactly(adaptive: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
-    monkeypatch.setattr("dovetail.engine.watch.LOOK_AFTER", 1)
+    monkeypatch.setattr("dovetail.engine.join.watch.LOOK_AFTER", 1)
     names = [f"s{number}" for number in range(50)]
     sql = wide_sql(names)
     session = session_of(names, dt.Config(adaptive=adaptive))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 import dovetail as dt
-from dovetail.cli import app
+from dovetail.cli.main import app
 from dovetail.errors import ConfigError
 from dovetail.query.sql import parse_query
 from dovetail.testing import Oracle, assert_same_rows

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail._typing import BoolArray
-from dovetail.engine.buffers import fixed_values, storage_dtype
+from dovetail.engine.storage.buffers import fixed_values, storage_dtype
 from dovetail.query.expressions import Call, Column, Expression, Literal
 
 _FIRST_DATE, _LAST_DATE = pa.scalar(date.min, pa.date32()), pa.scalar(date.max, pa.date32())

@@ -16,19 +16,19 @@ import pyarrow as pa
 
 from dovetail._typing import Int64Array
 from dovetail.config import INTERLEAVING, Config
-from dovetail.engine import expiry
-from dovetail.engine.adoption import Adoption, Installed, Positions
-from dovetail.engine.appending import Arrivals
-from dovetail.engine.arena import Arena
-from dovetail.engine.drivers import DriverChoice, Ranks, interleaved, ranks_of
-from dovetail.engine.intake import Batch, Reach, arrivals
-from dovetail.engine.progress import Progress
-from dovetail.engine.runs import Driver, JoinRun
+from dovetail.engine.change.adopt import Adoption, Installed, Positions
+from dovetail.engine.join.drivers import DriverChoice, Ranks, interleaved, ranks_of
+from dovetail.engine.join.stages import Bounds
+from dovetail.engine.join.step import Driver, JoinRun
+from dovetail.engine.join.tree import Trees
 from dovetail.engine.shedding.shedder import Shedder
-from dovetail.engine.stages import Bounds
-from dovetail.engine.states import StateStore
-from dovetail.engine.trees import Trees
-from dovetail.engine.window_store import WindowStore
+from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.arena import Arena
+from dovetail.engine.storage.materialized import StateStore
+from dovetail.engine.storage.window import WindowStore
+from dovetail.engine.time import expiry
+from dovetail.engine.time.intake import Batch, Reach, arrivals
+from dovetail.engine.time.progress import Progress
 from dovetail.plan.execution import StoredPlan, WindowPlan
 from dovetail.plan.steps import Step
 from dovetail.schema import StreamSchema

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Int64Array, UInt64Array
-from dovetail.engine.buffers import byte_values, fixed_values, storage_dtype, valid_mask
 from dovetail.engine.kernels.index import hash_bytes, mix
+from dovetail.engine.storage.buffers import byte_values, fixed_values, storage_dtype, valid_mask
 from dovetail.schema import is_exact
 
 NULL_CODE = np.uint64(0xA5C3_96E1_7B4D_2F08)

@@ -17,18 +17,18 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.config import Config
-from dovetail.engine.adoption import Positions
-from dovetail.engine.arena import Arena, HeapArena, MappedArena
-from dovetail.engine.gathering import Collector
+from dovetail.engine.change.adopt import Positions
 from dovetail.engine.group import JoinGroup
-from dovetail.engine.intake import Batch, Reach, TableReader, in_time_order, judge
+from dovetail.engine.join.gather import Collector
+from dovetail.engine.join.step import JoinRun, due_together
+from dovetail.engine.join.watch import Replan
 from dovetail.engine.kernels.times import LONG_AGO
-from dovetail.engine.progress import Observed, Progress
-from dovetail.engine.runs import JoinRun, due_together
-from dovetail.engine.settle import SettledGroup
 from dovetail.engine.shedding.shedder import ShedderMark
-from dovetail.engine.watch import Replan
-from dovetail.engine.window_store import WindowStore
+from dovetail.engine.storage.arena import Arena, HeapArena, MappedArena
+from dovetail.engine.storage.window import WindowStore
+from dovetail.engine.time.count_windows import SettledGroup
+from dovetail.engine.time.intake import Batch, Reach, TableReader, in_time_order, judge
+from dovetail.engine.time.progress import Observed, Progress
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.steps import JOINED, Step

@@ -18,8 +18,8 @@ from dovetail.engine.kernels.verify import keep_marked, keep_marked_results
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding import POLICIES
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.nodes import QueryPlan
 from dovetail.plan.paths import probe_path
+from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.steps import Consumer, SourceUse, Step
 from dovetail.query.expressions import Column, rename_alias
 from dovetail.query.model import (

@@ -9,16 +9,16 @@ from functools import cached_property
 
 from dovetail.config import Budget, Config
 from dovetail.errors import BudgetError
-from dovetail.optimizer.graph import JoinGraph
-from dovetail.optimizer.multiquery import plan_queries, priced_again
-from dovetail.optimizer.multiquery.model.named import NamedGraph
-from dovetail.optimizer.multiquery.model.translate import named_query
+from dovetail.optimizer.cost.units import UnitCosts
+from dovetail.optimizer.graph.from_query import join_graph
+from dovetail.optimizer.graph.join_graph import JoinGraph
+from dovetail.optimizer.ordering.shared_orders import Candidate, Chosen, are_chosen_together, chosen_together
 from dovetail.optimizer.planner import access_rule, objective
-from dovetail.optimizer.query_graph import join_graph
-from dovetail.optimizer.shared_orders import Candidate, Chosen, are_chosen_together, chosen_together
-from dovetail.optimizer.units import UnitCosts
-from dovetail.plan.global_plan import GlobalPlan, JoinNode, Load
-from dovetail.plan.nodes import QueryPlan
+from dovetail.optimizer.sharing import plan_queries, priced_again
+from dovetail.optimizer.sharing.model.named import NamedGraph
+from dovetail.optimizer.sharing.model.translate import named_query
+from dovetail.plan.query_plan import QueryPlan
+from dovetail.plan.shared_plan import GlobalPlan, JoinNode, Load
 
 
 @dataclass(frozen=True)

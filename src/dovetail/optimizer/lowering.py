@@ -15,13 +15,13 @@ from itertools import combinations, product
 import pyarrow as pa
 
 from dovetail.config import Config
-from dovetail.optimizer.estimates import estimate
-from dovetail.optimizer.graph import JoinGraph, Pair
+from dovetail.optimizer.cost.estimates import estimate
+from dovetail.optimizer.graph.from_query import DEFAULT_RATE, MICROS_PER_SECOND, join_graph
+from dovetail.optimizer.graph.join_graph import JoinGraph, Pair
 from dovetail.optimizer.planner import access_rule, complete_orders, objective
-from dovetail.optimizer.query_graph import DEFAULT_RATE, MICROS_PER_SECOND, join_graph
-from dovetail.plan.global_plan import GlobalPlan, JoinInput, JoinNode
-from dovetail.plan.nodes import Known, QueryPlan
 from dovetail.plan.paths import PathMaker
+from dovetail.plan.query_plan import Known, QueryPlan
+from dovetail.plan.shared_plan import GlobalPlan, JoinInput, JoinNode
 from dovetail.plan.steps import Cell, Consumer, SourceUse, Step
 from dovetail.query.expressions import Call, Column, Expression, canonical, cast, map_columns, rename_alias
 from dovetail.query.model import (

@@ -8,17 +8,17 @@ from typing import TypeAlias
 
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
-from dovetail.optimizer.estimates import estimate
-from dovetail.optimizer.graph import JoinGraph
-from dovetail.optimizer.hints import Selectivity
+from dovetail.optimizer.cost.estimates import estimate
+from dovetail.optimizer.graph.from_query import declared_rates, join_graph
+from dovetail.optimizer.graph.hints import Selectivity
+from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.ordering.golab import general_orders, one_common_key
-from dovetail.optimizer.query_graph import declared_rates, join_graph
-from dovetail.plan.nodes import Access, Known, QueryPlan
 from dovetail.plan.paths import AccessRule, PathMaker
-from dovetail.plan.statistics import Objective
+from dovetail.plan.query_plan import Access, Known, QueryPlan
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
+from dovetail.stats.probes import Objective
 
 ASSUMED_TAU = 1.0
 """Seconds of event time in a batch, for general nested loops, until a batch has come: then it is measured."""

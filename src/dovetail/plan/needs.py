@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dovetail.plan.nodes import KeyPart, ProbeStage, QueryPlan
+from dovetail.plan.query_plan import KeyPart, ProbeStage, QueryPlan
 from dovetail.query.expressions import Column, Expression, aliases, columns, map_columns, rename_alias
 from dovetail.query.model import Key, Output
 from dovetail.schema import is_exact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dovetail.plan.nodes import Access, KeyPart, ProbePath, ProbeStage
+from dovetail.plan.query_plan import Access, KeyPart, ProbePath, ProbeStage
 from dovetail.query.expressions import Expression
 from dovetail.query.model import Condition, JoinQuery, Key
 

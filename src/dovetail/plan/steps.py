@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dovetail.errors import PlanError, listed
 from dovetail.plan.needs import KeyId, Needs, input_needs, of_sources, source_needs
-from dovetail.plan.nodes import QueryPlan
+from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.expressions import Column, Expression
 from dovetail.query.model import CountWindow, Key, Output, StoredWindow, TimeWindow
 

@@ -1,6 +1,6 @@
 """The pipeline on Apache Spark Structured Streaming."""
 
-from dovetail.spark.builder import session
+from dovetail.spark.driver.builder import session
 from dovetail.spark.generated import register_workloads
 
 __all__ = ["register_workloads", "session"]

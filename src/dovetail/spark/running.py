@@ -21,24 +21,24 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import DovetailError, DovetailWarning, StateError
-from dovetail.monitoring import Monitor
+from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.joint import JointPlanning
-from dovetail.optimizer.proposal import Proposal
-from dovetail.plan.explain_global import Explanation
-from dovetail.plan.measurements import Measurements
-from dovetail.plan.migrations import History, Migration
+from dovetail.plan.explain.shared import Explanation
 from dovetail.query.durations import in_words
-from dovetail.query.losses import Losses
-from dovetail.spark.changes import Comparison
-from dovetail.spark.directories import JVM_ERRORS
-from dovetail.spark.failures import first_lines, raised_in_a_worker
-from dovetail.spark.jobs import Answer, Job
-from dovetail.spark.layout import Layout
-from dovetail.spark.live import release
-from dovetail.spark.metrics import BatchProgress, ShardReports
-from dovetail.spark.sinks import Sink
-from dovetail.spark.staging import Staging
+from dovetail.session.losses import Losses
+from dovetail.session.monitor import Monitor
+from dovetail.spark.checkpoint.directories import JVM_ERRORS
+from dovetail.spark.driver.failures import first_lines, raised_in_a_worker
+from dovetail.spark.driver.job import Answer, Job
+from dovetail.spark.driver.job_diff import Comparison
+from dovetail.spark.driver.layout import Layout
+from dovetail.spark.driver.reports import BatchProgress, ShardReports
+from dovetail.spark.sinks.sinks import Sink
+from dovetail.spark.sinks.staging import Staging
+from dovetail.spark.state.shared_memory import release
 from dovetail.spark.wire import decoded
+from dovetail.stats.counters import Measurements
+from dovetail.stats.history import History, Migration
 
 _SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _PATIENCE = 600

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dovetail.plan.codec import to_json
+from dovetail.codec import to_json
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from dovetail.engine.appending import Arrivals
+from dovetail.engine.storage.append import Arrivals
 
 
 def cut(incoming: Mapping[str, Arrivals], size: int, *, each: bool) -> Iterator[Mapping[str, Arrivals]]:

@@ -17,7 +17,7 @@ from dovetail.engine.shedding.recall import lost
 from dovetail.engine.shedding.room import Room
 from dovetail.engine.shedding.shape import Shape, chosen
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
-from dovetail.plan.recall import Lost
+from dovetail.stats.recall import Lost
 
 UNLIMITED = 1 << 60
 _LEAST_SAMPLE = 4096

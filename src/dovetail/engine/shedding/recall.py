@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from math import sqrt
 
+from dovetail.engine.join.step import JoinRun
 from dovetail.engine.kernels.roster import BUCKETS, FloatArray
-from dovetail.engine.runs import JoinRun
-from dovetail.plan.recall import Lost
 from dovetail.plan.sheddable import common_key
+from dovetail.stats.recall import Lost
 
 _T_95 = 2.0395
 """The 97.5 % point of Student's t with one degree of freedom less than there are buckets."""

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.config import Shedding
-from dovetail.engine.arena import HeapArena
-from dovetail.engine.columns import BytesColumn, NestedColumn
-from dovetail.engine.rows import SMALLEST_CAPACITY
-from dovetail.engine.window_store import WindowStore
+from dovetail.engine.storage.arena import HeapArena
+from dovetail.engine.storage.columns import BytesColumn, NestedColumn
+from dovetail.engine.storage.rows import SMALLEST_CAPACITY
+from dovetail.engine.storage.window import WindowStore
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import StreamSchema

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from dovetail._typing import Int64Array, UInt64Array
-from dovetail.engine.adoption import Installed
-from dovetail.engine.appending import Arrivals
+from dovetail.engine.change.adopt import Installed
+from dovetail.engine.join.step import JoinRun
 from dovetail.engine.kernels.batches import interleave
 from dovetail.engine.kernels.roster import NONE, Incoming, Uses
 from dovetail.engine.keys import combine
-from dovetail.engine.runs import JoinRun
-from dovetail.engine.window_store import WORD_BITS, WindowStore
+from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.window import WORD_BITS, WindowStore
 from dovetail.plan.needs import KeyId, stored_name
 from dovetail.plan.sheddable import common_key
 from dovetail.query.model import EqualityClass, TimeWindow

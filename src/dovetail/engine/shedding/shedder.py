@@ -18,21 +18,21 @@ import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.config import Shedding
-from dovetail.engine.adoption import Installed
-from dovetail.engine.appending import Arrivals
+from dovetail.engine.change.adopt import Installed
 from dovetail.engine.kernels.batches import by_window
 from dovetail.engine.kernels.roster import FIFO, Incoming, Shed
 from dovetail.engine.kernels.times import FOREVER, LONG_AGO
-from dovetail.engine.progress import Progress
 from dovetail.engine.shedding.cuts import cut, divided
 from dovetail.engine.shedding.following import UNLIMITED, Following, FollowingMark
 from dovetail.engine.shedding.recall import why_unknown
 from dovetail.engine.shedding.room import Room, room_for
 from dovetail.engine.shedding.shape import Shape, chosen, joined
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
-from dovetail.engine.window_store import WindowStore
-from dovetail.plan.recall import Lost, Recall
+from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.window import WindowStore
+from dovetail.engine.time.progress import Progress
 from dovetail.schema import StreamSchema
+from dovetail.stats.recall import Lost, Recall
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Array, Int64Array
+from dovetail.codec import Count, Size, Time, from_json, to_json
 from dovetail.engine.kernels.roster import FIFO, NONE
 from dovetail.engine.shedding.following import Following
 from dovetail.engine.shedding.shedder import Shedder
 from dovetail.errors import StateError
-from dovetail.plan.codec import Count, Size, Time, from_json, to_json
-from dovetail.plan.recall import Lost
+from dovetail.stats.recall import Lost
 
 _LENGTH = struct.Struct("<Q")
 FORMAT = 3

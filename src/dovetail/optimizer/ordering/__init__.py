@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dovetail.errors import PlanError, listed
-from dovetail.optimizer.cost import OBJECTIVES
-from dovetail.optimizer.graph import JoinGraph
+from dovetail.optimizer.cost.probe_cost import OBJECTIVES
+from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering.dmjoin import MOST, dmjoin
 from dovetail.optimizer.ordering.f_greedy import f_greedy
 from dovetail.optimizer.ordering.fab import fab
@@ -15,7 +15,7 @@ from dovetail.optimizer.ordering.q_aware import q_aware
 from dovetail.optimizer.ordering.task import Loops, SearchResult, Task
 from dovetail.optimizer.ordering.treeopt import treeopt
 from dovetail.optimizer.ordering.weave import weave
-from dovetail.plan.statistics import Objective
+from dovetail.stats.probes import Objective
 
 METHODS: Mapping[str, Callable[[Task], SearchResult]] = {
     "f-greedy": f_greedy,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dovetail._typing import Int64Array
 from dovetail.errors import PlanError
-from dovetail.optimizer.indexed import Indexed, members
+from dovetail.optimizer.graph.indexed import Indexed, members
 from dovetail.optimizer.ordering.task import Path, SearchResult, Task
 
 MOST = 22

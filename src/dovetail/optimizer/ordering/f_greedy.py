@@ -8,7 +8,7 @@ allowed.
 
 from __future__ import annotations
 
-from dovetail.optimizer.indexed import Prefix, members
+from dovetail.optimizer.graph.indexed import Prefix, members
 from dovetail.optimizer.ordering.task import SearchResult, Task
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from dovetail.optimizer.indexed import Indexed, KeyClass, members
+from dovetail.optimizer.graph.indexed import Indexed, KeyClass, members
 from dovetail.optimizer.ordering.f_greedy import f_greedy
 from dovetail.optimizer.ordering.task import Path, SearchResult, Task, cheaper
 

@@ -1,6 +1,6 @@
 """Golab and Özsu's heuristics for nested loops and hash buckets (CS-2003-01, section 5).
 
-Its cost is its own, whatever the objective: comparisons per unit time, as in `dovetail.optimizer.nested_loop_cost`.
+Its cost is its own, whatever the objective: comparisons per unit time, as in `dovetail.optimizer.cost.nested_loop`.
 
 - **One common key** (5.1): one global order for all drivers, each driver's new tuples in front. Start from the pair with the smallest
   join, both ways round; add whatever keeps the join smallest; then move fast streams (rate above the mean) to every place but the
@@ -29,9 +29,9 @@ from math import inf, prod
 from typing import TypeAlias
 
 from dovetail.errors import PlanError, listed
-from dovetail.optimizer.graph import JoinGraph
-from dovetail.optimizer.indexed import Prefix, members
-from dovetail.optimizer.nested_loop_cost import StreamStatistics, multi_way_cost, origin_cost
+from dovetail.optimizer.cost.nested_loop import StreamStatistics, multi_way_cost, origin_cost
+from dovetail.optimizer.graph.indexed import Prefix, members
+from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering.task import Loops, Path, SearchResult, Task
 
 TRIED = 256

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dovetail.optimizer.cost import path_cost
-from dovetail.optimizer.indexed import Indexed
-from dovetail.plan.statistics import Objective
+from dovetail.optimizer.cost.probe_cost import path_cost
+from dovetail.optimizer.graph.indexed import Indexed
+from dovetail.stats.probes import Objective
 
 Path: TypeAlias = list[int]
 """All inputs by number, the driver first."""

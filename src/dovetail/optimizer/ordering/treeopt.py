@@ -18,7 +18,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from math import inf, isnan
 
-from dovetail.optimizer.indexed import Indexed, members
+from dovetail.optimizer.graph.indexed import Indexed, members
 from dovetail.optimizer.ordering.task import Path, SearchResult, Task
 
 

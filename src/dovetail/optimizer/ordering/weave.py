@@ -18,14 +18,14 @@ most n ways on: O(n³) per driver, O(n⁴) for all, a factor of n above FAB. Of 
 How good the search is by itself (`exact=0`), on 200 random graphs per size with a known optimum: of its plans for cyclic graphs
 with 10, 14, 18 and 20 inputs 99, 94, 75 and 62 % were optimal, and the worst cost 1.26 times the optimum; of FAB's 38, 6, 0 and 0 %,
 and up to 6.9 times. For complete graphs 99, 94, 93 and 88 %, at most 1.07; FAB's 22, 12, 6 and 9 %, at most 2.01
-(`dovetail reproduce raghavan`, seed 2010).
+(`make reproduce PAPER=raghavan`, seed 2010).
 """
 
 from __future__ import annotations
 
 from math import inf
 
-from dovetail.optimizer.indexed import Prefix, members
+from dovetail.optimizer.graph.indexed import Prefix, members
 from dovetail.optimizer.ordering.dmjoin import dmjoin
 from dovetail.optimizer.ordering.f_greedy import f_greedy
 from dovetail.optimizer.ordering.fab import global_impact

@@ -1,0 +1,30 @@
+"""The papers' experiments, run again: `make reproduce PAPER=<paper>`, or `all`.
+
+What is missing under `out` is computed, one file per point so that a run that was stopped goes on where it stood; then tables, plots
+and a report are written there. Each paper has a module that says what is run, one that reports and one that draws.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from dovetail.errors import ConfigError
+from experiments import overview
+from experiments.papers import ALL, PAPERS, Paper
+
+__all__ = ["ALL", "PAPERS", "Paper", "reproduce"]
+
+
+def reproduce(paper: str, console: Console, out: Path | None = None, *, quick: bool = False) -> Path:
+    """Run one paper's experiments, or those of `all`, and give the path of the report.
+
+    `out` is where one paper's results go, by default `reproduced/<paper>-full`; for all it is the directory of these directories.
+    """
+    if paper not in (*PAPERS, ALL):
+        raise ConfigError.choice("reproduce: the paper", paper, (*PAPERS, ALL))
+    if paper == ALL:
+        return overview.reproduce_all(console, out or Path("reproduced"), quick=quick)
+    chosen = Paper(paper, quick=quick)
+    return chosen.reproduce(console, out or Path("reproduced") / chosen.directory)

@@ -1,0 +1,115 @@
+"""The `dovetail` command: it parses and calls, and works with what anybody can import.
+
+Spark, Numba, the SQL parser and Arrow are loaded by the command that needs them, so that `--help` and `version` answer at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import dovetail as dt
+
+app = typer.Typer(
+    help="Continuous multi-way sliding-window joins over data streams.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"dovetail {dt.__version__}")
+
+
+@app.command()
+def demo(
+    *,
+    local: Annotated[bool, typer.Option("--local", help="Join in this process, without Spark and Java.")] = False,
+    batches: Annotated[int, typer.Option(min=2, max=100, help="On Spark: micro-batches to run.")] = 6,
+    seconds: Annotated[float, typer.Option(min=0.5, help="With --local: how long to stream.")] = 6.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the synthetic streams.")] = 0,
+) -> None:
+    """Join a synthetic ad funnel on Spark: plan, live counters, results, and a check against a batch join."""
+    from dovetail.cli.demo import demo_here, demo_on_spark  # noqa: PLC0415 - it loads Arrow
+
+    console = Console(highlight=False)
+    same = demo_here(console, seed, seconds) if local else demo_on_spark(console, seed, batches)
+    if not same:
+        raise typer.Exit(1)
+
+
+@app.command()
+def generate(
+    scenario: Annotated[str, typer.Argument(help="ad_funnel, packets, sensors, news, join, drift or overlap.")],
+    *,
+    out: Annotated[Path, typer.Option(help="A folder, new or empty: files are OUT/<stream>/<number>.parquet.")],
+    seconds: Annotated[float, typer.Option(help="How long to stream, in seconds of event time.")] = 60.0,
+    rate: Annotated[float | None, typer.Option(help="Tuples per second; of what, the scenario says.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same tuples.")] = 0,
+    files: Annotated[int | None, typer.Option(help="Of each stream; by default as few as hold a million each.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE, a setting of the scenario; see docs/workloads.md.")
+    ] = None,
+) -> None:
+    """Write the streams of a synthetic workload as Parquet files."""
+    from dovetail import workloads  # noqa: PLC0415 - it loads NumPy
+
+    console = Console(highlight=False)
+    try:
+        texts = {"seed": str(seed)} | ({} if rate is None else {"rate": str(rate)}) | dict(map(_setting, setting or ()))
+        workload = workloads.parsed_scenario(scenario, texts)
+        written = workloads.write_workload(workload, out, seconds, files)
+    except dt.DovetailError as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print(workloads.described(workload, written, out, seconds), markup=False, soft_wrap=True)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equal, value = text.partition("=")
+    if not equal:
+        raise dt.ConfigError(f"--set {text}: there is no '='", "write --set lateness_seconds=2")
+    return name, value
+
+
+@app.command()
+def migrate(
+    old: Annotated[str, typer.Argument(help="The checkpoint of a job that has been stopped.")],
+    new: Annotated[str, typer.Argument(help="The directory that takes its place: empty, or not there.")],
+    *,
+    shards: Annotated[int, typer.Option(help="Into how many parts each join is to be cut.")],
+    rate: Annotated[
+        list[str] | None, typer.Option(help="STREAM=NUMBER, tuples per second; without any, as the checkpoint counted.")
+    ] = None,
+) -> None:
+    """Cut a stopped checkpoint again for another number of shards. The job then goes on with the new directory."""
+    console = Console(highlight=False)
+    try:
+        found = dt.migrate(dt.spark.session(), old, new, shards, dict(map(_rate, rate or ())))
+    except dt.DovetailError as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print(f"{found}\n\nStart the session with shards={shards} and checkpoint={new!r}.", soft_wrap=True)
+
+
+def _rate(text: str) -> tuple[str, float]:
+    stream, _, number = text.rpartition("=")
+    try:
+        return stream, float(number)
+    except ValueError:
+        raise dt.ConfigError(f"--rate {text}: {number!r} is no number", "write --rate clicks=100") from None
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

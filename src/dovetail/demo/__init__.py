@@ -1,6 +1,0 @@
-"""The demonstration: a synthetic ad funnel joined in this process or on Spark, checked against a batch join."""
-
-from dovetail.demo.here import demo_here
-from dovetail.demo.on_spark import demo_on_spark
-
-__all__ = ["demo_here", "demo_on_spark"]

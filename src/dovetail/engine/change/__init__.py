@@ -1,0 +1,1 @@
+"""A running engine takes over another plan."""

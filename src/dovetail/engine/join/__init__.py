@@ -1,0 +1,1 @@
+"""From new tuples to results: probe paths, probe trees, gathering, verification."""

@@ -1,0 +1,199 @@
+"""The results of one query in one batch, as row numbers, and the proof that their keys are really equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+
+from dovetail._typing import BoolArray, Int64Array
+from dovetail.engine.evaluate import is_true
+from dovetail.engine.kernels.extend import transpose
+from dovetail.engine.kernels.verify import keep_marked_results, mark_equal_bytes, mark_equal_codes
+from dovetail.engine.storage.columns import BytesColumn
+from dovetail.engine.storage.materialized import StateStore
+from dovetail.engine.storage.window import WORD_BITS, WindowStore
+from dovetail.plan.needs import must_verify, stored_name
+from dovetail.plan.query_plan import ProbePath
+from dovetail.query.model import CountWindow, StoredWindow, TimeWindow, Window
+from dovetail.schema import is_exact
+
+_FIRST_CAPACITY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One alias of a query at run time."""
+
+    place: int
+    """Its column in the matrices of row numbers."""
+    store: WindowStore
+    window: Window
+    flag: int
+    """The bit of the rows that it may see."""
+
+    @property
+    def word(self) -> int:
+        return self.flag // WORD_BITS
+
+    @property
+    def bit(self) -> np.uint64:
+        return np.uint64(1 << self.flag % WORD_BITS)
+
+    @property
+    def span(self) -> int:
+        """Microseconds of a time window; -1 for one whose ends are stored."""
+        return self.window.micros if isinstance(self.window, TimeWindow) else -1
+
+    @property
+    def ends(self) -> str:
+        """The array with the last instant of each row, if they are stored."""
+        if isinstance(self.window, CountWindow):
+            return self.store.ledgers[self.window].ends
+        if isinstance(self.window, StoredWindow) and isinstance(self.store, StateStore):
+            return self.store.ends(self.window.spans)
+        return "ts"
+
+
+class MatchTable:
+    """Where the matches of several joins lie and how many there are, as arrays, so that one kernel can add to all of them."""
+
+    def __init__(self, joins: int) -> None:
+        self.counts, self.capacities, self.addresses, self.given = (np.zeros(joins, np.int64) for _ in range(4))
+        """`given`: those that were handed on since the last `clear`, while others were found."""
+
+
+class Matches:
+    """Row numbers of results: a row per alias, a column per result."""
+
+    def __init__(self, aliases: int) -> None:
+        self._table, self._slot = MatchTable(1), 0
+        self._use(np.empty((aliases, _FIRST_CAPACITY), np.int64))
+        self._most = 0
+        """Those before the last `clear`: room for as many is taken at once, and costs nothing until it is used."""
+        self.give: Callable[[], None] | None = None
+        """Hands results on that have been verified, while others are still to be found; None if all are kept until the end."""
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def total(self) -> int:
+        """Those that were found since the last `clear`."""
+        return int(self._table.given[self._slot]) + self.count
+
+    @property
+    def count(self) -> int:
+        return int(self._table.counts[self._slot])
+
+    @count.setter
+    def count(self, count: int) -> None:
+        self._table.counts[self._slot] = count
+
+    def enter(self, table: MatchTable, slot: int) -> None:
+        """Be one of several in a table."""
+        count, given = self.count, self._table.given[self._slot]
+        self._table, self._slot = table, slot
+        self._use(self.rows)
+        self.count, table.given[slot] = count, given
+
+    def _use(self, rows: Int64Array) -> None:
+        self.rows = rows
+        self._table.capacities[self._slot] = rows.shape[1]
+        self._table.addresses[self._slot] = rows.ctypes.data
+
+    def clear(self, most: int) -> None:
+        """Forget all, and give room back that is for more than `most`."""
+        table, slot = self._table, self._slot
+        self._most, table.counts[slot], table.given[slot] = int(table.counts[slot]), 0, 0
+        if self.rows.shape[1] > most:
+            self._use(np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64))
+
+    def hand_on(self) -> None:
+        """Make room by handing results on."""
+        assert self.give is not None  # noqa: S101 - asked only if there is somebody who takes them
+        self.give()
+        self._table.given[self._slot] += self.count
+        self.count = 0
+
+    def reserve(self, count: int) -> None:
+        """Make room for so many more."""
+        needed = self.count + count
+        if needed > self.rows.shape[1]:
+            longer = np.empty((len(self.rows), max(needed, self._most, 2 * self.rows.shape[1])), np.int64)
+            longer[:, : self.count] = self.rows[:, : self.count]
+            self._use(longer)
+
+    def add(self, partial: Int64Array, count: int) -> None:
+        """Take over partial results that are complete."""
+        before = self.count
+        if before + count > self.rows.shape[1]:
+            self.reserve(count)
+        transpose(partial, count, self.rows, before)
+        self.count = before + count
+
+    def keep(self, marked: BoolArray) -> None:
+        """Drop the results that are not marked."""
+        if not marked.all():
+            self.count = keep_marked_results(self.rows, 0, marked.astype(np.int64))
+
+    def of(self, place: int, begin: int = 0) -> Int64Array:
+        """The row numbers of one alias, from result `begin` on."""
+        return self.rows[place, begin : self.count]
+
+
+class Verifier:
+    """Compares the values behind codes that do not prove equality: hashes, and codes of several columns mixed."""
+
+    def __init__(self, path: ProbePath, members: Mapping[str, Member]) -> None:
+        self._checks: Sequence[tuple[Member, str, Member, str, bool]] = [
+            (
+                members[part.source.alias],
+                stored_name(part.source.expression),
+                members[stage.alias],
+                stored_name(part.target),
+                is_exact(part.target.type),
+            )
+            for stage in path.stages
+            for part in must_verify(stage)
+        ]
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._checks)
+
+    def __call__(self, matches: Matches, begin: int) -> None:
+        """Drop the results from `begin` on whose keys only look equal."""
+        for left, left_name, right, right_name, exact in self._checks:
+            if len(matches) > begin:
+                left_rows, right_rows = matches.of(left.place, begin), matches.of(right.place, begin)
+                marks = self._equal(left, left_name, left_rows, right, right_name, right_rows, exact=exact)
+                if not marks.all():
+                    matches.count = keep_marked_results(matches.rows, begin, marks)
+
+    @staticmethod
+    def _equal(
+        left: Member,
+        left_name: str,
+        left_rows: Int64Array,
+        right: Member,
+        right_name: str,
+        right_rows: Int64Array,
+        *,
+        exact: bool,
+    ) -> Int64Array:
+        marks = np.empty(len(left_rows), np.int64)
+        left_base, right_base = left.store.rows.base, right.store.rows.base
+        if exact:
+            left_code = left.store.rows[left.store.codes[(left_name,)]]
+            right_code = right.store.rows[right.store.codes[(right_name,)]]
+            mark_equal_codes(left_rows, left_base, left_code, right_rows, right_base, right_code, marks)
+            return marks
+        a, b = left.store.columns[left_name], right.store.columns[right_name]
+        if isinstance(a, BytesColumn) and isinstance(b, BytesColumn):
+            mark_equal_bytes(left_rows, left_base, *a.values, right_rows, right_base, *b.values, marks)
+            return marks
+        equal = pc.equal(a.take(left_rows - left_base), b.take(right_rows - right_base))
+        return is_true(equal).astype(np.int64)

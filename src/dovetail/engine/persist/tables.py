@@ -1,0 +1,133 @@
+"""Windows as Arrow tables: the living rows with event times, flags, columns, and the codes of single key parts.
+
+A table that is read may come from anyone. It is taken if it has the columns that its window needs, in their types, uncompressed
+(a few bytes could ask for any amount of memory), valid to the last offset, without NULL where there can be none, and with times in
+range. Values are taken as they are, as a push takes them: a text need not be UTF-8, nor a decimal keep to its precision.
+
+An Arrow array holds two gigabytes of text, a window any number of them: a table comes in as many batches as it takes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.engine.keys import combine
+from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.window import WindowStore
+from dovetail.engine.time.progress import LATEST
+from dovetail.errors import StateError, listed
+
+_RECORD_BATCH, _DICTIONARY_BATCH = "record batch", "dictionary"
+_HEADER, _DATA, _COMPRESSION = 2, 1, 3
+"""Places of fields in Arrow's messages: of a message its header, of a dictionary its rows, of rows their compression."""
+
+
+def written(store: WindowStore) -> pa.Buffer:
+    """The living rows as Arrow IPC bytes."""
+    sink, rows = pa.BufferOutputStream(), store.rows
+    first, *others = _batches(store, rows.tail, rows.head)
+    with pa.ipc.new_stream(sink, first.schema) as writer:
+        for batch in (first, *others):
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _batches(store: WindowStore, first: int, stop: int) -> list[pa.RecordBatch]:
+    rows, span = np.arange(first, stop), slice(first - store.rows.base, stop - store.rows.base)
+    values: dict[str, Any] = {name: pa.array(store.rows[name][span]) for name in _numbers(store)}
+    try:
+        for name in store.columns:
+            values[f"column:{name}"] = store.take(name, rows)
+    except OverflowError:
+        middle = (first + stop) // 2
+        return [*_batches(store, first, middle), *_batches(store, middle, stop)]
+    return [pa.record_batch(values)]
+
+
+def arrivals_of(store: WindowStore, content: pa.Buffer) -> Iterator[Arrivals]:
+    """The rows of a stored table, to be appended to an empty store."""
+    for batch in _read(store, content):
+        numbers = {name: batch.column(name).to_numpy() for name in _numbers(store)}
+        parts = {key[0]: numbers[name] for key, name in store.codes.items() if len(key) == 1}
+        columns = {name: batch.column(f"column:{name}") for name in store.columns}
+        flags = [numbers[store.flag_name(word)] for word in range(store.flag_words)]
+        codes = {key: combine([parts[part] for part in key]) for key in store.codes}
+        yield Arrivals(numbers["ts"], {}, columns, codes, flags)
+
+
+def _numbers(store: WindowStore) -> dict[str, pa.DataType]:
+    """Arrays that have a number for each row."""
+    names = [store.flag_name(word) for word in range(store.flag_words)]
+    names += [name for key, name in store.codes.items() if len(key) == 1]
+    return {"ts": pa.int64()} | dict.fromkeys(names, pa.uint64())
+
+
+def _read(store: WindowStore, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    numbers = _numbers(store)
+    expected = {**numbers, **{f"column:{name}": column.type for name, column in store.columns.items()}}
+    with pa.ipc.open_stream(content) as reader:
+        found = dict(zip(reader.schema.names, reader.schema.types, strict=True))
+        # A dropped query may have left more than the others need.
+        if len(reader.schema) != len(found) or any(found.get(name) != dtype for name, dtype in expected.items()):
+            raise StateError(
+                f"window {store.name!r} is stored with columns {listed(found)}; expected {listed(expected)}"
+            )
+        _refuse_compressed(store.name, content)
+        for batch in reader:
+            chosen = batch.select(list(expected))
+            _check(store.name, chosen, list(numbers))
+            yield chosen
+
+
+def _check(window: str, batch: pa.RecordBatch, numbers: list[str]) -> None:
+    for values in batch.columns:
+        _bits(values).validate(full=True)
+    for name in numbers:
+        if batch.column(name).null_count:
+            raise StateError(f"window {window!r} is stored with NULL in {name!r}")
+    ts = batch.column("ts").to_numpy()
+    if len(ts) and not -LATEST <= int(ts.min()) <= int(ts.max()) <= LATEST:
+        raise StateError(f"window {window!r} is stored with event times out of range")
+
+
+def _bits(values: pa.Array) -> pa.Array:
+    """The same memory as a type of which every value is valid, so that only offsets and sizes are judged."""
+    values.validate()
+    dtype, types = values.type, pa.types
+    if types.is_string(dtype):
+        return values.view(pa.binary())
+    if types.is_large_string(dtype):
+        return values.view(pa.large_binary())
+    if types.is_decimal(dtype):
+        return values.view(pa.binary(dtype.byte_width))
+    if types.is_date64(dtype) or types.is_time64(dtype):
+        return values.view(pa.int64())
+    return values.view(pa.int32()) if types.is_time32(dtype) else values
+
+
+def _refuse_compressed(window: str, content: pa.Buffer) -> None:
+    for message in pa.ipc.MessageReader.open_stream(content):
+        header = _field(message.metadata, _field(message.metadata, None, None), _HEADER)
+        if message.type == _DICTIONARY_BATCH:
+            header = _field(message.metadata, header, _DATA)
+        if message.type in (_RECORD_BATCH, _DICTIONARY_BATCH) and _field(message.metadata, header, _COMPRESSION):
+            raise StateError(f"window {window!r} is stored compressed, which snapshot() never does")
+
+
+def _field(metadata: pa.Buffer, table: int | None, place: int | None) -> int | None:
+    """Where a field that is a table starts (FlatBuffers), or the first table of all; None if it is not there."""
+    if place is None:
+        return int(struct.unpack_from("<I", metadata, 0)[0])
+    if table is None:
+        return None
+    fields = table - struct.unpack_from("<i", metadata, table)[0]
+    at = 4 + 2 * place
+    offset = (
+        struct.unpack_from("<H", metadata, fields + at)[0] if at < struct.unpack_from("<H", metadata, fields)[0] else 0
+    )
+    return table + offset + int(struct.unpack_from("<I", metadata, table + offset)[0]) if offset else None

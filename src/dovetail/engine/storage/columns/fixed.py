@@ -1,0 +1,83 @@
+"""Columns of values that all have the same width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail._typing import Int64Array
+from dovetail.engine.storage.buffers import address_of, fixed_values, storage_dtype
+from dovetail.engine.storage.columns.base import NullableColumn, StoredColumn
+from dovetail.engine.storage.rows import Rows
+
+
+class FixedColumn(NullableColumn):
+    """Values of fixed width. `position`: whether there are NULLs."""
+
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
+        super().__init__(rows, name, dtype)
+        self._dtype = storage_dtype(dtype)
+        self.width = self._dtype.itemsize
+        self._packed = self.is_odd = pa.types.is_boolean(dtype)
+        rows.add(self._values, self._dtype, np.zeros((), self._dtype))
+
+    @property
+    def position(self) -> list[int]:
+        return [int(self._nulls)]
+
+    def resume(self, position: Sequence[int]) -> None:
+        self._resume_validity(*position)
+        super().resume(position)
+
+    def append(self, values: pa.Array, first: int, stop: int) -> None:
+        self.rows.arrays[self._values][first:stop] = fixed_values(values, self._dtype)
+        if self._nulls or values.null_count:
+            self._append_validity(values, first, stop)
+
+    def source(self, values: pa.Array) -> int:
+        """The address of values that can be copied as they are; 0 of others, which are for `append`."""
+        if self.is_odd or values.null_count:
+            return 0
+        first: int = values.buffers()[1].address
+        return first + int(values.offset) * self.width
+
+    def take(self, places: Int64Array) -> pa.Array:
+        values = self.rows.arrays[self._values].take(places)
+        return pa.Array.from_buffers(self.type, len(places), self.finished([None, pa.py_buffer(values)], places))
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        return address_of(self.rows.arrays[self._values]), 0, 0, 0, 0
+
+    def finished(self, buffers: Sequence[Any], places: Int64Array) -> list[Any]:
+        if self._packed:
+            buffers = [None, pa.py_buffer(np.packbits(np.frombuffer(buffers[1], np.uint8), bitorder="little"))]
+        return super().finished(buffers, places)
+
+    def remove(self) -> None:
+        super().remove()
+        self.rows.remove(self._values)
+
+
+class TimeColumn(StoredColumn):
+    """The event time itself, in microseconds: the window's own `ts`, not stored again."""
+
+    width = 8
+    is_kept = False
+
+    def append(self, values: pa.Array, first: int, stop: int) -> None:
+        """Nothing to do: the window writes `ts`."""
+
+    def take(self, places: Int64Array) -> pa.Array:
+        values = self.rows.arrays["ts"].take(places)
+        return pa.Array.from_buffers(self.type, len(places), [None, pa.py_buffer(values)])
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        return address_of(self.rows.arrays["ts"]), 0, 0, 0, 0
+
+    def remove(self) -> None:
+        """Nothing to do: `ts` stays."""

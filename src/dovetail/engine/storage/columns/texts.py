@@ -1,0 +1,160 @@
+"""Columns of strings and binaries."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
+from dovetail.engine.kernels.gather import ByteValues, gather_bytes, gather_lengths, write_extents
+from dovetail.engine.storage.buffers import address_of, byte_values, is_large
+from dovetail.engine.storage.columns.base import NullableColumn
+from dovetail.engine.storage.rows import ROOMY, Rows, fitting
+
+_LARGEST_OFFSET = np.iinfo(np.int32).max
+_SMALL_OFFSET, _LARGE_OFFSET = np.dtype(np.int32), np.dtype(np.int64)
+_SMALLEST_HEAP = 1 << 14
+_LARGE_HEAP = 1 << 20
+"""Bytes up to which a heap stays as it is while rows are written one after another."""
+
+
+class BytesColumn(NullableColumn):
+    """Strings and binaries: a start and a length per row, and a heap of bytes that moves forward like the rows.
+
+    `position`: whether there are NULLs, the heap positions of its first byte and after its last, and its capacity.
+    """
+
+    is_text = True
+
+    def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
+        super().__init__(rows, name, dtype)
+        self._heap_base = self._heap_end = 0
+        self._starts, self._lengths = f"start:{name}", f"length:{name}"
+        rows.add(self._starts, np.int64)
+        rows.add(self._lengths, np.int64)
+        self._heap_name = f"{rows.prefix}.heap:{name}"
+        self._large = is_large(dtype)
+        self._offset = ctypes.c_int64 if self._large else ctypes.c_int32
+        self.width = ctypes.sizeof(self._offset)
+        self._heap: ByteArray = rows.arena.allocate(self._heap_name, np.uint8, _SMALLEST_HEAP)
+
+    @property
+    def position(self) -> list[int]:
+        return [int(self._nulls), self._heap_base, self._heap_end, len(self._heap)]
+
+    def resume(self, position: Sequence[int]) -> None:
+        nulls, self._heap_base, self._heap_end, capacity = position
+        self._resume_validity(nulls)
+        if not 0 <= self._heap_base <= self._heap_end <= self._heap_base + capacity:
+            self._refuse(position)
+        super().resume(position)
+
+    @property
+    def living(self) -> dict[str, tuple[int, int]]:
+        return {self._heap_name: (0, self._heap_end - self._heap_base)}
+
+    @property
+    def values(self) -> ByteValues:
+        """Where the bytes of each row lie."""
+        arrays = self.rows.arrays
+        return ByteValues(arrays[self._starts], arrays[self._lengths], self._heap_base, self._heap)
+
+    def append(self, values: pa.Array, first: int, stop: int) -> None:
+        offsets, data = byte_values(values, large=self._large)
+        size = len(data)
+        self._make_room(size, stop - first)
+        begin = self._heap_end - self._heap_base
+        self._heap[begin : begin + size] = data
+        arrays = self.rows.arrays
+        write_extents(offsets, self._heap_end, arrays[self._starts], arrays[self._lengths], first)
+        self._heap_end += size
+        if self._nulls or values.null_count:
+            self._append_validity(values, first, stop)
+
+    def lay(self, values: pa.Array) -> tuple[int, int, int, int, int]:
+        """Make room for the bytes of values that can be copied as they are; of others, which are for `append`, there are only zeros.
+
+        Returned are the addresses of their offsets and of where the bytes go and come from, how many they are, and where in the heap.
+        """
+        if self._nulls or values.null_count:
+            return 0, 0, 0, 0, 0
+        _, offset_buffer, data = values.buffers()
+        offsets = offset_buffer.address + values.offset * self.width
+        first = self._offset.from_address(offsets).value
+        size = self._offset.from_address(offsets + len(values) * self.width).value - first
+        self._make_room(size, len(values))
+        end = self._heap_end
+        self._heap_end = end + size
+        return offsets, address_of(self._heap) + end - self._heap_base, data.address + first if size else 0, size, end
+
+    def _make_room(self, count: int, appended: int) -> None:
+        """Let the heap have room for so many bytes, of so many rows that are there already; and not far more than it needs."""
+        whole = self._heap_end - self._heap_base + count <= len(self._heap)
+        if whole and len(self._heap) <= _LARGE_HEAP:
+            return
+        older = self.rows.tail < self.rows.head - appended
+        oldest = int(self.values.starts[self.rows.tail - self.rows.base]) if older else self._heap_end
+        alive = self._heap[oldest - self._heap_base : self._heap_end - self._heap_base]
+        size, needed = len(self._heap), len(alive) + count
+        if size > max(ROOMY * needed, _LARGE_HEAP):
+            size = fitting(size, needed, _SMALLEST_HEAP)
+        elif whole:
+            return
+        while needed > size // 2:
+            size *= 2
+        target = self._heap if size == len(self._heap) else self.rows.arena.allocate(self._heap_name, np.uint8, size)
+        self.rows.moving = True
+        target[: len(alive)] = alive
+        self._heap = target
+        self._heap_base = oldest
+        self.rows.version += 1
+        self.rows.moving = False
+
+    def take(self, places: Int64Array) -> pa.Array:
+        offsets: Array = np.empty(len(places) + 1, _LARGE_OFFSET if self._large else _SMALL_OFFSET)
+        total = gather_lengths(self.values.lengths, places, 0, offsets)
+        self.check_length(total)
+        data = np.empty(total, np.uint8)
+        gather_bytes(*self.values, places, 0, data)
+        buffers = self.finished([None, pa.py_buffer(offsets), pa.py_buffer(data)], places)
+        return pa.Array.from_buffers(self.type, len(places), buffers)
+
+    def check_length(self, total: int) -> None:
+        if total > _LARGEST_OFFSET and not self._large:
+            raise OverflowError(f"{total} bytes of strings do not fit one Arrow array")
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        starts, lengths, base, heap = self.values
+        return address_of(starts), address_of(lengths), address_of(heap), base, len(heap)
+
+    @property
+    def nbytes(self) -> int:
+        return self._heap_end - self._heap_base
+
+    @property
+    def allocated(self) -> int:
+        return len(self._heap)
+
+    def before_keep(self, alive: BoolArray) -> None:
+        rows = self.rows
+        places = np.flatnonzero(alive) + (rows.tail - rows.base)
+        offsets = np.empty(len(places) + 1, np.int64)
+        values = self.values
+        data = np.empty(gather_lengths(values.lengths, places, 0, offsets), np.uint8)
+        gather_bytes(*values, places, 0, data)
+        size = fitting(len(self._heap), len(data), _SMALLEST_HEAP)
+        if size < len(self._heap):
+            self._heap = rows.arena.allocate(self._heap_name, np.uint8, size)
+        self._heap[: len(data)] = data
+        self._heap_base, self._heap_end = 0, len(data)
+        values.starts[places] = offsets[:-1]
+
+    def remove(self) -> None:
+        super().remove()
+        for name in (self._starts, self._lengths):
+            self.rows.remove(name)
+        self.rows.arena.free(self._heap_name)

@@ -1,0 +1,1 @@
+"""Event time: intake of tuples, stream progress, count windows, expiry."""

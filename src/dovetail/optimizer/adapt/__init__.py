@@ -1,0 +1,1 @@
+"""Better plans for queries that run, from what was measured."""

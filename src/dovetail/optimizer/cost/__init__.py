@@ -1,0 +1,1 @@
+"""What plans cost: produced tuples, comparisons, milliseconds and bytes."""

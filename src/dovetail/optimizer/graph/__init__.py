@@ -1,0 +1,1 @@
+"""Join graphs: inputs, their rates and windows, and how selectively they join."""

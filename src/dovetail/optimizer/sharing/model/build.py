@@ -1,0 +1,141 @@
+"""From drafts to a `GlobalPlan`: names, spans, orders, predicates, who uses what, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dovetail.optimizer.sharing.model.costs import CostModel
+from dovetail.optimizer.sharing.model.draft import Draft, readers_first
+from dovetail.optimizer.sharing.model.workload import Target
+from dovetail.plan.shared_plan import (
+    Answer,
+    GlobalPlan,
+    JoinInput,
+    JoinNode,
+    Load,
+    ResultNode,
+    WindowNode,
+    in_order,
+)
+
+
+class PlanBuilder:
+    """Collects the nodes of one or more drafts; of different drafts only windows are shared, as the engine does it."""
+
+    def __init__(self, model: CostModel, drafts: Sequence[Draft]) -> None:
+        self._model = model
+        self._workload = model.workload
+        self._windows: list[WindowNode] = []
+        self._joins: list[JoinNode] = []
+        self._results: list[ResultNode] = []
+        self._answers: list[Answer] = []
+        # No node has the name of a query or of a source: they may be asked for by name in one place.
+        self._taken = {*model.workload.names, *model.workload.sources}
+        self._taken |= {source.stream for source in model.workload.sources.values()}
+        self._window_names: dict[str, str] = {}
+        self._add_windows(drafts)
+        for draft in drafts:
+            self._add(draft)
+
+    def _add_windows(self, drafts: Sequence[Draft]) -> None:
+        spans = self._model.spans(target for draft in drafts for target in draft.joins)
+        for stream, span in sorted(spans.items()):
+            readers = {query for draft in drafts for query in draft.answers if stream in self._streams(query)}
+            rate, load = self._workload.stream_rate(stream), self._model.window(stream, span)
+            name = self._window_names[stream] = self._name(f"window:{stream}")
+            self._windows.append(WindowNode(name, stream, span, rate, self._named(readers), load))
+
+    def _add(self, draft: Draft) -> None:
+        """Add all operators of `draft`."""
+        users = self._users(draft)
+        names: dict[Target, str] = {}
+        for target in reversed(readers_first(draft.joins)):
+            names[target] = self._operator(draft, target, names, users[target])
+        for query, target in draft.answers.items():
+            self._answer(query, names[target])
+
+    def plan(self, strategy: str, order: Sequence[int], limits: Load) -> GlobalPlan:
+        """Make the plan, which checks it."""
+        numbers = {name: number for number, name in enumerate(self._workload.names)}
+        answers = tuple(sorted(self._answers, key=lambda answer: numbers[answer.query]))
+        sources = {name: self._workload.sources[name] for name in sorted(self._workload.sources)}
+        order_names = tuple(self._workload.names[query] for query in order)
+        return GlobalPlan(
+            tuple(self._windows),
+            tuple(self._joins),
+            tuple(self._results),
+            answers,
+            sources,
+            strategy,
+            order_names,
+            limits,
+        )
+
+    def _operator(self, draft: Draft, target: Target, names: Mapping[Target, str], users: set[int]) -> str:
+        model, workload, scope = self._model, self._workload, draft.scope
+        parts, stored = draft.joins[target], target in draft.stored
+        answered = [query for query, answer in draft.answers.items() if answer == target]
+        sources = workload.signatures[target.signature].sources
+        label = "+".join(sources) if stored else workload.names[min(answered)]
+        join = self._name(f"{scope}join:{label}")
+        result = self._name(f"{scope}{'state' if stored else 'answer'}:{label}")
+        cost = model.join(target, parts)
+        self._joins.append(
+            JoinNode(
+                join,
+                tuple(self._input(part, names) for part in parts),
+                tuple(path[1:] for path in cost.paths),
+                self._predicates(target, parts),
+                workload.spans_of(target),
+                result,
+                self._named(users),
+                cost.produced,
+                Load(model.cpu(target, parts)),
+            )
+        )
+        load = model.state(target) if stored else Load()
+        load = load.plus(Load(sum(map(model.delivering, answered))))
+        numbers = (workload.rate(target), workload.size(target))
+        spans = workload.spans_of(target)
+        self._results.append(ResultNode(result, join, sources, spans, stored, *numbers, self._named(users), load))
+        return result
+
+    def _input(self, part: Target, names: Mapping[Target, str]) -> JoinInput:
+        sources = self._workload.signatures[part.signature].sources
+        if part.is_base:
+            return JoinInput(self._window_names[self._workload.sources[sources[0]].stream], sources)
+        return JoinInput(names[part], sources)
+
+    def _predicates(self, target: Target, parts: Sequence[Target]) -> tuple[str, ...]:
+        signatures = self._workload.signatures
+        below = {text for part in parts for text in signatures[part.signature].predicates}
+        return tuple(text for text in signatures[target.signature].predicates if text not in below)
+
+    def _answer(self, query: int, result: str) -> None:
+        bound = self._workload.queries[query]
+        aliases = {source.name: alias for source, alias in zip(bound.sources, bound.graph.names, strict=True)}
+        self._answers.append(Answer(bound.name, result, aliases, self._workload.spans(query)))
+
+    def _users(self, draft: Draft) -> dict[Target, set[int]]:
+        users: dict[Target, set[int]] = {target: set() for target in draft.joins}
+        for query, answer in draft.answers.items():
+            users[answer].add(query)
+        for target in readers_first(draft.joins):
+            for part in draft.joins[target]:
+                if not part.is_base:
+                    users[part] |= users[target]
+        return users
+
+    def _streams(self, query: int) -> set[str]:
+        return {source.stream for source in self._workload.queries[query].sources}
+
+    def _named(self, queries: set[int]) -> tuple[str, ...]:
+        return in_order(self._workload.names, {self._workload.names[query] for query in queries})
+
+    def _name(self, wanted: str) -> str:
+        """Give a node a name of its own, `wanted` if it is free: the same sub-join may be there with other windows or predicates."""
+        name, number = wanted, 2
+        while name in self._taken:
+            name, number = f"{wanted}#{number}", number + 1
+        self._taken.add(name)
+        return name

@@ -1,0 +1,1 @@
+"""Checkpoints: the plan log, compatibility, resharding."""

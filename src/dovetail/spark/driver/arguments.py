@@ -1,0 +1,144 @@
+"""What users hand to a `Session`, checked where it comes in: an error names the argument and says what to write instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import DataType, IntegralType, StringType, TimestampNTZType, TimestampType
+
+from dovetail.errors import ConfigError, SchemaError, listed
+from dovetail.query.binder import suggestion
+from dovetail.spark.sinks.sinks import MemorySink, Sink
+
+_MOST_SHARDS = 10_000
+_TRIGGERS = ("processingTime", "availableNow", "once")
+_TRIGGER_HINT = (
+    'write {"availableNow": True} to read what is there and end, or {"processingTime": "10 seconds"}; '
+    "leave it out to go on as soon as a batch has ended"
+)
+
+
+def check_sinks(sinks: Any, queries: Iterable[str]) -> dict[str, Sink]:
+    """One sink for each query."""
+    queries = list(queries)
+    example = f"{{{(queries or ['query'])[0]!r}: dt.sinks.parquet('out')}}"
+    if not isinstance(sinks, Mapping):
+        raise ConfigError(
+            f"start(sinks=...) is {_described(sinks)}; expected a dict from the name of each query to its sink",
+            f"write {example}",
+        )
+    unknown = [name for name in sinks if name not in queries]
+    missing = [name for name in queries if name not in sinks]
+    if unknown or missing or not sinks:
+        hint = "give each query one sink"
+        if unknown:
+            hint = suggestion(str(unknown[0]), queries, hint)
+        raise ConfigError(f"start got sinks for {listed(sinks)}; registered queries: {listed(queries)}", hint)
+    for name, sink in sinks.items():
+        if not isinstance(sink, Sink):
+            raise ConfigError(f"sinks[{name!r}] is {_described(sink)}; expected a sink", _sink_hint(sink))
+    kept = [sink for sink in sinks.values() if isinstance(sink, MemorySink)]
+    if len({id(sink) for sink in kept}) < len(kept):
+        raise ConfigError("start got one dt.sinks.memory() for several queries", "give each query its own")
+    return dict(sinks)
+
+
+def check_shards(whose: str, shards: Any) -> int:
+    """How many parts a join is to be cut into."""
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MOST_SHARDS:
+        raise ConfigError(f"{whose}(shards={shards!r}): it must be a whole number from 1 to {_MOST_SHARDS:,}")
+    return shards
+
+
+def check_checkpoint(checkpoint: Any, place: str = "start(checkpoint=...)") -> str:
+    """The path of a directory, as text; `place` is what a message calls it."""
+    if isinstance(checkpoint, str | os.PathLike) and os.fspath(checkpoint):
+        return str(os.fspath(checkpoint))
+    raise ConfigError(
+        f"{place} is {_described(checkpoint)}; expected the path of a directory, that of a checkpoint",
+        'write "out/checkpoint", for example',
+    )
+
+
+def check_trigger(trigger: Any) -> dict[str, Any]:
+    """The options of `writeStream.trigger`; none to go on at once."""
+    if trigger is None:
+        return {}
+    if not isinstance(trigger, Mapping):
+        raise ConfigError(f"start(trigger=...) is {_described(trigger)}; expected a dict with one entry", _TRIGGER_HINT)
+    for name in trigger:
+        if name not in _TRIGGERS:
+            raise ConfigError(
+                f"start(trigger=...) has the entry {name!r}; allowed: {listed(_TRIGGERS)}, as joins run in micro-batches",
+                suggestion(str(name), _TRIGGERS, _TRIGGER_HINT),
+            )
+    for name, value in trigger.items():
+        if not (isinstance(value, str) and value) if name == "processingTime" else value is not True:
+            expected = "text such as '10 seconds'" if name == "processingTime" else "True"
+            raise ConfigError(
+                f"start(trigger={{{name!r}: ...}}) is {_described(value)}; expected {expected}", _TRIGGER_HINT
+            )
+    if len(trigger) > 1:
+        raise ConfigError(f"start(trigger=...) has the entries {listed(trigger)}; one of them can hold", _TRIGGER_HINT)
+    return dict(trigger)
+
+
+def triggered(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataStreamWriter:
+    """With a trigger that `check_trigger` has passed; only Spark knows which texts are intervals."""
+    try:
+        return writer.trigger(**trigger) if trigger else writer
+    except PySparkException as error:
+        raise ConfigError(f"start(trigger={dict(trigger)!r}): {str(error).splitlines()[0]}", _TRIGGER_HINT) from error
+
+
+def check_frame(name: str, frame: Any, event_time: str) -> None:
+    """A streaming DataFrame whose event time is a timestamp."""
+    if not isinstance(frame, DataFrame):
+        raise ConfigError(
+            f"stream {name!r}: got {_described(frame)}; expected a streaming DataFrame", "read it with spark.readStream"
+        )
+    if not frame.isStreaming:
+        raise ConfigError(
+            f"stream {name!r}: the DataFrame is not streaming",
+            "read it with spark.readStream; a table that does not change is no stream: join it to a stream's frame first, "
+            "session.stream(name, stream_frame.join(static_frame, 'key'), ...)",
+        )
+    found = {field.name: field.dataType for field in frame.schema}.get(event_time)
+    if found is not None and not isinstance(found, TimestampType | TimestampNTZType):
+        raise SchemaError(
+            f"stream {name!r}: event time {event_time!r} is {found.simpleString()}; it must be a timestamp",
+            _conversion(found, event_time),
+        )
+
+
+def _conversion(found: DataType, column: str) -> str:
+    if isinstance(found, StringType):
+        made, note = f"F.to_timestamp({column!r})", ""
+    elif isinstance(found, IntegralType):
+        made, note = (
+            f"F.timestamp_micros({column!r})",
+            "; or F.timestamp_millis, F.timestamp_seconds, as the numbers are",
+        )
+    else:
+        made, note = f"F.col({column!r}).cast('timestamp')", ""
+    return f"convert it first: frame.withColumn({column!r}, {made}){note}"
+
+
+def _sink_hint(found: object) -> str:
+    if isinstance(found, str | os.PathLike):
+        return f"for a directory write dt.sinks.parquet({os.fspath(found)!r}), for a table dt.sinks.table({os.fspath(found)!r})"
+    if callable(found):
+        return "write dt.sinks.call(function)"
+    return "write dt.sinks.parquet(path), table(name), memory(), call(function) or format(name)"
+
+
+def _described(found: object) -> str:
+    """A value as a message shows it: its type, and itself when that is short."""
+    shown = repr(found)
+    kind = type(found).__name__
+    return kind if found is None or len(shown) > 60 else f"{shown} ({kind})"

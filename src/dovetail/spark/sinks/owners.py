@@ -1,0 +1,174 @@
+"""Who writes to a sink: one query of one checkpoint, for as long as the sink exists.
+
+Batches are numbered from zero in every checkpoint. Two checkpoints with one sink would overwrite each other's batches, so a sink keeps
+the identity of the one that writes it: a directory in a small file that readers skip, a table in its properties. Everybody else is
+refused before anything is written, and so is a directory that holds anything else. Of two that claim a directory at once, one gets it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dovetail.errors import ConfigError, DovetailWarning, StateError, listed, warn
+from dovetail.spark.checkpoint.checkpoint import Checkpoint
+from dovetail.spark.checkpoint.directories import Directory, Lock
+from dovetail.spark.sinks import staging
+
+OWNER = staging.OWNER
+VERSION = 1
+_OURS = re.compile(r"_dovetail.*|\..*")
+_BATCH = re.compile(r"batch_id=(\d+)")
+_MOST_NAMED = 5
+_ELSEWHERE = (
+    "give the query a sink of its own: a new path or table; a new checkpoint needs new sinks. To continue the old results, "
+    "start with the checkpoint that wrote them"
+)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A query of a checkpoint."""
+
+    checkpoint: str
+    query: str
+    at: str
+    """Where the checkpoint was when it claimed the sink, for people."""
+    version: int = VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Owner:
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError):
+            raise StateError(
+                f"{where} has an owner that this release cannot read: {text[:100]!r}",
+                "use a new path; if a start was killed on a file system without links, remove the file",
+            ) from None
+
+
+@dataclass(frozen=True)
+class Use:
+    """A query that is about to write to a sink."""
+
+    spark: SparkSession
+    query: str
+    schema: pa.Schema
+    checkpoint: Checkpoint
+    is_late: bool = False
+    """Whether the query comes while others run: it has no earlier results."""
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.checkpoint.identity, self.query, self.checkpoint.directory.uri)
+
+    def warn_of_earlier_results(self, where: str) -> None:
+        """Say that a sink is new to a checkpoint which is not: what it wrote before is elsewhere."""
+        if self.checkpoint.last_batch >= 0 and not self.is_late:
+            warnings.warn(
+                f"query {self.query!r}: {where} is new, and the checkpoint has come to batch {self.checkpoint.last_batch}: results of "
+                "earlier batches are where they were written, and the last may come here once more",
+                DovetailWarning,
+                stacklevel=2,
+            )
+
+    def warn_of_removed_batches(self, target: Path) -> None:
+        """Report, once, the batches that were removed from a sink directory and that no replay writes again."""
+        removed = staging.update_record(target)
+        next_batch = self.checkpoint.next_batch() if removed else 0
+        lost = sorted(batch for batch in removed if batch < next_batch)
+        if lost:
+            named = ", ".join(map(str, lost[:_MOST_NAMED])) + (", ..." if len(lost) > _MOST_NAMED else "")
+            warn(
+                f"query {self.query!r}: {target} lacks {len(lost)} of the batches that were written there ({named}); Dovetail does "
+                "not write them again\nHint: do nothing if you removed them on purpose; this is said once. Otherwise restore them "
+                "from a copy, or compute them again with a new checkpoint and a new path"
+            )
+
+    def check_owner(self, stored: str | None, batches: list[int], where: str) -> None:
+        """Refuse a sink that another query or checkpoint has written, or that is ahead of this one."""
+        if stored is not None:
+            owner = Owner.from_json(stored, where)
+            if (owner.checkpoint, owner.query) != (self.owner.checkpoint, self.owner.query):
+                same = owner.checkpoint == self.owner.checkpoint
+                whose = "of this checkpoint" if same else f"of another checkpoint, which was {owner.at}"
+                raise StateError(
+                    f"query {self.query!r}: {where} holds results of query {owner.query!r} {whose}", _ELSEWHERE
+                )
+        elif batches and not self.checkpoint.is_nameless:
+            raise StateError(
+                f"query {self.query!r}: {where} holds results ({len(batches)} batches) and does not say of which checkpoint; "
+                f"this is {self.checkpoint.directory.uri}, which has not written them",
+                _ELSEWHERE,
+            )
+        last = self.checkpoint.last_batch
+        ahead = [batch for batch in batches if batch > last]
+        if ahead:
+            raise StateError(
+                f"query {self.query!r}: {where} holds batch {max(ahead)}, but the checkpoint {self.checkpoint.directory.uri} "
+                f"has come to {f'batch {last}' if last >= 0 else 'none'}: it was emptied or put back to an earlier state",
+                f"remove the batches after {last} from the sink, they will come again; or use a new checkpoint and a new sink",
+            )
+
+
+def check_directory(directory: Directory, use: Use) -> None:
+    """Refuse a directory that is not this query's; nothing is changed."""
+    names = directory.names()
+    batches = [int(found[1]) for found in map(_BATCH.fullmatch, names) if found]
+    stored = directory.read(OWNER) if OWNER in names else None
+    foreign = [name for name in names if not _BATCH.fullmatch(name) and not _OURS.fullmatch(name)]
+    if foreign and stored is None:
+        raise ConfigError(
+            f"query {use.query!r}: the directory {directory.uri} holds {listed(foreign[:3])}, which no query of Dovetail wrote",
+            "give the sink a new or an empty directory",
+        )
+    for above in directory.local.parents if directory.local is not None else ():
+        if (above / OWNER).exists():
+            raise ConfigError(
+                f"query {use.query!r}: {directory.uri} is inside {above}, where another query's results are",
+                "give each query a directory beside the others",
+            )
+    use.check_owner(stored, batches, directory.uri)
+
+
+def claim_directory(directory: Directory, use: Use) -> Lock | None:
+    """Make a directory this query's, or refuse it; locked where that can be done, so that a copied checkpoint is refused too."""
+    check_directory(directory, use)
+    names = directory.names()
+    if OWNER not in names:
+        if not directory.create(OWNER, use.owner.to_json()):
+            check_directory(directory, use)  # somebody was first: perhaps a start of this very checkpoint
+        elif not any(map(_BATCH.fullmatch, names)):
+            use.warn_of_earlier_results(directory.uri)
+    if directory.local is None:
+        return None
+    lock = _lock(directory, directory.local, use)
+    try:
+        use.warn_of_removed_batches(directory.local)
+    except BaseException:  # a warning may be an error
+        lock.release()
+        raise
+    return lock
+
+
+def _lock(directory: Directory, local: Path, use: Use) -> Lock:
+    try:
+        return Lock(local / OWNER)
+    except BlockingIOError:
+        raise StateError(
+            f"query {use.query!r}: a session that is running writes to {directory.uri}",
+            "stop() it first, or use another path",
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{directory.uri} cannot be written: {error.strerror}", "make it writable, or use another path"
+        ) from error

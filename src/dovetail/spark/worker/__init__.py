@@ -1,0 +1,1 @@
+"""The workers: routing tuples to shards, and joining one batch of one shard."""

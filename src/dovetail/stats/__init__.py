@@ -1,0 +1,1 @@
+"""What is counted and estimated while queries run: plain figures that add up over shards."""
