@@ -323,7 +323,7 @@ class ReplayHistory:
         commits, offsets = self._rng.choices(((0, 0), (1, 0), (1, 1), (2, 1)), (3, 4, 2, 2))[0]
         while commits and last - commits + 1 < self._floor:
             commits, offsets = commits - 1, 0
-        self.job.remove_newest(commits, offsets)
+        self.job.remove_newest(commits, min(offsets, last))  # a checkpoint without offsets is refused
         return commits > 0
 
     def _add_input(self) -> None:

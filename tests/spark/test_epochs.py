@@ -175,6 +175,12 @@ def test_a_renamed_checkpoint_is_refused_and_a_link_helps(spark: SparkSession, t
     live.running.stop()
 
 
+def test_a_checkpoint_without_offsets_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "state" / "0" / "0").mkdir(parents=True)
+    with pytest.raises(StateError, match="holds state and no offsets: the log of its batches was removed"):
+        Checkpoint.open(Directory.of(spark, str(tmp_path)))
+
+
 def test_the_state_of_uncommitted_batches_is_discarded(spark: SparkSession, tmp_path: Path) -> None:
     store = tmp_path / "state" / "0" / "1"
     store.mkdir(parents=True)

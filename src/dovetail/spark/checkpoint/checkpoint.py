@@ -32,6 +32,7 @@ from dovetail.spark.checkpoint.plan_log import (
 )
 from dovetail.spark.driver.job_diff import Comparison, bind
 from dovetail.spark.driver.layout import Layout
+from dovetail.spark.state.log import RESTORE
 
 LAYOUT, IDENTITY, LOCK = "layout.json", "_identity.json", "_lock"
 MIGRATED, UNFINISHED = "_migrated.json", "_unfinished.json"
@@ -83,6 +84,10 @@ class Checkpoint:
             raise StateError(
                 f"{directory.uri} is the checkpoint of another streaming query, or lost its layout in {own.uri}",
                 "start with a new checkpoint directory and new sink paths",
+            )
+        if not begun and any(name.isdigit() for name in directory.within("state").names()):
+            raise StateError(
+                f"{directory.uri} holds state and no offsets: the log of its batches was removed", f"{RESTORE} and new sinks"
             )
         stored = own.read(IDENTITY)
         is_nameless = stored is None and bool(layout)
