@@ -24,7 +24,7 @@ from rich.table import Table
 import dovetail as dt
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.joint import JointPlanning
-from dovetail.plan.shared_plan import GlobalPlan, Load
+from dovetail.plan.shared_plan import Load, SharedPlan
 from engine import console, save
 
 COLUMNS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("j", pa.int64())])
@@ -61,7 +61,7 @@ def new_session(*, adaptive: bool) -> dt.LocalSession:
     return session
 
 
-def migrate(session: dt.LocalSession, plan: GlobalPlan) -> float:
+def migrate(session: dt.LocalSession, plan: SharedPlan) -> float:
     """Go over to a plan of the session's queries; give the seconds that it takes."""
     registry, began = session._registry, time.perf_counter()  # noqa: SLF001 - what sessions do by themselves is forced here
     session._migrate(Proposal("forced", plan, dict(registry.plans), Load()), began)  # noqa: SLF001
@@ -108,7 +108,7 @@ def drift(kind: str, count: int, scale: int) -> dict[str, object]:
     }
     (first, keys), (second, others) = halves[kind]
 
-    def run(session: dt.LocalSession, told: GlobalPlan | None = None, after: int = 0) -> tuple[list[float], int]:
+    def run(session: dt.LocalSession, told: SharedPlan | None = None, after: int = 0) -> tuple[list[float], int]:
         taken, results = [], 0
         for number, batch in enumerate([*batches(count, first, keys), *batches(count, second, others, count)]):
             began = time.perf_counter()

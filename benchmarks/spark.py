@@ -52,6 +52,7 @@ import engine
 SECONDS = engine.WINDOW_SECONDS
 DDL = "ts timestamp, k bigint, j bigint, v string"
 NEWEST_FORMAT = "4"
+RUNNERS = ("native-plain", "native-plain-newest", "native", "native-newest", "dovetail", "transport")
 MOST_SECONDS = 900
 """After which a run is given up: five streams of join state do not fit a heap of 1 GB, and Java collects garbage for ever."""
 WATCH_SECONDS = 1.0
@@ -194,7 +195,7 @@ def transport_processor() -> type:
     import pandas as pd  # noqa: PLC0415
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415
 
-    from dovetail.spark.wire import CutKind, ResultRow, from_ipc, received  # noqa: PLC0415
+    from dovetail.spark.wire import ResultRow, RoutedKind, from_ipc, received  # noqa: PLC0415
 
     class Nothing(StatefulProcessor):
         def __init__(self, *_: Any) -> None:
@@ -205,7 +206,7 @@ def transport_processor() -> type:
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: ARG002, N802, N803
             for _, kind, _, content in received(rows):
-                if kind is CutKind.TUPLES:
+                if kind is RoutedKind.TUPLES:
                     from_ipc(content)
             yield pd.DataFrame([], columns=ResultRow._fields)
 
@@ -366,9 +367,12 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=30, help="micro-batches")
     parser.add_argument("--native-files", type=int, default=3, help="micro-batches of the native chain")
     parser.add_argument("--rounds", type=int, default=3, help="runs of what is not a native chain")
-    parser.add_argument("--only", default="native-plain,native-plain-newest,native,native-newest,dovetail,transport")
+    parser.add_argument("--only", default=",".join(RUNNERS))
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     options = parser.parse_args()
+    for option, allowed in (("only", RUNNERS), ("workloads", WORKLOADS)):
+        if unknown := set(getattr(options, option).split(",")) - set(allowed):
+            parser.error(f"--{option} has {', '.join(sorted(unknown))}; allowed: {', '.join(allowed)}")
     measured = measure(options)
     show(measured)
 

@@ -119,7 +119,7 @@ def restart(spark: Any, source: Path, checkpoint: Path) -> float:
 def run_cores(source: Path, work: Path, cores: int) -> dict[str, Any]:
     import dovetail as dt  # noqa: PLC0415
     from dovetail.spark import session  # noqa: PLC0415
-    from dovetail.spark.state.shared_memory import live_root  # noqa: PLC0415
+    from dovetail.spark.state.shared_memory import shared_memory_root  # noqa: PLC0415
 
     spark = session(cores, memory="1g")
     running = declare(spark, source, SHARDS).start(
@@ -128,7 +128,7 @@ def run_cores(source: Path, work: Path, cores: int) -> dict[str, Any]:
     live, engines, peak = 0, 0, 0
     while not running.await_termination(1):
         peak = max(peak, throughput.tree_memory(os.getpid()))
-        home = live_root(running._run_id)  # noqa: SLF001
+        home = shared_memory_root(running._run_id)  # noqa: SLF001
         if home.exists():
             live = max(live, folder_bytes(home))
             engines = max(

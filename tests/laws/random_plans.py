@@ -13,7 +13,7 @@ from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, Subplan, coalesced, mjoin, tidied
 from dovetail.optimizer.sharing.model.translate import named_query
 from dovetail.optimizer.sharing.model.workload import workload_of
-from dovetail.plan.shared_plan import NO_LIMITS, GlobalPlan
+from dovetail.plan.shared_plan import NO_LIMITS, SharedPlan
 from dovetail.query.expressions import columns
 from dovetail.query.model import JoinQuery, TimeWindow, equality_classes
 from dovetail.schema import StreamSchema
@@ -64,7 +64,7 @@ def part(rng: random.Random, query: JoinQuery, name: str) -> JoinQuery:
 
 def random_plan(
     rng: random.Random, queries: Mapping[str, JoinQuery], streams: Mapping[str, StreamSchema]
-) -> GlobalPlan:
+) -> SharedPlan:
     """A random tree of joins for each query; sub-joins that several of them have may be shared."""
     graphs = {
         name: named_query(query, join_graph(query, declared_rates(query, streams), {}))

@@ -65,7 +65,7 @@ class Migrating:
         """Adopt any plan of the queries that can be planned together."""
         session, registry = self.session, self.session._registry
         marks = {name: each.watermark for name, each in session._engine.progress.streams.items()}
-        late = registry.outgrown(marks)
+        late = registry.caught_up(marks)
         names = [name for cohort in registry.cohorts if not cohort.since for name in cohort.queries] + late
         plans = {name: registry.plans[name] for name in names}
         plan = random_plan(self.rng, {name: plan.query for name, plan in plans.items()}, CATALOG)

@@ -14,14 +14,14 @@ from workloads import Case, random_case, random_queries
 import dovetail as dt
 from dovetail.optimizer import UnitCosts
 from dovetail.optimizer.sharing import STRATEGIES
-from dovetail.plan.shared_plan import GlobalPlan, problems
+from dovetail.plan.shared_plan import SharedPlan, problems
 
 UNITS = UnitCosts.thesis()
 SLACK = 1 + 1e-9
 seeds = st.integers(0, 2**32 - 1)
 
 
-def planned(case: Case, strategy: str) -> GlobalPlan | None:
+def planned(case: Case, strategy: str) -> SharedPlan | None:
     """The plan, or None if there was an error about the budget."""
     try:
         return dt.optimizer.plan_queries(case.queries, case.budget, strategy, units=UNITS)
@@ -64,7 +64,7 @@ def test_the_thesis_method_leaves_more_than_a_tenth() -> None:
     assert sum(gaps) / len(gaps) > 0.1
 
 
-def assert_within(plan: GlobalPlan, case: Case) -> None:
+def assert_within(plan: SharedPlan, case: Case) -> None:
     """What windows and stored sub-joins hold, by rates and selectivities alone, fits the budget."""
     rates = {name: rate for graph in case.queries.values() for name, rate in graph.rates.items()}
     edges = {pair: value for graph in case.queries.values() for pair, value in graph.selectivities.items()}

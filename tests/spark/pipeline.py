@@ -21,12 +21,12 @@ from dovetail.spark.checkpoint.compatibility import digest, revised_json
 from dovetail.spark.checkpoint.recut import Move
 from dovetail.spark.checkpoint.reshard import resharded
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
-from dovetail.spark.state.log import MANIFEST, Log, Manifest
-from dovetail.spark.state.shared_memory import LiveShard
+from dovetail.spark.state.log import MANIFEST, Log, ShardManifest
+from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import CLOCK, ResultRow, from_ipc
 from dovetail.spark.worker.output import ShardOutput
 from dovetail.spark.worker.processor import ShardInput, Worker, retire
-from dovetail.spark.worker.router import Cut
+from dovetail.spark.worker.router import Router
 
 
 class Segments:
@@ -100,7 +100,7 @@ class Pipeline:
         return results
 
     def migrate(self, shards: int, rates: Mapping[str, float] | None = None) -> None:
-        """Cut again what the shards hold, as workers do it; the live arrays of before are of no use then."""
+        """Router again what the shards hold, as workers do it; the live arrays of before are of no use then."""
         layout = self.resharded(shards, rates)
         move = self.move_to(layout)
         self.take(move, self.recut(move))
@@ -115,7 +115,7 @@ class Pipeline:
     def move_to(self, layout: Layout) -> Move:
         plan, ids = layout.for_workers(digest(layout)), tuple(range(100))
         manifests = {
-            shard: Manifest.from_json(state.content[MANIFEST], self.plan.digest)
+            shard: ShardManifest.from_json(state.content[MANIFEST], self.plan.digest)
             for shard, state in self.states.items()
             if state.content
         }
@@ -147,7 +147,7 @@ class Pipeline:
             for task in range(tasks):
                 first, stop = (number_ * table.num_rows // tasks for number_ in (task, task + 1))
                 batches = table.slice(first, stop - first).combine_chunks().to_batches(max_chunksize=7)
-                cut = Cut(self.plan, number, ids, number_of_batch)
+                cut = Router(self.plan, number, ids, number_of_batch)
                 for order, batch in enumerate(cut.rows(iter(batches))):
                     frame = batch.to_pandas()
                     frame["order"] = f"{number}/{task}/{order}"
@@ -159,7 +159,7 @@ class Pipeline:
         self, shard: int, frames: list[pd.DataFrame], batch: int | None, *, commit: bool
     ) -> tuple[list[ResultRow], dict[str, Any]]:
         trial = copy.deepcopy(self.states[shard])
-        log, live = Log(trial, self.plan.digest, self.plan.catalog), LiveShard(self.live, shard)
+        log, live = Log(trial, self.plan.digest, self.plan.catalog), SharedMemoryShard(self.live, shard)
         if shard not in self.plan.shards:
             retire(log, live)
             if commit:

@@ -33,8 +33,8 @@ from replay_job import (
     Push,
     QuerySpec,
     declare,
-    numbered,
-    sinks_of,
+    entry_numbers,
+    parquet_sinks,
 )
 
 import dovetail as dt
@@ -42,8 +42,8 @@ from dovetail.errors import StateError
 
 WINDOWS = (1, 3, 8, 20)
 """Seconds."""
-Change = dict[str, Any]
-"""Some arguments of `JobChange`; empty if the change cannot be made."""
+ChangeParts = dict[str, Any]
+"""Arguments of `JobChange`; none if the change cannot be made."""
 
 
 class ReplayedJob(JobRecord):
@@ -57,12 +57,12 @@ class ReplayedJob(JobRecord):
         self._started_with = 0
         """The first batch of the last start."""
 
-    # What is done between two starts.
+    # Between two starts.
 
     def remove_newest(self, commits: int, offsets: int = 0) -> None:
         """Remove the newest entries of Spark's logs."""
         for log, count in (("commits", commits), ("offsets", offsets)):
-            for number in numbered(self.checkpoint / log)[-count:] if count else ():
+            for number in entry_numbers(self.checkpoint / log)[-count:] if count else ():
                 (self.checkpoint / log / str(number)).unlink()
                 (self.checkpoint / log / f".{number}.crc").unlink(missing_ok=True)
                 self.lines.append(f"remove {log}/{number}")
@@ -74,7 +74,7 @@ class ReplayedJob(JobRecord):
         self.checkpoint, self.shards = new, shards
         self.lines.append(f"reshard to {shards} shards")
 
-    # What is done with a job that runs.
+    # While the job runs.
 
     def run(self) -> None:
         """Start the job, let it read all input, and compare its results and its counters."""
@@ -89,7 +89,7 @@ class ReplayedJob(JobRecord):
     def start(self, *, available_now: bool = True) -> None:
         """Start the job. If a sink is ahead of the checkpoint, expect a refusal and follow its hint."""
         self._started_with = self.next_batch
-        last = max(numbered(self.checkpoint / "offsets"), default=-1)
+        last = max(entry_numbers(self.checkpoint / "offsets"), default=-1)
         if any(max(self.written(name), default=-1) > last for name in self.queries):
             with pytest.raises(StateError, match=r"holds batch \d+, but the checkpoint .* has come to"):
                 self._start(available_now=available_now)
@@ -100,7 +100,7 @@ class ReplayedJob(JobRecord):
     def _start(self, *, available_now: bool) -> None:
         session = declare(self.spark, self.folder, self.lateness, self.texts, self.shards)
         trigger = AVAILABLE_NOW if available_now else None
-        self.running = session.start(sinks_of(self.folder, self.queries), self.checkpoint, trigger)
+        self.running = session.start(parquet_sinks(self.folder, self.queries), self.checkpoint, trigger)
 
     def _remove_batches_after(self, last: int) -> None:
         for name in self.queries:
@@ -115,7 +115,7 @@ class ReplayedJob(JobRecord):
 
     def add_query(self, name: str, spec: QuerySpec, *, backfill: bool) -> None:
         """Add a query while the job runs; the plan log says from which batch on."""
-        self.running.add_query(name, spec.sql, sinks_of(self.folder, [name])[name], backfill=backfill)
+        self.running.add_query(name, spec.sql, parquet_sinks(self.folder, [name])[name], backfill=backfill)
         self.record(JobChange(self.last_change, added={name: spec}, backfill=backfill))
 
     def drop_query(self, name: str) -> None:
@@ -178,29 +178,29 @@ class RandomChanges:
         self._rng, self._job = rng, job
         self._added = 0
 
-    def some(self) -> Change:
+    def choose(self) -> ChangeParts:
         """Nothing, one change, or two."""
         one_query = (self.resize_window, self.toggle_filter, self.select, self.read_column, self.change_key)
         whole_job = (self.add, self.drop, self.set_lateness)
         changes = [self._rng.choice(one_query), *self._rng.sample(whole_job, 2)]
-        parts: Change = {}
+        parts: ChangeParts = {}
         for change in self._rng.sample(changes, self._rng.choices((0, 1, 2), (3, 5, 2))[0]):
             parts |= change()
         if set(parts.get("dropped", ())) & set(parts.get("changed", ())):
             del parts["dropped"]
         return parts
 
-    def _pick(self, options: Sequence[str]) -> str:
+    def _choose(self, options: Sequence[str]) -> str:
         return options[int(self._rng.random() * len(options))]
 
-    def _query(self) -> tuple[str, QuerySpec] | None:
+    def _choose_query(self) -> tuple[str, QuerySpec] | None:
         """Choose a query that has run since a completed batch; None if there is none."""
-        began = {name: self._began(name).first for name in self._job.queries}
+        began = {name: self._start_of(name).first for name in self._job.queries}
         running = [name for name, first in began.items() if first < self._job.next_batch]
-        name = self._pick(running or list(began))
+        name = self._choose(running or list(began))
         return (name, self._job.queries[name]) if running else None
 
-    def _began(self, name: str) -> JobChange:
+    def _start_of(self, name: str) -> JobChange:
         """The change with which a query began, or that changed it last."""
         return [change for change in self._job.changes if name in change.added or name in change.changed][-1]
 
@@ -208,65 +208,65 @@ class RandomChanges:
         specs = [spec for change in changes for spec in (*change.added.values(), *change.changed.values())]
         return {column for spec in specs for column in spec.all_columns}
 
-    def resize_window(self) -> Change:
+    def resize_window(self) -> ChangeParts:
         """Make a window wider or narrower."""
-        if (chosen := self._query()) is None:
+        if (chosen := self._choose_query()) is None:
             return {}
         name, spec = chosen
-        stream = self._pick(list(spec.windows))
+        stream = self._choose(list(spec.windows))
         seconds = self._rng.choice([seconds for seconds in WINDOWS if seconds != spec.windows[stream]])
         return {"changed": {name: replace(spec, windows={**spec.windows, stream: seconds})}}
 
-    def toggle_filter(self) -> Change:
+    def toggle_filter(self) -> ChangeParts:
         """Add a filter, which may let nothing pass, or remove the one that is there."""
-        if (chosen := self._query()) is None:
+        if (chosen := self._choose_query()) is None:
             return {}
         name, spec = chosen
-        added = f"{self._pick(list(spec.windows))}.{self._pick('vw')} > {self._rng.randrange(1, 4)}"
+        added = f"{self._choose(list(spec.windows))}.{self._choose('vw')} > {self._rng.randrange(1, 4)}"
         return {"changed": {name: replace(spec, filters=() if spec.filters else (added,))}}
 
-    def select(self) -> Change:
+    def select(self) -> ChangeParts:
         """Select another column that is read already."""
         return self._selecting(is_read=True)
 
-    def read_column(self) -> Change:
+    def read_column(self) -> ChangeParts:
         """Select a column that no query has read."""
         return self._selecting(is_read=False)
 
-    def _selecting(self, *, is_read: bool) -> Change:
-        if (chosen := self._query()) is None:
+    def _selecting(self, *, is_read: bool) -> ChangeParts:
+        if (chosen := self._choose_query()) is None:
             return {}
         name, spec = chosen
         read = self._columns_read(self._job.changes)
         columns = [f"{stream}.{column}" for stream in spec.windows for column in "kjvw"]
         fitting = [column for column in columns if (column in read) == is_read and (column,) != spec.selected]
-        column = self._pick(fitting or columns)
+        column = self._choose(fitting or columns)
         return {"changed": {name: replace(spec, selected=(column,))}} if fitting else {}
 
-    def change_key(self) -> Change:
+    def change_key(self) -> ChangeParts:
         """Compare other columns, so that tuples lie in other shards."""
-        chosen = self._query()
+        chosen = self._choose_query()
         if chosen is None or len(chosen[1].placement) > 1:
             return {}
         name, spec = chosen
         return {"changed": {name: replace(spec, keys=("j" if spec.keys[0] == "k" else "k",) * len(spec.keys))}}
 
-    def add(self) -> Change:
+    def add(self) -> ChangeParts:
         """Add a query."""
         self._added += 1
         return {"added": {f"r{self._added}": random_query(self._rng, self._job.streams)}}
 
-    def drop(self) -> Change:
+    def drop(self) -> ChangeParts:
         """Drop a query, unless it is the last one, or began with the next batch and is the first to read a column."""
-        name = self._pick(list(self._job.queries))
-        began = self._began(name)
+        name = self._choose(list(self._job.queries))
+        began = self._start_of(name)
         read = self._columns_read(self._job.changes[: self._job.changes.index(began)])
         introduces = began.first == self._job.next_batch and not self._job.queries[name].all_columns <= read
         return {} if introduces or len(self._job.queries) == 1 else {"dropped": (name,)}
 
-    def set_lateness(self) -> Change:
+    def set_lateness(self) -> ChangeParts:
         """Lower the lateness of a stream, or raise it to that of the last completed batch."""
-        stream, micros = self._pick(self._job.streams), self._rng.choice((0, 0, 500_000, 1_000_000, 2_000_000))
+        stream, micros = self._choose(self._job.streams), self._rng.choice((0, 0, 500_000, 1_000_000, 2_000_000))
         completed = [change for change in self._job.changes if change.first < self._job.next_batch]
         most = [LATENESS[stream], *(change.lateness[stream] for change in completed if stream in change.lateness)][-1]
         return {"lateness": {stream: micros}} if micros <= most and micros != self._job.lateness[stream] else {}
@@ -307,7 +307,7 @@ class ReplayHistory:
         if not is_first and not is_replay and self._rng.random() < 0.15:
             self.job.reshard(5 - self.job.shards)
             self._floor = self.job.next_batch
-        if not is_first and (change := self._changes.some()):
+        if not is_first and (change := self._changes.choose()):
             self.job.change(**change)
             self._floor = self.job.next_batch
         if self._rng.random() < 0.35:

@@ -218,10 +218,10 @@ class JobOracle:
 
     def _collect(self, name: str) -> None:
         """Take a query's results; each belongs to the batch of its last tuple."""
-        oracle, own = self._oracle, self._running[name]
-        query, _ = oracle._query(own)
+        oracle, oracle_name = self._oracle, self._running[name]
+        query, _ = oracle._query(oracle_name)
         matches: dict[int, list[Any]] = {}
-        for match in oracle._combinations(own):
+        for match in oracle._combinations(oracle_name):
             batches = [self._batch_of(query.ref(alias).stream, member.number) for alias, member in match.items()]
             matches.setdefault(max(batches), []).append(match)
         for batch, rows in matches.items():
@@ -235,15 +235,15 @@ class JobOracle:
 # -- Spark's logs -------------------------------------------------------------------------------------------------------------
 
 
-def numbered(folder: Path) -> list[int]:
+def entry_numbers(folder: Path) -> list[int]:
     """The numbers of a log's entries, in order."""
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
 
 
 def next_batch(checkpoint: Path) -> int:
     """The first batch that is not completed, which Spark runs next."""
-    last = max(numbered(checkpoint / "offsets"), default=-1)
-    return last if last >= 0 and last not in numbered(checkpoint / "commits") else last + 1
+    last = max(entry_numbers(checkpoint / "offsets"), default=-1)
+    return last if last >= 0 and last not in entry_numbers(checkpoint / "commits") else last + 1
 
 
 class BatchLog:
@@ -257,10 +257,10 @@ class BatchLog:
 
     def read(self, checkpoint: Path) -> list[Push]:
         """Read the logs and give the input of all batches. Spark removes old entries: those read before are remembered."""
-        batches = numbered(checkpoint / "offsets")
+        batches = entry_numbers(checkpoint / "offsets")
         self._ends = {batch: ends for batch, ends in self._ends.items() if batch < min(batches, default=0)}
         self._ends |= {batch: _ends_of(checkpoint / "offsets" / str(batch)) for batch in batches}
-        for source in numbered(checkpoint / "sources"):
+        for source in entry_numbers(checkpoint / "sources"):
             self._files.setdefault(source, {}).update(_files_of(checkpoint / "sources" / str(source)))
         ends = [(-1,) * len(next(iter(self._ends.values()), ())), *(self._ends[batch] for batch in sorted(self._ends))]
         assert sorted(self._ends) == list(range(len(self._ends))), f"offsets of some batches are lost: {self._ends}"
@@ -326,7 +326,7 @@ class JobRecord:
         self.lines = [f"streams {streams}; {self.changes[0]}"]
         """The history, for people."""
         self._batches = BatchLog()
-        self._left: dict[str, set[int]] = {}
+        self._batches_at_drop: dict[str, set[int]] = {}
         """By dropped query, the batches that its sink held then."""
 
     @property
@@ -348,7 +348,7 @@ class JobRecord:
         self.lines.append(str(change))
         for name in change.dropped:
             del self.queries[name]
-            self._left[name] = set(self.written(name))
+            self._batches_at_drop[name] = set(self.written(name))
         self.queries |= {**change.changed, **change.added}
         self.lateness |= change.lateness
 
@@ -364,7 +364,7 @@ class JobRecord:
         """Compare what the sinks hold with the oracle, batch by batch; give the numbers of results by query and batch."""
         results = self.expected().results
         for name, wanted in results.items():
-            if name in self._left:
+            if name in self._batches_at_drop:
                 self._check_dropped(name, wanted)
             else:
                 self._check_batches(name, wanted, self.written(name))
@@ -376,7 +376,9 @@ class JobRecord:
         The batch with which it ended may have been run before: what its sink holds of that batch is not compared.
         """
         folders = self.written(name)
-        assert set(folders) <= self._left[name], f"query {name} wrote after it was dropped: {sorted(folders)}"
+        assert set(folders) <= self._batches_at_drop[name], (
+            f"query {name} wrote after it was dropped: {sorted(folders)}"
+        )
         end = next(change.first for change in self.changes if name in change.dropped)
         self._check_batches(name, wanted, {batch: folder for batch, folder in folders.items() if batch < end})
 
@@ -406,7 +408,7 @@ def declare(
     return session
 
 
-def sinks_of(folder: Path, queries: Iterable[str]) -> dict[str, Any]:
+def parquet_sinks(folder: Path, queries: Iterable[str]) -> dict[str, Any]:
     """Give each query a Parquet sink in FOLDER/out."""
     return {name: dt.sinks.parquet(folder / "out" / name) for name in queries}
 
@@ -437,7 +439,7 @@ def main(folder: Path, job: Path, batch: int | None) -> None:
     conf = {"spark.local.dir": str(folder / "scratch"), "spark.sql.streaming.minBatchesToRetain": "100"}
     spark = dt.spark.session(2, "1g", "dovetail-replays", conf=conf)
     session = declare(spark, folder, **declared)
-    session.start(sinks_of(folder, declared["queries"]), folder / "checkpoint", AVAILABLE_NOW).await_termination()
+    session.start(parquet_sinks(folder, declared["queries"]), folder / "checkpoint", AVAILABLE_NOW).await_termination()
     spark.stop()
 
 

@@ -34,7 +34,7 @@ from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import frozen_json
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.driver.job import claim_sinks
-from dovetail.spark.sinks.owners import OWNER, Use
+from dovetail.spark.sinks.owners import OWNER, SinkUse
 from dovetail.spark.sinks.sinks import ParquetSink, Sink
 from dovetail.spark.sinks.staging import Staging
 
@@ -55,10 +55,10 @@ def here(path: Path) -> Directory:
 class HereSink(ParquetSink):
     """A Parquet sink on this disk, without a JVM to ask where that is."""
 
-    def directory(self, use: Use) -> Directory:  # noqa: ARG002
+    def directory(self, use: SinkUse) -> Directory:  # noqa: ARG002
         return here(Path(self.path))
 
-    def staging(self, use: Use, run_id: str) -> Staging | None:  # noqa: ARG002
+    def staging(self, use: SinkUse, run_id: str) -> Staging | None:  # noqa: ARG002
         return Staging(self.path, run_id)
 
 

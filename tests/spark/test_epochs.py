@@ -19,13 +19,13 @@ import dovetail as dt
 from dovetail.errors import StateError
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
-from dovetail.spark.checkpoint.plan_log import Revision, in_force
+from dovetail.spark.checkpoint.plan_log import PlanLogEntry, in_force
 from dovetail.spark.driver.reports import ShardReports
 from dovetail.spark.wire import ResultKind, ResultRow
 
 
-def revision(first: int, epoch: int) -> Revision:
-    return Revision(first, f"contract {epoch}", f"plan {epoch}", epoch=epoch)
+def revision(first: int, epoch: int) -> PlanLogEntry:
+    return PlanLogEntry(first, f"contract {epoch}", f"plan {epoch}", epoch=epoch)
 
 
 @pytest.mark.parametrize(

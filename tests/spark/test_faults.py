@@ -37,7 +37,7 @@ from dovetail.schema import TIMESTAMP
 from dovetail.spark.driver.job import Job as SparkJob
 from dovetail.spark.running import RunningSession
 from dovetail.spark.state.log import MANIFEST
-from dovetail.spark.state.shared_memory import LiveShard, live_root
+from dovetail.spark.state.shared_memory import SharedMemoryShard, shared_memory_root
 from dovetail.testing import Oracle, assert_same_rows
 
 JOB = Path(__file__).with_name("faults_job.py")
@@ -209,7 +209,7 @@ class Job:
     def live(self) -> list[Path]:
         """What all its lives have left in shared memory."""
         runs = self.folder / "runs"
-        roots = [live_root(run) for run in runs.read_text(encoding="utf-8").split()] if runs.exists() else []
+        roots = [shared_memory_root(run) for run in runs.read_text(encoding="utf-8").split()] if runs.exists() else []
         return [root for root in roots if root.exists()]
 
     # -- what it read and wrote -----------------------------------------------------------------------------------------------
@@ -548,20 +548,20 @@ class Failing:
 
 def test_a_failed_query_leaves_nothing_in_shared_memory() -> None:
     run = f"test-{uuid.uuid4().hex}"
-    LiveShard(live_root(run), 0).new()
+    SharedMemoryShard(shared_memory_root(run), 0).new()
     layout = layout_of(tuple(STREAMS.values()), QUERIES, 1)
     running = RunningSession(cast("Any", None), SparkJob(layout, (), {}, cast("Any", None), {}, {}), run)
     running.query = cast("Any", Failing())
     try:
         with pytest.raises(OSError, match="the disk is full"):
             running.await_termination()
-        assert not live_root(run).exists()
+        assert not shared_memory_root(run).exists()
     finally:
-        shutil.rmtree(live_root(run), ignore_errors=True)
+        shutil.rmtree(shared_memory_root(run), ignore_errors=True)
 
 
 def test_an_entry_that_vanishes_during_the_sweep_is_no_error(tmp_path: Path) -> None:
-    shard = LiveShard(tmp_path, 0)
+    shard = SharedMemoryShard(tmp_path, 0)
     (tmp_path / "0" / "gone").symlink_to(tmp_path / "renamed by another attempt")
     shard.new()
 

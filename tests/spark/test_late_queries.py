@@ -23,9 +23,9 @@ from dovetail.optimizer.planner import plan_query
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.session.monitor import outgrown
+from dovetail.session.monitor import caught_up
 from dovetail.spark.driver.job_diff import begun, projected, replanned, with_plan, without
-from dovetail.spark.driver.layout import Came, Layout, read_worker_plan
+from dovetail.spark.driver.layout import Layout, QueryStart, read_worker_plan
 from dovetail.spark.driver.reports import BatchProgress, ShardReports
 from dovetail.testing import Oracle, assert_same_rows
 
@@ -103,7 +103,7 @@ class Changing:
         late = [
             name
             for name, came in layout.came.items()
-            if marks and outgrown(layout.bound[name], came.heads, marks, DECLARED)
+            if marks and caught_up(layout.bound[name], came.heads, marks, DECLARED)
         ]
         plans = {plan.query.name: plan for plan in layout.plans if plan.query.name in {*layout.together, *late}}
         if plans:
@@ -130,7 +130,7 @@ class Changing:
         self.sql[name] = some_query(self.rng)
         query = self.query(name)
         plan = plan_query(query, DECLARED, self.layout.config)
-        self.change(with_plan(self.layout, plan, DECLARED, Came(self.batches, backfill)))
+        self.change(with_plan(self.layout, plan, DECLARED, QueryStart(self.batches, backfill)))
         assert self.layout.number_of(name) not in self.numbers.values()
         self.numbers[name] = self.layout.number_of(name)
         kept = self.kept.get(self.layout.placement.seats[name].first or 0, {})
@@ -326,7 +326,7 @@ def test_what_cannot_be_changed_leaves_a_job_unharmed(spark: SparkSession, tmp_p
         with pytest.raises(error, match=message):
             change()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dovetail.spark.checkpoint.plan_log.MOST_PACKED", 1000)
+        patch.setattr("dovetail.spark.checkpoint.plan_log.MAX_PACKED_BYTES", 1000)
         with pytest.raises(ConfigError, match="divide the queries among several sessions"):
             running.add_query("q", BASE, memory())
     assert running.query is query
@@ -356,8 +356,8 @@ def test_a_batch_that_may_run_again_does_not_meet_what_was_before_a_query() -> N
     sql = "SELECT a.ts AS t FROM a [RANGE 2 s], b [RANGE 2 s] WHERE a.k = b.k"
     layout = layout_of(tuple(DECLARED.values()), {"q": sql, "late": sql}, 1)
     heads = dict.fromkeys(DECLARED, 10_000_000)
-    reports = ShardReports(replace(layout, came={"late": Came(3, heads=heads)}))
+    reports = ShardReports(replace(layout, came={"late": QueryStart(3, heads=heads)}))
     far, near = ({name: {"head": time} for name in DECLARED} for time in (15_000_000, 11_000_000))
     reports.progress = {6: BatchProgress(near), 7: BatchProgress(far)}
-    assert reports.outgrown(7) == []
-    assert reports.outgrown(8) == ["late"]
+    assert reports.caught_up(7) == []
+    assert reports.caught_up(8) == ["late"]

@@ -17,7 +17,7 @@ from test_sink_losses import small_disk
 
 from dovetail.errors import StateError
 from dovetail.spark.state import shared_memory as live
-from dovetail.spark.state.shared_memory import LiveShard, claim, live_root, release
+from dovetail.spark.state.shared_memory import SharedMemoryShard, claim, release, shared_memory_root
 
 COMMON = f"dovetail-{os.getuid()}"
 STRANGER = 12345
@@ -50,7 +50,7 @@ def run_of(base: Path, name: str, owner: object, moved: float | None = None) -> 
 
 
 def test_only_one_attempt_gets_a_shard(tmp_path: Path) -> None:
-    shard = LiveShard(tmp_path, 3)
+    shard = SharedMemoryShard(tmp_path, 3)
     work = shard.new()
     (work / "array").write_text("x", encoding="utf-8")
     shard.give(work, "token")
@@ -143,16 +143,16 @@ def test_a_planted_name_costs_nothing_and_stops_nobody(place: Path, tmp_path: Pa
     plant(place / COMMON, victim)
     planted = (place / COMMON).lstat()
     claim("mine")
-    root = live_root("mine")
+    root = shared_memory_root("mine")
     assert root == place / f"{COMMON}-mine" / "mine"
     assert mode(root.parent) == mode(root) == 0o700
-    shard = LiveShard(root, 0)
+    shard = SharedMemoryShard(root, 0)
     shard.give(shard.new(), "token")
-    assert LiveShard(live_root("mine"), 0).take("token") is not None
+    assert SharedMemoryShard(shared_memory_root("mine"), 0).take("token") is not None
     assert sorted(path.name for path in victim.iterdir()) == ["dead", "precious"]
     assert (place / COMMON).lstat() == planted
     (place / COMMON).rename(place / "elsewhere")  # who once went there stays there
-    assert live_root("mine") == root
+    assert shared_memory_root("mine") == root
     release("mine")
     assert not root.parent.exists()
 
@@ -170,7 +170,7 @@ def test_a_wrong_mode_is_corrected(place: Path, wrong: int) -> None:
     (place / COMMON).chmod(wrong)
     claim("mine")
     assert mode(place / COMMON) == 0o700
-    assert live_root("mine") == place / COMMON / "mine"
+    assert shared_memory_root("mine") == place / COMMON / "mine"
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o077, 0o277])
@@ -178,26 +178,26 @@ def test_any_umask(place: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
         claim("mine")
-        shard = LiveShard(live_root("mine"), 0)
+        shard = SharedMemoryShard(shared_memory_root("mine"), 0)
         shard.give(shard.new(), "token")
-        other = LiveShard(live_root("other"), 0)  # no driver on this host
+        other = SharedMemoryShard(shared_memory_root("other"), 0)  # no driver on this host
         other.give(other.new(), "token")
     finally:
         os.umask(before)
     paths = [place / COMMON, *(place / COMMON / run / sub for run in ("mine", "other") for sub in ("", "0"))]
     assert {oct(mode(path)) for path in paths} == {"0o700"}
     for run in ("mine", "other"):
-        assert LiveShard(live_root(run), 0).take("token") is not None
+        assert SharedMemoryShard(shared_memory_root(run), 0).take("token") is not None
         release(run)
     assert list((place / COMMON).iterdir()) == []
 
 
 def test_a_host_without_a_driver_is_swept_by_the_first_worker_of_a_run(place: Path) -> None:
-    old = LiveShard(live_root("old"), 0)
+    old = SharedMemoryShard(shared_memory_root("old"), 0)
     old.give(old.new(), "token")
     for path in (place / COMMON / "old" / "owner.json", place / COMMON / "old" / "0", place / COMMON / "old"):
         os.utime(path, (DAYS_AGO, DAYS_AGO))
-    LiveShard(live_root("new"), 0)
+    SharedMemoryShard(shared_memory_root("new"), 0)
     assert [path.name for path in (place / COMMON).iterdir()] == ["new"]
 
 
@@ -217,12 +217,12 @@ def test_a_place_without_a_sticky_bit_is_not_used(
     monkeypatch.setattr("tempfile.tempdir", str(loose))
     monkeypatch.setenv("HOME", str(home))
     if safe:
-        assert live_root("run") == home / COMMON / "run"
+        assert shared_memory_root("run") == home / COMMON / "run"
         loose.chmod(0o1777)
-        assert live_root("run") == loose / COMMON / "run"
+        assert shared_memory_root("run") == loose / COMMON / "run"
     else:
         with pytest.raises(StateError, match="others can replace"):
-            live_root("run")
+            shared_memory_root("run")
 
 
 # -- full disks -------------------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_place_without_a_sticky_bit_is_not_used(
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A disk of 64 KiB, chosen by its user."""
     with small_disk(tmp_path / "small", "64k") as disk:
-        monkeypatch.setenv("DOVETAIL_LIVE_DIR", str(disk))
+        monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_DIR", str(disk))
         yield disk
 
 
@@ -243,18 +243,18 @@ def fill(path: Path) -> None:
 
 def test_a_full_disk_is_named(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(small / "others")
-    for call in (lambda: claim("mine"), lambda: LiveShard(live_root("mine"), 0)):
+    for call in (lambda: claim("mine"), lambda: SharedMemoryShard(shared_memory_root("mine"), 0)):
         with pytest.raises(StateError) as error:
             call()
         assert error.value.message == f"no space is left for the windows of shards: 0 B of 64 KiB are free in {small}"
         assert error.value.hint is not None
-        assert "set DOVETAIL_LIVE_DIR to a directory on a disk with room" in error.value.hint
+        assert "set DOVETAIL_SHARED_MEMORY_DIR to a directory on a disk with room" in error.value.hint
         assert list((small / COMMON).iterdir()) == []
     (tmp_path / "roomy").mkdir()  # what the hint says
-    monkeypatch.setenv("DOVETAIL_LIVE_DIR", str(tmp_path / "roomy"))
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_DIR", str(tmp_path / "roomy"))
     claim("mine")
     (small / "others").unlink()
-    monkeypatch.setenv("DOVETAIL_LIVE_DIR", str(small))
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_DIR", str(small))
     claim("mine")
 
 
@@ -269,7 +269,9 @@ def test_dead_runs_are_swept_before_there_is_need_for_space(small: Path) -> None
 def test_a_directory_that_cannot_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
     (tmp_path / "file").touch()
     path = "." if chosen == "relative" else str(tmp_path / chosen)
-    monkeypatch.setenv("DOVETAIL_LIVE_DIR", path)
-    with pytest.raises(StateError, match=rf"DOVETAIL_LIVE_DIR is '{path}' on .*; expected the whole path") as error:
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_DIR", path)
+    with pytest.raises(
+        StateError, match=rf"DOVETAIL_SHARED_MEMORY_DIR is '{path}' on .*; expected the whole path"
+    ) as error:
         claim("mine")
-    assert error.value.hint == "create it there, or unset DOVETAIL_LIVE_DIR"
+    assert error.value.hint == "create it there, or unset DOVETAIL_SHARED_MEMORY_DIR"

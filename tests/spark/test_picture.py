@@ -11,7 +11,7 @@ import pytest
 from pipeline import Pipeline, layout_of
 
 from dovetail.config import Config
-from dovetail.optimizer.adapt.runtime_stats import Picture
+from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.driver.layout import Layout
 from dovetail.stats.counters import Measurements
@@ -47,7 +47,7 @@ def batch(rng: np.random.Generator, number: int) -> dict[str, pa.Table]:
     return found
 
 
-def note(picture: Picture, layout: Layout, pipeline: Pipeline) -> None:
+def note(picture: RuntimeStats, layout: Layout, pipeline: Pipeline) -> None:
     reports = {shard: Measurements.from_json(report) for shard, report in pipeline.metrics.items()}
     parts = [({number: reports[number] for number in numbers}, steps) for numbers, steps in layout.parts]
     picture.note(parts, layout.copies)
@@ -58,7 +58,7 @@ def note(picture: Picture, layout: Layout, pipeline: Pipeline) -> None:
 def test_rates_and_selectivities_of_all_shards_together(tmp_path: Path, kind: str, shards: int) -> None:
     config = Config(strategy="bjtree" if kind == "shared" else "mjoin")
     layout = layout_of(STREAMS, QUERIES[kind], shards, config)
-    pipeline, picture, rng = Pipeline(layout, tmp_path, random.Random(1)), Picture(), np.random.default_rng(1)
+    pipeline, picture, rng = Pipeline(layout, tmp_path, random.Random(1)), RuntimeStats(), np.random.default_rng(1)
     for number in range(14):
         used = {stream.name: stream.columns.names for stream in layout.streams}
         pipeline.run({name: table.select(used[name]) for name, table in batch(rng, number).items()})

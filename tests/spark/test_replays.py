@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from replay_histories import RandomChanges, ReplayedJob, ReplayHistory, random_input, random_query
-from replay_job import COLUMNS, JobRecord, QuerySpec, numbered
+from replay_job import COLUMNS, JobRecord, QuerySpec, entry_numbers
 
 REPLAYS = int(os.environ.get("DOVETAIL_REPLAYS", "0"))
 """Random cases; zero for those of CI."""
@@ -29,7 +29,7 @@ ROWS = 10
 BY_K = QuerySpec({"a": 60, "b": 60}, ("k",))
 
 
-def equal_keys(number: int) -> dict[str, pa.Table]:
+def matching_input(number: int) -> dict[str, pa.Table]:
     """Ten tuples of each stream, all of which match each other; the event times of later batches are later."""
     rows = [
         {"ts": 1_000_000 * number + row, "k": 1, "j": "x", "v": ROWS * number + row, "w": row} for row in range(ROWS)
@@ -44,12 +44,12 @@ def replay_with(spark: SparkSession, folder: Path, name: str, spec: QuerySpec) -
     """
     job = ReplayedJob(spark, folder, {"qk": BY_K})
     for number in (0, 1):
-        job.input.add(equal_keys(number))
+        job.input.add(matching_input(number))
     job.run()
     job.remove_newest(commits=1)
     job.change(added={name: spec})
     job.run()
-    job.input.add(equal_keys(2))
+    job.input.add(matching_input(2))
     job.run()
     return job.check()[name]
 
@@ -117,7 +117,7 @@ def test_killed_between_sink_and_commit(tmp_path: Path, seed: int) -> None:
     for change in rng.sample((changes.add, changes.read_column, changes.toggle_filter, changes.resize_window), LIVES):
         batch += rng.randint(1, 2)
         assert job.run(batch) == -signal.SIGKILL, job.log
-        assert batch in numbered(job.checkpoint / "offsets")
+        assert batch in entry_numbers(job.checkpoint / "offsets")
         assert job.next_batch == batch, "the commit was written"
         job.check()  # the sinks hold the batch
         job.change(**change())
@@ -129,14 +129,14 @@ def test_killed_between_sink_and_commit(tmp_path: Path, seed: int) -> None:
 
 
 @contextmanager
-def feeding(job: ReplayedJob, rng: random.Random) -> Iterator[None]:
+def steady_input(job: ReplayedJob, rng: random.Random) -> Iterator[None]:
     """Add a file to each stream three times a second, as long as fewer than three wait to be read."""
     ended = threading.Event()
 
     def feed() -> None:
         number = 0
         while not ended.wait(0.3):
-            if number < max(numbered(job.checkpoint / "offsets"), default=-1) + 4:
+            if number < max(entry_numbers(job.checkpoint / "offsets"), default=-1) + 4:
                 job.input.add(random_input(rng, number, "ab"))
                 number += 1
 
@@ -178,7 +178,7 @@ def test_many_changes_in_a_row(spark: SparkSession, tmp_path: Path) -> None:
     job = ReplayedJob(spark, tmp_path, {"by_k": by_k, "by_j": by_j})
     job.start(available_now=False)
     try:
-        with feeding(job, random.Random(1)):
+        with steady_input(job, random.Random(1)):
             change_without_pause(job, random.Random(2), count)
         job.wait()
     finally:

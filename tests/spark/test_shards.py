@@ -30,10 +30,10 @@ from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema, sql_type
 from dovetail.spark.checkpoint.plan_log import pack, unpack
 from dovetail.spark.state.log import MANIFEST, MOST_SEGMENTS, Log
-from dovetail.spark.state.shared_memory import LiveShard
+from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import FRAME_BYTES, FRAME_ROWS
 from dovetail.spark.worker import router as cut
-from dovetail.spark.worker.callbacks import ShardProcessor, cutter
+from dovetail.spark.worker.callbacks import ShardProcessor, router_function
 from dovetail.spark.worker.processor import Worker
 from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
 
@@ -168,7 +168,9 @@ def test_frames_that_end_by_rows_are_not_too_large() -> None:
     layout = layout_of(streams, {"q": "SELECT a.v FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE a.k = b.k"}, 2)
     few, text = 1000, "x" * 1000
     piece = pa.record_batch([pa.array(range(few), TIMESTAMP), pa.array(range(few)), [text] * few], schema=columns)
-    rows = pa.Table.from_batches(cutter(pack([layout.for_workers("").to_json()]), 0, [0, 1])(iter([piece] * 300)))
+    rows = pa.Table.from_batches(
+        router_function(pack([layout.for_workers("").to_json()]), 0, [0, 1])(iter([piece] * 300))
+    )
     for shard in (0, 1):
         sizes = pc.fill_null(pc.binary_length(rows.filter(pc.field("shard") == shard)["content"]), 0).to_numpy()
         frames = np.add.reduceat(sizes, range(0, len(sizes), FRAME_ROWS))
@@ -249,9 +251,9 @@ class Halfway:
         shutil.copytree(self.directory, here)
         damage(here)
         plan = self.pipeline.plan
-        worker = Worker(plan, 0, Log(self.pipeline.states[0], plan.digest), LiveShard(self.pipeline.live, 0))
+        worker = Worker(plan, 0, Log(self.pipeline.states[0], plan.digest), SharedMemoryShard(self.pipeline.live, 0))
         try:
-            worker._compare(sealed.read_sealed(here, self.token, plan.plan_of(0), Replanner(plan.config)))
+            worker._compare(sealed.read_mapped(here, self.token, plan.plan_of(0), Replanner(plan.config)))
         except StateError:
             return True
         finally:

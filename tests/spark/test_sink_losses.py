@@ -26,7 +26,7 @@ from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.driver.failures import first_lines
 from dovetail.spark.sinks import sinks as sinks_module
-from dovetail.spark.sinks.owners import Use, check_directory
+from dovetail.spark.sinks.owners import SinkUse, check_directory
 from dovetail.spark.sinks.sinks import ParquetSink
 from dovetail.spark.sinks.staging import OWNER, RECORD, discard_batch, record_batch, update_record
 from dovetail.testing import assert_same_rows
@@ -53,7 +53,7 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
         subprocess.run(["/bin/umount", "-l", str(path)], check=True)
 
 
-def use_of(spark: SparkSession, folder: Path, begun: int = -1, completed: int = -1) -> Use:
+def use_of(spark: SparkSession, folder: Path, begun: int = -1, completed: int = -1) -> SinkUse:
     """A query of a checkpoint that has begun and completed batches."""
     directory = Directory.of(spark, str(folder / "checkpoint"))
     for log, last in (("offsets", begun), ("commits", completed)):
@@ -63,10 +63,10 @@ def use_of(spark: SparkSession, folder: Path, begun: int = -1, completed: int = 
     directory.within("dovetail").create("_identity.json", '{"identity": "c"}')
     checkpoint = Checkpoint.open(directory)
     checkpoint.release()
-    return Use(spark, "q", SCHEMA, checkpoint)
+    return SinkUse(spark, "q", SCHEMA, checkpoint)
 
 
-def claim(sink: ParquetSink, use: Use) -> None:
+def claim(sink: ParquetSink, use: SinkUse) -> None:
     lock = sink.claim(use)
     if lock is not None:
         lock.release()

@@ -28,7 +28,7 @@ from dovetail.schema import TIMESTAMP
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.driver.reports import Collected, ShardReports
-from dovetail.spark.sinks.owners import OWNER, Use
+from dovetail.spark.sinks.owners import OWNER, SinkUse
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import RECORD
 from dovetail.testing import assert_same_rows
@@ -52,7 +52,7 @@ class Claims:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark, self._folder = spark, folder
 
-    def use(self, checkpoint: str, query: str = "q", schema: pa.Schema = SCHEMA, begun: int = -1) -> Use:
+    def use(self, checkpoint: str, query: str = "q", schema: pa.Schema = SCHEMA, begun: int = -1) -> SinkUse:
         """A query of a checkpoint that has begun so many batches."""
         place = Directory.of(self._spark, str(self._folder / checkpoint))
         for batch in range(begun + 1):
@@ -64,15 +64,15 @@ class Claims:
         opened.release()
         if begun < 0:
             opened._name()
-        return Use(self._spark, query, schema, opened)
+        return SinkUse(self._spark, query, schema, opened)
 
-    def claim(self, sink: Sink, use: Use) -> None:
+    def claim(self, sink: Sink, use: SinkUse) -> None:
         sink.check(use)
         lock = sink.claim(use)
         if lock is not None:
             lock.release()
 
-    def refusal(self, sink: Sink, use: Use) -> str:
+    def refusal(self, sink: Sink, use: SinkUse) -> str:
         with pytest.raises((StateError, ConfigError)) as error:
             self.claim(sink, use)
         assert error.value.hint
@@ -135,13 +135,13 @@ def test_a_checkpoint_of_an_earlier_release_goes_on_with_its_sinks(
     for killed in (True, False):  # before its identity is written, and not
         opened = Checkpoint.open(place)
         assert (opened.is_nameless, opened.identity, opened.last_batch) == (True, "of-spark", 4)
-        claims.claim(dt.sinks.parquet(tmp_path / "out"), Use(spark, "q", SCHEMA, opened))
+        claims.claim(dt.sinks.parquet(tmp_path / "out"), SinkUse(spark, "q", SCHEMA, opened))
         if not killed:
             opened.save_name()
         opened.release()
     opened = Checkpoint.open(place)
     assert (opened.is_nameless, opened.identity) == (False, "of-spark")
-    claims.claim(dt.sinks.parquet(tmp_path / "out"), Use(spark, "q", SCHEMA, opened))
+    claims.claim(dt.sinks.parquet(tmp_path / "out"), SinkUse(spark, "q", SCHEMA, opened))
     opened.release()
 
 

@@ -16,12 +16,12 @@ import pytest
 
 import dovetail as dt
 from dovetail.codec import from_json, to_json
-from dovetail.engine.join.watch import MOST_CREDIT, SHARE, Watch, consider_cost, look_cost
+from dovetail.engine.join.watch import MOST_CREDIT, SHARE, ProbeWatch, consider_cost, look_cost
 from dovetail.engine.persist.snapshot import attach, left_in_arena
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.storage.arena import MappedArena
 from dovetail.optimizer.adapt.reorder import Replanner, measured_graph
-from dovetail.optimizer.adapt.selectivity import Shape, Shares
+from dovetail.optimizer.adapt.selectivity import GraphShape, Shares
 from dovetail.optimizer.graph.from_query import declared_rates
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import PlanChoices, plan_query
@@ -30,7 +30,7 @@ from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.stats.probes import Change, Cost, Found, Measured, Step
+from dovetail.stats.probes import Cost, Measured, ProbeCounts, ProbeKey, ProbeOrderChange
 from dovetail.testing import Oracle, assert_same_rows, random_scenario
 from dovetail.workloads import drift
 
@@ -40,13 +40,13 @@ class Restless(Replanner):
 
     rng = random.Random(0)
 
-    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:  # noqa: ARG002
+    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[ProbeOrderChange]] | None:  # noqa: ARG002
         orders, changes = {}, []
         for path in plan.paths:
             others = [alias for alias in plan.query.aliases if alias != path.driver]
             self.rng.shuffle(others)
             orders[path.driver] = (path.driver, *others)
-            changes.append(Change(path.driver, path.order[1:], tuple(others), 1.0, 1.0))
+            changes.append(ProbeOrderChange(path.driver, path.order[1:], tuple(others), 1.0, 1.0))
         return self.with_orders(plan, orders), changes
 
 
@@ -208,7 +208,7 @@ def test_what_an_order_cost_is_forgotten_when_costs_drift() -> None:
     assert plans.gain("a", ("b", "c"), ("c", "b"), "produced") == 2.0
     assert plans.gain("a", ("b", "c"), ("c", "b"), "comparisons") == 1.0
     assert plans.gain("b", ("b", "c"), ("c", "b"), "produced") is None
-    watch = Watch()
+    watch = ProbeWatch()
 
     def look(order: str, produced: int) -> None:
         counted = [[100, 0, 100, 0], [100, 0, produced, 50_000]]
@@ -220,7 +220,7 @@ def test_what_an_order_cost_is_forgotten_when_costs_drift() -> None:
     assert {order: cost.produced for order, cost in watch.tried["a"].items()} == pytest.approx(
         {("b",): 2.1, ("c",): 2.2}
     )
-    assert from_json(Watch, json.loads(json.dumps(to_json(watch)))).tried == watch.tried
+    assert from_json(ProbeWatch, json.loads(json.dumps(to_json(watch)))).tried == watch.tried
     look("b", 500)
     assert watch.tried["a"] == {("b",): Cost(5.0, 0.0)}
 
@@ -233,7 +233,7 @@ def test_a_probe_that_two_paths_make_is_one_probe() -> None:
         counted = [[100, 0, 1000, 0], [1000, 0, 1000, 50_000], [1000, 0, matches, 50_000]]
         return SimpleNamespace(path=SimpleNamespace(order=tuple(order)), since_last=lambda: counted)
 
-    watch = Watch()
+    watch = ProbeWatch()
     runners = {"a": path("acb", 500), "c": path("cab", 1500)}
     considered = [look for look in range(32) if watch.look(runners, 1_000_000 * look)]
     assert considered == [0, 1, 3, 7, 15, 31]
@@ -298,7 +298,7 @@ class Path10:
         return self.counts[0][2], sum(counted[2] for counted in self.counts)
 
 
-def watched(matches: Callable[[int], int], batches: int, watch: Watch) -> tuple[list[int], list[int], float]:
+def watched(matches: Callable[[int], int], batches: int, watch: ProbeWatch) -> tuple[list[int], list[int], float]:
     """In which batches counters were looked at and orders considered, and how many tuples were produced."""
     runners: Any = {f"s{number}": Path10(number) for number in range(10)}
     looked, considered = [], []
@@ -315,7 +315,7 @@ def watched(matches: Callable[[int], int], batches: int, watch: Watch) -> tuple[
 
 def test_noise_costs_no_more_than_its_share() -> None:
     """Every other batch matches ten times as often: each look finds a drift, and watching goes on within its credit."""
-    looked, considered, produced = watched(lambda batch: 100 + 900 * (batch % 2), 2000, Watch())
+    looked, considered, produced = watched(lambda batch: 100 + 900 * (batch % 2), 2000, ProbeWatch())
     spent = len(looked) * look_cost(10) + len(considered) * consider_cost(10)
     assert spent <= SHARE * produced + MOST_CREDIT + 4 * (look_cost(10) + consider_cost(10))
     assert len(considered) >= 0.3 * SHARE * produced / consider_cost(10)  # looks do not eat up what orders need
@@ -323,15 +323,15 @@ def test_noise_costs_no_more_than_its_share() -> None:
 
 @pytest.mark.parametrize("at", [300, 301, 1000])
 def test_a_drift_is_noticed_at_once_after_a_long_peace(at: int) -> None:
-    _, considered, _ = watched(lambda batch: 100 if batch < at else 1000, at + 10, Watch())
+    _, considered, _ = watched(lambda batch: 100 if batch < at else 1000, at + 10, ProbeWatch())
     assert any(at <= batch <= at + 2 for batch in considered)
 
 
 def test_what_watching_may_cost_survives_a_restart() -> None:
-    watch = Watch()
+    watch = ProbeWatch()
     watched(lambda batch: 100 if batch < 50 else 1000, 51, watch)
     stored = json.loads(json.dumps(to_json(watch)))
-    assert json.loads(json.dumps(to_json(from_json(Watch, stored)))) == stored
+    assert json.loads(json.dumps(to_json(from_json(ProbeWatch, stored)))) == stored
     assert 0 < stored["credit"] < MOST_CREDIT + 4 * (look_cost(10) + consider_cost(10))
 
 
@@ -340,7 +340,7 @@ def test_of_many_joins_each_is_glanced_at_when_it_has_paid_for_it() -> None:
     glances = {}
     for matches in (10, 100):
         for joins in (1, 1000):
-            watch, runner, glances[matches, joins] = Watch(), Path10(0), 0
+            watch, runner, glances[matches, joins] = ProbeWatch(), Path10(0), 0
             runners: Any = {f"s{number}": runner for number in range(10)}
             for batch in range(200):
                 runner.push(1000, matches)
@@ -356,12 +356,12 @@ def test_of_many_joins_each_is_glanced_at_when_it_has_paid_for_it() -> None:
 STREAMS = {name: StreamSchema(name, COLUMNS, "ts") for name in "abcd"}
 
 
-def found(selectivity: float, probes: float = 1000.0) -> Found:
-    return Found(probes, probes * 100, probes * 100 * selectivity)
+def found(selectivity: float, probes: float = 1000.0) -> ProbeCounts:
+    return ProbeCounts(probes, probes * 100, probes * 100 * selectivity)
 
 
-def fitted(query: JoinQuery, steps: dict[Step, Found]) -> dt.JoinGraph:
-    rates, shares = declared_rates(query, STREAMS), Shares(Shape.of(query), {})
+def fitted(query: JoinQuery, steps: dict[ProbeKey, ProbeCounts]) -> dt.JoinGraph:
+    rates, shares = declared_rates(query, STREAMS), Shares(GraphShape.of(query), {})
     return measured_graph(query, rates, shares, Measured({}, dict.fromkeys(query.aliases, 100.0), steps))
 
 

@@ -11,7 +11,7 @@ import pytest
 import dovetail as dt
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, mjoin
-from dovetail.optimizer.sharing.model.workload import Workload, pace, workload_of
+from dovetail.optimizer.sharing.model.workload import QuerySet, pace, workload_of
 from dovetail.optimizer.sharing.thesis.jtrees import bjtree, frequencies, state_removal, state_selection
 from dovetail.optimizer.sharing.thesis.next_query import NextQuery, allocated, shares
 from dovetail.optimizer.sharing.thesis.query_order import ordered, predicate_weights, query_weights
@@ -40,7 +40,7 @@ FIGURE = {"q1": query("AB", "BC"), "q2": query("AB", "BD"), "q3": query("AC", "C
 CHAIN = query("AB", "BC", "CD")
 
 
-def figure() -> Workload:
+def figure() -> QuerySet:
     return workload_of(FIGURE)
 
 

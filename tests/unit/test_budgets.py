@@ -13,8 +13,8 @@ from ten_queries import COLUMNS, PRICES, TEN, declare
 import dovetail as dt
 from dovetail import calibrate
 from dovetail.errors import BudgetError, ConfigError
-from dovetail.optimizer import explain_global, joint
-from dovetail.plan.shared_plan import GlobalPlan
+from dovetail.optimizer import explain_shared, joint
+from dovetail.plan.shared_plan import SharedPlan
 from dovetail.workloads import overlap
 
 PAIRS = "SELECT a.v, b.v AS bv FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.x = b.x"
@@ -180,7 +180,7 @@ def test_what_is_measured_is_near_what_was_expected() -> None:
     for kind in ("windows", "joins"):
         assert all(entry["measured"]["cpu_ms_per_second"] > 0 for entry in found["plan"][kind].values())
     (cohort,) = session._registry.cohorts
-    assert "measured cpu" in str(explain_global(cohort.plan, "text", session.metrics()["nodes"]))
+    assert "measured cpu" in str(explain_shared(cohort.plan, "text", session.metrics()["nodes"]))
 
 
 # -- prices -------------------------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def star_session(
     return session
 
 
-def plan_of(session: dt.LocalSession) -> GlobalPlan:
+def plan_of(session: dt.LocalSession) -> SharedPlan:
     return session._registry.drafted()[0].plan
 
 

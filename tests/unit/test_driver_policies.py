@@ -14,7 +14,7 @@ import dovetail as dt
 from dovetail.config import INTERLEAVING, POLICIES
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.join.drivers import interleaved, ranks_of
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.errors import ConfigError, StateError
 
 COLUMNS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])
@@ -42,7 +42,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     dt.LocalSession()  # which warms up
     join = JoinGroup._join_stream
 
-    def noting(self: JoinGroup, stream: str, arrived: Arrivals) -> None:
+    def noting(self: JoinGroup, stream: str, arrived: NewRows) -> None:
         streams.append(stream)
         join(self, stream, arrived)
 
@@ -134,12 +134,12 @@ def sizes_of(results: Mapping[str, pa.Table]) -> dict[str, int]:
 # -- interleaving -----------------------------------------------------------------------------------------------------------------
 
 
-def arrivals(*times: int) -> Arrivals:
+def arrivals(*times: int) -> NewRows:
     ts = np.array(times, np.int64)
-    return Arrivals(ts, {"ts": pa.array(ts)}, {}, {}, [])
+    return NewRows(ts, {"ts": pa.array(ts)}, {}, {}, [])
 
 
-def sequence(policy: str, rows: int | None, **streams: Arrivals) -> list[str]:
+def sequence(policy: str, rows: int | None, **streams: NewRows) -> list[str]:
     """The order in which tuples come, by name and time, pieces apart."""
     found = []
     for piece, ranks in interleaved(streams, ranks_of(streams, policy), rows):

@@ -12,8 +12,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.errors import ConfigError
-from dovetail.plan.explain.shared import bytes_text, describe_global, explain_global
-from dovetail.plan.shared_plan import GlobalPlan, JoinInput, Load, Source
+from dovetail.plan.explain.shared import bytes_text, describe_global, explain_shared
+from dovetail.plan.shared_plan import JoinInput, Load, PlanSource, SharedPlan
 
 PLANS = Path(__file__).resolve().parents[1] / "plans" / "global"
 
@@ -35,18 +35,18 @@ BUDGET = dt.Budget(cpu_ms_per_second=10, memory_bytes=8 << 20)
 
 
 @pytest.fixture(scope="module")
-def plan() -> GlobalPlan:
+def plan() -> SharedPlan:
     return dt.optimizer.plan_queries(QUERIES, BUDGET)
 
 
-def test_the_plan_is_shown_as_agreed(plan: GlobalPlan) -> None:
-    assert f"{explain_global(plan)}\n" == (PLANS / "plan.txt").read_text(encoding="utf-8")
-    assert f"{explain_global(plan, 'mermaid')}\n" == (PLANS / "plan.mermaid").read_text(encoding="utf-8")
+def test_the_plan_is_shown_as_agreed(plan: SharedPlan) -> None:
+    assert f"{explain_shared(plan)}\n" == (PLANS / "plan.txt").read_text(encoding="utf-8")
+    assert f"{explain_shared(plan, 'mermaid')}\n" == (PLANS / "plan.mermaid").read_text(encoding="utf-8")
 
 
-def test_the_plan_is_plain_data(plan: GlobalPlan) -> None:
+def test_the_plan_is_plain_data(plan: SharedPlan) -> None:
     found = describe_global(plan)
-    assert json.loads(json.dumps(found)) == found == explain_global(plan, "dict")
+    assert json.loads(json.dumps(found)) == found == explain_shared(plan, "dict")
     assert found["cpu_ms_per_second"] == {"used": plan.load.cpu, "limit": 10}
     assert found["memory_bytes"]["limit"] == 8 << 20
     assert found["queries"]["fresh"]["narrowed"] == {"views": 60, "clicks": 60, "orders": 60}
@@ -56,9 +56,9 @@ def test_the_plan_is_plain_data(plan: GlobalPlan) -> None:
     assert describe_global(dt.optimizer.plan_queries(QUERIES))["cpu_ms_per_second"]["limit"] is None
 
 
-def test_another_form_is_refused(plan: GlobalPlan) -> None:
+def test_another_form_is_refused(plan: SharedPlan) -> None:
     with pytest.raises(ConfigError, match="'yaml'; allowed: 'text', 'dict', 'mermaid'"):
-        explain_global(plan, "yaml")
+        explain_shared(plan, "yaml")
 
 
 def test_bytes_are_readable() -> None:
@@ -71,7 +71,7 @@ def test_bytes_are_readable() -> None:
     ]
 
 
-def test_what_is_below_a_query(plan: GlobalPlan) -> None:
+def test_what_is_below_a_query(plan: SharedPlan) -> None:
     assert [node.id for node in plan.below("funnel")] == [
         "window:clicks",
         "window:orders",
@@ -87,14 +87,14 @@ def test_what_is_below_a_query(plan: GlobalPlan) -> None:
         plan.answer("gone")
 
 
-def test_paths_are_in_the_words_of_a_query(plan: GlobalPlan) -> None:
+def test_paths_are_in_the_words_of_a_query(plan: SharedPlan) -> None:
     assert plan.paths(plan.top("funnel"), "fresh") == (
         (("clicks", "orders"), ("views",)),
         (("views",), ("clicks", "orders")),
     )
     renamed = dt.optimizer.NamedGraph(
         dt.JoinGraph({"v": 50.0, "c": 5.0}, {("v", "c"): 1e-5}, {"v": 60.0, "c": 60.0}),
-        {"v": Source("views", "views"), "c": Source("clicks", "clicks")},
+        {"v": PlanSource("views", "views"), "c": PlanSource("clicks", "clicks")},
         (),
         (),
     )
@@ -106,7 +106,7 @@ def swapped(items: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any, ..
     return (*items[:place], replace(items[place], **changes), *items[place + 1 :])
 
 
-Change = Callable[[GlobalPlan], dict[str, Any]]
+Change = Callable[[SharedPlan], dict[str, Any]]
 BROKEN: dict[str, Change] = {
     "an AND-node has two or more incoming edges": lambda p: {
         "joins": swapped(p.joins, 0, inputs=p.joins[0].inputs[:1], orders=((),))
@@ -144,12 +144,12 @@ BROKEN: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("problem", BROKEN)
-def test_a_plan_that_breaks_a_rule_is_refused(plan: GlobalPlan, problem: str) -> None:
+def test_a_plan_that_breaks_a_rule_is_refused(plan: SharedPlan, problem: str) -> None:
     with pytest.raises(dt.PlanError, match=problem):
         replace(plan, **BROKEN[problem](plan))
 
 
-def test_a_join_knows_its_kind(plan: GlobalPlan) -> None:
+def test_a_join_knows_its_kind(plan: SharedPlan) -> None:
     assert {join.kind for join in plan.joins} == {"binary"}
     assert plan.top("funnel").inputs[0] == JoinInput("state:clicks+orders", ("clicks", "orders"))
     apart = dt.optimizer.plan_queries(QUERIES, None, "naive")

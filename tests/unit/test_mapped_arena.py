@@ -23,7 +23,7 @@ import dovetail as dt
 from dovetail.engine.measure import measure
 from dovetail.engine.persist.snapshot import ARRAYS, attach, left_in_arena
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import Arena, HeapArena, MappedArena
 from dovetail.engine.storage.window import WindowStore
 from dovetail.errors import StateError
@@ -466,7 +466,7 @@ if __name__ == "__main__":
 
 def test_rows_are_found_by_their_numbers() -> None:
     store, empty = (WindowStore(HeapArena(), name, numbered=True) for name in ("w", "e"))
-    store.append(Arrivals(np.array([1, 2, 3]), {}, {}, {}, [], numbers=np.array([30, 10, 20])))
+    store.append(NewRows(np.array([1, 2, 3]), {}, {}, {}, [], numbers=np.array([30, 10, 20])))
     assert store.rows_of(np.array([10, 30])).tolist() == [1, 0]
     assert store.numbers_of(np.array([1, 0])).tolist() == [10, 30]
     assert empty.rows_of(np.zeros(0, np.int64)).tolist() == []

@@ -17,9 +17,9 @@ from dovetail.stats.counters import (
     StageFigures,
     StreamFigures,
 )
-from dovetail.stats.probes import Change
+from dovetail.stats.probes import ProbeOrderChange
 
-CHANGE = Change("a", ("b", "c"), ("c", "b"), 2.0, 1.0, batch=3)
+CHANGE = ProbeOrderChange("a", ("b", "c"), ("c", "b"), 2.0, 1.0, batch=3)
 NEW = StageFigures("a", "new", 1, 4, 4, 0.5, timed=4)
 PATH = (NEW, StageFigures("b", "hash", 4, 6, 5, 1.5))
 JOIN = JoinFigures(4, 6, 5, {"a": PATH}, (CHANGE,))

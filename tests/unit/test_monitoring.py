@@ -13,7 +13,7 @@ from dovetail.errors import DovetailWarning
 from dovetail.plan.shared_plan import Load
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.session.monitor import Monitor, outgrown
+from dovetail.session.monitor import Monitor, caught_up
 from dovetail.session.registry import Registry
 from dovetail.stats.history import Migration
 
@@ -208,17 +208,17 @@ def test_a_query_outgrows_its_beginning() -> None:
     heads = {"a": 100_000_000, "b": 100_000_000}
 
     def after(a: int, b: int) -> bool:
-        return outgrown(query, heads, {"a": a * 1_000_000, "b": b * 1_000_000}, streams)
+        return caught_up(query, heads, {"a": a * 1_000_000, "b": b * 1_000_000}, streams)
 
     assert not after(200, 105)  # a tuple of b to come may meet the last one of a
     assert after(200, 106)
     assert not after(109, 200)
     assert after(110, 200)
-    assert not outgrown(query, {"a": 0}, dict.fromkeys("ab", 1 << 60), streams)  # nothing is known of b
+    assert not caught_up(query, {"a": 0}, dict.fromkeys("ab", 1 << 60), streams)  # nothing is known of b
     parted = {**streams, "b": StreamSchema("b", COLUMNS, "ts", progress_by="j")}
-    assert not outgrown(query, heads, dict.fromkeys("ab", 1 << 60), parted)
+    assert not caught_up(query, heads, dict.fromkeys("ab", 1 << 60), parted)
     rows = parse_query("q", "SELECT a.k FROM a [ROWS 5], b [RANGE 9 s] WHERE a.k = b.k", streams)
-    assert not outgrown(rows, heads, dict.fromkeys("ab", 1 << 60), streams)
+    assert not caught_up(rows, heads, dict.fromkeys("ab", 1 << 60), streams)
 
 
 def test_a_migration_in_words() -> None:

@@ -18,7 +18,7 @@ from dovetail.optimizer.sharing import STRATEGIES
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.workload import workload_of
 from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS
-from dovetail.plan.shared_plan import GlobalPlan
+from dovetail.plan.shared_plan import SharedPlan
 
 UNITS = UnitCosts.thesis()
 RATES = {"A": 10.0, "B": 12.0, "C": 10.0, "D": 30.0, "E": 5.0, "F": 7.0}
@@ -35,7 +35,7 @@ def query(*edges: str, window: float = 10.0, rates: Mapping[str, float] = RATES)
     )
 
 
-def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: str = "exchange") -> GlobalPlan:
+def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: str = "exchange") -> SharedPlan:
     cpu, memory = limits or (None, None)
     return dt.optimizer.plan_queries(queries, dt.Budget(cpu, memory), strategy, units=UNITS)
 

@@ -15,7 +15,7 @@ from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.ordering import METHODS
 from dovetail.optimizer.sharing import STRATEGIES
 from dovetail.optimizer.sharing.model.named import NamedGraph, named
-from dovetail.plan.shared_plan import GlobalPlan, JoinNode, WindowNode
+from dovetail.plan.shared_plan import JoinNode, SharedPlan, WindowNode
 from dovetail.stats.probes import Objective
 
 WINDOW = 10.0
@@ -37,14 +37,14 @@ def queries(*, keyed: bool) -> dict[str, dt.JoinGraph]:
     return {name: query(name, keyed=keyed) for name in ("ABCDE", "ABC", "BCD", "CDE", "BCDE")}
 
 
-def planned(strategy: str, method: str, objective: Objective, *, keyed: bool) -> GlobalPlan:
+def planned(strategy: str, method: str, objective: Objective, *, keyed: bool) -> SharedPlan:
     """A plan with prices at which some sub-joins are stored and others are not, so that all kinds of joins are there."""
     units = replace(UnitCosts.thesis(), store=0.1)
     given = queries(keyed=keyed)
     return plan_queries(given, None, strategy, units=units, ordering=method, objective=objective)
 
 
-def over_inputs(plan: GlobalPlan, join: JoinNode, *, keyed: bool) -> dt.JoinGraph:
+def over_inputs(plan: SharedPlan, join: JoinNode, *, keyed: bool) -> dt.JoinGraph:
     """The graph of a join's inputs, put together from the numbers of the plan's nodes alone."""
     nodes = plan.nodes
     inputs = {"".join(each.sources): nodes[each.node] for each in join.inputs}

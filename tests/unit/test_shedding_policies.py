@@ -28,7 +28,7 @@ from dovetail.engine.kernels.roster import (
     Uses,
 )
 from dovetail.engine.shedding.auto import Choice
-from dovetail.engine.shedding.shape import Shape, Table, Use
+from dovetail.engine.shedding.shape import RosterShape, Table, WindowUse
 from dovetail.engine.shedding.tracker import Tracker
 
 FIGURE_3 = (
@@ -346,8 +346,8 @@ def test_streams_are_merged_by_time_and_then_in_their_order(parts: list[list[int
 def choice(cap: int = 100) -> Choice:
     """`auto` for a join of two windows, each with a cap of its own."""
     span = 10_000 * SECOND
-    both = tuple(Use(name, "q", name, 0, span, 0, slot, ()) for slot, name in enumerate("ab"))
-    shape = Shape(("a", "b"), both, (Table("q", whole=True),), ((0, span, 2), (1, span, 1)), (0, 0))
+    both = tuple(WindowUse(name, "q", name, 0, span, 0, slot, ()) for slot, name in enumerate("ab"))
+    shape = RosterShape(("a", "b"), both, (Table("q", whole=True),), ((0, span, 2), (1, span, 1)), (0, 0))
     return Choice(shape, (0, 1), (cap, cap), 0)
 
 

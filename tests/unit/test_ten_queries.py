@@ -8,7 +8,7 @@ from ten_queries import COLUMNS, TEN, batches, declare, oracle
 
 import dovetail as dt
 from dovetail.optimizer.sharing import STRATEGIES
-from dovetail.plan.shared_plan import GlobalPlan
+from dovetail.plan.shared_plan import SharedPlan
 from dovetail.testing import assert_same_rows
 
 
@@ -18,7 +18,7 @@ def session(strategy: str, budget: dt.Budget | None = None) -> dt.LocalSession:
     return made
 
 
-def plan_of(made: dt.LocalSession) -> GlobalPlan:
+def plan_of(made: dt.LocalSession) -> SharedPlan:
     made.explain()
     return made._registry.drafted()[0].plan
 

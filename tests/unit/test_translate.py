@@ -10,7 +10,7 @@ from dovetail.optimizer.graph.from_query import declared_rates, join_graph
 from dovetail.optimizer.sharing.model.named import NamedGraph, named
 from dovetail.optimizer.sharing.model.translate import named_query
 from dovetail.optimizer.sharing.model.workload import workload_of
-from dovetail.plan.shared_plan import GlobalPlan, Source
+from dovetail.plan.shared_plan import PlanSource, SharedPlan
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
@@ -36,7 +36,7 @@ def asked(sql: str, window: str = "RANGE 10 SECONDS") -> NamedGraph:
     return named_query(query, join_graph(query, declared_rates(query, STREAMS), {}))
 
 
-def planned(*queries: str) -> GlobalPlan:
+def planned(*queries: str) -> SharedPlan:
     return dt.optimizer.plan_queries({f"q{number}": asked(sql) for number, sql in enumerate(queries)}, None)
 
 
@@ -71,7 +71,7 @@ def test_filters_are_part_of_a_source() -> None:
     )
     assert found.answer("q0").result == found.answer("q1").result
     (source,) = (source for source in found.sources.values() if source.stream == "b")
-    assert source == Source("b where x = 3 and z > 5", "b", ("x = 3", "z > 5"))
+    assert source == PlanSource("b where x = 3 and z > 5", "b", ("x = 3", "z > 5"))
     # One window, whatever the filters.
     assert [
         window.stream for window in planned("b b, c c WHERE b.y = c.y AND b.z > 5", "b b, c c WHERE b.y = c.y").windows
@@ -147,7 +147,7 @@ def test_numbers_of_equal_entries_do_not_depend_on_their_place() -> None:
 def test_a_named_graph_must_name_each_input_once() -> None:
     graph = dt.JoinGraph({"A": 1, "B": 1}, {("A", "B"): 0.1}, {"A": 1, "B": 1})
     with pytest.raises(dt.PlanError, match="sources are given for 'A'; the inputs are 'A', 'B'"):
-        NamedGraph(graph, {"A": Source("A", "A")}, (), ())
+        NamedGraph(graph, {"A": PlanSource("A", "A")}, (), ())
     with pytest.raises(dt.PlanError, match=r"(?s)two inputs are the same source.*occurrence"):
-        NamedGraph(graph, {"A": Source("s", "s"), "B": Source("s", "s")}, (), ())
+        NamedGraph(graph, {"A": PlanSource("s", "s"), "B": PlanSource("s", "s")}, (), ())
     assert [predicate.text for predicate in named(graph).predicates] == ["A-B 0.1"]

@@ -22,15 +22,15 @@ from dovetail.engine.join.stages import Bounds
 from dovetail.engine.join.step import Driver, JoinRun
 from dovetail.engine.join.tree import Trees
 from dovetail.engine.shedding.shedder import Shedder
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import Arena
-from dovetail.engine.storage.materialized import StateStore
+from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time import expiry
 from dovetail.engine.time.intake import Batch, Reach, arrivals
 from dovetail.engine.time.progress import Progress
 from dovetail.plan.execution import StoredPlan, WindowPlan
-from dovetail.plan.steps import Step
+from dovetail.plan.steps import JoinStep
 from dovetail.schema import StreamSchema
 
 NOW = 1 << 62
@@ -77,7 +77,7 @@ class JoinGroup:
         self,
         windows: Sequence[WindowPlan],
         stored: Sequence[StoredPlan],
-        steps: Sequence[Step],
+        steps: Sequence[JoinStep],
         now: int,
         positions: Positions | None = None,
     ) -> Installed:
@@ -135,7 +135,7 @@ class JoinGroup:
         return self.installed.windows
 
     @property
-    def states(self) -> dict[str, StateStore]:
+    def states(self) -> dict[str, MaterializedJoin]:
         return self.installed.states
 
     @property
@@ -152,7 +152,7 @@ class JoinGroup:
             yield from self.stores(stream)
         yield from self.states.values()
 
-    def earliest(self, step: Step) -> dict[str, int]:
+    def earliest(self, step: JoinStep) -> dict[str, int]:
         """By source of a step, the earliest event time of a tuple that it sees; sources that see none are left out."""
         found = {}
         for source in step.sources:
@@ -167,7 +167,7 @@ class JoinGroup:
 
     def prepare(
         self, batches: Mapping[str, Batch], *, all_rows: bool = False, came: int = NOW, reach: Reach | None = None
-    ) -> dict[str, Arrivals]:
+    ) -> dict[str, NewRows]:
         """Evaluate all that the windows store of tuples that came with batch `came`. Changes nothing."""
         prepared = {}
         for stream, batch in batches.items():
@@ -185,7 +185,7 @@ class JoinGroup:
         return prepared
 
     def join(
-        self, incoming: Mapping[str, Arrivals], progress: Progress, piece_rows: int | None = None
+        self, incoming: Mapping[str, NewRows], progress: Progress, piece_rows: int | None = None
     ) -> Iterator[dict[str, list[pa.Table]]]:
         """Insert the arrivals, find the results they complete, and gather their columns.
 
@@ -225,8 +225,8 @@ class JoinGroup:
         return {name: tables for run in self.runs.values() if len(run.matches) for name, tables in run.results()}
 
     def _pieces(
-        self, incoming: Mapping[str, Arrivals], rows: int | None
-    ) -> Iterator[tuple[Mapping[str, Arrivals], Ranks | None]]:
+        self, incoming: Mapping[str, NewRows], rows: int | None
+    ) -> Iterator[tuple[Mapping[str, NewRows], Ranks | None]]:
         """The arrivals in the order in which they are joined; of those that are interleaved also how many come before each."""
         policy = self._config.driver_policy
         if policy in INTERLEAVING:
@@ -239,7 +239,7 @@ class JoinGroup:
             for first in range(0, count, rows or count):
                 yield {stream: incoming[stream].part(first, min(count, first + (rows or count)))}, None
 
-    def _join_stream(self, stream: str, arrived: Arrivals) -> None:
+    def _join_stream(self, stream: str, arrived: NewRows) -> None:
         """Let one stream's new tuples through all joins that they reach, stored sub-joins before those who read them."""
         store, began = self.windows[stream], perf_counter()
         first = store.append(arrived)
@@ -273,7 +273,7 @@ class JoinGroup:
             self._known_trees = True
         return self._trees
 
-    def _join_together(self, incoming: Mapping[str, Arrivals], progress: Progress, ranks: Ranks) -> None:
+    def _join_together(self, incoming: Mapping[str, NewRows], progress: Progress, ranks: Ranks) -> None:
         """Insert all new tuples, then join each with those before it. Joins that are run so have no stored inputs."""
         self._first_new = {}
         for stream, arrived in incoming.items():
@@ -292,7 +292,7 @@ class JoinGroup:
                 self._choice.match(run, run.matches.total - found)
         self._choice.offer({stream: (0, len(arrived)) for stream, arrived in incoming.items()})
 
-    def load(self, incoming: Mapping[str, Arrivals]) -> None:
+    def load(self, incoming: Mapping[str, NewRows]) -> None:
         """Insert arrivals whose results have been found before."""
         for stream, arrived in incoming.items():
             self.windows[stream].append(arrived)

@@ -22,7 +22,7 @@ from dovetail.stats.counters import (
     StreamFigures,
     merged,
 )
-from dovetail.stats.probes import Change
+from dovetail.stats.probes import ProbeOrderChange
 
 
 def measure(engine: ShardEngine, *, hot_values: bool = True) -> Measurements:
@@ -70,7 +70,7 @@ def _hottest(engine: ShardEngine, stream: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def _work(run: JoinRun) -> tuple[int, int, int, dict[str, PathFigures], tuple[Change, ...]]:
+def _work(run: JoinRun) -> tuple[int, int, int, dict[str, PathFigures], tuple[ProbeOrderChange, ...]]:
     """What figures of joins, and of the queries that they answer, begin with."""
     probes, looked, matches = run.totals
     return probes, looked, matches, {path: _path(it) for path, it in run.runners.items()}, tuple(run.watch.changes)

@@ -31,12 +31,12 @@ from dovetail.engine.time.intake import Batch, Reach, TableReader, in_time_order
 from dovetail.engine.time.progress import Observed, Progress
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.steps import JOINED, Step
+from dovetail.plan.steps import JOINED, JoinStep
 from dovetail.schema import StreamSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Savepoint:
     """Where an engine stood before a change, if there is a way back to it."""
 
     plan: ExecutionPlan
@@ -50,7 +50,7 @@ class Mark:
     shedding: ShedderMark | None = None
 
 
-NO_WAY_BACK = Mark(ExecutionPlan(), -1, None, {}, {}, {})
+IRREVERSIBLE = Savepoint(ExecutionPlan(), -1, None, {}, {}, {})
 
 
 class ShardEngine:
@@ -80,7 +80,7 @@ class ShardEngine:
         """Gives a plan for the same queries that stores no sub-joins."""
         self.notice: Callable[[StreamSchema, Observed], None] | None = None
         """Told what was seen of each stream's part of a batch, before anything changes."""
-        self.unfinished: Mark | None = None
+        self.unfinished: Savepoint | None = None
         """Set when the engine begins to change: if it still is when the next call begins, the last one was not completed."""
         self.joined = JoinGroup(JOINED, self.streams, self.config, self.arena, numbered=self._numbered)
         self.settled: dict[str, SettledGroup] = {}
@@ -114,7 +114,7 @@ class ShardEngine:
             steps = [step for step in plan.steps if step.group == group.name]
             stored = plan.stored if group is self.joined else ()
             made.append((group, group.extended(windows, stored, steps, self.batches, positions)))
-        if self.unfinished is not None and self.unfinished is not NO_WAY_BACK:
+        if self.unfinished is not None and self.unfinished is not IRREVERSIBLE:
             # All that was missing is there: from here on the way back is to be done with it.
             self.unfinished = replace(self.unfinished, plan=plan)
         self._collectors = None
@@ -162,7 +162,7 @@ class ShardEngine:
         """After a batch: look at the counters of joins that have seen enough, and replace orders that have become bad."""
         if self.replan is None:
             return
-        changed, time = list[Step](), self._head
+        changed, time = list[JoinStep](), self._head
         tau = (time - self._came) / 1e6 if LONG_AGO < self._came < time else None
         for group in self.groups:
             arrived, group.arrived = group.arrived, 0
@@ -254,9 +254,9 @@ class ShardEngine:
             self.unfinished = self.mark()
             self.adopt(self.without_stored())
 
-    def mark(self) -> Mark:
+    def mark(self) -> Savepoint:
         """Where the engine stands."""
-        return Mark(
+        return Savepoint(
             self.plan,
             self.batches,
             self._begun,
@@ -266,12 +266,12 @@ class ShardEngine:
             self.joined.shedder.mark() if self.joined.shedder is not None else None,
         )
 
-    def go_back(self, mark: Mark) -> bool:
+    def rollback(self, mark: Savepoint) -> bool:
         """Forget what came after a mark; False if that is not possible.
 
         Counters of work done (probes, matches) keep what the unfinished change has added.
         """
-        if mark is NO_WAY_BACK or any(store.rows.moving for store in self.stores()):
+        if mark is IRREVERSIBLE or any(store.rows.moving for store in self.stores()):
             return False
         known = [
             (store, mark.stores.get(store.name, (store.rows.tail, store.rows.renumbered))) for store in self.stores()
@@ -279,7 +279,7 @@ class ShardEngine:
         if any(renumbered != store.rows.renumbered for store, (_, renumbered) in known):
             return False  # rows were shed and overwritten
         if self.joined.shedder is not None and mark.shedding is not None:
-            self.joined.shedder.go_back(mark.shedding)
+            self.joined.shedder.rollback(mark.shedding)
         for name in [name for name in self.streams if name not in mark.progress]:
             del self.streams[name]
         for store, (head, _) in known:
@@ -289,7 +289,7 @@ class ShardEngine:
         for name, collector in self.collectors.items():
             collector.results = mark.results.get(name, 0)
         for name, figures in mark.progress.items():
-            self.progress[name].go_back(figures)
+            self.progress[name].rollback(figures)
         self.batches, self._begun = mark.batches, mark.begun
         return True
 
@@ -367,7 +367,7 @@ class ShardEngine:
     def complete(self, *, more: bool = False) -> None:
         """End a batch whose results have been taken: look whether orders are still good, and forget what no later batch needs."""
         self.adapt()
-        self.unfinished = NO_WAY_BACK
+        self.unfinished = IRREVERSIBLE
         for group in self.groups:
             group.expire(self.progress)
         self.batches += not more

@@ -20,7 +20,7 @@ from dovetail.engine.shedding import POLICIES
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.paths import probe_path
 from dovetail.plan.query_plan import QueryPlan
-from dovetail.plan.steps import Consumer, SourceUse, Step
+from dovetail.plan.steps import Consumer, JoinStep, SourceUse
 from dovetail.query.expressions import Column, rename_alias
 from dovetail.query.model import (
     CountWindow,
@@ -98,7 +98,7 @@ _SHAPES: tuple[tuple[TimeWindow | CountWindow, tuple[str, ...]], ...] = (
 )
 
 
-def _step(name: str, window: TimeWindow | CountWindow, keys: tuple[str, ...], config: Config) -> Step:
+def _step(name: str, window: TimeWindow | CountWindow, keys: tuple[str, ...], config: Config) -> JoinStep:
     refs = tuple(StreamRef(alias, "w", window) for alias in "xy")
     columns = {alias: [Column(alias, field.name, field.type) for field in _COLUMNS] for alias in "xy"}
     pairs = [[column for column in columns[alias] if column.name in keys] for alias in "xy"]
@@ -122,4 +122,4 @@ def _step(name: str, window: TimeWindow | CountWindow, keys: tuple[str, ...], co
     sources = [SourceUse(alias, "w", window, alias, (), own[alias], partition) for alias in "xy"]
     spans = dict.fromkeys("xy", window.micros) if isinstance(window, TimeWindow) else {}
     consumer = Consumer(name, {alias: alias for alias in "xy"}, outputs, tuple(range(len(outputs))), spans)
-    return Step(plan, tuple(sources), (consumer,))
+    return JoinStep(plan, tuple(sources), (consumer,))

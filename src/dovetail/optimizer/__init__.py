@@ -10,17 +10,17 @@ from dovetail.optimizer.sharing import plan_queries
 from dovetail.optimizer.sharing.model.named import NamedGraph
 from dovetail.optimizer.sharing.model.trees import tree_cost
 from dovetail.optimizer.sharing.thesis.jtrees import binary_tree
-from dovetail.plan.explain.shared import explain_global
-from dovetail.plan.shared_plan import GlobalPlan
+from dovetail.plan.explain.shared import explain_shared
+from dovetail.plan.shared_plan import SharedPlan
 
 __all__ = [
-    "GlobalPlan",
     "JoinGraph",
     "NamedGraph",
     "ProbeCost",
+    "SharedPlan",
     "UnitCosts",
     "binary_tree",
-    "explain_global",
+    "explain_shared",
     "general_orders",
     "golab",
     "order_probes",

@@ -18,7 +18,7 @@ from dovetail.optimizer.sharing import plan_queries, priced_again
 from dovetail.optimizer.sharing.model.named import NamedGraph
 from dovetail.optimizer.sharing.model.translate import named_query
 from dovetail.plan.query_plan import QueryPlan
-from dovetail.plan.shared_plan import GlobalPlan, JoinNode, Load
+from dovetail.plan.shared_plan import JoinNode, Load, SharedPlan
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class JointPlanning:
     units: UnitCosts | None = None
     scopes: Mapping[str, str] = field(default_factory=dict)
 
-    def plan(self) -> GlobalPlan:
+    def plan(self) -> SharedPlan:
         """Give the plan; raise `BudgetError` if none fits.
 
         Who names a strategy gets it. Else nothing is stored if sharing stages saves as much, which the search does not know, nor while
@@ -55,7 +55,7 @@ class JointPlanning:
     def _knows_anything(self) -> bool:
         return any(plan.known.hints for plan in self.plans.values())
 
-    def check(self) -> GlobalPlan:
+    def check(self) -> SharedPlan:
         """Raise an error if there is no plan, else give one with orders of each query's own.
 
         N-ary joins are planned fast, and often they fit.
@@ -65,11 +65,11 @@ class JointPlanning:
                 return self._plan("mjoin")
         return self._plan(self.strategy)
 
-    def apart(self) -> GlobalPlan:
+    def apart(self) -> SharedPlan:
         """Give the plan that stores nothing but windows."""
         return self._in_shared_orders(self._plan("mjoin"))
 
-    def priced(self, running: Sequence[GlobalPlan]) -> Load:
+    def priced(self, running: Sequence[SharedPlan]) -> Load:
         """Give what plans of these queries take together by what is known of them now."""
         config, shares = self.config, [self._chosen(plan).share for plan in running]
         return priced_again(self._graphs(), running, shares, self.units, config.ordering, objective(config))
@@ -78,7 +78,7 @@ class JointPlanning:
         """The same where so many batches come in a second."""
         return self if self.units is None else replace(self, units=self.units.paced(batches))
 
-    def _plan(self, strategy: str) -> GlobalPlan:
+    def _plan(self, strategy: str) -> SharedPlan:
         config = self.config
         return plan_queries(
             self._graphs(),
@@ -89,7 +89,7 @@ class JointPlanning:
             objective=objective(config),
         )
 
-    def _in_shared_orders(self, plan: GlobalPlan) -> GlobalPlan:
+    def _in_shared_orders(self, plan: SharedPlan) -> SharedPlan:
         """The plan, its joins over windows in orders that were chosen together, at the price that they have in trees."""
         (orders, share), changed = self._chosen(plan), dict[str, dict[str, Sequence[str]]]()
         for (name, driver), order in orders.items():
@@ -103,14 +103,14 @@ class JointPlanning:
                 joins.append(join)
         return replace(plan, joins=tuple(joins))
 
-    def _chosen(self, plan: GlobalPlan) -> Chosen:
+    def _chosen(self, plan: SharedPlan) -> Chosen:
         """The orders of joins over windows."""
         flat = [join for join in plan.joins if not plan.reads_stored(join)]
         if len(flat) < 2 or not are_chosen_together(self.config):
             return Chosen({}, 1.0)
         return chosen_together([self._candidate(plan, join) for join in flat])
 
-    def _candidate(self, plan: GlobalPlan, join: JoinNode) -> Candidate:
+    def _candidate(self, plan: SharedPlan, join: JoinNode) -> Candidate:
         """A join as its first query has it, with the largest windows of all; what one of its queries forces stays."""
         first = join.queries[0]
         own, graph, aliases = self.plans[first], self._own_graphs[first], plan.answer(first).aliases

@@ -1,4 +1,4 @@
-"""From a `GlobalPlan` to the steps that run: sources instead of aliases, stored sub-joins as inputs, orders as probe paths.
+"""From a `SharedPlan` to the steps that run: sources instead of aliases, stored sub-joins as inputs, orders as probe paths.
 
 A join that serves several queries is the same in all of them, so any of them says what it is; the first does. Windows are the
 largest of the queries served. A join for one query alone, over windows only, is that query's own plan, by its own aliases and in
@@ -20,9 +20,9 @@ from dovetail.optimizer.graph.from_query import DEFAULT_RATE, MICROS_PER_SECOND,
 from dovetail.optimizer.graph.join_graph import JoinGraph, Pair
 from dovetail.optimizer.planner import access_rule, complete_orders, objective
 from dovetail.plan.paths import PathMaker
-from dovetail.plan.query_plan import Known, QueryPlan
-from dovetail.plan.shared_plan import GlobalPlan, JoinInput, JoinNode
-from dovetail.plan.steps import Cell, Consumer, SourceUse, Step
+from dovetail.plan.query_plan import PlannerStats, QueryPlan
+from dovetail.plan.shared_plan import JoinInput, JoinNode, SharedPlan
+from dovetail.plan.steps import Cell, Consumer, JoinStep, SourceUse
 from dovetail.query.expressions import Call, Column, Expression, canonical, cast, map_columns, rename_alias
 from dovetail.query.model import (
     Condition,
@@ -56,13 +56,13 @@ class Lowering:
     backfill: bool = False
     complete_from: Mapping[str, int] = field(default_factory=dict)
 
-    def own(self, plan: QueryPlan) -> Step:
+    def own(self, plan: QueryPlan) -> JoinStep:
         """The step of a query that shares nothing."""
         query = plan.query
         consumer = self.consumer(query, {alias: alias for alias in query.aliases})
-        return Step(plan, self.sources(query, {}), (consumer,), since=self.since, backfill=self.backfill)
+        return JoinStep(plan, self.sources(query, {}), (consumer,), since=self.since, backfill=self.backfill)
 
-    def steps(self, plan: GlobalPlan, plans: Mapping[str, QueryPlan]) -> tuple[Step, ...]:
+    def steps(self, plan: SharedPlan, plans: Mapping[str, QueryPlan]) -> tuple[JoinStep, ...]:
         """The steps of a plan of bound queries; `plans` are the plans that they have by themselves."""
         maker = _Maker(self, plan, plans)
         return tuple(maker.step(join) for join in plan.joins)
@@ -102,7 +102,7 @@ class _Maker:
     """Makes steps, one for each join of a plan."""
 
     lowering: Lowering
-    plan: GlobalPlan
+    plan: SharedPlan
     plans: Mapping[str, QueryPlan]
 
     @cached_property
@@ -110,7 +110,7 @@ class _Maker:
         """The stored sub-joins, with the matches per second that each is expected to get."""
         return {state.id: state.rate for state in self.plan.states}
 
-    def step(self, join: JoinNode) -> Step:
+    def step(self, join: JoinNode) -> JoinStep:
         answers = [answer.query for answer in self.plan.answers if answer.result == join.output]
         inputs = {each.node: each.sources for each in join.inputs if each.node in self.stored}
         if not inputs and len(answers) == 1 and join.output not in self.stored:
@@ -122,7 +122,7 @@ class _Maker:
         sources = self.lowering.sources(flat, collapse.inside)
         plan = self._plan(join, collapse.query)
         own = self.lowering
-        return Step(plan, sources, consumers, state, collapse.columns, own.since, own.backfill)
+        return JoinStep(plan, sources, consumers, state, collapse.columns, own.since, own.backfill)
 
     def _own(self, join: JoinNode, name: str) -> QueryPlan:
         """A query's own plan, in the orders of its join: they may have been chosen together with those of others."""
@@ -157,7 +157,9 @@ class _Maker:
         orders = complete_orders(graph, config, others)
         access, maker = access_rule(query, graph, config), PathMaker(query)
         paths = tuple(maker.path(alias, orders[alias], access) for alias in query.aliases)
-        return QueryPlan(query, paths, config.ordering, Known(rates, hints), estimate(graph, orders, objective(config)))
+        return QueryPlan(
+            query, paths, config.ordering, PlannerStats(rates, hints), estimate(graph, orders, objective(config))
+        )
 
     def _rate(self, stream: str) -> float:
         return self.lowering.streams[stream].rate or DEFAULT_RATE

@@ -15,7 +15,7 @@ from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.ordering.golab import general_orders, one_common_key
 from dovetail.plan.paths import AccessRule, PathMaker
-from dovetail.plan.query_plan import Access, Known, QueryPlan
+from dovetail.plan.query_plan import Access, PlannerStats, QueryPlan
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 from dovetail.stats.probes import Objective
@@ -67,7 +67,7 @@ def plan_query(
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
         paths.append(maker.path(driver, order, access))
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
-    known = Known(rates, choices.hints, tuple(forced))
+    known = PlannerStats(rates, choices.hints, tuple(forced))
     return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, known, expected)
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from dovetail.errors import PlanError, listed
 from dovetail.plan.needs import Kept, Needs
-from dovetail.plan.steps import JOINED, Ledger, SourceUse, Spans, Step, check_steps, once
+from dovetail.plan.steps import JOINED, JoinStep, Ledger, SourceUse, Spans, check_steps, once
 from dovetail.query.expressions import Expression
 from dovetail.query.model import CountWindow, TimeWindow
 
@@ -141,7 +141,7 @@ class ExecutionPlan:
 
     windows: tuple[WindowPlan, ...] = ()
     stored: tuple[StoredPlan, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[JoinStep, ...] = ()
     """Each after those whose stored matches it reads."""
     derived: bool = field(default=False, repr=False, compare=False)
     """Whether windows were derived from the steps; else they are compared with what the steps need."""
@@ -161,7 +161,7 @@ class ExecutionPlan:
             raise PlanError(f"a plan's steps need other windows than it has: {listed(names)}")
 
     @classmethod
-    def of(cls, steps: Iterable[Step], before: ExecutionPlan | None = None) -> ExecutionPlan:
+    def of(cls, steps: Iterable[JoinStep], before: ExecutionPlan | None = None) -> ExecutionPlan:
         """Give the plan of some steps; views and readers that were there `before` keep their bits."""
         chosen, before = tuple(steps), before or cls()
         check_steps(chosen)
@@ -177,7 +177,7 @@ class ExecutionPlan:
         return found | {state.name: state for state in self.stored}
 
     @cached_property
-    def answers(self) -> dict[str, Step]:
+    def answers(self) -> dict[str, JoinStep]:
         """The step that each query takes its results from."""
         return {consumer.query: step for step in self.steps for consumer in step.consumers}
 
@@ -206,7 +206,7 @@ class ExecutionPlan:
             )
         return found
 
-    def with_steps(self, steps: Iterable[Step]) -> ExecutionPlan:
+    def with_steps(self, steps: Iterable[JoinStep]) -> ExecutionPlan:
         """The plan with more steps, or with other ones of the same name; windows that these do not use stay as they are."""
         changed = {step.name: step for step in steps}
         before = {step.name: step for step in self.steps if step.name in changed}
@@ -235,8 +235,8 @@ class ExecutionPlan:
         return self.with_steps(better) if better else self
 
 
-def _uses(steps: Iterable[Step]) -> dict[_Place, list[tuple[Step, SourceUse]]]:
-    found: dict[_Place, list[tuple[Step, SourceUse]]] = {}
+def _uses(steps: Iterable[JoinStep]) -> dict[_Place, list[tuple[JoinStep, SourceUse]]]:
+    found: dict[_Place, list[tuple[JoinStep, SourceUse]]] = {}
     for step in steps:
         group = step.group
         for source in step.sources:
@@ -245,7 +245,7 @@ def _uses(steps: Iterable[Step]) -> dict[_Place, list[tuple[Step, SourceUse]]]:
 
 
 def _window(
-    place: _Place, uses: Sequence[tuple[Step, SourceUse]], before: WindowPlan | None, *, grows: bool = False
+    place: _Place, uses: Sequence[tuple[JoinStep, SourceUse]], before: WindowPlan | None, *, grows: bool = False
 ) -> WindowPlan:
     """What a window has to be for some uses, besides those that it had `before` if it only `grows`."""
     needs, users, retention = Needs(), dict[_Sight, list[User]](), dict[Retention, None]()
@@ -271,12 +271,12 @@ def _window(
     return WindowPlan(*place, needs.kept(), tuple(ledgers.values()), tuple(views), tuple(retention))
 
 
-def _all_stored(steps: Sequence[Step], before: ExecutionPlan) -> tuple[StoredPlan, ...]:
+def _all_stored(steps: Sequence[JoinStep], before: ExecutionPlan) -> tuple[StoredPlan, ...]:
     known = {state.name: state for state in before.stored}
     return tuple(_stored(step, steps, known) for step in steps if step.state is not None)
 
 
-def _stored(step: Step, steps: Sequence[Step], before: Mapping[str, StoredPlan]) -> StoredPlan:
+def _stored(step: JoinStep, steps: Sequence[JoinStep], before: Mapping[str, StoredPlan]) -> StoredPlan:
     assert step.state is not None  # noqa: S101 - asked of steps with a state only
     needs, spans, awaited = Needs(), dict[str, Spans](), dict[str, None]()
     for reader in steps:

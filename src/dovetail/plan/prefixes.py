@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from dovetail.plan.needs import KeyId, key_id, stored_name
 from dovetail.plan.query_plan import ProbePath
-from dovetail.plan.steps import Step
+from dovetail.plan.steps import JoinStep
 from dovetail.query.model import JoinQuery, TimeWindow
 
 
@@ -61,7 +61,7 @@ def stem(query: JoinQuery, path: ProbePath) -> Stem:
     return tuple(found)
 
 
-def stems(steps: Iterable[Step]) -> dict[str, dict[PathName, Stem]]:
+def stems(steps: Iterable[JoinStep]) -> dict[str, dict[PathName, Stem]]:
     """By stream, the stems of the paths that its new tuples take, as far as they are `together`."""
     return together(
         (step.plan.query.ref(path.driver).stream, (step.name, path.driver), stem(step.plan.query, path))

@@ -50,7 +50,7 @@ class ProbePath:
 
 
 @dataclass(frozen=True)
-class Known:
+class PlannerStats:
     """What a planner was told of a join: enough to choose its orders again."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class QueryPlan:
     paths: tuple[ProbePath, ...]
     ordering: str
     """How the orders were chosen, for people."""
-    known: Known = field(default_factory=Known)
+    known: PlannerStats = field(default_factory=PlannerStats)
     estimate: PlanEstimate = field(default_factory=PlanEstimate, compare=False)
     """What is expected of them, for people."""
 

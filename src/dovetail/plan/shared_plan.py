@@ -10,17 +10,17 @@ which are OR-nodes, and one output. A plan is checked when it is made, by the th
 How an engine reads it:
 
 - A **source** is what one input of a query is: a stream, the filters below the join, and, for a stream that a query joins with itself,
-  which of its occurrences. Sources have the same name in all queries; an `Answer` says which alias of the query each of them is.
+  which of its occurrences. Sources have the same name in all queries; an `QueryAnswer` says which alias of the query each of them is.
 - `joins` come in an order in which each reads only windows and results of joins before it.
 - A new tuple of an input starts at that input and meets the others in the order `JoinNode.orders` gives; partial results must meet the
   `predicates` and, for each source, the window `spans` of the join. What arrives from an input that is a result is the composite that
   its join has produced, and the composite's latest event time counts as its own.
 - To find the expressions, take any query of `JoinNode.queries`: the predicates between its aliases of these sources are the join's.
-  `GlobalPlan.paths` gives the orders as aliases of that query.
+  `SharedPlan.paths` gives the orders as aliases of that query.
 - A stored result is kept like a window: a composite leaves as soon as one of its tuples has left its source's span. Results that
   are not stored go to the queries only.
 - A query's own windows may be smaller than those of the result that answers it, or of a stored result below (only the largest
-  window is joined, section 2.1.3): `Answer.spans` are applied to what comes out. Filters below the join are part of its sources.
+  window is joined, section 2.1.3): `QueryAnswer.spans` are applied to what comes out. Filters below the join are part of its sources.
 
 CPU is milliseconds per second, memory is bytes, as in a `Budget`.
 """
@@ -62,7 +62,7 @@ NO_LIMITS = Load(inf, inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PlanSource:
     """What one input of a query is, whatever its alias: equal sources may share joins."""
 
     name: str
@@ -151,7 +151,7 @@ class ResultNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryAnswer:
     """Where a query's results come from."""
 
     query: str
@@ -166,14 +166,14 @@ Node: TypeAlias = WindowNode | JoinNode | ResultNode
 
 
 @dataclass(frozen=True)
-class GlobalPlan:
+class SharedPlan:
     """Windows, joins and results for all queries, and where each query's answer comes from."""
 
     windows: tuple[WindowNode, ...]
     joins: tuple[JoinNode, ...]
     results: tuple[ResultNode, ...]
-    answers: tuple[Answer, ...]
-    sources: Mapping[str, Source]
+    answers: tuple[QueryAnswer, ...]
+    sources: Mapping[str, PlanSource]
     strategy: str
     query_order: tuple[str, ...]
     """In which order the queries were planned."""
@@ -218,7 +218,7 @@ class GlobalPlan:
         """Whether it fits the budget that it was made for."""
         return self.load.fits(self.limits)
 
-    def answer(self, query: str) -> Answer:
+    def answer(self, query: str) -> QueryAnswer:
         """Say where a query's results come from."""
         for answer in self.answers:
             if answer.query == query:
@@ -288,13 +288,13 @@ class GlobalPlan:
 # -- what a plan must be ------------------------------------------------------------------------------------------------------------
 
 
-def check(plan: GlobalPlan) -> None:
+def check(plan: SharedPlan) -> None:
     """Raise a `PlanError` that names the node at fault if a plan breaks a rule of section 2.1.5, or contradicts itself."""
     for problem in problems(plan):
         raise PlanError(f"not a plan: {problem}")
 
 
-def problems(plan: GlobalPlan) -> Iterator[str]:
+def problems(plan: SharedPlan) -> Iterator[str]:
     """Say what is wrong with a plan, the first thing first."""
     names = [node.id for group in (plan.windows, plan.joins, plan.results) for node in group]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -328,7 +328,7 @@ def _join_problems(join: JoinNode, known: set[str]) -> Iterator[str]:
         yield f"the orders of join {join.id!r} must name, for each input, every other input once"
 
 
-def _result_problems(plan: GlobalPlan, produced: Mapping[str, JoinNode]) -> Iterator[str]:
+def _result_problems(plan: SharedPlan, produced: Mapping[str, JoinNode]) -> Iterator[str]:
     read = {each.node: join for join in plan.joins for each in join.inputs}
     answered = {answer.result for answer in plan.answers}
     for result in plan.results:
@@ -354,7 +354,7 @@ def _result_problems(plan: GlobalPlan, produced: Mapping[str, JoinNode]) -> Iter
                 )
 
 
-def _answer_problems(plan: GlobalPlan, results: Mapping[str, ResultNode]) -> Iterator[str]:
+def _answer_problems(plan: SharedPlan, results: Mapping[str, ResultNode]) -> Iterator[str]:
     names = [answer.query for answer in plan.answers]
     if len(set(names)) < len(names):
         yield "a query has two answers"

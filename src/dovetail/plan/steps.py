@@ -1,8 +1,8 @@
 """The joins of a plan as data: over which sources, along which paths, for whom.
 
-A `Step` is one join over *sources*: streams with their filters, which several queries may have in common. Its inputs are windows, or
-the stored matches of steps before it, read like a window; a source that is part of a stored match is still a source of the step,
-for its tuples lie in their stream's window. *Consumers* are the queries that take the results.
+A `JoinStep` is one join over *sources*: streams with their filters, which several queries may share. Its inputs are windows, or the
+materialized matches of earlier steps, which are read like a window. A source inside a materialized match is still a source of the
+step, because its tuples lie in the window of their stream. *Consumers* are the queries that take the results.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Consumer:
 
 
 @dataclass(frozen=True)
-class Step:
+class JoinStep:
     """One join."""
 
     plan: QueryPlan
@@ -152,7 +152,7 @@ class Step:
         return stored, sources
 
 
-def check_steps(steps: Sequence[Step], before: Sequence[Step] = ()) -> None:
+def check_steps(steps: Sequence[JoinStep], before: Sequence[JoinStep] = ()) -> None:
     """Raise `PlanError` unless steps fit together, and after those `before` them, which do."""
     whole = (*before, *steps)
     once("step", [step.name for step in whole])
@@ -168,7 +168,7 @@ def check_steps(steps: Sequence[Step], before: Sequence[Step] = ()) -> None:
             raise PlanError(f"step {step.name!r} serves nobody")
 
 
-def _check_step(step: Step, stored: Mapping[str, Step]) -> None:
+def _check_step(step: JoinStep, stored: Mapping[str, JoinStep]) -> None:
     place, inputs = f"step {step.name!r}", step.plan.query.aliases
     names = [source.name for source in step.sources]
     once(f"source of {place}", names)
@@ -195,7 +195,7 @@ def _check_step(step: Step, stored: Mapping[str, Step]) -> None:
                 )
 
 
-def _check_paths(step: Step) -> None:
+def _check_paths(step: JoinStep) -> None:
     inputs, place = step.plan.query.aliases, f"step {step.name!r}"
     if tuple(path.driver for path in step.plan.paths) != inputs:
         raise PlanError(f"{place} has not one path for each of {listed(inputs)}")

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from dovetail.plan.shared_plan import GlobalPlan, JoinNode, ResultNode, in_order
+from dovetail.plan.shared_plan import JoinNode, ResultNode, SharedPlan, in_order
 
 
-def part_of(plan: GlobalPlan, queries: Iterable[str]) -> GlobalPlan | None:
+def part_of(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None:
     """Give what some of a plan's queries need, with windows as large as they need them; loads are as planned.
 
     None if there are no such queries.

@@ -17,7 +17,7 @@ from dovetail.schema import StreamSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AliasBinding:
     """An alias of the FROM list and the stream behind it."""
 
     alias: str
@@ -48,7 +48,7 @@ def find_stream(name: str, streams: Mapping[str, StreamSchema]) -> str:
     return found
 
 
-def find_column(name: str, source: Source) -> Column:
+def find_column(name: str, source: AliasBinding) -> Column:
     names = source.schema.columns.names
     found = match_name(name, names)
     if found is None:
@@ -60,10 +60,10 @@ def find_column(name: str, source: Source) -> Column:
 class Scope:
     """The aliases of one query."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[AliasBinding]) -> None:
         self.sources = tuple(sources)
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str) -> AliasBinding:
         """The FROM entry that a qualifier means."""
         aliases = [source.alias for source in self.sources]
         found = match_name(name, aliases)
@@ -76,7 +76,7 @@ class Scope:
             )
         return next(source for source in self.sources if source.alias == found)
 
-    def columns_of(self, source: Source) -> tuple[Column, ...]:
+    def columns_of(self, source: AliasBinding) -> tuple[Column, ...]:
         return tuple(Column(source.alias, field.name, field.type) for field in source.schema.columns)
 
     def column(self, name: str, qualifier: str | None) -> Column:

@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from dovetail.errors import QueryError, listed
 from dovetail.query import functions
-from dovetail.query.binder import Scope, Source
+from dovetail.query.binder import AliasBinding, Scope
 from dovetail.query.brackets import take_brackets
 from dovetail.query.expressions import aliases
 from dovetail.query.model import Condition, Equality, JoinQuery, Key, StreamRef, equality_classes
@@ -88,7 +88,7 @@ def _read(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuery
     _refuse_clauses(source, select)
     entries = from_entries(source, select)
     schemas = find_streams(source, entries, streams)
-    scope = Scope([Source(alias, schema) for alias, schema in schemas.items()])
+    scope = Scope([AliasBinding(alias, schema) for alias, schema in schemas.items()])
     binder = ExpressionBinder(source, scope)
     outputs = bind_outputs(source, select, scope, binder)
     found = _Conjuncts(source, binder)

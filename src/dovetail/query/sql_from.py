@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import Parser, TokenType, exp
 
-from dovetail.query.binder import Source, find_column, find_stream
+from dovetail.query.binder import AliasBinding, find_column, find_stream
 from dovetail.query.brackets import WindowBracket
 from dovetail.query.functions import usable
 from dovetail.query.model import CountWindow, Window
@@ -115,7 +115,7 @@ def find_streams(
     return found
 
 
-def resolved(source: SourceText, bracket: WindowBracket, stream: Source) -> Window:
+def resolved(source: SourceText, bracket: WindowBracket, stream: AliasBinding) -> Window:
     """The window with its partition column spelled as the stream declares it."""
     window = bracket.window
     if not isinstance(window, CountWindow) or window.partition_by is None or bracket.partition is None:

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.shared_plan import GlobalPlan, Load
-from dovetail.plan.steps import Step
+from dovetail.plan.shared_plan import Load, SharedPlan
+from dovetail.plan.steps import JoinStep
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 
@@ -34,9 +34,9 @@ class Cohort:
     With `backfill` they also see those that the windows held then.
     """
 
-    plan: GlobalPlan
+    plan: SharedPlan
     since: int
-    steps: tuple[Step, ...]
+    steps: tuple[JoinStep, ...]
     backfill: bool = False
     heads: Mapping[str, int] = field(default_factory=dict)
     """How far streams had come before that batch, by event time."""
@@ -52,7 +52,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class Most:
+class CostUpperBound:
     """What the queries so far take at most: each has joins of its own, and they share windows."""
 
     own: ExecutionPlan = field(default_factory=ExecutionPlan)
@@ -63,13 +63,15 @@ class Most:
     windows: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Seconds and tuples per second of each window."""
 
-    def with_query(self, own: ExecutionPlan, placed: Placed | None, units: UnitCosts, plan: GlobalPlan) -> Most:
+    def with_query(
+        self, own: ExecutionPlan, placed: Placed | None, units: UnitCosts, plan: SharedPlan
+    ) -> CostUpperBound:
         """The same with what is in another plan; `own` are all queries' own joins, which say what windows keep."""
         windows = dict(self.windows)
         for window in plan.windows:
             windows[window.stream] = (max(window.span, windows.get(window.stream, (0.0, 0.0))[0]), window.rate)
         joins = plan.load.cpu - sum(window.load.cpu for window in plan.windows)
-        return Most(own, placed, units, self.cpu + joins, windows)
+        return CostUpperBound(own, placed, units, self.cpu + joins, windows)
 
     @property
     def load(self) -> Load:

@@ -33,7 +33,7 @@ from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.execution import explain
 from dovetail.plan.explain.shared import Explanation
-from dovetail.plan.steps import Step
+from dovetail.plan.steps import JoinStep
 from dovetail.query.catalog import check_name
 from dovetail.schema import StreamSchema
 from dovetail.session.losses import Losses
@@ -141,7 +141,7 @@ class LocalSession:
             self._adopt()
             self._engine.unfinished = None
 
-    def _adopt(self, steps: Sequence[Step] | None = None) -> None:
+    def _adopt(self, steps: Sequence[JoinStep] | None = None) -> None:
         """Let the engine go on with the queries that are registered now, or with other steps, in the orders that it has come to."""
         plan = ExecutionPlan.of(self._registry.steps if steps is None else steps, self._engine.plan)
         self._engine.adopt(plan.in_orders_of(self._engine.plan))
@@ -159,7 +159,7 @@ class LocalSession:
             return
         measured = measure(engine, hot_values=False)
         watermarks = {name: progress.watermark for name, progress in engine.progress.streams.items()}
-        late = registry.outgrown(watermarks) if registry.config.adaptive else []
+        late = registry.caught_up(watermarks) if registry.config.adaptive else []
         parts = [({0: measured}, [run.step for run in engine.runs])]
         cause, breaches = monitor.look(engine.batches, parts, self._meter.spent(measured.nodes), late=late)
         for breach in breaches:
@@ -194,7 +194,7 @@ class LocalSession:
         mark = self._engine.unfinished
         if mark is None:
             return
-        if not self._engine.go_back(mark):
+        if not self._engine.rollback(mark):
             raise StateError(
                 "an earlier call was interrupted, or ran out of memory, while this session's windows were being changed",
                 "go on from a snapshot: dt.LocalSession.restore(blob), then push again what came after it",

@@ -1,9 +1,9 @@
-"""Whether what runs is still good: budgets are watched, and queries are planned again when streams are not what they were.
+"""The monitor: watches budgets and decides when running queries are planned again.
 
-This is the monitor of Alrahmani's figure 2-1. It looks at what shards have counted, after so many new tuples; what it sees is a
-`Picture`. A rate or a selectivity that has left its range, a budget that is nearly used up, or a query that came late and could share
-joins by now, is a *cause* to plan again, if it is still there at the next look. A session then asks for a proposal and adopts it, if
-there is one, between two batches. Nothing depends on it but time and memory: results are the same by any plan.
+This is the monitor of Alrahmani's figure 2-1. After a number of new tuples it reads the shards' counters into a `RuntimeStats`. A
+rate or a selectivity that left its range, a budget that is nearly used up, or a late query that has caught up is a *cause* to plan
+again, if the next check finds it too. The session then asks for a proposal and adopts it between two batches. Only time and memory
+depend on the monitor: any plan gives the same results.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from dovetail.codec import to_json
 from dovetail.config import Budget
 from dovetail.optimizer.adapt.proposal import NEAR
-from dovetail.optimizer.adapt.runtime_stats import Copies, Picture, one_shard
+from dovetail.optimizer.adapt.runtime_stats import Copies, RuntimeStats, one_shard
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.shared_plan import Load
-from dovetail.plan.steps import Step
+from dovetail.plan.steps import JoinStep
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.schema import StreamSchema
 from dovetail.stats.counters import Measurements, PartFigures, PlanFigures
@@ -28,7 +28,7 @@ from dovetail.stats.history import Breach, Migration
 LOOK_AFTER = 10_000
 """New tuples between two looks; more where joins have many stages, fewer to see whether a cause is still there."""
 PER_STAGE = 300
-MOST_KEPT = 100
+MAX_LOG_ENTRIES = 100
 """Migrations and breaches that are remembered."""
 _FIRST = "windows have filled, and rates and selectivities have been measured"
 _RESOURCES = ("cpu_ms_per_second", "memory_bytes")
@@ -39,7 +39,7 @@ class Monitor:
     """Watches one session."""
 
     budget: Budget | None = None
-    picture: Picture = field(default_factory=Picture)
+    picture: RuntimeStats = field(default_factory=RuntimeStats)
     used: Load | None = None
     """CPU and memory between the last two looks."""
     migrations: list[Migration] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Monitor:
         """Whether to look, now that so many tuples have come."""
         return arrived >= self._next
 
-    def wait(self, arrived: int, steps: Iterable[Step] = ()) -> None:
+    def wait(self, arrived: int, steps: Iterable[JoinStep] = ()) -> None:
         """Look no more until others have come; longer if there are many `steps`."""
         stages = sum(len(step.plan.paths) ** 2 for step in steps)
         wait = max(LOOK_AFTER, PER_STAGE * stages)
@@ -73,15 +73,15 @@ class Monitor:
     def look(
         self,
         batch: int,
-        parts: Sequence[tuple[Mapping[int, Measurements], Sequence[Step]]],
+        parts: Sequence[tuple[Mapping[int, Measurements], Sequence[JoinStep]]],
         spent: Load,
         copies: Copies = one_shard,
         late: Sequence[str] = (),
     ) -> tuple[str | None, list[Breach]]:
         """Give a cause to plan again, if there is one, and budgets that are exceeded now and were not before.
 
-        `parts`: see `Picture.note`. `spent`: milliseconds since the last look, and the bytes that are kept. `late`: queries that came
-        late and could be planned with the others by now.
+        `parts`: see `RuntimeStats.note`. `spent`: milliseconds since the last check, and the bytes that are kept. `late`: queries
+        that caught up and can be planned with the others.
         """
         cause, breaches = self._looked(batch, parts, spent, copies, late)
         confirmed, self._suspected = cause is not None and self._suspected, cause is not None
@@ -91,7 +91,7 @@ class Monitor:
     def _looked(
         self,
         batch: int,
-        parts: Sequence[tuple[Mapping[int, Measurements], Sequence[Step]]],
+        parts: Sequence[tuple[Mapping[int, Measurements], Sequence[JoinStep]]],
         spent: Load,
         copies: Copies,
         late: Sequence[str],
@@ -149,7 +149,7 @@ class Monitor:
                 new.append(Breach(batch, resource, used, limit))
             elif used <= NEAR * limit:
                 self._broken.discard(resource)
-        self.breaches = [*self.breaches, *new][-MOST_KEPT:]
+        self.breaches = [*self.breaches, *new][-MAX_LOG_ENTRIES:]
         return new
 
     def considered(self, *, helped: bool) -> None:
@@ -162,7 +162,7 @@ class Monitor:
     def migrated(self, migration: Migration) -> None:
         """Another plan runs."""
         before = self.used.cpu if self.used is not None else None
-        self.migrations = [*self.migrations, replace(migration, measured_before=before)][-MOST_KEPT:]
+        self.migrations = [*self.migrations, replace(migration, measured_before=before)][-MAX_LOG_ENTRIES:]
 
     def _note_gain(self) -> None:
         if self.migrations and self.migrations[-1].measured_after is None and self.used is not None:
@@ -195,7 +195,7 @@ class Meter:
         return Load(spent, sum(part.bytes or 0 for _, _, part in parts_of(figures)))
 
 
-def arrivals(parts: Iterable[tuple[Mapping[int, Measurements], Sequence[Step]]]) -> int:
+def arrivals(parts: Iterable[tuple[Mapping[int, Measurements], Sequence[JoinStep]]]) -> int:
     """Tuples that have come, by what shards report."""
     figures = [each for reports, _ in parts for report in reports.values() for each in report.streams.values()]
     return sum(each.arrivals for each in figures)
@@ -207,7 +207,7 @@ def parts_of(figures: PlanFigures) -> list[tuple[str, str, PartFigures]]:
     return [(kind, name, part) for kind, parts in kinds.items() for name, part in parts.items()]
 
 
-def outgrown(
+def caught_up(
     query: JoinQuery, heads: Mapping[str, int], watermarks: Mapping[str, int], streams: Mapping[str, StreamSchema]
 ) -> bool:
     """Whether no tuple to come can meet one from before a query came, in the query's own windows.

@@ -16,7 +16,7 @@ from dovetail.codec import Count, Time, from_json, to_json
 from dovetail.config import Budget, Config
 from dovetail.errors import BudgetError, ConfigError, StateError, listed
 from dovetail.optimizer.adapt.proposal import Proposal, propose
-from dovetail.optimizer.adapt.runtime_stats import Picture
+from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.hints import Selectivity, hints_for, parse_hint
 from dovetail.optimizer.joint import JointPlanning
@@ -24,17 +24,17 @@ from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import PlanChoices, plan_query
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.query_plan import Known, QueryPlan
-from dovetail.plan.shared_plan import GlobalPlan, Load
+from dovetail.plan.query_plan import PlannerStats, QueryPlan
+from dovetail.plan.shared_plan import Load, SharedPlan
 from dovetail.plan.sheddable import check_sheddable
-from dovetail.plan.steps import Step
+from dovetail.plan.steps import JoinStep
 from dovetail.plan.subset import part_of
 from dovetail.query.catalog import Catalog, check_name
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.session.admission import Cohort, Most, Placed
-from dovetail.session.monitor import Monitor, outgrown
+from dovetail.session.admission import Cohort, CostUpperBound, Placed
+from dovetail.session.monitor import Monitor, caught_up
 
 Orders = Mapping[str, Sequence[str]]
 SMALLEST = 1e-9
@@ -60,7 +60,7 @@ class Registry:
         """Empty until queries run."""
         self._drafted: Cohort | None = None
         """The first cohort, if it was asked for before queries run."""
-        self._most: Most | None = Most()
+        self._most: CostUpperBound | None = CostUpperBound()
 
     def copy(self) -> Registry:
         """Another one that knows the same, and is changed by itself."""
@@ -119,7 +119,7 @@ class Registry:
         else:
             self.cohorts, self._drafted, self._most = (), None, None
 
-    def _checked(self, plan: QueryPlan) -> Most | None:
+    def _checked(self, plan: QueryPlan) -> CostUpperBound | None:
         """What queries take at most, this one included; raise an error if they cannot be planned."""
         name, plans = plan.query.name, {**self.plans, plan.query.name: plan}
         if self.budget is None:
@@ -137,7 +137,7 @@ class Registry:
         units = self._units(own, placed)
         scopes = placed.scopes if placed is not None else {}
         joint = JointPlanning(plans, self.config, self.budget, units, scopes).check()
-        return Most().with_query(own, placed, units, joint)
+        return CostUpperBound().with_query(own, placed, units, joint)
 
     def _own(self, plans: Iterable[QueryPlan], before: ExecutionPlan | None = None) -> ExecutionPlan:
         """Queries, each with a join of its own, beside others."""
@@ -156,7 +156,7 @@ class Registry:
 
         return units_for(own, self.streams, placed.copies if placed is not None else None)
 
-    def _planned(self) -> GlobalPlan:
+    def _planned(self) -> SharedPlan:
         units = self._units(self._own(self.plans.values())) if self.budget is not None else None
         planning = JointPlanning(self.plans, self.config, self.budget, units)
         by_bytes = self.config.shedding is not None and self.config.shedding.max_bytes is not None
@@ -213,7 +213,7 @@ class Registry:
                 "leave backfill out, and its windows fill from now on",
             )
 
-    def _cohort(self, plan: GlobalPlan, since: int, *, backfill: bool = False) -> Cohort:
+    def _cohort(self, plan: SharedPlan, since: int, *, backfill: bool = False) -> Cohort:
         lowering = Lowering(self.streams, self.config, since, backfill=backfill)
         return Cohort(plan, since, lowering.steps(plan, self.plans), backfill)
 
@@ -231,19 +231,19 @@ class Registry:
         stores = JointPlanning({}, self.config, self.budget).stores
         return self.budget is not None or stores or any(cohort.since for cohort in self.cohorts)
 
-    def outgrown(self, watermarks: Mapping[str, int]) -> list[str]:
-        """The queries that came late and can be planned with those that were there first: see `monitoring.outgrown`."""
+    def caught_up(self, watermarks: Mapping[str, int]) -> list[str]:
+        """Return the late queries that caught up and can be planned with the first ones; see `monitor.caught_up`."""
         return [
             name
             for cohort in self.cohorts
             for name in cohort.queries
-            if cohort.since and outgrown(self.queries[name], cohort.heads, watermarks, self.streams)
+            if cohort.since and caught_up(self.queries[name], cohort.heads, watermarks, self.streams)
         ]
 
     def proposal(self, monitor: Monitor, cause: str, late: Collection[str]) -> Proposal | None:
         """Another plan for the queries that were there first and those that came `late`; None if it is not worth it.
 
-        Those that came late and have not outgrown their beginning stay as they are.
+        Late queries that have not caught up stay as they are.
         """
         joined = [cohort for cohort in self.cohorts if not cohort.since or set(cohort.queries) <= set(late)]
         names = [name for cohort in joined for name in cohort.queries]
@@ -259,7 +259,7 @@ class Registry:
             planning = replace(planning, budget=budget, units=units).paced(monitor.pace)
         return propose(planning, [cohort.plan for cohort in joined], cause, monitor.strained)
 
-    def planned_again(self, plans: Mapping[str, QueryPlan], picture: Picture) -> dict[str, QueryPlan]:
+    def planned_again(self, plans: Mapping[str, QueryPlan], picture: RuntimeStats) -> dict[str, QueryPlan]:
         """Queries, each by itself, planned by what was measured of them."""
         known = picture.known({name: plan.query for name, plan in plans.items()}, plans)
         found = {}
@@ -319,7 +319,7 @@ class Registry:
         return self._own([*self.plans.values(), plan])
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[JoinStep]:
         """The joins that run."""
         return [step for cohort in self.cohorts for step in cohort.steps]
 
@@ -346,7 +346,7 @@ class Registry:
             query = parse_query(name, asked.sql, registry.streams, asked.time_zone)
             registry.catalog.add_query(query)
             registry.choices[name] = asked.choices
-            known = asked.known or Known(hints=asked.choices.hints)
+            known = asked.known or PlannerStats(hints=asked.choices.hints)
             choices = replace(asked.choices, hints=known.hints)
             registry.plans[name] = plan_query(query, registry.streams, config, choices, known.rates)
         registry.hints = dict(stored.hints)
@@ -368,7 +368,7 @@ class _StoredQuery:
     sql: str
     time_zone: str
     choices: PlanChoices
-    known: Known | None = None
+    known: PlannerStats | None = None
     """What it was last planned by; snapshots of earlier releases do not say it."""
 
 
@@ -379,12 +379,12 @@ class _Stored:
     hints: Mapping[frozenset[str], Selectivity]
     budget: Budget | None
     queries: Mapping[str, _StoredQuery]
-    cohorts: tuple[tuple[Count, bool, GlobalPlan], ...]
+    cohorts: tuple[tuple[Count, bool, SharedPlan], ...]
     heads: tuple[Mapping[str, Time], ...] = ()
     """Of each cohort; snapshots of earlier releases have none."""
 
 
-def _check_stored(plan: GlobalPlan) -> None:
+def _check_stored(plan: SharedPlan) -> None:
     """Raise `StateError` unless the nodes of a plan that was read say of themselves whom they serve."""
     queries = {answer.query for answer in plan.answers}
     below = {name: {node.id for node in plan.below(name)} for name in queries}

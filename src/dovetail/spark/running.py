@@ -29,7 +29,7 @@ from dovetail.session.losses import Losses
 from dovetail.session.monitor import Monitor
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
 from dovetail.spark.driver.failures import first_lines, raised_in_a_worker
-from dovetail.spark.driver.job import Answer, Job
+from dovetail.spark.driver.job import Job, RunningQuery
 from dovetail.spark.driver.job_diff import Comparison
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.driver.reports import BatchProgress, ShardReports
@@ -50,7 +50,7 @@ _RUNNING: set[RunningSession] = set()
 """What this process has started and not cleared."""
 
 
-class Change(Protocol):
+class PendingChange(Protocol):
     """A job that is to take the place of another, once that has ended."""
 
     def settle(self, progress: Mapping[int, BatchProgress]) -> Job:
@@ -62,20 +62,20 @@ class Change(Protocol):
         ...
 
 
-class Pipeline(Protocol):
+class JobPipeline(Protocol):
     """Makes what Spark runs of a job, and other jobs of it."""
 
     def writer(
         self, job: Job, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
     ) -> DataStreamWriter: ...
 
-    def with_query(self, job: Job, name: str, sql: str, sink: Sink, *, backfill: bool) -> Change: ...
+    def with_query(self, job: Job, name: str, sql: str, sink: Sink, *, backfill: bool) -> PendingChange: ...
 
-    def without_query(self, job: Job, name: str) -> Change: ...
+    def without_query(self, job: Job, name: str) -> PendingChange: ...
 
     def proposal(self, job: Job, monitor: Monitor, cause: str, late: Collection[str]) -> Proposal | None: ...
 
-    def replanned(self, job: Job, proposal: Proposal) -> Change: ...
+    def replanned(self, job: Job, proposal: Proposal) -> PendingChange: ...
 
     def explained(
         self,
@@ -91,7 +91,7 @@ class RunningSession:
 
     query: StreamingQuery
 
-    def __init__(self, pipeline: Pipeline, job: Job, run_id: str, changes: Comparison | None = None) -> None:
+    def __init__(self, pipeline: JobPipeline, job: Job, run_id: str, changes: Comparison | None = None) -> None:
         """Run `job`; `pipeline` makes what Spark runs of it, `changes` is what its start changed of a checkpoint."""
         self.changes = changes
         self._pipeline = pipeline
@@ -182,7 +182,7 @@ class RunningSession:
                     answer.sink.verify(batch_id, rows)
             self._reports.add_results(answer.name, rows)
 
-    def _discard_earlier_attempt(self, answer: Answer, batch_id: int) -> None:
+    def _discard_earlier_attempt(self, answer: RunningQuery, batch_id: int) -> None:
         """Remove results that an earlier attempt at a batch gave, and this one does not; only a start's first batch is a replay."""
         if self._written is None:
             answer.sink.discard(batch_id)
@@ -201,7 +201,7 @@ class RunningSession:
         monitor, config = self._monitor, self._layout.config
         if self._planning is not None or not self._has_choice or not monitor.is_due(self._reports.arrived):
             return
-        late = self._reports.outgrown(batch_id) if config.adaptive else []
+        late = self._reports.caught_up(batch_id) if config.adaptive else []
         parts, spent = self._reports.parts(), self._reports.spent()
         cause, breaches = monitor.look(batch_id, parts, spent, self._layout.copies, late)
         for breach in breaches:
@@ -325,7 +325,7 @@ class RunningSession:
                 )
             yield
 
-    def _go_on_with(self, job: Change) -> float:
+    def _go_on_with(self, job: PendingChange) -> float:
         """End the streaming query after the batch at hand, and go on with another that runs `job` from the next batch on."""
         began = perf_counter()
         try:

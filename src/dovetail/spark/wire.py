@@ -24,7 +24,7 @@ from dovetail.codec import to_json
 if TYPE_CHECKING:
     import pandas as pd
 
-CUT_SCHEMA = pa.schema(
+ROUTED_SCHEMA = pa.schema(
     {"shard": pa.int32(), "stream": pa.int32(), "kind": pa.int8(), "firsts": pa.int64(), "content": pa.binary()}
 )
 """`shard` is the value that Spark groups by. `firsts`: how many leading tuples of the row only this shard counts."""
@@ -38,7 +38,7 @@ LARGEST_RESULT = 32 << 20
 """Bytes of results that go into one row."""
 
 
-class CutKind(IntEnum):
+class RoutedKind(IntEnum):
     """What a row of the cut has as its content."""
 
     TUPLES = 0
@@ -62,7 +62,7 @@ class ResultKind(IntEnum):
 # -- from the cut to the shards -----------------------------------------------------------------------------------------------
 
 
-Header = tuple[int, CutKind, int]
+Header = tuple[int, RoutedKind, int]
 """Shard, kind and `firsts` of a row of the cut."""
 
 
@@ -95,7 +95,7 @@ def report_rows(stream: int, shards: Sequence[int], report: Report) -> pa.Record
     other = replace(report, arrived=0, ahead=0, refused=0)
     texts = [json.dumps(to_json(each)).encode() for each in (report, other)]
     content = pa.array([texts[0]] + texts[1:] * (len(shards) - 1), pa.binary())
-    return _cut_rows(stream, [(shard, CutKind.REPORT, 0) for shard in shards], content)
+    return _cut_rows(stream, [(shard, RoutedKind.REPORT, 0) for shard in shards], content)
 
 
 def fillers(stream: int, shard: int, sent: int) -> pa.RecordBatch:
@@ -105,21 +105,21 @@ def fillers(stream: int, shard: int, sent: int) -> pa.RecordBatch:
     as all else; so `session` lifts it and leaves the limit of rows, which knows nothing of their size.
     """
     count = FRAME_ROWS * sent // FRAME_BYTES
-    return _cut_rows(stream, [(shard, CutKind.FILLER, 0)] * count, pa.nulls(count, pa.binary()))
+    return _cut_rows(stream, [(shard, RoutedKind.FILLER, 0)] * count, pa.nulls(count, pa.binary()))
 
 
 def _cut_rows(stream: int, headers: Sequence[Header], content: pa.Array) -> pa.RecordBatch:
     shards, kinds, firsts = zip(*headers, strict=True) if headers else ((), (), ())
-    return pa.record_batch([shards, [stream] * len(headers), kinds, firsts, content], schema=CUT_SCHEMA)
+    return pa.record_batch([shards, [stream] * len(headers), kinds, firsts, content], schema=ROUTED_SCHEMA)
 
 
-def received(frames: Iterable[pd.DataFrame]) -> Iterator[tuple[int, CutKind, int, bytes]]:
+def received(frames: Iterable[pd.DataFrame]) -> Iterator[tuple[int, RoutedKind, int, bytes]]:
     """What Spark hands to a shard, without fillers: stream, kind, `firsts` and content of each row."""
     for frame in frames:
-        columns = (frame[name] for name in CUT_SCHEMA.names[1:])
+        columns = (frame[name] for name in ROUTED_SCHEMA.names[1:])
         for stream, kind, firsts, content in zip(*columns, strict=True):
-            if kind != CutKind.FILLER:
-                yield int(stream), CutKind(kind), int(firsts), bytes(content)
+            if kind != RoutedKind.FILLER:
+                yield int(stream), RoutedKind(kind), int(firsts), bytes(content)
 
 
 # -- from the shards to the driver and the sinks ------------------------------------------------------------------------------

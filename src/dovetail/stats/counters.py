@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar
 
 from dovetail.codec import from_json, optional, to_json
-from dovetail.stats.probes import Change
+from dovetail.stats.probes import ProbeOrderChange
 from dovetail.stats.recall import Recall
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class JoinFigures(Figures):
     matches: int
     paths: Mapping[str, PathFigures] = field(metadata={"add": _add_paths})
     """By driver."""
-    changes: tuple[Change, ...]
+    changes: tuple[ProbeOrderChange, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from dovetail.codec import Count, Size
 
-Step: TypeAlias = tuple[frozenset[str], str]
+ProbeKey: TypeAlias = tuple[frozenset[str], str]
 """A probe: the aliases joined so far, and the alias whose window they meet."""
 
 
 @dataclass(slots=True)
-class Found:
+class ProbeCounts:
     """What probes of one kind have found."""
 
     probes: Size = 0.0
@@ -28,13 +28,13 @@ class Found:
         """The share of pairs that matched; where none did, less than one match."""
         return max(self.matches, 0.5) / self.pairs if self.pairs else None
 
-    def __add__(self, other: Found) -> Found:
-        return Found(self.probes + other.probes, self.pairs + other.pairs, self.matches + other.matches)
+    def __add__(self, other: ProbeCounts) -> ProbeCounts:
+        return ProbeCounts(self.probes + other.probes, self.pairs + other.pairs, self.matches + other.matches)
 
-    def followed_by(self, newer: Found, memory: float) -> Found:
+    def followed_by(self, newer: ProbeCounts, memory: float) -> ProbeCounts:
         """The sum, with as much of the older part forgotten as the newer one fills of `memory` probes."""
         kept = max(0.0, 1.0 - newer.probes / memory)
-        return Found(self.probes * kept, self.pairs * kept, self.matches * kept) + newer
+        return ProbeCounts(self.probes * kept, self.pairs * kept, self.matches * kept) + newer
 
 
 Objective: TypeAlias = Literal["produced", "comparisons"]
@@ -61,7 +61,7 @@ class Measured:
     """New tuples of each alias per second of event time."""
     sizes: Mapping[str, float]
     """Tuples in each alias's window."""
-    found: Mapping[Step, Found]
+    found: Mapping[ProbeKey, ProbeCounts]
     tried: Mapping[str, Mapping[tuple[str, ...], Cost]] = field(default_factory=dict)
     """By driver and order, the driver left out: the costs of paths, of those no longer taken as they were then."""
     tau: float | None = None
@@ -89,7 +89,7 @@ class PathEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ProbeOrderChange:
     """One input's path was replaced."""
 
     driver: str

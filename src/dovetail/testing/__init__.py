@@ -13,14 +13,14 @@ from dovetail.testing.asserts import assert_same_rows
 from dovetail.testing.oracle import Oracle, expected
 
 if TYPE_CHECKING:
-    from dovetail.testing.strategies import Scenario, random_scenario, scenarios
+    from dovetail.testing.strategies import RandomCase, random_scenario, scenarios
 
-__all__ = ["Oracle", "Scenario", "assert_same_rows", "expected", "random_scenario", "scenarios"]
+__all__ = ["Oracle", "RandomCase", "assert_same_rows", "expected", "random_scenario", "scenarios"]
 
 
 def __getattr__(name: str) -> Any:
     # The oracle serves users who have no hypothesis; only the generators need it.
-    if name in ("Scenario", "random_scenario", "scenarios"):
+    if name in ("RandomCase", "random_scenario", "scenarios"):
         try:
             from dovetail.testing import strategies  # noqa: PLC0415 - on first use
         except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
 """Invent streams, queries over them, and input that makes them answer.
 
-A `Scenario` is small enough for the oracle and odd enough to be worth it: types that compare only after a cast, NaN,
+A `RandomCase` is small enough for the oracle and odd enough to be worth it: types that compare only after a cast, NaN,
 -0.0, NULLs, ties, disorder, late tuples, empty batches, windows of zero length, count windows, self-joins, cycles.
 `random_scenario` makes one from a `random.Random`; `scenarios` lets hypothesis choose the structure and a seed for the
 bulk, so that shrinking removes aliases, pushes and features, and thousands of cases stay fast.
@@ -26,7 +26,7 @@ from dovetail.testing.values import stored_values
 
 
 @dataclass(frozen=True, repr=False)
-class Scenario:
+class RandomCase:
     """Streams, queries by name, and the batches to push; `repr` shows all of it."""
 
     streams: tuple[StreamSchema, ...]
@@ -51,7 +51,7 @@ class Scenario:
         return "\n".join(lines)
 
 
-def random_scenario(rng: random.Random, **options: Any) -> Scenario:
+def random_scenario(rng: random.Random, **options: Any) -> RandomCase:
     """Make a scenario; `options` are the fields of `ScenarioOptions`.
 
     The same generator state and options give the same scenario.
@@ -69,10 +69,10 @@ def random_scenario(rng: random.Random, **options: Any) -> Scenario:
     for number in range(wanted.queries):
         aliases = wanted.aliases if number == 0 else rng.randint(2, wanted.aliases)
         sql[f"q{number + 1}"] = _Query(rng, streams, kinds, replace(wanted, aliases=aliases)).text()
-    return Scenario(streams, sql, random_pushes(rng, streams, kinds, wanted))
+    return RandomCase(streams, sql, random_pushes(rng, streams, kinds, wanted))
 
 
-def scenarios(**options: Any) -> st.SearchStrategy[Scenario]:
+def scenarios(**options: Any) -> st.SearchStrategy[RandomCase]:
     """Hypothesis strategy for scenarios; `options` as in `random_scenario`, those given are fixed.
 
     >>> from hypothesis import given

@@ -4,7 +4,7 @@ Start with `scenario`, which makes a ready-made workload by name; `Workload` and
 """
 
 from dovetail.workloads.arrivals import Arrivals
-from dovetail.workloads.columns import Amounts, Column, Copied, Matching, Normal, Switch, Uniform, Words, Zipf
+from dovetail.workloads.columns import Amounts, Copied, GeneratedColumn, Matching, Normal, Switch, Uniform, Words, Zipf
 from dovetail.workloads.delays import Delay
 from dovetail.workloads.files import described, write_workload
 from dovetail.workloads.graphs import edges_of, join_workload
@@ -17,10 +17,10 @@ __all__ = [
     "Amounts",
     "Appears",
     "Arrivals",
-    "Column",
     "Copied",
     "Delay",
     "Follows",
+    "GeneratedColumn",
     "Matching",
     "Normal",
     "Orders",

@@ -88,7 +88,7 @@ COLUMNS: dict[str, pa.Schema] = {stream.name: stream.columns for stream in AdFun
 
 
 @dataclass
-class Sample:
+class FunnelSample:
     """Input kept aside to check a run of `funnel`: all that concerns every n-th ad.
 
     It judges lateness itself, by the definition: a tuple is late if it lies further than the lateness behind the largest event time
@@ -125,7 +125,7 @@ class Sample:
         return batch_join(**{name: pa.concat_tables(tables) for name, tables in self.tables.items()})
 
 
-def write_files(funnel: AdFunnel, count: int, folder: Path, sample: Sample | None = None) -> dict[str, int]:
+def write_files(funnel: AdFunnel, count: int, folder: Path, sample: FunnelSample | None = None) -> dict[str, int]:
     """Write the first batches as Parquet files, `folder/<stream>/<batch>.parquet`; return how many tuples each stream has."""
     return write_batches(islice(funnel.batches(), count), folder, sample.take if sample is not None else None)
 

@@ -35,7 +35,7 @@ def zipf_chances(count: int, exponent: float) -> Reals:
     return chances
 
 
-class Column(ABC):
+class GeneratedColumn(ABC):
     """A column of a generated stream."""
 
     type: ClassVar[pa.DataType] = pa.int64()
@@ -50,7 +50,7 @@ class Column(ABC):
 
 
 @dataclass(frozen=True)
-class Uniform(Column):
+class Uniform(GeneratedColumn):
     """Whole numbers from 0 to below `values`, all equally likely: two tuples match with a chance of one in `values`."""
 
     values: int
@@ -63,7 +63,7 @@ class Uniform(Column):
 
 
 @dataclass(frozen=True)
-class Zipf(Column):
+class Zipf(GeneratedColumn):
     """Whole numbers from 0 to below `values`, of which n has a chance in proportion to n + 1 to the power of `-exponent`."""
 
     values: int
@@ -84,7 +84,7 @@ def _zipf_bounds(values: int, exponent: float) -> Reals:
 
 
 @dataclass(frozen=True)
-class Normal(Column):
+class Normal(GeneratedColumn):
     """Whole numbers, normally distributed and rounded."""
 
     mean: float = 100.0
@@ -98,7 +98,7 @@ class Normal(Column):
 
 
 @dataclass(frozen=True)
-class Matching(Column):
+class Matching(GeneratedColumn):
     """Whole numbers of which any two are equal with a given chance: the selectivity of an equality between two such columns.
 
     There are as few values as can have it, all equally likely but for the first: its chance q solves
@@ -127,7 +127,7 @@ class Matching(Column):
 
 
 @dataclass(frozen=True)
-class Amounts(Column):
+class Amounts(GeneratedColumn):
     """Prices, in a lognormal distribution, with two decimals."""
 
     type: ClassVar[pa.DataType] = pa.float64()
@@ -140,7 +140,7 @@ class Amounts(Column):
 
 
 @dataclass(frozen=True)
-class Words(Column):
+class Words(GeneratedColumn):
     """One of some texts, all equally likely."""
 
     type: ClassVar[pa.DataType] = pa.string()
@@ -154,11 +154,11 @@ class Words(Column):
 
 
 @dataclass(frozen=True)
-class Switch(Column):
+class Switch(GeneratedColumn):
     """One column until a moment, in seconds since the start, and another from then on."""
 
-    before: Column
-    after: Column
+    before: GeneratedColumn
+    after: GeneratedColumn
     at: float
 
     def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
@@ -167,7 +167,7 @@ class Switch(Column):
 
 
 @dataclass(frozen=True)
-class Copied(Column):
+class Copied(GeneratedColumn):
     """What the tuple that this one follows carries in column `name`, or the key by which it appears: `Copied("key")`."""
 
     name: str

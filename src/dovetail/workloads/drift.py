@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dovetail.config import names_checked
 from dovetail.workloads.arrivals import Arrivals
-from dovetail.workloads.columns import Column, Switch, Uniform
+from dovetail.workloads.columns import GeneratedColumn, Switch, Uniform
 from dovetail.workloads.scenario import Scenario
 from dovetail.workloads.workload import Stream, Workload
 
@@ -46,7 +46,7 @@ class Drift(Scenario):
 
     def made(self) -> Workload:
         often, seldom = Uniform(self.often), Uniform(self.seldom)
-        columns: dict[str, Column] = {
+        columns: dict[str, GeneratedColumn] = {
             "x": seldom,
             "y": Switch(seldom, often, self.swap_seconds),
             "z": Switch(often, seldom, self.swap_seconds),

@@ -17,7 +17,7 @@ from dovetail.config import names_checked
 from dovetail.errors import ConfigError, listed
 from dovetail.workloads import checks
 from dovetail.workloads.arrivals import Arrivals
-from dovetail.workloads.columns import Column, Copied, Matching, Normal, Uniform, Zipf
+from dovetail.workloads.columns import Copied, GeneratedColumn, Matching, Normal, Uniform, Zipf
 from dovetail.workloads.delays import Delay
 from dovetail.workloads.orders import Orders, all_orders
 from dovetail.workloads.scenario import Scenario
@@ -163,7 +163,7 @@ class Join(Scenario):
             appears = Appears(orders.rated(self.coming(self.rate)))
             return [Stream(name, appears, {"k": Copied(KEY)}, self.delay) for name in names]
         count = round(1 / self.selectivity)
-        column: Column = Uniform(count)
+        column: GeneratedColumn = Uniform(count)
         if self.keys == "zipf":
             column = Zipf(count, self.skew)
         elif self.keys == "normal":

@@ -22,7 +22,7 @@ import pyarrow as pa
 from dovetail.config import names_checked
 from dovetail.workloads import checks
 from dovetail.workloads.arrivals import Reals
-from dovetail.workloads.columns import Column, Uniform, Values, Words
+from dovetail.workloads.columns import GeneratedColumn, Uniform, Values, Words
 from dovetail.workloads.scenario import Scenario
 from dovetail.workloads.workload import Stream, Workload
 
@@ -38,7 +38,7 @@ Where T.locationID = H.locationID"""
 
 
 @dataclass(frozen=True)
-class Level(Column):
+class Level(GeneratedColumn):
     """A smoke level from 0 to below `levels`: a wave that comes `behind` seconds later, with noise."""
 
     levels: int
@@ -52,7 +52,7 @@ class Level(Column):
 
 
 @dataclass(frozen=True)
-class Reading(Column):
+class Reading(GeneratedColumn):
     """A measured value around a mean, with one decimal."""
 
     type: ClassVar[pa.DataType] = pa.float64()
@@ -99,7 +99,7 @@ class Sensors(Scenario):
             "sensors", tuple(sources), queries, {"T.locationID = H.locationID": 1 / self.locations}, self.seed
         )
 
-    def _doors_of(self, room: str) -> dict[str, Column]:
+    def _doors_of(self, room: str) -> dict[str, GeneratedColumn]:
         """The smoke level at each of its doors, which comes as late as it takes to the room nearer to the fire."""
         return {
             f"door_{other}": Level(self.levels, _SPREAD * min(ROOMS[room], ROOMS[other]))

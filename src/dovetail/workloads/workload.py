@@ -27,7 +27,7 @@ from dovetail.errors import ConfigError, listed
 from dovetail.schema import TIMESTAMP, StreamSchema, type_name
 from dovetail.workloads import checks
 from dovetail.workloads.arrivals import SECOND, Arrivals
-from dovetail.workloads.columns import Column, Copied, Values
+from dovetail.workloads.columns import Copied, GeneratedColumn, Values
 from dovetail.workloads.delays import Delay, lags, longest_lag
 from dovetail.workloads.orders import Orders
 
@@ -71,7 +71,7 @@ class Stream:
 
     name: str
     events: Arrivals | Follows | Appears
-    columns: Mapping[str, Column]
+    columns: Mapping[str, GeneratedColumn]
     """Besides the event time, `ts`."""
     delay: Delay = field(default_factory=Delay)
 
@@ -197,7 +197,7 @@ class Workload:
             )
         return found[0]
 
-    def _column(self, stream: str, name: str) -> Column:
+    def _column(self, stream: str, name: str) -> GeneratedColumn:
         """The kind of a column; of a copied one, that of what it is copied from."""
         source = self._source(stream)
         column = source.columns[name]

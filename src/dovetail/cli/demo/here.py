@@ -16,7 +16,7 @@ from rich.text import Text
 
 import dovetail as dt
 from dovetail.cli.demo.show import check, introduce, large, mebibytes, show_plan, show_results, table_of
-from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, Sample
+from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, FunnelSample
 
 _REFRESH = 0.25
 _LINE_EVERY = 1.0
@@ -28,7 +28,7 @@ def demo_here(console: Console, seed: int, seconds: float) -> bool:
     funnel = AdFunnel(seed=seed)
     session = _compiled(console, lambda: _session(funnel))
     show_plan(console, session)
-    run = _Run(session, Sample(funnel))
+    run = _Run(session, FunnelSample(funnel))
     _stream(console, run, funnel, seconds)
     _summarize(console, run)
     return check(console, pa.concat_tables(run.sampled), run.sample)
@@ -61,7 +61,7 @@ class _Run:
     """A session at work, and what is shown of it."""
 
     session: dt.LocalSession
-    sample: Sample
+    sample: FunnelSample
     batches: int = 0
     tuples: int = 0
     busy: float = 0.0

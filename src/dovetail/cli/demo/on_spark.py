@@ -21,7 +21,7 @@ from rich.console import Console
 
 import dovetail as dt
 from dovetail.cli.demo.show import check, introduce, large, mebibytes, show_plan, show_results, table_of
-from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, Sample, write_files
+from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, FunnelSample, write_files
 
 _OLDEST_JAVA = 17
 
@@ -60,7 +60,7 @@ def demo_on_spark(console: Console, seed: int, batches: int) -> bool:
     funnel = AdFunnel(seed=seed, rate=2500.0, batch_seconds=120.0, late_by_seconds=120.0)
     with TemporaryDirectory(prefix="dovetail-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        sample = Sample(funnel)
+        sample = FunnelSample(funnel)
         with _step(console, f"Writing {batches} batches of each stream as Parquet files"):
             tuples = write_files(funnel, batches, folder / "in", sample)
         with _step(console, "Starting Spark"), _stderr_to(folder / "spark.log"):
@@ -82,7 +82,7 @@ class _OnSpark:
         self._spark = spark
         self._folder = folder
 
-    def run(self, funnel: AdFunnel, tuples: Mapping[str, int], sample: Sample) -> bool:
+    def run(self, funnel: AdFunnel, tuples: Mapping[str, int], sample: FunnelSample) -> bool:
         session = dt.Session(self._spark)
         for stream in funnel.streams:
             lateness = timedelta(microseconds=stream.lateness)
@@ -120,7 +120,7 @@ class _OnSpark:
     def _results(self, query: str) -> str:
         return str(self._folder / "out" / query)
 
-    def _sampled(self, query: str, sample: Sample) -> pa.Table:
+    def _sampled(self, query: str, sample: FunnelSample) -> pa.Table:
         table: pa.Table = self._spark.read.parquet(self._results(query)).drop("batch_id").where(sample.where).toArrow()
         return table
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 import dovetail as dt
-from dovetail.workloads.ad_funnel import QUERIES, Sample
+from dovetail.workloads.ad_funnel import QUERIES, FunnelSample
 
 _SHOWN_ROWS = 5
 
@@ -34,7 +34,7 @@ def show_results(console: Console, name: str, count: int, table: pa.Table, sourc
     console.print(table_of(table.column_names, [[_cell(value) for value in row.values()] for row in rows]))
 
 
-def check(console: Console, found: pa.Table, sample: Sample) -> bool:
+def check(console: Console, found: pa.Table, sample: FunnelSample) -> bool:
     """Compare the sampled results with a batch join over the same input."""
     expected = sample.expected()
     order = [(name, "ascending") for name in expected.column_names]

@@ -18,12 +18,12 @@ from dovetail.engine.join.step import JoinRun
 from dovetail.engine.join.verify import Member
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.storage.arena import Arena
-from dovetail.engine.storage.materialized import StateStore
+from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import Position, WindowStore
 from dovetail.errors import StateError
 from dovetail.plan.execution import StoredPlan, User, View, WindowPlan
 from dovetail.plan.needs import Needs
-from dovetail.plan.steps import Step
+from dovetail.plan.steps import JoinStep
 from dovetail.schema import StreamSchema
 
 Positions = Mapping[str, Position]
@@ -38,7 +38,7 @@ class Installed:
     """By stream."""
     windows: dict[str, WindowStore] = field(default_factory=dict)
     """By stream."""
-    states: dict[str, StateStore] = field(default_factory=dict)
+    states: dict[str, MaterializedJoin] = field(default_factory=dict)
     """Stored sub-joins, each after those that it is made of."""
     runs: dict[str, JoinRun] = field(default_factory=dict)
     """Steps by name, each after those whose results it reads."""
@@ -71,7 +71,7 @@ class Adoption:
     needs: dict[User, Needs] = field(default_factory=dict)
     """What new users need of their windows."""
 
-    def make(self, windows: Sequence[WindowPlan], stored: Sequence[StoredPlan], steps: Sequence[Step]) -> Installed:
+    def make(self, windows: Sequence[WindowPlan], stored: Sequence[StoredPlan], steps: Sequence[JoinStep]) -> Installed:
         """Give what is to be run."""
         for step in steps:
             self.needs.update({(step.name, source): needs for source, needs in step.needs[1].items()})
@@ -126,7 +126,7 @@ class Adoption:
                 _show(store, view.bit, visible)
         return store
 
-    def _run(self, step: Step, made: Installed, views: Mapping[User, View]) -> JoinRun:
+    def _run(self, step: JoinStep, made: Installed, views: Mapping[User, View]) -> JoinRun:
         before = self.before.runs.get(step.name)
         members = {}
         sources = {source.name: source.stream for source in step.sources}
@@ -148,7 +148,7 @@ class Adoption:
                 collector.go_on(self._answered[name].collectors[name])
         return run
 
-    def _state(self, run: JoinRun, plan: StoredPlan, views: Mapping[User, View]) -> StateStore:
+    def _state(self, run: JoinRun, plan: StoredPlan, views: Mapping[User, View]) -> MaterializedJoin:
         """The stored matches of a step: those that are there, if they are the same, or all that the windows' tuples make."""
         before, state = self.before.runs.get(run.name), self.before.states.get(plan.state)
         same = before is not None and _matches(before.step) == _matches(run.step) and before.state is state
@@ -156,7 +156,7 @@ class Adoption:
             state.read_by(plan, views)
             return state
         windows = {source: tuples.store for source, tuples in run.tuples.items()}
-        state = run.state = StateStore(self.arena, plan, windows, self._capacity(plan.name))
+        state = run.state = MaterializedJoin(self.arena, plan, windows, self._capacity(plan.name))
         state.read_by(plan, views)
         if self.positions is None:
             run.store_all()
@@ -179,6 +179,6 @@ def _show(store: WindowStore, bit: int, visible: BoolArray) -> None:
     flags[:] = np.where(visible, flags | shown, flags & ~shown)
 
 
-def _matches(step: Step) -> tuple[object, ...]:
+def _matches(step: JoinStep) -> tuple[object, ...]:
     """What a step's matches depend on: not its orders, nor who takes them."""
     return step.sources, step.since, replace(step.plan.query, name="", sql=""), step.columns

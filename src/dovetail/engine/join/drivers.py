@@ -23,7 +23,7 @@ import numpy as np
 
 from dovetail._typing import Float64Array, Int64Array
 from dovetail.engine.join.step import Fresh, JoinRun
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.window import WindowStore
 
 Ranks: TypeAlias = Mapping[tuple[str, str], Int64Array]
@@ -214,7 +214,7 @@ class DriverChoice:
         self._shapes.fade()
 
 
-def ranks_of(incoming: Mapping[str, Arrivals], policy: str) -> Ranks:
+def ranks_of(incoming: Mapping[str, NewRows], policy: str) -> Ranks:
     """Who comes before whom: by time, in turns, or, for any other policy, streams one after another."""
     ranks = {}
     for number, (stream, own) in enumerate(incoming.items()):
@@ -233,8 +233,8 @@ def ranks_of(incoming: Mapping[str, Arrivals], policy: str) -> Ranks:
 
 
 def interleaved(
-    incoming: Mapping[str, Arrivals], ranks: Ranks, rows: int | None
-) -> Iterator[tuple[dict[str, Arrivals], Ranks]]:
+    incoming: Mapping[str, NewRows], ranks: Ranks, rows: int | None
+) -> Iterator[tuple[dict[str, NewRows], Ranks]]:
     """Cut interleaved streams into pieces of so many tuples that follow each other, with the ranks inside each."""
     total = sum(map(len, incoming.values()))
     if rows is None or total <= rows:

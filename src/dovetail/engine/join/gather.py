@@ -21,7 +21,7 @@ from dovetail.engine.kernels.gather import ALIGNED, COLUMNS, gather_columns, gat
 from dovetail.engine.keys import coordinates
 from dovetail.engine.storage.buffers import address_of
 from dovetail.engine.storage.columns import StoredColumn
-from dovetail.engine.storage.materialized import StateStore
+from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
 from dovetail.plan.needs import stored_name
 from dovetail.plan.steps import Consumer
@@ -38,9 +38,9 @@ class Tuples:
     def __init__(self, source: str, store: WindowStore, member: Member) -> None:
         self.store = store
         self._place = member.place
-        self._state = member.store if isinstance(member.store, StateStore) else None
+        self._state = member.store if isinstance(member.store, MaterializedJoin) else None
         """The input that holds their row numbers, if the source is not an input itself."""
-        self._link = StateStore.link(source)
+        self._link = MaterializedJoin.link(source)
 
     def of(self, matches: Matches, begin: int = 0) -> Int64Array:
         """Row numbers, from match `begin` on."""
@@ -51,7 +51,7 @@ class Tuples:
         return linked
 
 
-class Found:
+class MatchRows:
     """Matches as rows of the windows of their sources."""
 
     def __init__(self, tuples: Mapping[str, Tuples], matches: Matches) -> None:
@@ -122,7 +122,7 @@ class Gatherer:
         self._addresses = np.zeros(len(self._sources), np.int64)
         self._laid = np.zeros((len(self._plain), 4), np.int64)
 
-    def gather(self, found: Found, first: int, stop: int) -> list[Gathered]:
+    def gather(self, found: MatchRows, first: int, stop: int) -> list[Gathered]:
         """The values of some matches; in parts if one Arrow array cannot hold all bytes of a column."""
         try:
             columns = self._plain_columns(found, first, stop - first) if self._plain else []
@@ -132,7 +132,7 @@ class Gatherer:
             return [*self.gather(found, first, middle), *self.gather(found, middle, stop)]
         return [Gathered(stop - first, columns, self._numbers)]
 
-    def _plain_columns(self, found: Found, first: int, count: int) -> list[pa.Array]:
+    def _plain_columns(self, found: MatchRows, first: int, count: int) -> list[pa.Array]:
         self._refresh()
         for number, source in enumerate(self._sources):
             self._addresses[number] = address_of(found.of(source)) + 8 * first
@@ -204,7 +204,7 @@ class Collector:
         """
         began = perf_counter()
         if common is None:
-            found = Found(self._tuples, matches)
+            found = MatchRows(self._tuples, matches)
             self._leave_out(found)
             if self._gatherer is None:
                 self._gatherer = Gatherer(self.wanted.values())
@@ -216,7 +216,7 @@ class Collector:
         self.seconds += perf_counter() - began
         return tables
 
-    def _leave_out(self, found: Found) -> None:
+    def _leave_out(self, found: MatchRows) -> None:
         """Keep what lies in the query's own windows, and in its cell."""
         mortal = [source for source, tuples in self._tuples.items() if tuples.store.lives is not None]
         if self._narrower or mortal:

@@ -10,17 +10,17 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.engine.join.gather import Collector, Found, Gathered, Gatherer, Tuples
+from dovetail.engine.join.gather import Collector, Gathered, Gatherer, MatchRows, Tuples
 from dovetail.engine.join.path import PathRunner
 from dovetail.engine.join.stages import Bounds, Scratch
 from dovetail.engine.join.verify import Matches, Member
-from dovetail.engine.join.watch import TOGETHER, Watch, consider_cost
-from dovetail.engine.storage.materialized import StateStore
+from dovetail.engine.join.watch import TOGETHER, ProbeWatch, consider_cost
+from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
 from dovetail.plan.prefixes import Stem, stem
 from dovetail.plan.query_plan import QueryPlan, Sharing
-from dovetail.plan.steps import Step
-from dovetail.stats.probes import Change
+from dovetail.plan.steps import JoinStep
+from dovetail.stats.probes import ProbeOrderChange
 
 Fresh: TypeAlias = Mapping[str, tuple[int, int]]
 """What is new in this turn: for each stream or stored sub-join its first new row, and the one after the last."""
@@ -59,7 +59,7 @@ class JoinRun:
     """A step at run time."""
 
     def __init__(
-        self, step: Step, members: Mapping[str, Member], windows: Mapping[str, WindowStore], stage_rows: int
+        self, step: JoinStep, members: Mapping[str, Member], windows: Mapping[str, WindowStore], stage_rows: int
     ) -> None:
         """Run `step` over `members`, its inputs; `windows` are those of its sources' streams."""
         self.step, self.name = step, step.name
@@ -75,13 +75,13 @@ class JoinRun:
         self._whole = [collector for collector in self.collectors.values() if collector.is_whole]
         self._gatherer: Gatherer | None = None
         self._windows = [tuples.store for tuples in self.tuples.values()]
-        self.state: StateStore | None = None
+        self.state: MaterializedJoin | None = None
         """Where its matches are stored, if they are."""
         self.span = max(step.windows.values(), default=0)
         """Microseconds of its longest time window."""
         self.matches = Matches(len(members))
         """Those of the last batch: their room is used again."""
-        self.watch = Watch()
+        self.watch = ProbeWatch()
         self.retired = [0, 0, 0]
         """What runners of replaced paths had counted: probes, rows looked at, matches."""
         scratch = Scratch(len(members), stage_rows)
@@ -106,7 +106,7 @@ class JoinRun:
     def as_sharing(self) -> Sharing:
         return Sharing(self.plan, self.watch.measured, self.sharing)
 
-    def revise(self, plan: QueryPlan, changes: list[Change], batch: int) -> list[Step]:
+    def revise(self, plan: QueryPlan, changes: list[ProbeOrderChange], batch: int) -> list[JoinStep]:
         """Take note of a plan with other orders; give the step to adopt, if it has any."""
         self.watch.changed(changes, self.runners, batch)
         if plan.paths != self.plan.paths:
@@ -139,7 +139,7 @@ class JoinRun:
             began = perf_counter()
             if self._gatherer is None:
                 self._gatherer = Gatherer(wanted for each in whole for wanted in each.wanted.values())
-            found = Found(self.tuples, self.matches)
+            found = MatchRows(self.tuples, self.matches)
             common = self._gatherer.gather(found, 0, found.count)
             seconds = (perf_counter() - began) / len(whole)
             for collector in whole:

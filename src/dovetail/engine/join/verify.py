@@ -13,7 +13,7 @@ from dovetail.engine.evaluate import is_true
 from dovetail.engine.kernels.extend import transpose
 from dovetail.engine.kernels.verify import keep_marked_results, mark_equal_bytes, mark_equal_codes
 from dovetail.engine.storage.columns import BytesColumn
-from dovetail.engine.storage.materialized import StateStore
+from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WORD_BITS, WindowStore
 from dovetail.plan.needs import must_verify, stored_name
 from dovetail.plan.query_plan import ProbePath
@@ -52,7 +52,7 @@ class Member:
         """The array with the last instant of each row, if they are stored."""
         if isinstance(self.window, CountWindow):
             return self.store.ledgers[self.window].ends
-        if isinstance(self.window, StoredWindow) and isinstance(self.store, StateStore):
+        if isinstance(self.window, StoredWindow) and isinstance(self.store, MaterializedJoin):
             return self.store.ends(self.window.spans)
         return "ts"
 

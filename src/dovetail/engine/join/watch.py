@@ -27,7 +27,7 @@ from dovetail.codec import LARGEST, Count, Positive, Size, Time
 from dovetail.engine.join.path import PathRunner
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.plan.query_plan import QueryPlan, Sharing
-from dovetail.stats.probes import Change, Cost, Found, Measured, Step
+from dovetail.stats.probes import Cost, Measured, ProbeCounts, ProbeKey, ProbeOrderChange
 
 MEMORY = 1000
 """Probes of one kind that are remembered."""
@@ -63,26 +63,26 @@ MOST_CHANGES = 100
 class Replan(Protocol):
     """Chooses new orders."""
 
-    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
+    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[ProbeOrderChange]] | None:
         """A plan with the orders to go on with and its estimates, and what it changes; None if there is nothing to go by."""
 
     @property
     def chooses_together(self) -> bool:
         """Whether orders of paths that share stages are chosen together."""
 
-    def together(self, joins: Mapping[str, Sharing]) -> Mapping[str, tuple[QueryPlan, list[Change]]]:
+    def together(self, joins: Mapping[str, Sharing]) -> Mapping[str, tuple[QueryPlan, list[ProbeOrderChange]]]:
         """The same for joins that share stages, by name; those are left out of which too little is known."""
 
 
 @dataclass(slots=True)
-class Watch:
+class ProbeWatch:
     """One query's statistics."""
 
-    found: dict[Step, Found] = field(default_factory=dict)
+    found: dict[ProbeKey, ProbeCounts] = field(default_factory=dict)
     rates: dict[str, Positive] = field(default_factory=dict)
     sizes: dict[str, Size] = field(default_factory=dict)
     tried: dict[str, dict[tuple[str, ...], Cost]] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ProbeOrderChange] = field(default_factory=list)
     fresh: Count = 0
     """New tuples since the last glance."""
     wait: Count = 0
@@ -97,7 +97,7 @@ class Watch:
     ready_at: Time | None = None
     patience: Count = 1
     skipped: Count = 0
-    settled: dict[Step, Size] = field(default_factory=dict)
+    settled: dict[ProbeKey, Size] = field(default_factory=dict)
     """When orders were last considered: selectivities, and, as steps after no input, the rows that probes met in each window."""
     unmeasured: dict[str, Count] = field(default_factory=dict)
     """Drivers whose last change waits for its measured cost."""
@@ -153,7 +153,7 @@ class Watch:
         self.found = {step: found for step, found in self.found.items() if found.age < OLDEST}
         for found in self.found.values():
             found.age += 1
-        newer: dict[Step, Found] = {}
+        newer: dict[ProbeKey, ProbeCounts] = {}
         for driver, runner in runners.items():
             new = runner.since_last()
             if not new[0][2]:
@@ -164,7 +164,7 @@ class Watch:
             self._note_change(driver, cost.produced)
             self._note_cost(driver, runner.path.order[1:], cost)
             for step, found in _steps(runner.path.order, new):
-                newer[step] = newer.get(step, Found()) + found
+                newer[step] = newer.get(step, ProbeCounts()) + found
         drifted = False
         for step, found in newer.items():
             drifted |= self._note_step(step, found)
@@ -183,9 +183,9 @@ class Watch:
         self.settled |= {(frozenset(), alias): size for alias, size in self.sizes.items()}
         return True
 
-    def _note_step(self, step: Step, newer: Found) -> bool:
+    def _note_step(self, step: ProbeKey, newer: ProbeCounts) -> bool:
         """Take note of what a probe has found, whatever the driver; say whether its selectivity left its range."""
-        self.found[step] = self.found.get(step, Found()).followed_by(newer, MEMORY)
+        self.found[step] = self.found.get(step, ProbeCounts()).followed_by(newer, MEMORY)
         return _left_range(self.settled.get(step), self.found[step].selectivity)
 
     def _note_cost(self, driver: str, order: tuple[str, ...], cost: Cost) -> None:
@@ -199,7 +199,7 @@ class Watch:
 
     def _measure_sizes(self) -> None:
         """The rows that probes met in each window, on average over the recent ones."""
-        recent: dict[str, list[Found]] = {}
+        recent: dict[str, list[ProbeCounts]] = {}
         for (_, alias), found in self.found.items():
             if found.age == 0:
                 recent.setdefault(alias, []).append(found)
@@ -211,7 +211,7 @@ class Watch:
             number = self.unmeasured.pop(driver)
             self.changes[number] = replace(self.changes[number], measured_after=produced)
 
-    def changed(self, changes: list[Change], runners: Mapping[str, PathRunner], batch: int) -> None:
+    def changed(self, changes: list[ProbeOrderChange], runners: Mapping[str, PathRunner], batch: int) -> None:
         """Take note of a new plan; `runners` are those of the old one."""
         if len(self.changes) + len(changes) > MOST_CHANGES:
             del self.changes[: len(changes)]
@@ -242,10 +242,10 @@ def consider_cost(width: int) -> float:
     return 12_000 + 18 * width**4
 
 
-def _steps(order: tuple[str, ...], counted: list[list[int]]) -> Iterator[tuple[Step, Found]]:
+def _steps(order: tuple[str, ...], counted: list[list[int]]) -> Iterator[tuple[ProbeKey, ProbeCounts]]:
     """What was found along a path, as far as anything came."""
     for place in range(1, len(order)):
         probes, _, matches, offered = counted[place]
         if not probes:
             return
-        yield (frozenset(order[:place]), order[place]), Found(probes, offered, matches)
+        yield (frozenset(order[:place]), order[place]), ProbeCounts(probes, offered, matches)

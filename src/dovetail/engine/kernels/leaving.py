@@ -14,8 +14,8 @@ from dovetail.engine.kernels.roster import (
     LEAVING,
     NONE,
     RANDOM,
+    ExpiryDeadline,
     Roster,
-    Watch,
     expect_queues,
     forget_key,
 )
@@ -148,7 +148,7 @@ def release(roster: Roster, rank: int) -> None:
 
 
 @inlined
-def wait(roster: Roster, watch: Watch, window: int) -> None:
+def wait(roster: Roster, watch: ExpiryDeadline, window: int) -> None:
     """Find a stream that has to move on before the oldest tuple of a window can go: that which has furthest to go."""
     uses, furthest = roster.uses, np.int64(-1)
     place = int(roster.oldest[window])
@@ -171,7 +171,7 @@ def wait(roster: Roster, watch: Watch, window: int) -> None:
 
 
 @inlined
-def look_at(watch: Watch, window: int) -> None:
+def look_at(watch: ExpiryDeadline, window: int) -> None:
     """A window has to be looked at when the next tuple comes."""
     watch.stream[window], watch.time[window] = NONE, NOW
     for other in range(len(watch.alarm)):
@@ -179,7 +179,7 @@ def look_at(watch: Watch, window: int) -> None:
 
 
 @inlined
-def release_over(roster: Roster, watch: Watch, rank: int) -> None:
+def release_over(roster: Roster, watch: ExpiryDeadline, rank: int) -> None:
     """Let go of what is over in windows whose stream to wait for has moved on."""
     heads = roster.heads
     for window in range(len(watch.alarm)):

@@ -186,7 +186,7 @@ class Roster(NamedTuple):
     at: Int64Array
 
 
-class Sample(NamedTuple):
+class KeySample(NamedTuple):
     """Which keys are looked at more closely."""
 
     limit: np.uint64
@@ -209,7 +209,7 @@ class Incoming(NamedTuple):
     """A bit for each use of the window."""
 
 
-class Watch(NamedTuple):
+class ExpiryDeadline(NamedTuple):
     """When something may be over, so that it is looked for only then: written to.
 
     The oldest tuple of a window goes when all streams that it waits for have moved on. It is enough to watch one that has not.

@@ -20,12 +20,12 @@ from dovetail.engine.kernels.roster import (
     RANDOM,
     SERIAL,
     SHEDS,
+    ExpiryDeadline,
     Incoming,
+    KeySample,
     Records,
     Roster,
-    Sample,
     Shed,
-    Watch,
     expect_entry,
     expect_key,
     expect_partners,
@@ -76,7 +76,7 @@ def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
 
 
 @inlined
-def _credit(roster: Roster, place: int, use: int, rank: int, sample: Sample, seed: np.uint64) -> None:
+def _credit(roster: Roster, place: int, use: int, rank: int, sample: KeySample, seed: np.uint64) -> None:
     """Count the results that a new tuple completes, for all tuples that are part of them (procedure Join of section 3.2)."""
     held, uses, keys = roster.held, roster.uses, roster.keys
     key = int(roster.marks[place, use].key)
@@ -111,7 +111,7 @@ def _credit(roster: Roster, place: int, use: int, rank: int, sample: Sample, see
 
 
 @inlined
-def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: Sample, seed: np.uint64) -> None:
+def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: KeySample, seed: np.uint64) -> None:
     """A tuple enters its window (procedure Insertion of section 3.2, parts b and c), and completes results."""
     held, uses, keys, at = roster.held, roster.uses, roster.keys, roster.at
     window = incoming.window[number]
@@ -168,7 +168,7 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
 
 
 @inlined
-def _shed(roster: Roster, watch: Watch, place: int, rank: int) -> None:
+def _shed(roster: Roster, watch: ExpiryDeadline, place: int, rank: int) -> None:
     """Let go of a tuple; if an older one comes to be a window's oldest, that may be over."""
     window = int(roster.held[place].window)
     remove(roster, place, rank)
@@ -250,9 +250,9 @@ def take_in(
     least: UInt64Array,
     moving: Int64Array,
     rank: int,
-    sample: Sample,
+    sample: KeySample,
     seed: np.uint64,
-    watch: Watch,
+    watch: ExpiryDeadline,
     shed: Shed,
 ) -> tuple[int, int]:
     """Let tuples arrive one after another; return how many have, and how many were shed, which `shed` has.

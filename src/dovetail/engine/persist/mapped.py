@@ -26,7 +26,7 @@ SHEDDING = "shedding"
 _DIGEST = 16
 
 
-def write_sealed(engine: ShardEngine, key: str) -> bytes | None:
+def write_mapped(engine: ShardEngine, key: str) -> bytes | None:
     """Seal the arrays of an engine, and say beside them what they are. The engine must not be used any more.
 
     Return what is known for shedding, if tuples may be shed.
@@ -49,7 +49,7 @@ def write_sealed(engine: ShardEngine, key: str) -> bytes | None:
     return known
 
 
-def read_sealed(directory: Path, key: str, plan: ExecutionPlan, replan: Replan | None) -> ShardEngine:
+def read_mapped(directory: Path, key: str, plan: ExecutionPlan, replan: Replan | None) -> ShardEngine:
     """The engine that was sealed under `key`, its arrays compared with their seals; it must have run `plan`."""
     try:
         written = (directory / FILE).read_bytes()

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from dovetail.codec import Count, Time, from_json, to_json
 from dovetail.config import Config
-from dovetail.engine.join.watch import Watch
+from dovetail.engine.join.watch import ProbeWatch
 from dovetail.engine.time.progress import PartitionValue
 from dovetail.errors import StateError, listed
 from dovetail.plan.execution import ExecutionPlan
@@ -56,11 +56,11 @@ class StoredRun(TypedDict):
 
     results: dict[str, Count]
     runners: dict[str, StoredRunner]
-    watch: Watch
+    watch: ProbeWatch
     retired: tuple[Count, Count, Count]
 
 
-class Manifest(TypedDict):
+class EngineManifest(TypedDict):
     """What an engine knows beside its plan and its arrays."""
 
     config: Config
@@ -71,7 +71,7 @@ class Manifest(TypedDict):
     runs: dict[str, StoredRun]
 
 
-class LeftInArena(Manifest):
+class LeftInArena(EngineManifest):
     """What another engine needs, beside the plan, to attach to the arrays of this one."""
 
     arrays: int
@@ -80,7 +80,7 @@ class LeftInArena(Manifest):
     stores: dict[str, Any]
 
 
-class Snapshot(Manifest):
+class Snapshot(EngineManifest):
     """A snapshot without its windows."""
 
     windows: list[str]
@@ -100,7 +100,7 @@ def check_streams(streams: list[StoredStream]) -> None:
             raise StateError(f"stream {schema.name!r} has times that are out of range")
 
 
-def check_runs(content: Manifest, plan: ExecutionPlan) -> None:
+def check_runs(content: EngineManifest, plan: ExecutionPlan) -> None:
     """Raise `StateError` unless what is stored of joins fits a plan."""
     _same("the groups of windows", set(content["groups"]), {JOINED, *(step.group for step in plan.steps)})
     _same("the joins with counters", set(content["runs"]), {step.name for step in plan.steps})
@@ -126,7 +126,7 @@ def _check_runners(place: str, stored: Mapping[str, StoredRunner], plan: QueryPl
                 raise StateError(f"{place}: the counts of {driver!r} have become smaller")
 
 
-def _check_watch(watch: Watch, plan: QueryPlan) -> None:
+def _check_watch(watch: ProbeWatch, plan: QueryPlan) -> None:
     """Raise `StateError` unless statistics are about a plan's aliases and changes."""
     aliases, place = set(plan.query.aliases), f"the statistics of join {plan.query.name!r}"
     named = {*watch.rates, *watch.sizes, *watch.unmeasured, *watch.seen, *watch.costs, *watch.tried}

@@ -18,12 +18,12 @@ import pyarrow as pa
 from dovetail.codec import from_json, to_json
 from dovetail.engine.join.step import JoinRun
 from dovetail.engine.join.watch import Replan
-from dovetail.engine.persist.schemas import LeftInArena, Manifest, Snapshot, StoredRun, check_runs, check_streams
+from dovetail.engine.persist.schemas import EngineManifest, LeftInArena, Snapshot, StoredRun, check_runs, check_streams
 from dovetail.engine.persist.tables import arrivals_of, written
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding import stored as shedding
 from dovetail.engine.storage.arena import Arena, MappedArena
-from dovetail.engine.storage.materialized import StateStore
+from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
 from dovetail.errors import StateError, listed, reading
 from dovetail.plan.execution import ExecutionPlan
@@ -117,7 +117,7 @@ def read_snapshot(blob: object) -> StoredShard:
 
 
 def _manifest(engine: ShardEngine) -> dict[str, Any]:
-    """The content of a `Manifest`."""
+    """The content of a `EngineManifest`."""
     return {
         "config": engine.config,
         "batches": engine.batches,
@@ -197,7 +197,7 @@ def _run_json(run: JoinRun) -> dict[str, Any]:
     }
 
 
-def _go_on(engine: ShardEngine, stored: Manifest) -> None:
+def _go_on(engine: ShardEngine, stored: EngineManifest) -> None:
     """Take over progress and counters."""
     engine.batches = stored["batches"]
     engine.joined.expiry.kept_from = dict(stored["kept_from"])
@@ -216,4 +216,4 @@ def _go_on(engine: ShardEngine, stored: Manifest) -> None:
 
 def _windows(engine: ShardEngine) -> Iterator[WindowStore]:
     """Every store of tuples, always in the same order. Stored matches are found again from these."""
-    return (store for store in engine.stores() if not isinstance(store, StateStore))
+    return (store for store in engine.stores() if not isinstance(store, MaterializedJoin))

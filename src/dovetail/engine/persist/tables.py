@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.engine.keys import combine
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time.progress import LATEST
 from dovetail.errors import StateError, listed
@@ -49,7 +49,7 @@ def _batches(store: WindowStore, first: int, stop: int) -> list[pa.RecordBatch]:
     return [pa.record_batch(values)]
 
 
-def arrivals_of(store: WindowStore, content: pa.Buffer) -> Iterator[Arrivals]:
+def arrivals_of(store: WindowStore, content: pa.Buffer) -> Iterator[NewRows]:
     """The rows of a stored table, to be appended to an empty store."""
     for batch in _read(store, content):
         numbers = {name: batch.column(name).to_numpy() for name in _numbers(store)}
@@ -57,7 +57,7 @@ def arrivals_of(store: WindowStore, content: pa.Buffer) -> Iterator[Arrivals]:
         columns = {name: batch.column(f"column:{name}") for name in store.columns}
         flags = [numbers[store.flag_name(word)] for word in range(store.flag_words)]
         codes = {key: combine([parts[part] for part in key]) for key in store.codes}
-        yield Arrivals(numbers["ts"], {}, columns, codes, flags)
+        yield NewRows(numbers["ts"], {}, columns, codes, flags)
 
 
 def _numbers(store: WindowStore) -> dict[str, pa.DataType]:

@@ -25,10 +25,10 @@ from dovetail.engine.kernels.roster import (
     OUTPUT,
     RANDOM,
     Incoming,
+    KeySample,
     Roster,
-    Sample,
 )
-from dovetail.engine.shedding.shape import Shape
+from dovetail.engine.shedding.shape import RosterShape
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
 from dovetail.plan.sheddable import MOST_INPUTS
 
@@ -46,7 +46,7 @@ _MANY = 32
 class Choice:
     """Which policy to follow."""
 
-    def __init__(self, shape: Shape, pools: Sequence[int], caps: Sequence[int], seed: int) -> None:
+    def __init__(self, shape: RosterShape, pools: Sequence[int], caps: Sequence[int], seed: int) -> None:
         self.rank = FIFO
         total = min(sum(caps), 1 << 30)
         halvings = max(0, (total // len(shape.streams) // _MINIATURE).bit_length() - 1)
@@ -61,7 +61,7 @@ class Choice:
         self._seed = seed
         self._scores = np.zeros(len(tried))
         self._before = np.zeros(len(tried))
-        self._sample = Sample(EVERYTHING >> np.uint64(halvings), 1.0, True)
+        self._sample = KeySample(EVERYTHING >> np.uint64(halvings), 1.0, True)
         self.needs_patterns = ARRIVAL_ORDER in self.tracked
 
     @property

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 
 
-def cut(incoming: Mapping[str, Arrivals], size: int, *, each: bool) -> Iterator[Mapping[str, Arrivals]]:
+def cut(incoming: Mapping[str, NewRows], size: int, *, each: bool) -> Iterator[Mapping[str, NewRows]]:
     """Parts of about `size` tuples, or, for `each` stream, of at most as many. Tuples of one event time stay together if they can."""
     sizes = [len(arrived) for arrived in incoming.values()]
     if (max(sizes, default=0) if each else sum(sizes)) <= size:
@@ -27,7 +27,7 @@ def cut(incoming: Mapping[str, Arrivals], size: int, *, each: bool) -> Iterator[
         yield from _pieces(part, size) if each else (_some(part),)
 
 
-def divided(incoming: Mapping[str, Arrivals], counts: Mapping[str, int]) -> tuple[dict[str, Arrivals], ...]:
+def divided(incoming: Mapping[str, NewRows], counts: Mapping[str, int]) -> tuple[dict[str, NewRows], ...]:
     """The first tuples of each stream, so many as `counts` says, and the others."""
     places = {stream: counts.get(stream, 0) for stream in incoming}
     first = {stream: arrived.part(0, places[stream]) for stream, arrived in incoming.items()}
@@ -35,7 +35,7 @@ def divided(incoming: Mapping[str, Arrivals], counts: Mapping[str, int]) -> tupl
     return _some(first), _some(others)
 
 
-def _pieces(part: Mapping[str, Arrivals], size: int) -> Iterator[Mapping[str, Arrivals]]:
+def _pieces(part: Mapping[str, NewRows], size: int) -> Iterator[Mapping[str, NewRows]]:
     """More tuples of one event time than may come at once: in order of arrival."""
     for first in range(0, max(len(arrived) for arrived in part.values()), size):
         yield _some(
@@ -43,5 +43,5 @@ def _pieces(part: Mapping[str, Arrivals], size: int) -> Iterator[Mapping[str, Ar
         )
 
 
-def _some(part: Mapping[str, Arrivals]) -> dict[str, Arrivals]:
+def _some(part: Mapping[str, NewRows]) -> dict[str, NewRows]:
     return {stream: arrived for stream, arrived in part.items() if len(arrived)}

@@ -10,12 +10,12 @@ import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array
 from dovetail.config import Shedding
-from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, Incoming, Roster, Sample, Shed
+from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, Incoming, KeySample, Roster, Shed
 from dovetail.engine.shedding import POLICIES
 from dovetail.engine.shedding.auto import Choice
 from dovetail.engine.shedding.recall import lost
 from dovetail.engine.shedding.room import Room
-from dovetail.engine.shedding.shape import Shape, chosen
+from dovetail.engine.shedding.shape import RosterShape, chosen
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
 from dovetail.stats.recall import Lost
 
@@ -53,7 +53,7 @@ class Following:
     and then, and not for every batch.
     """
 
-    def __init__(self, shape: Shape, room: Room, shedding: Shedding) -> None:
+    def __init__(self, shape: RosterShape, room: Room, shedding: Shedding) -> None:
         """Start with empty windows."""
         self.shape = shape
         seed, auto = shedding.seed, shedding.policy == "auto"
@@ -79,8 +79,8 @@ class Following:
     def trackers(self) -> list[Tracker]:
         return [self.main, self.whole, *(self.choice.tracked.values() if self.choice is not None else ())]
 
-    def _sample(self, *, alone: bool) -> Sample:
-        return Sample(EVERYTHING >> np.uint64(self.halvings), float(1 << self.halvings), alone)
+    def _sample(self, *, alone: bool) -> KeySample:
+        return KeySample(EVERYTHING >> np.uint64(self.halvings), float(1 << self.halvings), alone)
 
     def begin(self, held: Incoming, heads: Int64Array) -> Shed:
         """Begin with tuples that windows hold, and streams that have come so far; results are counted from then on.
@@ -168,12 +168,12 @@ class Following:
             self._copy = _Copy(rosters, self.main.rank, figures, self.halvings)
         return FollowingMark(self._copy, len(self._changes))
 
-    def go_back(self, mark: FollowingMark) -> None:
+    def rollback(self, mark: FollowingMark) -> None:
         """Forget what came after a mark, the last one that was made."""
         copy, changes = mark.copy, self._changes[: mark.changes]
         self.main.rank, self.halvings = copy.rank, copy.halvings
         for tracker, roster in zip(self.trackers, copy.rosters, strict=True):
-            tracker.go_back(roster)
+            tracker.rollback(roster)
         if self.choice is not None:
             self.choice.restore(copy.figures)
         for change in changes:

@@ -15,7 +15,7 @@ from dovetail.engine.join.step import JoinRun
 from dovetail.engine.kernels.batches import interleave
 from dovetail.engine.kernels.roster import NONE, Incoming, Uses
 from dovetail.engine.keys import combine
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.window import WORD_BITS, WindowStore
 from dovetail.plan.needs import KeyId, stored_name
 from dovetail.plan.sheddable import common_key
@@ -24,7 +24,7 @@ from dovetail.schema import StreamSchema
 
 
 @dataclass(frozen=True)
-class Use:
+class WindowUse:
     """One input of a join."""
 
     stream: str
@@ -48,11 +48,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Shape:
+class RosterShape:
     """The windows that are shed from, in order, and who sees them."""
 
     streams: tuple[str, ...]
-    uses: tuple[Use, ...]
+    uses: tuple[WindowUse, ...]
     """Those of a window follow each other."""
     tables: tuple[Table, ...]
     retention: tuple[tuple[int, int, int], ...]
@@ -60,10 +60,10 @@ class Shape:
     lateness: tuple[int, ...]
 
     @classmethod
-    def of(cls, installed: Installed, streams: Mapping[str, StreamSchema]) -> Shape:
+    def of(cls, installed: Installed, streams: Mapping[str, StreamSchema]) -> RosterShape:
         """The shape of what a group runs."""
         names = tuple(sorted(installed.windows))
-        found, tables = list[Use](), list[Table]()
+        found, tables = list[WindowUse](), list[Table]()
         for run in installed.runs.values():
             for keys, whole in _keyed(run):
                 table = len(tables) if keys else NONE
@@ -85,7 +85,7 @@ class Shape:
         )
 
     @cached_property
-    def by_stream(self) -> dict[str, list[Use]]:
+    def by_stream(self) -> dict[str, list[WindowUse]]:
         return {name: [use for use in self.uses if use.stream == name] for name in self.streams}
 
     @property
@@ -119,7 +119,7 @@ class Shape:
     # -- tuples -----------------------------------------------------------------------------------------------------------------
 
     def incoming(
-        self, arrived: Mapping[str, Arrivals], firsts: Mapping[str, int], unseen: Mapping[str, Int64Array]
+        self, arrived: Mapping[str, NewRows], firsts: Mapping[str, int], unseen: Mapping[str, Int64Array]
     ) -> Incoming:
         """New tuples in order of event time, then of stream, then of arrival; they get row numbers from `firsts` on.
 
@@ -208,9 +208,9 @@ def _keyed(run: JoinRun) -> Iterator[tuple[tuple[EqualityClass, ...], bool]]:
         yield (), False
 
 
-def _uses(run: JoinRun, installed: Installed, keys: Sequence[EqualityClass], table: int) -> list[Use]:
+def _uses(run: JoinRun, installed: Installed, keys: Sequence[EqualityClass], table: int) -> list[WindowUse]:
     """The inputs that have some keys, or, if there are no keys, those that have none at all."""
-    query, found = run.plan.query, list[Use]()
+    query, found = run.plan.query, list[WindowUse]()
     keyed = {key.alias for each in (keys or query.classes) for key in each.keys}
     for source in run.step.sources:
         if (source.name in keyed) != bool(keys) or not isinstance(source.window, TimeWindow):
@@ -223,5 +223,5 @@ def _uses(run: JoinRun, installed: Installed, keys: Sequence[EqualityClass], tab
         bit = installed.plans[source.stream].bits[run.name, source.name]
         slot = len(found) if keys else 0
         span = source.window.micros
-        found.append(Use(source.stream, run.name, source.name, bit, span, table, slot, tuple(parts)))
+        found.append(WindowUse(source.stream, run.name, source.name, bit, span, table, slot, tuple(parts)))
     return found

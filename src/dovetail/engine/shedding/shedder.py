@@ -26,9 +26,9 @@ from dovetail.engine.shedding.cuts import cut, divided
 from dovetail.engine.shedding.following import UNLIMITED, Following, FollowingMark
 from dovetail.engine.shedding.recall import why_unknown
 from dovetail.engine.shedding.room import Room, room_for
-from dovetail.engine.shedding.shape import Shape, chosen, joined
+from dovetail.engine.shedding.shape import RosterShape, chosen, joined
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time.progress import Progress
 from dovetail.schema import StreamSchema
@@ -69,7 +69,7 @@ class Shedder:
         self.given_before: dict[str, int] = {}
         """By query: results that there were when tuples began to be followed under this plan."""
         self.following: Following | None = None
-        self._counting: tuple[Shape, Tracker] | None = None
+        self._counting: tuple[RosterShape, Tracker] | None = None
         """Windows, while a batch is joined that may reach the cap."""
         self.heads: dict[str, int] = {}
         """By stream: how far it was after the last batch."""
@@ -108,9 +108,9 @@ class Shedder:
         self._note(shape, shed, {})
         self._hide()
 
-    def shape(self) -> Shape:
+    def shape(self) -> RosterShape:
         """Who sees the windows."""
-        return Shape.of(self._installed, self._streams)
+        return RosterShape.of(self._installed, self._streams)
 
     @property
     def room(self) -> Room:
@@ -129,7 +129,7 @@ class Shedder:
             held[room.pools[place]] += len(windows[name].rows) + sizes.get(name, 0)
         return any(count > cap for count, cap in zip(held, room.caps, strict=False))
 
-    def slices(self, incoming: Mapping[str, Arrivals]) -> Iterator[Mapping[str, Arrivals]]:
+    def slices(self, incoming: Mapping[str, NewRows]) -> Iterator[Mapping[str, NewRows]]:
         """Parts of a batch, one event time after another; when one is given it is known what it leaves of the windows."""
         if not self.may_reach({stream: len(arrived) for stream, arrived in incoming.items()}):
             yield incoming
@@ -148,7 +148,7 @@ class Shedder:
             self._arrived = {stream: len(arrived) for stream, arrived in part.items()}
         self._counting = None
 
-    def _counted(self, room: Room) -> tuple[Shape, Tracker]:
+    def _counted(self, room: Room) -> tuple[RosterShape, Tracker]:
         """The tuples in the windows, to be counted until the cap is reached."""
         shape = self.shape()
         counting = Tracker(shape.arrays(room.pools, [UNLIMITED] * len(room.caps), seen=False), FIFO, 0)
@@ -159,8 +159,8 @@ class Shedder:
         return shape, counting
 
     def _decided(
-        self, part: Mapping[str, Arrivals], unseen: Mapping[str, Int64Array], room: Room
-    ) -> Iterator[Mapping[str, Arrivals]]:
+        self, part: Mapping[str, NewRows], unseen: Mapping[str, Int64Array], room: Room
+    ) -> Iterator[Mapping[str, NewRows]]:
         """A part of a batch, once it is known what it sheds; what comes before the instant of reaching the cap is given first."""
         windows, (shape, _) = self._installed.windows, self._watched()
         incoming = shape.incoming(part, {stream: windows[stream].rows.head for stream in part}, unseen)
@@ -186,7 +186,7 @@ class Shedder:
         self._note(shape, shed, {stream: len(arrived) for stream, arrived in part.items()})
         yield part
 
-    def _note(self, shape: Shape, shed: Shed, fresh: Mapping[str, int]) -> None:
+    def _note(self, shape: RosterShape, shed: Shed, fresh: Mapping[str, int]) -> None:
         """Note what was shed, some of it perhaps of the `fresh` tuples of each stream that are about to enter."""
         apart = Shed(*(np.empty_like(values) for values in shed))
         bounds = np.zeros(1 + len(shape.streams), np.int64)
@@ -196,7 +196,7 @@ class Shedder:
             if own.start < own.stop:
                 self._end(stream, fresh.get(stream, 0), apart.row[own], apart.end[own])
 
-    def _moving_on(self, part: Mapping[str, Arrivals], *, last: bool) -> dict[str, Int64Array]:
+    def _moving_on(self, part: Mapping[str, NewRows], *, last: bool) -> dict[str, Int64Array]:
         """When tuples came that nobody sees, up to the end of a part; the others come with the next, or with the `last`."""
         end = max((int(arrived.ts[-1]) for arrived in part.values() if len(arrived)), default=LONG_AGO)
         found = {
@@ -254,7 +254,7 @@ class Shedder:
             if not alive.all():
                 store.rewrite(alive)
 
-    def _watched(self) -> tuple[Shape, Tracker]:
+    def _watched(self) -> tuple[RosterShape, Tracker]:
         if self._counting is not None:
             return self._counting
         assert self.following is not None  # noqa: S101 - asked in a batch that may reach the cap
@@ -360,7 +360,7 @@ class Shedder:
         following = (self.following, self.following.mark()) if self.following is not None else None
         return ShedderMark(following, dict(self.counts), dict(self.lost), dict(self.given_before), dict(self.heads))
 
-    def go_back(self, mark: ShedderMark) -> None:
+    def rollback(self, mark: ShedderMark) -> None:
         """Forget what came after a mark."""
         for hidden in reversed(self._hidden):
             hidden.store.show(hidden.rows, hidden.flags)
@@ -370,12 +370,12 @@ class Shedder:
         self._ending, self._lives = {}, {}
         if mark.following is not None:
             self.following, before = mark.following
-            self.following.go_back(before)
+            self.following.rollback(before)
         self.counts, self.lost, self.heads = dict(mark.counts), dict(mark.lost), dict(mark.heads)
         self.given_before = dict(mark.given_before)
 
 
-def _among(shape: Shape, tuples: Incoming, rows: Mapping[str, Int64Array]) -> BoolArray:
+def _among(shape: RosterShape, tuples: Incoming, rows: Mapping[str, Int64Array]) -> BoolArray:
     """Which tuples are among some rows of their windows."""
     among = np.zeros(len(tuples.ts), np.bool_)
     for place, stream in enumerate(shape.streams):

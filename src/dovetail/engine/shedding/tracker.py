@@ -14,12 +14,12 @@ from dovetail.engine.kernels.roster import (
     CLOCK,
     FREE_QUEUE,
     NONE,
+    ExpiryDeadline,
     Incoming,
+    KeySample,
     Roster,
-    Sample,
     Shed,
     Uses,
-    Watch,
 )
 from dovetail.engine.kernels.shedding import (
     enqueue_all,
@@ -33,7 +33,7 @@ from dovetail.engine.shedding.rosters import MOST_PLACES, arrays_of, check, copi
 from dovetail.errors import StateError
 
 EVERYTHING = np.uint64(0xFFFFFFFFFFFFFFFF)
-ALL = Sample(EVERYTHING, 1.0, False)
+ALL = KeySample(EVERYTHING, 1.0, False)
 _NOTHING = Shed(*np.empty((3, 0), np.int64))
 _FIRST_PLACES = 64
 
@@ -48,7 +48,7 @@ class Tracker:
         self.rank, self._seed = rank, np.uint64(seed)
         self._patterns = patterns or rank == ARRIVAL_ORDER
         self.roster = empty(uses, rank, places, patterns=self._patterns)
-        self._watch = Watch(*np.empty((3, len(uses.pool)), np.int64))
+        self._watch = ExpiryDeadline(*np.empty((3, len(uses.pool)), np.int64))
         self._in_order: bool | None = None
         """Whether older tuples of a window have smaller row numbers; None if it has to be looked at."""
 
@@ -70,7 +70,7 @@ class Tracker:
         return sum(array.nbytes for _, array in arrays_of(self.roster))
 
     def take_in(
-        self, incoming: Incoming, moving: Int64Array, sample: Sample = ALL, least: UInt64Array | None = None
+        self, incoming: Incoming, moving: Int64Array, sample: KeySample = ALL, least: UInt64Array | None = None
     ) -> Shed:
         """Let tuples arrive; return what was shed. `least`: their `hashes`, if they are known already."""
         self._make_room(len(incoming.ts))
@@ -150,7 +150,7 @@ class Tracker:
         """What it knows now, to go back to; in the arrays of `spare` if they fit."""
         return copied(self.roster, self.rank, spare, patterns=self._patterns)
 
-    def go_back(self, roster: Roster) -> None:
+    def rollback(self, roster: Roster) -> None:
         """Go on from a copy, which stays as it is."""
         self.roster = copied(roster, self.rank, self.roster, patterns=self._patterns)
         self._in_order = None

@@ -29,7 +29,7 @@ from dovetail.plan.needs import KeyId
 
 
 @dataclass(slots=True)
-class Arrivals:
+class NewRows:
     """Tuples about to enter a window, sorted by event time."""
 
     ts: Int64Array
@@ -52,7 +52,7 @@ class Arrivals:
         """The values of a column, by its name in the window."""
         return self.computed[name] if name in self.computed else self.columns[name[1:]]
 
-    def part(self, first: int, stop: int) -> Arrivals:
+    def part(self, first: int, stop: int) -> NewRows:
         """Some of them."""
         if stop - first == len(self.ts):
             return self
@@ -63,7 +63,7 @@ class Arrivals:
         flags = [word[first:stop] if isinstance(word, np.ndarray) else word for word in self.flags]
         codes = {key: code[first:stop] for key, code in self.codes.items()}
         numbers = self.numbers[first:stop] if self.numbers is not None else None
-        return Arrivals(self.ts[first:stop], columns, computed, codes, flags, numbers=numbers)
+        return NewRows(self.ts[first:stop], columns, computed, codes, flags, numbers=numbers)
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Appender:
         self._nested: list[tuple[str, StoredColumn]] = []
         self._flags, self._numbered = range(0), False
 
-    def write(self, arrivals: Arrivals, first: int, *, chained: bool) -> None:
+    def write(self, arrivals: NewRows, first: int, *, chained: bool) -> None:
         """Write rows from `first` on, for which there is room; `chained`: and what leads to them."""
         self._refresh()
         texts = [column.lay(arrivals.column(name)) for name, column in self._texts]

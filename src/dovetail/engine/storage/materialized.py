@@ -16,7 +16,7 @@ import pyarrow as pa
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.engine.kernels.times import first_at_or_after
 from dovetail.engine.keys import combine
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import Arena
 from dovetail.engine.storage.columns import StoredColumn
 from dovetail.engine.storage.rows import Rows
@@ -59,7 +59,7 @@ class LinkedColumn(StoredColumn):
         """Nothing to do."""
 
 
-class StateStore(WindowStore):
+class MaterializedJoin(WindowStore):
     """The matches of one step that others still need."""
 
     def __init__(
@@ -136,7 +136,7 @@ class StateStore(WindowStore):
                     parts[part] = window.rows[window.codes[(name,)]][places[source]]
         codes = {key: parts[key[0]] if len(key) == 1 else combine([parts[part] for part in key]) for key in self.codes}
         latest = np.maximum.reduce(list(times.values()))
-        first = self.append(Arrivals(latest, {}, {}, codes, self._flags(places)))
+        first = self.append(NewRows(latest, {}, {}, codes, self._flags(places)))
         begin = first - self.rows.base
         for source in self.windows:
             self.rows[self.link(source)][begin : begin + len(latest)] = numbers[source]

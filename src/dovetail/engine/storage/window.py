@@ -28,7 +28,7 @@ from dovetail.engine.kernels.times import (
     first_at_or_after,
 )
 from dovetail.engine.keys import combine
-from dovetail.engine.storage.append import Appender, Arrivals, HashIndex
+from dovetail.engine.storage.append import Appender, HashIndex, NewRows
 from dovetail.engine.storage.arena import Arena
 from dovetail.engine.storage.buffers import valid_mask
 from dovetail.engine.storage.columns import BytesColumn, StoredColumn, TimeColumn, column_for
@@ -218,7 +218,7 @@ class WindowStore:
 
     # -- content ------------------------------------------------------------------------------------------------------------
 
-    def append(self, arrivals: Arrivals) -> int:
+    def append(self, arrivals: NewRows) -> int:
         """Add rows and return the first one's number."""
         capacity = self.rows.capacity
         first = self.rows.extend(len(arrivals.ts))

@@ -20,7 +20,7 @@ from dovetail.engine.change.adopt import Adoption, Installed, Positions
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.join.drivers import Ranks, ranks_of
 from dovetail.engine.kernels.times import LONG_AGO
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import Arena
 from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time.expiry import alive
@@ -28,7 +28,7 @@ from dovetail.engine.time.intake import Batch, in_content_order
 from dovetail.engine.time.progress import Progress
 from dovetail.plan.execution import StoredPlan, WindowPlan
 from dovetail.plan.needs import Kept
-from dovetail.plan.steps import Step
+from dovetail.plan.steps import JoinStep
 from dovetail.query.expressions import Column
 from dovetail.schema import StreamSchema
 
@@ -36,7 +36,7 @@ from dovetail.schema import StreamSchema
 class SettledGroup(JoinGroup):
     """A `JoinGroup` whose tuples enter when they are settled."""
 
-    def __init__(self, step: Step, streams: Mapping[str, StreamSchema], config: Config, arena: Arena) -> None:
+    def __init__(self, step: JoinStep, streams: Mapping[str, StreamSchema], config: Config, arena: Arena) -> None:
         """Make a group for `step` and those like it: with count windows on the same streams, from the same batch on."""
         super().__init__(step.group, streams, config, arena)
         self.frontier = frozenset(step.frontier)
@@ -46,7 +46,7 @@ class SettledGroup(JoinGroup):
         self,
         windows: Sequence[WindowPlan],
         stored: Sequence[StoredPlan],
-        steps: Sequence[Step],
+        steps: Sequence[JoinStep],
         now: int,
         positions: Positions | None = None,
     ) -> Installed:
@@ -73,7 +73,7 @@ class SettledGroup(JoinGroup):
         """Take in tuples that may not be settled yet."""
         for stream, batch in batches.items():
             if stream in self.pending and len(batch):
-                self.pending[stream].append(Arrivals(batch.ts, batch.columns, {}, {}, []))
+                self.pending[stream].append(NewRows(batch.ts, batch.columns, {}, {}, []))
 
     def settle(self, progress: Progress) -> dict[str, list[pa.Table]]:
         """Let the tuples below the frontier join. They wait no longer, but are there until they expire."""
@@ -86,9 +86,9 @@ class SettledGroup(JoinGroup):
 
     def _pieces(
         self,
-        incoming: Mapping[str, Arrivals],
+        incoming: Mapping[str, NewRows],
         rows: int | None,  # noqa: ARG002 - the other groups' pieces are smaller
-    ) -> Iterator[tuple[Mapping[str, Arrivals], Ranks | None]]:
+    ) -> Iterator[tuple[Mapping[str, NewRows], Ranks | None]]:
         """All at once: when a count window ends, the tuples after it say."""
         chosen = {stream: incoming[stream] for stream in self._choice.order({s: len(a) for s, a in incoming.items()})}
         yield chosen, ranks_of(chosen, self._config.driver_policy)
@@ -98,7 +98,7 @@ class SettledGroup(JoinGroup):
         for ready in self._ready(LONG_AGO, progress.watermark(self.frontier)):
             self.load(ready)
 
-    def _ready(self, first: int, frontier: int) -> Iterator[dict[str, Arrivals]]:
+    def _ready(self, first: int, frontier: int) -> Iterator[dict[str, NewRows]]:
         """Tuples that wait from `first` to before `frontier`, in as many parts as Arrow arrays can hold."""
         try:
             found = {stream: _between(store, first, frontier) for stream, store in self.pending.items()}

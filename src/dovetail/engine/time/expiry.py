@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array
 from dovetail.engine.kernels.times import LONG_AGO
-from dovetail.engine.storage.materialized import StateStore
+from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time.progress import Progress
 from dovetail.plan.execution import WindowPlan
@@ -62,7 +62,7 @@ class Expiry:
                 self._before[stream] = least
 
 
-def expire_matches(states: Mapping[str, StateStore], progress: Progress) -> None:
+def expire_matches(states: Mapping[str, MaterializedJoin], progress: Progress) -> None:
     """Forget stored matches that no reader can need."""
     for state in states.values():
         state.expire_before(progress.watermark(state.plan.awaited))

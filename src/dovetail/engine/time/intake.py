@@ -18,7 +18,7 @@ from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.engine.evaluate import evaluate, is_true
 from dovetail.engine.kernels.times import survey
 from dovetail.engine.keys import codes_of, combine
-from dovetail.engine.storage.append import Arrivals
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.buffers import fixed_values, valid_mask
 from dovetail.engine.storage.window import WORD_BITS
 from dovetail.engine.time.progress import LATEST, Observed, StreamProgress, partition_heads, too_far
@@ -276,7 +276,7 @@ def _nested_key(value: object) -> tuple[object, ...]:
 
 def arrivals(
     batch: Batch, window: WindowPlan, *, all_rows: bool, came: int, reach: Reach | None = None, unseen: bool = False
-) -> Arrivals:
+) -> NewRows:
     """Compute all that a window stores of tuples that came with batch `came`; unless `all_rows`, only of those that somebody sees.
 
     `unseen`: also say when the others came.
@@ -301,7 +301,7 @@ def arrivals(
             values = _Values(batch)
     kept = window.kept
     parts = {name: codes_of(values.get(name, part)) for name, part in kept.parts.items()}
-    return Arrivals(
+    return NewRows(
         batch.ts,
         batch.columns,
         {name: values.get(name, each) for name, each in kept.columns.items() if not isinstance(each, Column)},

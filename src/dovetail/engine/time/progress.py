@@ -75,11 +75,11 @@ class StreamProgress:
     """The lateness, in microseconds, that would have kept every tuple."""
 
     def figures(self) -> tuple[Any, ...]:
-        """Everything but the declaration, for `go_back`."""
+        """Everything but the declaration, for `rollback`."""
         found: tuple[Any, ...] = _figures(self)
         return found
 
-    def go_back(self, figures: tuple[Any, ...]) -> None:
+    def rollback(self, figures: tuple[Any, ...]) -> None:
         for name, value in zip(_ALL, figures, strict=True):
             setattr(self, name, value)
 

@@ -11,7 +11,7 @@ from dovetail.errors import BudgetError
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.query_plan import QueryPlan
-from dovetail.plan.shared_plan import GlobalPlan, Load
+from dovetail.plan.shared_plan import Load, SharedPlan
 
 NEAR = 0.9
 """The part of a budget above which it is about to break."""
@@ -28,7 +28,7 @@ class Proposal:
 
     cause: str
     """Why what runs was looked at."""
-    plan: GlobalPlan
+    plan: SharedPlan
     plans: Mapping[str, QueryPlan]
     """By query, the plan that it has by itself, by what is known now."""
     before: Load
@@ -40,7 +40,7 @@ class Proposal:
 
 
 def propose(
-    planning: JointPlanning, running: Sequence[GlobalPlan], cause: str, used: Load | None = None
+    planning: JointPlanning, running: Sequence[SharedPlan], cause: str, used: Load | None = None
 ) -> Proposal | None:
     """Give a plan that takes less CPU than those that run, or fits a budget that they break; None if there is none.
 
@@ -69,12 +69,12 @@ def propose(
     return Proposal(cause, replace(best, limits=running[0].limits), planning.plans, now)
 
 
-def _stored(plans: Iterable[GlobalPlan]) -> set[object]:
+def _stored(plans: Iterable[SharedPlan]) -> set[object]:
     states = [state for plan in plans for state in plan.states]
     return {(state.sources, tuple(sorted(state.spans.items()))) for state in states}
 
 
-def _shape(plans: Iterable[GlobalPlan]) -> list[object]:
+def _shape(plans: Iterable[SharedPlan]) -> list[object]:
     """What tells plans apart: which joins read what for whom, not in which order."""
     found: list[tuple[object, ...]] = []
     for plan in plans:

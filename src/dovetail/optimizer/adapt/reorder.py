@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dovetail.config import Config
-from dovetail.optimizer.adapt.selectivity import Shape, Shares
+from dovetail.optimizer.adapt.selectivity import GraphShape, Shares
 from dovetail.optimizer.cost.estimates import estimate
 from dovetail.optimizer.cost.probe_cost import probe_cost
 from dovetail.optimizer.graph.from_query import graph_of
@@ -30,7 +30,7 @@ from dovetail.optimizer.planner import access_rule, general_placement, multi_way
 from dovetail.plan.paths import AccessRule, PathMaker
 from dovetail.plan.query_plan import Access, QueryPlan, Sharing
 from dovetail.query.model import JoinQuery
-from dovetail.stats.probes import Change, Found, Measured, Step
+from dovetail.stats.probes import Measured, ProbeCounts, ProbeKey, ProbeOrderChange
 
 GAIN = 1.2
 """How many times cheaper a new order must be."""
@@ -50,10 +50,12 @@ class Replanner:
     """Plans queries of one session again."""
 
     config: Config
-    _shapes: dict[str, tuple[JoinQuery, Shape]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _shapes: dict[str, tuple[JoinQuery, GraphShape]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     """What does not change of a query that is planned again."""
 
-    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[Change]] | None:
+    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[ProbeOrderChange]] | None:
         """The plan to go on with, its estimates as of now, and what it changes; None if too little was measured."""
         known = plan.known
         if self.config.nested_loop == "general" and measured.tau is not None:
@@ -68,7 +70,7 @@ class Replanner:
         """Whether orders of paths that share stages are chosen together."""
         return are_chosen_together(self.config)
 
-    def together(self, joins: Mapping[str, Sharing]) -> dict[str, tuple[QueryPlan, list[Change]]]:
+    def together(self, joins: Mapping[str, Sharing]) -> dict[str, tuple[QueryPlan, list[ProbeOrderChange]]]:
         """The plans to go on with of joins that share stages, as far as enough was measured of them."""
         graphs, orders = dict[str, JoinGraph](), dict[str, dict[str, tuple[str, ...]]]()
         candidates = []
@@ -115,7 +117,7 @@ class Replanner:
 
     def _revised(
         self, plan: QueryPlan, graph: JoinGraph, changed: Mapping[str, tuple[str, ...]]
-    ) -> tuple[QueryPlan, list[Change]]:
+    ) -> tuple[QueryPlan, list[ProbeOrderChange]]:
         """The plan with other orders of some drivers, which are left out in them, and its estimates as of now."""
         aim = objective(self.config)
         current = {path.driver: path.order[1:] for path in plan.paths}
@@ -124,12 +126,12 @@ class Replanner:
         for driver, after in changed.items():
             costs = [probe_cost(graph, {driver: order}, aim).total for order in (current[driver], after)]
             before, then = (cost / graph.rates[driver] for cost in costs)
-            changes.append(Change(driver, current[driver], after, before, then))
+            changes.append(ProbeOrderChange(driver, current[driver], after, before, then))
         if not changes and self.config.join != "hybrid":  # which scans what has become small
             return replace(plan, estimate=estimate(graph, orders, aim)), changes
         return self.with_orders(plan, orders, graph), changes
 
-    def _placed(self, plan: QueryPlan, tau: float) -> tuple[QueryPlan, list[Change]]:
+    def _placed(self, plan: QueryPlan, tau: float) -> tuple[QueryPlan, list[ProbeOrderChange]]:
         """General nested loops for batches of `tau` seconds. Scans have no index to build, so any gain counts.
 
         Rates are those that the plan was made with: a path that does not begin with new tuples does not count them.
@@ -137,20 +139,20 @@ class Replanner:
         known = plan.known
         graph = graph_of(plan.query, known.rates, Shares(self._shape(plan.query), known.hints))
         multi_way = multi_way_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
-        wanted, changes = general_placement(graph, multi_way, tau), list[Change]()
+        wanted, changes = general_placement(graph, multi_way, tau), list[ProbeOrderChange]()
         orders = {path.driver: path.order for path in plan.paths}
         for driver, order in orders.items():
             now, then = (scan_cost(graph, driver, each, tau) for each in (order, wanted[driver]))
             if driver not in known.forced and then < now * LESS:
                 rate = graph.rates[driver]
-                changes.append(Change(driver, order, wanted[driver], now / rate, then / rate))
+                changes.append(ProbeOrderChange(driver, order, wanted[driver], now / rate, then / rate))
         orders |= {change.driver: change.after for change in changes}
         return self.with_orders(plan, orders, graph), changes
 
-    def _shape(self, query: JoinQuery) -> Shape:
+    def _shape(self, query: JoinQuery) -> GraphShape:
         known = self._shapes.get(query.name)
         if known is None or known[0] is not query:
-            known = self._shapes[query.name] = (query, Shape.of(query))
+            known = self._shapes[query.name] = (query, GraphShape.of(query))
         return known[1]
 
     def with_orders(
@@ -180,8 +182,8 @@ def measured_graph(query: JoinQuery, rates: Mapping[str, float], shares: Shares,
     return graph_of(query, rates, shares, measured)
 
 
-def fit(shares: Shares, measured: Mapping[Step, Found]) -> None:
-    """Change shares to what probes have found, where enough were made."""
+def fit(shares: Shares, measured: Mapping[ProbeKey, ProbeCounts]) -> None:
+    """ProbeOrderChange shares to what probes have found, where enough were made."""
     trusted = [
         (found.age == 0, len(joined), sorted(joined), alias, found.selectivity)
         for (joined, alias), found in measured.items()

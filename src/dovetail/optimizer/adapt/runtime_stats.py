@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dovetail.optimizer.adapt.reorder import LEAST_PROBES, fit
-from dovetail.optimizer.adapt.selectivity import Shape, Shares
+from dovetail.optimizer.adapt.selectivity import GraphShape, Shares
 from dovetail.optimizer.sharing.model.translate import sources_of
-from dovetail.plan.query_plan import Known, QueryPlan
-from dovetail.plan.steps import JOINED, Step
+from dovetail.plan.query_plan import PlannerStats, QueryPlan
+from dovetail.plan.steps import JOINED, JoinStep
 from dovetail.query.model import JoinQuery
 from dovetail.stats.counters import JoinFigures, Measurements
-from dovetail.stats.probes import Found
-from dovetail.stats.probes import Step as Probe
+from dovetail.stats.probes import ProbeCounts
+from dovetail.stats.probes import ProbeKey as Probe
 
 MEMORY = 2000
 """Probes of one kind that are remembered."""
@@ -36,7 +36,7 @@ _Path: TypeAlias = tuple[str, str, tuple[str, ...]]
 """A join, a driver and an order."""
 _Counts: TypeAlias = tuple[tuple[int, int], ...]
 """Partial results that came in, and matches, of each stage."""
-_Served: TypeAlias = tuple[Step, str, Mapping[str, tuple[str, ...]]]
+_Served: TypeAlias = tuple[JoinStep, str, Mapping[str, tuple[str, ...]]]
 """A step, a query that its matches serve, and by input of the step the query's aliases that it stands for."""
 _SLOWEST = 1e-9
 """The least rate that is believed."""
@@ -48,7 +48,7 @@ def one_shard(query: str, aliases: Collection[str]) -> int:  # noqa: ARG001
 
 
 @dataclass(frozen=True)
-class Drift:
+class StatsDrift:
     """Something is not what it was when queries were last planned."""
 
     what: str
@@ -60,12 +60,12 @@ class Drift:
 
 
 @dataclass
-class Picture:
+class RuntimeStats:
     """Rates and selectivities lately."""
 
     rates: dict[tuple[str, str], float] = field(default_factory=dict)
     """By query and alias: tuples per second of event time that pass its filters."""
-    found: dict[str, dict[Probe, Found]] = field(default_factory=dict)
+    found: dict[str, dict[Probe, ProbeCounts]] = field(default_factory=dict)
     """By query: what probes have found."""
     _before: dict[int, dict[_Path, _Counts]] = field(default_factory=dict)
     time: int | None = None
@@ -76,7 +76,7 @@ class Picture:
     _settled: dict[tuple[str, Probe], float] = field(default_factory=dict)
 
     def note(
-        self, parts: Iterable[tuple[Mapping[int, Measurements], Sequence[Step]]], copies: Copies = one_shard
+        self, parts: Iterable[tuple[Mapping[int, Measurements], Sequence[JoinStep]]], copies: Copies = one_shard
     ) -> bool:
         """Take note of what shards have counted so far; False if event time has not moved since the last call.
 
@@ -98,7 +98,7 @@ class Picture:
                 self._take(lately, list(_served(steps)), _sizes(reports.values()), copies)
         return self.seconds > 0
 
-    def _lately(self, reports: Mapping[int, Measurements], steps: Sequence[Step]) -> dict[str, _Lately]:
+    def _lately(self, reports: Mapping[int, Measurements], steps: Sequence[JoinStep]) -> dict[str, _Lately]:
         """What each step has counted since the last call."""
         found = {step.name: _Lately() for step in steps}
         for shard, report in reports.items():
@@ -137,13 +137,13 @@ class Picture:
                 size = sizes.get(stream, 0) / copies(query, (alias,)) * step.windows[name] / longest[stream]
                 size *= self.rates.get((query, alias), 1.0) / fastest.get(stream, 1.0)
                 once = probes / copies(query, before)
-                newer = Found(once, once * max(size, 1.0), matches / copies(query, {*before, alias}))
+                newer = ProbeCounts(once, once * max(size, 1.0), matches / copies(query, {*before, alias}))
                 kept, probe = self.found.setdefault(query, {}), (before, alias)
-                kept[probe] = kept.get(probe, Found()).followed_by(newer, MEMORY)
+                kept[probe] = kept.get(probe, ProbeCounts()).followed_by(newer, MEMORY)
 
     # -- what is known of queries -----------------------------------------------------------------------------------------------
 
-    def known(self, queries: Mapping[str, JoinQuery], plans: Mapping[str, QueryPlan]) -> dict[str, Known]:
+    def known(self, queries: Mapping[str, JoinQuery], plans: Mapping[str, QueryPlan]) -> dict[str, PlannerStats]:
         """By query, what is known of it: as measured, and else as it was told to the planner."""
         shared: dict[str, list[float]] = defaultdict(list)
         names = {
@@ -157,18 +157,18 @@ class Picture:
         known = {}
         for name, query in queries.items():
             told = plans[name].known
-            shares = Shares(Shape.of(query), told.hints)
+            shares = Shares(GraphShape.of(query), told.hints)
             fit(shares, self.found.get(name, {}))
             rates = {
                 alias: sum(own) / len(own) if (own := shared.get(names[name, alias])) else told.rates[alias]
                 for alias in query.aliases
             }
-            known[name] = Known(rates, shares.hints, told.forced)
+            known[name] = PlannerStats(rates, shares.hints, told.forced)
         return known
 
-    def drift(self) -> Drift | None:
+    def drift(self) -> StatsDrift | None:
         """The largest drift since `settle`, if there is one."""
-        drifts: list[tuple[float, Drift]] = []
+        drifts: list[tuple[float, StatsDrift]] = []
         for (query, alias), rate in self.rates.items():
             before = self._planned.get((query, alias))
             drifts += _drift(f"the rate of {alias!r} in query {query!r}", before, rate)
@@ -216,7 +216,7 @@ class _Lately:
                 self.found[probe] = (probes + stages[place][0], matches + stages[place][1])
 
 
-def _counters(report: Measurements, steps: Sequence[Step]) -> Iterator[tuple[_Path, _Counts]]:
+def _counters(report: Measurements, steps: Sequence[JoinStep]) -> Iterator[tuple[_Path, _Counts]]:
     for step in steps:
         known: JoinFigures | None = (report.queries if step.is_own else report.joins).get(step.name)
         for driver, path in known.paths.items() if known is not None else ():
@@ -241,7 +241,7 @@ def _sizes(reports: Iterable[Measurements]) -> dict[str, int]:
     return found
 
 
-def _served(steps: Sequence[Step]) -> Iterator[_Served]:
+def _served(steps: Sequence[JoinStep]) -> Iterator[_Served]:
     """Each step with each query that its matches serve."""
     stored = {step.state: step for step in steps if step.state is not None}
     for step in steps:
@@ -259,7 +259,7 @@ def _served(steps: Sequence[Step]) -> Iterator[_Served]:
                     waiting += [stored[name] for name in below.stored_inputs]
 
 
-def _drift(what: str, before: float | None, now: float) -> list[tuple[float, Drift]]:
+def _drift(what: str, before: float | None, now: float) -> list[tuple[float, StatsDrift]]:
     """A drift, with its size; what was not known before has not drifted."""
     size = max(now / before, before / now) if before else 1.0
-    return [(size, Drift(what, before or now, now))] if size > DRIFT else []
+    return [(size, StatsDrift(what, before or now, now))] if size > DRIFT else []

@@ -1,7 +1,7 @@
 """How selectively the aliases of a query match, pair by pair, as hints have it; and the same fitted in place to what probes found.
 
 A query is planned again while it runs, and each probe that was measured changes a few pairs. So what does not change is looked up once
-(`Shape`), and a changed pair is worked in without touching the others: a graph is made when all is fitted, not after each probe.
+(`GraphShape`), and a changed pair is worked in without touching the others: a graph is made when all is fitted, not after each probe.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import combinations
 
 from dovetail.optimizer.graph.join_graph import Pair, components
 from dovetail.query.model import JoinQuery
-from dovetail.stats.probes import Step
+from dovetail.stats.probes import ProbeKey
 
 DEFAULT_EQUALITY = 0.01
 DEFAULT_CONDITION = 0.3
@@ -22,7 +22,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Shape:
+class GraphShape:
     """What a query says of pairs of its aliases."""
 
     classes: tuple[tuple[str, ...], ...]
@@ -39,7 +39,7 @@ class Shape:
     """For each alias the numbers of its classes."""
 
     @classmethod
-    def of(cls, query: JoinQuery) -> Shape:
+    def of(cls, query: JoinQuery) -> GraphShape:
         joined = [tuple(dict.fromkeys(key.alias for key in each.keys)) for each in query.classes]
         classes = tuple(inputs for inputs in joined if len(inputs) > 1)
         within: dict[Pair, tuple[int, ...]] = {}
@@ -71,7 +71,7 @@ def _conditions(query: JoinQuery) -> dict[Pair, float]:
 class Shares:
     """The shares of pairs that match, by hints, which may be changed."""
 
-    def __init__(self, shape: Shape, hints: Mapping[Pair, float]) -> None:
+    def __init__(self, shape: GraphShape, hints: Mapping[Pair, float]) -> None:
         self.shape = shape
         self._hints: dict[Pair, float] = {}
         self._most: list[dict[str, dict[str, float]]] = [{} for _ in shape.classes]
@@ -133,7 +133,7 @@ class Shares:
         classes = enumerate(self.shape.classes)
         return {(alias, number): self.count(number, alias) for number, inputs in classes for alias in inputs}
 
-    def fit(self, step: Step, share: float) -> None:
+    def fit(self, step: ProbeKey, share: float) -> None:
         """Scale the pairs that lead to a step, so that together they are what was found.
 
         Of a common key, the matches of the next alias depend on the one with the fewest values before it.

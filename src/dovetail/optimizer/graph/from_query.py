@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.optimizer.adapt.selectivity import Shape, Shares
+from dovetail.optimizer.adapt.selectivity import GraphShape, Shares
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, StreamRef
 from dovetail.schema import StreamSchema
@@ -30,7 +30,7 @@ MICROS_PER_SECOND = 1_000_000
 
 def join_graph(query: JoinQuery, rates: Mapping[str, float], hints: Mapping[frozenset[str], float]) -> JoinGraph:
     """The graph of a query, from the rates of its aliases and the user's selectivity hints (by pair of aliases)."""
-    return graph_of(query, rates, Shares(Shape.of(query), hints))
+    return graph_of(query, rates, Shares(GraphShape.of(query), hints))
 
 
 def declared_rates(query: JoinQuery, streams: Mapping[str, StreamSchema]) -> dict[str, float]:

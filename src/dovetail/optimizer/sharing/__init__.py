@@ -29,7 +29,7 @@ from dovetail.optimizer.sharing.search.exchange import exchange
 from dovetail.optimizer.sharing.thesis.baselines import bjtrees, mjoins, naive, shared_naive
 from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS, ordered
 from dovetail.optimizer.sharing.thesis.shared import shared
-from dovetail.plan.shared_plan import GlobalPlan, Load
+from dovetail.plan.shared_plan import Load, SharedPlan
 from dovetail.stats.probes import Objective
 
 STRATEGIES: Mapping[str, Callable[[CostModel, Sequence[int], Load], list[Draft]]] = {
@@ -53,7 +53,7 @@ def plan_queries(
     units: UnitCosts | None = None,
     ordering: str = "weave",
     objective: Objective = "produced",
-) -> GlobalPlan:
+) -> SharedPlan:
     """Plan queries together, so that they fit a budget and do common work once.
 
     Parameters
@@ -116,7 +116,7 @@ def plan_queries(
 
 def priced_again(
     queries: Mapping[str, NamedGraph],
-    running: Sequence[GlobalPlan],
+    running: Sequence[SharedPlan],
     shares: Sequence[float],
     units: UnitCosts | None,
     ordering: str,

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from dovetail.codec import LARGEST, to_json
 from dovetail.config import Config
 from dovetail.errors import ConfigError
-from dovetail.plan.explain.shared import FORMS, Explanation, describe_global, explain_global
+from dovetail.plan.explain.shared import FORMS, Explanation, describe_global, explain_shared
 from dovetail.plan.names import mermaid_text
 from dovetail.plan.prefixes import sharers, stems
 from dovetail.plan.query_plan import ProbeStage, QueryPlan
-from dovetail.plan.shared_plan import GlobalPlan
-from dovetail.plan.steps import Consumer, Step
+from dovetail.plan.shared_plan import SharedPlan
+from dovetail.plan.steps import Consumer, JoinStep
 from dovetail.query.expressions import Expression, map_columns
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, Window
 from dovetail.schema import StreamSchema
@@ -52,15 +52,15 @@ class Declared(Protocol):
 
 def explain(  # noqa: PLR0913 - a form for each kind of knowledge
     declared: Declared,
-    steps: Sequence[Step],
+    steps: Sequence[JoinStep],
     config: Config,
     form: str = "text",
     *,
     measured: Measurements | None = None,
     units: Units | None = None,
-    plan: GlobalPlan | None = None,
+    plan: SharedPlan | None = None,
     history: History | None = None,
-    together: Sequence[Sequence[Step]] = (),
+    together: Sequence[Sequence[JoinStep]] = (),
 ) -> Explanation:
     """Show what will be done with the queries and, given metrics, what was done: rows and times per new tuple.
 
@@ -71,7 +71,7 @@ def explain(  # noqa: PLR0913 - a form for each kind of knowledge
         raise ConfigError.choice("explain(...)", form, FORMS)
     found, past = measured or Measurements(), history or History()
     if form == "mermaid" and plan is not None:
-        return explain_global(plan, form)
+        return explain_shared(plan, form)
     description = describe(declared, steps, config)
     for step in steps:
         alone = step.is_own
@@ -94,12 +94,12 @@ def explain(  # noqa: PLR0913 - a form for each kind of knowledge
         return description
     if form == "mermaid":
         return _mermaid(description)
-    whole = [str(explain_global(plan, "text", found.nodes))] if plan is not None else []
+    whole = [str(explain_shared(plan, "text", found.nodes))] if plan is not None else []
     changed = ["\n".join(map(str, past.migrations))] if past.migrations else []
     return "\n\n".join([_text(description), *whole, *changed])
 
 
-def _add_sharers(description: dict[str, Any], steps: Sequence[Step]) -> None:
+def _add_sharers(description: dict[str, Any], steps: Sequence[JoinStep]) -> None:
     """Add to each stage that is probed once for several joins whom it serves besides."""
     served = {step.name: [consumer.query for consumer in step.consumers] or [step.name] for step in steps}
     own = {step.name for step in steps if step.is_own}
@@ -122,7 +122,7 @@ def _add_shed(description: dict[str, Any], found: Measurements) -> None:
             description["queries"][name]["recall"] = to_json(query.recall) | {"text": str(query.recall)}
 
 
-def describe(declared: Declared, steps: Sequence[Step], config: Config) -> dict[str, Any]:
+def describe(declared: Declared, steps: Sequence[JoinStep], config: Config) -> dict[str, Any]:
     """The plan as plain data: what the other forms are drawn from."""
     queries = declared.queries
     own = {step.name: step for step in steps if step.is_own}
@@ -148,7 +148,7 @@ def describe(declared: Declared, steps: Sequence[Step], config: Config) -> dict[
     return description | ({"joins": joins} if joins else {})
 
 
-def _answered(query: JoinQuery, step: Step, consumer: Consumer) -> dict[str, Any]:
+def _answered(query: JoinQuery, step: JoinStep, consumer: Consumer) -> dict[str, Any]:
     """A query whose results come from a join that serves others, too, or reads stored sub-joins."""
     return {
         "sql": query.sql,
@@ -158,7 +158,7 @@ def _answered(query: JoinQuery, step: Step, consumer: Consumer) -> dict[str, Any
     }
 
 
-def _query(step: Step, sql: str) -> dict[str, Any]:
+def _query(step: JoinStep, sql: str) -> dict[str, Any]:
     plan, query = step.plan, step.plan.query
     return {
         "sql": sql,
@@ -208,12 +208,12 @@ def add_figures(entry: dict[str, Any], plan: QueryPlan, measured: JoinFigures | 
                     stage["expected"]["us"] = units.stage(calls, expected.rows[place - 1], expected.rows[place])
 
 
-def _plain(expression: Expression, step: Step) -> Expression:
+def _plain(expression: Expression, step: JoinStep) -> Expression:
     """An expression over sources, also where they are part of a stored input."""
     return map_columns(expression, lambda column: step.columns.get(column.name, column))
 
 
-def _stage(stage: ProbeStage, step: Step) -> dict[str, Any]:
+def _stage(stage: ProbeStage, step: JoinStep) -> dict[str, Any]:
     return {
         "alias": stage.alias,
         "access": stage.access,

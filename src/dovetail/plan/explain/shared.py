@@ -9,22 +9,22 @@ from typing import Any, TypeAlias
 
 from dovetail.errors import ConfigError
 from dovetail.plan.names import mermaid_text
-from dovetail.plan.shared_plan import GlobalPlan, JoinNode, Load, Node, WindowNode
+from dovetail.plan.shared_plan import JoinNode, Load, Node, SharedPlan, WindowNode
 from dovetail.stats.counters import PlanFigures
 
 Explanation: TypeAlias = str | dict[str, Any]
 FORMS = ("text", "dict", "mermaid")
 
 
-def explain_global(
-    plan: GlobalPlan, form: str = "text", measured: PlanFigures | Mapping[str, Any] | None = None
+def explain_shared(
+    plan: SharedPlan, form: str = "text", measured: PlanFigures | Mapping[str, Any] | None = None
 ) -> Explanation:
     """Show what is kept and joined for which queries, and what it takes of the budget: as expected, and as measured.
 
     `measured` is `metrics()["nodes"]` of a session that runs the plan.
     """
     if form not in FORMS:
-        raise ConfigError.choice("explain_global(...)", form, FORMS)
+        raise ConfigError.choice("explain_shared(...)", form, FORMS)
     if form == "mermaid":
         return _mermaid(plan)
     figures = measured if isinstance(measured, PlanFigures) else PlanFigures.from_json(measured or {})
@@ -34,7 +34,7 @@ def explain_global(
 # -- data --------------------------------------------------------------------------------------------------------------------
 
 
-def describe_global(plan: GlobalPlan, measured: PlanFigures | None = None) -> dict[str, Any]:
+def describe_global(plan: SharedPlan, measured: PlanFigures | None = None) -> dict[str, Any]:
     """The plan as plain data, which JSON can hold."""
     found = _Loads(plan, measured or PlanFigures())
     return {
@@ -108,7 +108,7 @@ def _common(node: Node, found: _Loads) -> dict[str, Any]:
 class _Loads:
     """What the nodes of a plan have taken, per second of event time."""
 
-    plan: GlobalPlan
+    plan: SharedPlan
     measured: PlanFigures
 
     def load(self, node: Node) -> Load | None:
@@ -143,7 +143,7 @@ def _label(sources: Sequence[str]) -> str:
 # -- text --------------------------------------------------------------------------------------------------------------------
 
 
-def _text(plan: GlobalPlan, found: _Loads) -> str:
+def _text(plan: SharedPlan, found: _Loads) -> str:
     lines = [
         f"plan for {_count(len(plan.answers), 'query', 'queries')}, strategy {plan.strategy}",
         f"cpu {_used(plan.load.cpu, plan.limits.cpu, cpu_text)}",
@@ -168,7 +168,7 @@ def _text(plan: GlobalPlan, found: _Loads) -> str:
     return "\n".join(lines)
 
 
-def _join_lines(plan: GlobalPlan, join: JoinNode) -> list[str]:
+def _join_lines(plan: SharedPlan, join: JoinNode) -> list[str]:
     lines = [f"for {', '.join(join.queries)}" + (" (shared)" if len(join.queries) > 1 else "")]
     lines += [f"read {each.node}" + _as(plan, each.node, each.sources) for each in join.inputs]
     lines += [f"where {text}" for text in join.predicates]
@@ -176,13 +176,13 @@ def _join_lines(plan: GlobalPlan, join: JoinNode) -> list[str]:
     return lines
 
 
-def _as(plan: GlobalPlan, node: str, sources: Sequence[str]) -> str:
+def _as(plan: SharedPlan, node: str, sources: Sequence[str]) -> str:
     found = plan.nodes[node]
     plain = not isinstance(found, WindowNode) or sources == (found.stream,)
     return "" if plain else f" as {sources[0]}"
 
 
-def _shares(plan: GlobalPlan, found: _Loads, *nodes: Node) -> list[str]:
+def _shares(plan: SharedPlan, found: _Loads, *nodes: Node) -> list[str]:
     """What some nodes take together: as expected and, if it is known, as measured."""
     lines = [_share(Load.total(node.load for node in nodes), plan.limits)]
     measured = [load for load in map(found.load, nodes) if load is not None]
@@ -225,7 +225,7 @@ def _count(number: int, one: str, many: str) -> str:
 # -- picture -----------------------------------------------------------------------------------------------------------------
 
 
-def _mermaid(plan: GlobalPlan) -> str:
+def _mermaid(plan: SharedPlan) -> str:
     """Drums are windows, circles join, boxes are stored sub-joins; what serves several queries has a thick border."""
     used = f"cpu {_used(plan.load.cpu, plan.limits.cpu, cpu_text)}; memory {_used(plan.load.memory, plan.limits.memory, bytes_text)}"
     lines = ["---", f"title: {used}", "---", "flowchart LR"]

@@ -23,8 +23,8 @@ from dovetail.spark.checkpoint.compatibility import frozen_json
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.checkpoint.plan_log import (
     FOLDER,
-    MOST_KEPT,
-    Revision,
+    MAX_LOG_ENTRIES,
+    PlanLogEntry,
     entry_name,
     in_force,
     read_revisions,
@@ -54,7 +54,7 @@ class Checkpoint:
     last_batch: int
     """The last batch that was begun; -1 if none was. No sink can be ahead of it."""
     lock: Lock | None
-    revisions: tuple[Revision, ...] = ()
+    revisions: tuple[PlanLogEntry, ...] = ()
     """Its plan log."""
 
     @classmethod
@@ -87,7 +87,8 @@ class Checkpoint:
             )
         if not begun and any(name.isdigit() for name in directory.within("state").names()):
             raise StateError(
-                f"{directory.uri} holds state and no offsets: the log of its batches was removed", f"{RESTORE} and new sinks"
+                f"{directory.uri} holds state and no offsets: the log of its batches was removed",
+                f"{RESTORE} and new sinks",
             )
         stored = own.read(IDENTITY)
         is_nameless = stored is None and bool(layout)
@@ -103,7 +104,7 @@ class Checkpoint:
         return self.layout if revision is None else revision.contract
 
     @property
-    def last_revision(self) -> Revision | None:
+    def last_revision(self) -> PlanLogEntry | None:
         """What the plan log has for the next batch; None if it has nothing."""
         return next(reversed(in_force(self.revisions, self.next_batch())), None)
 
@@ -132,12 +133,12 @@ class Checkpoint:
     def _batches(self, log: str) -> set[int]:
         return {int(name) for name in self.directory.within(log).names() if name.isdigit()}
 
-    def revise(self, revision: Revision) -> Checkpoint:
+    def revise(self, revision: PlanLogEntry) -> Checkpoint:
         """Append a revision to the plan log, and remove those that nothing depends on any more."""
         own = self.directory.within("dovetail")
         write_revision(own, revision)
         revisions = (*self.revisions, revision)
-        kept = in_force(revisions, revision.first)[-MOST_KEPT:]
+        kept = in_force(revisions, revision.first)[-MAX_LOG_ENTRIES:]
         for old in set(self.revisions) - set(kept):
             own.within(FOLDER).remove(entry_name(old.epoch))
         return replace(self, revisions=kept)

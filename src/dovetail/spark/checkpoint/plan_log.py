@@ -1,8 +1,8 @@
 """The plan log beside a checkpoint: which plan runs from which batch on.
 
-Every start of the streaming query appends a `Revision` before its first batch runs, and its number in the log is the *epoch* of that
-start. Workers choose their plan by the number of their batch. Shards store the epoch that wrote their state, so state that an earlier
-attempt at the same batch left behind is recognized: the log names another epoch for that batch.
+Every start of the streaming query appends a `PlanLogEntry` before its first batch runs. The number of the entry is the *epoch* of
+that start. Workers choose their plan by the number of their batch. Shards store the epoch that wrote their state: if an earlier
+attempt at a batch left state behind, the log names another epoch for that batch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 FOLDER = "_plans"
 """Earlier releases take other names for layouts."""
-MOST_KEPT = 32
+MAX_LOG_ENTRIES = 32
 """Revisions in force that the log keeps: a checkpoint is not put back further than that."""
-MOST_PACKED = 700_000
+MAX_PACKED_BYTES = 700_000
 """Bytes. Of what takes more than a megabyte, with all that goes along, Spark makes a broadcast, which a stateful operator that is
 being prepared cannot read."""
 _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
@@ -35,7 +35,7 @@ _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
 
 
 @dataclass(frozen=True, eq=False)
-class Revision:
+class PlanLogEntry:
     """What a job runs from batch `first` on."""
 
     first: int
@@ -61,9 +61,9 @@ def current_batch() -> int | None:
 def pack(plans: Sequence[str]) -> bytes:
     """Plans, each a `WorkerPlan` as JSON, for workers: they repeat themselves, and Spark takes no more for a stateful operator."""
     packed = lzma.compress(json.dumps(plans).encode(), filters=[_PACKING])
-    if len(packed) > MOST_PACKED:
+    if len(packed) > MAX_PACKED_BYTES:
         raise ConfigError(
-            f"what shards are to run takes {len(packed):,} bytes; Spark gives its stateful operators {MOST_PACKED:,} at most",
+            f"what shards are to run takes {len(packed):,} bytes; Spark gives its stateful operators {MAX_PACKED_BYTES:,} at most",
             "divide the queries among several sessions",
         )
     return packed
@@ -83,30 +83,30 @@ def plan_for(plans: Sequence[WorkerPlan], batch: int | None) -> WorkerPlan:
     return found[-1]
 
 
-def read_revisions(own: Directory) -> list[Revision]:
+def read_revisions(own: Directory) -> list[PlanLogEntry]:
     """Read the plan log of a checkpoint, in order; `own` is Dovetail's directory in it."""
     folder = own.within(FOLDER)
     revisions = []
     for name in sorted(name for name in folder.names() if name.endswith(".json") and not name.startswith(".")):
-        stored = from_json(Revision, json.loads(folder.read(name) or ""), f"{folder.uri}/{name}")
+        stored = from_json(PlanLogEntry, json.loads(folder.read(name) or ""), f"{folder.uri}/{name}")
         revisions.append(replace(stored, epoch=int(name.removesuffix(".json"))))
     return revisions
 
 
-def write_revision(own: Directory, revision: Revision) -> None:
+def write_revision(own: Directory, revision: PlanLogEntry) -> None:
     """Append a revision to the log, under its epoch."""
     folder = own.within(FOLDER)
     if not folder.create(entry_name(revision.epoch), json.dumps(to_json(revision))):
         raise StateError(f"{folder.uri} is being changed by another session", "stop one of the two")
 
 
-def in_force(revisions: Iterable[Revision], next_batch: int) -> tuple[Revision, ...]:
+def in_force(revisions: Iterable[PlanLogEntry], next_batch: int) -> tuple[PlanLogEntry, ...]:
     """Return the revisions that say which plan runs which batch, by first batch.
 
     A revision replaces all earlier ones from its first batch on. One whose first batch is after `next_batch` has never run: the
     checkpoint was put back to an earlier state.
     """
-    kept: list[Revision] = []
+    kept: list[PlanLogEntry] = []
     for revision in revisions:
         if revision.first <= next_batch:
             while kept and kept[-1].first >= revision.first:

@@ -19,7 +19,16 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from dovetail.errors import StateError
 from dovetail.spark.driver.layout import ShardGroupPlan, WorkerPlan, read_worker_plan
-from dovetail.spark.state.log import MANIFEST, RESTORE, UNCOUNTED, Log, Manifest, SegmentMap, add_counters, tuples_of
+from dovetail.spark.state.log import (
+    MANIFEST,
+    RESTORE,
+    UNCOUNTED,
+    Log,
+    SegmentMap,
+    ShardManifest,
+    add_counters,
+    tuples_of,
+)
 from dovetail.spark.wire import from_ipc, to_ipc
 from dovetail.spark.worker.callbacks import segments_of
 
@@ -55,7 +64,7 @@ class Move:
         after: WorkerPlan,
         ids: tuple[int, ...],
         ids_after: tuple[int, ...],
-        manifests: Mapping[int, Manifest],
+        manifests: Mapping[int, ShardManifest],
     ) -> Move:
         """The move of what shards hold by their `manifests`; what was counted is counted by the first of the new shards."""
         active = {number: manifests[number] for number in before.shards if number in manifests}
@@ -76,7 +85,7 @@ class Move:
             reach = {batch: _latest(manifest.reach.get(batch, {}) for manifest in own) for batch in came}
             for number in new.numbers:
                 progress = counted if number == after.shards[0] else others
-                made = Manifest(after.digest, uuid.uuid4().hex, 0, progress, [], batches, None, kept_from, reach)
+                made = ShardManifest(after.digest, uuid.uuid4().hex, 0, progress, [], batches, None, kept_from, reach)
                 begun[ids_after[number]] = made.to_json()
         tokens = {ids[number]: manifest.token for number, manifest in manifests.items()}
         read = frozenset(ids[number] for number in active)
@@ -88,7 +97,7 @@ class Move:
         found = dict(zip(rows["number"].to_pylist(), rows["content"], strict=True))
         if MANIFEST not in found:
             raise StateError(f"the manifest of shard {self.ids.index(shard)} is missing from the checkpoint", RESTORE)
-        manifest = Manifest.from_json(found[MANIFEST].as_py(), plan.digest)
+        manifest = ShardManifest.from_json(found[MANIFEST].as_py(), plan.digest)
         parts = [_moved(shard, None, 0, (manifest.token or "").encode())]
         for segment in manifest.segments:
             content = found.get(segment.number)
@@ -126,7 +135,7 @@ class Move:
         if shard in self.read and read != {token}:
             raise StateError(f"the log of shard id {shard} was not read, or not all of it", "migrate again")
         if shard in self.manifests:
-            begun = Manifest.from_json(self.manifests[shard].encode(), plan.digest)
+            begun = ShardManifest.from_json(self.manifests[shard].encode(), plan.digest)
             begun.segments, begun.next = log.manifest.segments, log.manifest.next
             log.manifest = begun
             log.save()
@@ -152,7 +161,7 @@ def first_copies(group: ShardGroupPlan, cell: int, stream: str, table: pa.Table)
     return np.equal(first, cell)
 
 
-def progress_of(manifests: Iterable[Manifest]) -> dict[str, dict[str, Any]]:
+def progress_of(manifests: Iterable[ShardManifest]) -> dict[str, dict[str, Any]]:
     """How far streams have come, which all shards know, with the counters of all of them."""
     total: dict[str, dict[str, Any]] = {}
     for manifest in sorted(manifests, key=lambda each: each.batches):

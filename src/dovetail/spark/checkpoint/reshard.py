@@ -32,9 +32,9 @@ from dovetail.spark.driver.failures import raised_in_a_worker
 from dovetail.spark.driver.job_diff import stored_layout
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.driver.pipeline import shard_ids
-from dovetail.spark.driver.placement import Placement, Seat
+from dovetail.spark.driver.placement import Placement, ShardAssignment
 from dovetail.spark.running import clear_ended
-from dovetail.spark.state.log import MANIFEST, RESTORE, Manifest
+from dovetail.spark.state.log import MANIFEST, RESTORE, ShardManifest
 from dovetail.spark.wire import FRAME_BYTES
 from dovetail.spark.worker.callbacks import SEGMENTS
 
@@ -124,7 +124,7 @@ class Resharding:
     checkpoint: Checkpoint
     before: Layout
     after: Layout
-    manifests: Mapping[int, Manifest]
+    manifests: Mapping[int, ShardManifest]
     """By number of a shard, also of those that have no more to do."""
 
     @classmethod
@@ -209,10 +209,10 @@ class Resharding:
 def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout:
     """A layout with the same groups of queries, each cut for so many shards; shards are numbered, and queries planned, anew."""
     streams = {stream.name: replace(stream, rate=rates.get(stream.name)) for stream in layout.streams}
-    seats, first = dict[str, Seat](), 0
+    seats, first = dict[str, ShardAssignment](), 0
     for group in layout.placement.groups:
         grid = Placement(shards).with_query(group.queries[0], streams).groups[0].grid
-        seats |= {query.name: Seat(grid.shares, first) for query in group.queries}
+        seats |= {query.name: ShardAssignment(grid.shares, first) for query in group.queries}
         first += grid.shards
     return replace(layout, shards=shards, frozen=seats, numbered=0, ids=(), stored="", chosen=None)
 
@@ -247,7 +247,7 @@ def _state(spark: SparkSession, checkpoint: str) -> DataFrame:
     return state.select("key.shard", "user_map_key.number", "user_map_value.content")
 
 
-def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int, Manifest]:
+def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int, ShardManifest]:
     """The manifests of a checkpoint, by number of a shard; all of them or an error."""
     bound = digest(layout)
     try:
@@ -257,7 +257,7 @@ def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int
             f"Spark cannot read the state of {checkpoint}: {reason(error)}",
             "if it was renamed or copied, put it back to the path that it was started with: Spark writes whole paths into it",
         ) from error
-    found = {layout.ids.index(row.shard): Manifest.from_json(bytes(row.content), bound) for row in rows}
+    found = {layout.ids.index(row.shard): ShardManifest.from_json(bytes(row.content), bound) for row in rows}
     groups = [(group, range(group.first, group.first + group.grid.shards)) for group in layout.placement.groups]
     last = max((found[number].batches for _, numbers in groups for number in numbers if number in found), default=-1)
     for group, numbers in groups:

@@ -14,7 +14,7 @@ from dovetail.errors import ConfigError
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Lock
 from dovetail.spark.driver.layout import Layout
-from dovetail.spark.sinks.owners import Use
+from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import Staging
 
@@ -29,7 +29,7 @@ class Held(Protocol):
 
 
 @dataclass(frozen=True)
-class Answer:
+class RunningQuery:
     """A query whose results come from the shards."""
 
     name: str
@@ -50,10 +50,10 @@ class Job:
     held: Mapping[str, Held]
     """The checkpoint, and the sinks of queries."""
 
-    def answers(self) -> dict[int, Answer]:
+    def answers(self) -> dict[int, RunningQuery]:
         """Its queries by number."""
         return {
-            self.layout.number_of(name): Answer(name, query.schema, self.sinks[name])
+            self.layout.number_of(name): RunningQuery(name, query.schema, self.sinks[name])
             for name, query in self.layout.bound.items()
             if name in self.sinks
         }
@@ -61,10 +61,10 @@ class Job:
 
 def claim_sinks(
     spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, late: str | None = None
-) -> tuple[dict[str, Use], dict[str, Lock]]:
+) -> tuple[dict[str, SinkUse], dict[str, Lock]]:
     """Make sinks the checkpoint's own, all of them or none, or only that of a query that comes `late`."""
     uses = {
-        name: Use(spark, name, query.schema, checkpoint, name == late)
+        name: SinkUse(spark, name, query.schema, checkpoint, name == late)
         for name, query in layout.bound.items()
         if name in sinks
     }
@@ -87,7 +87,7 @@ def claim_sinks(
     return claimed, locks
 
 
-def _check_apart(uses: Mapping[str, Use], sinks: Mapping[str, Sink]) -> None:
+def _check_apart(uses: Mapping[str, SinkUse], sinks: Mapping[str, Sink]) -> None:
     """Refuse directories that are, or contain, one another or the checkpoint."""
     given = {f"query {name!r}": sinks[name].directory(use) for name, use in uses.items()}
     used = {whose: directory for whose, directory in given.items() if directory is not None}

@@ -19,7 +19,7 @@ from dovetail.errors import StateError
 from dovetail.optimizer.planner import plan_query
 from dovetail.partition import Grid, dimensions_of
 from dovetail.plan.query_plan import QueryPlan
-from dovetail.plan.shared_plan import GlobalPlan
+from dovetail.plan.shared_plan import SharedPlan
 from dovetail.plan.subset import part_of
 from dovetail.query.durations import in_words
 from dovetail.query.expressions import columns
@@ -27,8 +27,8 @@ from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.spark.checkpoint.compatibility import check_version, meaning, refused, still_chosen, thawed
-from dovetail.spark.driver.layout import Came, Layout
-from dovetail.spark.driver.placement import Seat, ShardGroup
+from dovetail.spark.driver.layout import Layout, QueryStart
+from dovetail.spark.driver.placement import ShardAssignment, ShardGroup
 
 _OPTIONS = ("lateness", "idle_after", "max_ahead")
 """What may change of a stream."""
@@ -73,15 +73,15 @@ def stored_layout(stored: str, first: str, config: Config) -> Layout:
         tuple(plan_query(query, catalog, config) for query in queries),
         config,
         content["shards"],
-        frozen={name: Seat(tuple(shares), firsts.get(name)) for name, shares in content["shares"].items()},
+        frozen={name: ShardAssignment(tuple(shares), firsts.get(name)) for name, shares in content["shares"].items()},
         stored=first,
-        came={name: from_json(Came, came) for name, came in content.get("came", {}).items()},
+        came={name: from_json(QueryStart, came) for name, came in content.get("came", {}).items()},
         numbers=content.get("numbers", {}),
         last_number=content.get("last_number", -1),
         numbered=content.get("numbered", 0),
         ids=tuple(content.get("ids", ())),
         widened=content.get("widened", {}),
-        chosen=from_json(GlobalPlan, content["chosen"]) if content.get("chosen") else None,
+        chosen=from_json(SharedPlan, content["chosen"]) if content.get("chosen") else None,
     )
 
 
@@ -160,14 +160,14 @@ def revised(
         if name in comparison.changed:
             query = plan.query
             stays = not query.has_count_window and _ways(query) == _ways(old.bound[name])
-            came = Came(since, backfill=stays and new.config.shedding is None)
+            came = QueryStart(since, backfill=stays and new.config.shedding is None)
             layout = with_plan(layout, plan, declared, came, seats[name] if stays else None)
         elif name in comparison.new:
-            layout = with_plan(layout, plan, declared, Came(since))
+            layout = with_plan(layout, plan, declared, QueryStart(since))
     return layout
 
 
-def replanned(layout: Layout, chosen: GlobalPlan, plans: Mapping[str, QueryPlan]) -> Layout:
+def replanned(layout: Layout, chosen: SharedPlan, plans: Mapping[str, QueryPlan]) -> Layout:
     """A layout whose queries are planned together as was `chosen`, those that came late among them; `plans`: each by itself."""
     came = {name: replace(each, merged=each.merged or name in plans) for name, each in layout.came.items()}
     own = tuple(plans.get(plan.query.name, plan) for plan in layout.plans)
@@ -180,7 +180,7 @@ def apart_again(layout: Layout) -> Layout:
     return replace(layout, came=came, chosen=_part(layout.chosen, layout.together.keys() - came.keys()))
 
 
-def _part(chosen: GlobalPlan | None, names: Collection[str]) -> GlobalPlan | None:
+def _part(chosen: SharedPlan | None, names: Collection[str]) -> SharedPlan | None:
     return part_of(chosen, names) if chosen is not None else None
 
 
@@ -192,7 +192,11 @@ def begun(layout: Layout, since: int, progress: Mapping[str, Any] | None) -> Lay
 
 
 def with_plan(
-    layout: Layout, plan: QueryPlan, declared: Mapping[str, StreamSchema], came: Came, seat: Seat | None = None
+    layout: Layout,
+    plan: QueryPlan,
+    declared: Mapping[str, StreamSchema],
+    came: QueryStart,
+    seat: ShardAssignment | None = None,
 ) -> Layout:
     """A layout with one more query; columns that no query has read yet are carried from then on.
 

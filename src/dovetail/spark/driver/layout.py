@@ -20,11 +20,11 @@ from dovetail.optimizer.lowering import Lowering
 from dovetail.partition import Grid, dimensions_of
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.query_plan import QueryPlan
-from dovetail.plan.shared_plan import GlobalPlan
-from dovetail.plan.steps import Cell, Step
+from dovetail.plan.shared_plan import SharedPlan
+from dovetail.plan.steps import Cell, JoinStep
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
-from dovetail.spark.driver.placement import Placement, Seat, Way
+from dovetail.spark.driver.placement import Placement, Route, ShardAssignment
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ShardGroupPlan:
     """Number of the group's first shard."""
     shares: tuple[int, ...]
     """Into how many parts each dimension is cut."""
-    ways: Mapping[str, tuple[Way, ...]]
+    ways: Mapping[str, tuple[Route, ...]]
     """By stream, how its tuples are placed."""
     plan: ExecutionPlan
     """The same for all shards; in a cell the number of a dimension stands for the shard's part of it."""
@@ -138,7 +138,7 @@ def read_worker_plan(text: str) -> WorkerPlan:
 
 
 @dataclass(frozen=True)
-class Came:
+class QueryStart:
     """When a query came that was not there from the beginning."""
 
     since: int
@@ -163,11 +163,11 @@ class Layout:
     config: Config
     shards: int
     budget: Budget | None = None
-    frozen: Mapping[str, Seat] = field(default_factory=dict)
+    frozen: Mapping[str, ShardAssignment] = field(default_factory=dict)
     """By query, where an earlier start placed it; rates may have changed since, the checkpoint has not."""
     stored: str = ""
     """What the checkpoint is bound to, as it was first written: a query may be written otherwise since, and mean the same."""
-    came: Mapping[str, Came] = field(default_factory=dict)
+    came: Mapping[str, QueryStart] = field(default_factory=dict)
     """Queries that came while others ran."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """Of queries whose numbers are not those of their places."""
@@ -177,7 +177,7 @@ class Layout:
     """How many numbers were given to shards before."""
     widened: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By stream, the columns that tuples have only from some batch on."""
-    chosen: GlobalPlan | None = None
+    chosen: SharedPlan | None = None
     """The plan of the queries that are planned together, if it was chosen while they ran."""
     ids: tuple[int, ...] = ()
     """By number of a shard, the value by which Spark groups its rows; if none are given they follow from the number of shards."""
@@ -221,7 +221,7 @@ class Layout:
         return {name: plan for name, plan in plans.items() if name not in self.came or self.came[name].merged}
 
     @cached_property
-    def joint(self) -> GlobalPlan:
+    def joint(self) -> SharedPlan:
         """The plan of the queries that are planned together, or else of all; what can be shared depends on where tuples lie."""
         plans = self.together or {plan.query.name: plan for plan in self.plans}
         if self.chosen is not None and {answer.query for answer in self.chosen.answers} == plans.keys():
@@ -245,7 +245,7 @@ class Layout:
         return {query.name: group.cell(query) for group in self.placement.groups for query in group.queries}
 
     @cached_property
-    def _answering(self) -> tuple[tuple[str, Step], ...]:
+    def _answering(self) -> tuple[tuple[str, JoinStep], ...]:
         """The joins of all groups, each with one of the queries that it serves."""
         first = self.together
         steps = Lowering(self.catalog, self.config, cells=self._cells).steps(self.joint, first) if first else ()
@@ -258,12 +258,12 @@ class Layout:
         return tuple(found)
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[JoinStep, ...]:
         """The joins of all groups."""
         return tuple(step for _, step in self._answering)
 
     @cached_property
-    def parts(self) -> list[tuple[range, list[Step]]]:
+    def parts(self) -> list[tuple[range, list[JoinStep]]]:
         """The shards of each group, by number, and the joins that they run."""
         found = []
         for group in self.placement.groups:

@@ -26,17 +26,17 @@ from dovetail.session.monitor import Monitor
 from dovetail.session.registry import Registry
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, revised_json
-from dovetail.spark.checkpoint.plan_log import Revision, in_force, pack
+from dovetail.spark.checkpoint.plan_log import PlanLogEntry, in_force, pack
 from dovetail.spark.driver.arguments import check_sinks, triggered
 from dovetail.spark.driver.job import CHECKPOINT, Held, Job, claim_sinks
 from dovetail.spark.driver.job_diff import begun, replanned, with_plan, without
-from dovetail.spark.driver.layout import Came, Layout, WorkerPlan, read_worker_plan
+from dovetail.spark.driver.layout import Layout, QueryStart, WorkerPlan, read_worker_plan
 from dovetail.spark.driver.reports import BatchProgress, observed
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import Staging
 from dovetail.spark.state.log import MANIFEST
-from dovetail.spark.wire import CLOCK, CUT_SCHEMA, RESULT_SCHEMA
-from dovetail.spark.worker.callbacks import SEGMENTS, ShardProcessor, cutter
+from dovetail.spark.wire import CLOCK, RESULT_SCHEMA, ROUTED_SCHEMA
+from dovetail.spark.worker.callbacks import SEGMENTS, ShardProcessor, router_function
 from dovetail.stats.counters import Measurements
 from dovetail.stats.history import History
 
@@ -63,7 +63,7 @@ class SparkPipeline:
         packed, pieces = pack(plans), []
         for number, stream in enumerate(layout.streams):
             frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
-            pieces.append(frame.mapInArrow(cutter(packed, number, ids), from_arrow_schema(CUT_SCHEMA)))
+            pieces.append(frame.mapInArrow(router_function(packed, number, ids), from_arrow_schema(ROUTED_SCHEMA)))
         processor = ShardProcessor(packed, ids, run_id, staged)
         joined = (
             reduce(DataFrame.unionAll, pieces)
@@ -109,7 +109,7 @@ class SparkPipeline:
 
     # -- queries that come and go -------------------------------------------------------------------------------------------
 
-    def with_query(self, job: Job, name: str, sql: str, sink: Sink, *, backfill: bool) -> Change:
+    def with_query(self, job: Job, name: str, sql: str, sink: Sink, *, backfill: bool) -> JobChange:
         """A job with one more query; it is refused if it cannot be run, or does not fit, beside the others."""
         registry, layout = self.registry, job.layout
         plan = registry.bind(name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone")))
@@ -128,9 +128,9 @@ class SparkPipeline:
         registry.declare(plan, None)
 
         def made(since: int) -> Layout:
-            return self.placed(with_plan(layout, plan, registry.streams, Came(since, backfill)))
+            return self.placed(with_plan(layout, plan, registry.streams, QueryStart(since, backfill)))
 
-        change = Change(self, job, made, {**job.sinks, name: sink}, name)
+        change = JobChange(self, job, made, {**job.sinks, name: sink}, name)
         try:
             change.claim(made(job.checkpoint.last_batch + 1))
         except BaseException:
@@ -138,7 +138,7 @@ class SparkPipeline:
             raise
         return change
 
-    def without_query(self, job: Job, name: str) -> Change:
+    def without_query(self, job: Job, name: str) -> JobChange:
         """A job with one query less."""
         registry, layout = self.registry, job.layout
         registry.catalog.check_query(name)
@@ -146,7 +146,7 @@ class SparkPipeline:
             raise ConfigError(f"query {name!r} is the last one that runs", "stop() the job, or add another query first")
         made = without(layout, [name])
         sinks = {query: sink for query, sink in job.sinks.items() if query != name}
-        return Change(self, job, lambda _: made, sinks, dropped=name)
+        return JobChange(self, job, lambda _: made, sinks, dropped=name)
 
     def proposal(self, job: Job, monitor: Monitor, cause: str, late: Collection[str]) -> Proposal | None:
         """Another plan for the queries that are planned together and those that came `late`; None if it is not worth it."""
@@ -163,10 +163,10 @@ class SparkPipeline:
         running = [layout.joint, *alone] if layout.together else alone
         return propose(planning, running, cause, monitor.strained)
 
-    def replanned(self, job: Job, proposal: Proposal) -> Change:
+    def replanned(self, job: Job, proposal: Proposal) -> JobChange:
         """A job whose queries are planned together in another way."""
         layout = replanned(job.layout, proposal.plan, proposal.plans)
-        return Change(self, job, lambda _: layout, job.sinks, cause=proposal.cause)
+        return JobChange(self, job, lambda _: layout, job.sinks, cause=proposal.cause)
 
     def revision(
         self,
@@ -176,7 +176,7 @@ class SparkPipeline:
         since: int,
         reached: BatchProgress | None = None,
         cause: str = "",
-    ) -> tuple[Layout, Revision]:
+    ) -> tuple[Layout, PlanLogEntry]:
         """Return the entry of the plan log with which a layout replaces the plan `before`, from batch `since` on; and the layout.
 
         Queries and shards that begin then need to know how far streams had come, and a shard takes over the counters of those that
@@ -199,7 +199,7 @@ class SparkPipeline:
         epoch = checkpoint.next_epoch
         known = [(each.first, each.epoch) for each in in_force(checkpoint.revisions, since) if each.first < since]
         plan = replace(plan, epoch=epoch, epochs=(*known, (since, epoch)))
-        return layout, Revision(since, revised_json(layout), plan.to_json(), cause, epoch=epoch)
+        return layout, PlanLogEntry(since, revised_json(layout), plan.to_json(), cause, epoch=epoch)
 
     def placed(self, layout: Layout) -> Layout:
         """A layout whose shards all have ids; those that have some keep them."""
@@ -208,7 +208,7 @@ class SparkPipeline:
 
 
 @dataclass
-class Change:
+class JobChange:
     """A job that takes the place of another between two batches; `made` gives its layout for the batch that it begins with."""
 
     pipeline: SparkPipeline

@@ -20,12 +20,12 @@ from dovetail.schema import StreamSchema
 
 EVERYWHERE = "everywhere"
 """An axis along which a tuple goes to all parts."""
-Way = tuple[Expression | str | None, ...]
+Route = tuple[Expression | str | None, ...]
 """How a tuple is placed, by axis: the expression whose value says to which part it goes, None for the whole row, or `EVERYWHERE`."""
 
 
 @dataclass(frozen=True)
-class Seat:
+class ShardAssignment:
     """Where a query is: into how many parts its dimensions are cut, and the first shard of its group, if it is known."""
 
     shares: tuple[int, ...]
@@ -40,13 +40,13 @@ class ShardGroup:
     grid: Grid
     first: int
     """Number of the group's first shard."""
-    ways: Mapping[str, Mapping[tuple[str, ...], Way]]
+    ways: Mapping[str, Mapping[tuple[str, ...], Route]]
     """By stream, the ways in which its tuples are placed, by their text: one for each different use of it."""
 
     @classmethod
     def of(cls, query: JoinQuery, grid: Grid, first: int) -> ShardGroup:
         """The group of one query."""
-        ways: dict[str, dict[tuple[str, ...], Way]] = {}
+        ways: dict[str, dict[tuple[str, ...], Route]] = {}
         axes = [dict(axis.keys) for axis in dimensions_of(query)]
         for ref in query.refs:
             way = tuple(_bare(axis[ref.alias]) if ref.alias in axis else EVERYWHERE for axis in axes)
@@ -103,7 +103,7 @@ class Placement:
 
     shards: int
     """Asked for."""
-    frozen: Mapping[str, Seat] = field(default_factory=dict)
+    frozen: Mapping[str, ShardAssignment] = field(default_factory=dict)
     """By query, what an earlier start chose."""
     numbered: int = 0
     """How many numbers were given to shards before: those of shards that are gone are not given again."""
@@ -134,9 +134,13 @@ class Placement:
         return max(self.numbered, *(group.first + group.grid.shards for group in self.groups), 0)
 
     @property
-    def seats(self) -> dict[str, Seat]:
+    def seats(self) -> dict[str, ShardAssignment]:
         """By query, where it is."""
-        return {query.name: Seat(group.grid.shares, group.first) for group in self.groups for query in group.queries}
+        return {
+            query.name: ShardAssignment(group.grid.shares, group.first)
+            for group in self.groups
+            for query in group.queries
+        }
 
     @property
     def shares(self) -> dict[str, tuple[int, ...]]:

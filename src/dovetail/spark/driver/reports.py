@@ -19,8 +19,8 @@ from dovetail.codec import from_json, to_json
 from dovetail.errors import StateError, listed
 from dovetail.plan.names import in_scope
 from dovetail.plan.shared_plan import Load
-from dovetail.plan.steps import Step
-from dovetail.session.monitor import outgrown
+from dovetail.plan.steps import JoinStep
+from dovetail.session.monitor import caught_up
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.state.log import RESTORE, add_counters
 from dovetail.spark.wire import ResultKind, collected, is_kind
@@ -200,7 +200,7 @@ class ShardReports:
         """Tuples that have come."""
         return sum(figures["arrivals"] for report in self._shards.values() for figures in report["streams"].values())
 
-    def parts(self) -> list[tuple[dict[int, Measurements], list[Step]]]:
+    def parts(self) -> list[tuple[dict[int, Measurements], list[JoinStep]]]:
         """The last reports of each group's shards, and the joins that they run."""
         found = []
         for numbers, steps in self._layout.parts:
@@ -214,8 +214,8 @@ class ShardReports:
         spent, self._spent = self._spent, 0.0
         return Load(spent, sum(part.get("bytes") or 0 for parts in kept for part in parts))
 
-    def outgrown(self, batch_id: int) -> list[str]:
-        """The queries that came late and can be planned with those that were there first; see `monitoring.outgrown`.
+    def caught_up(self, batch_id: int) -> list[str]:
+        """Return the late queries that caught up and can be planned with the first ones; see `monitor.caught_up`.
 
         Batch `batch_id` has been joined, and may be joined again under the new plan: it counts how far streams were before it.
         """
@@ -227,7 +227,7 @@ class ShardReports:
             return []
         waiting = {name: came for name, came in layout.came.items() if not came.merged}
         return [
-            name for name, came in waiting.items() if outgrown(layout.bound[name], came.heads, marks, layout.catalog)
+            name for name, came in waiting.items() if caught_up(layout.bound[name], came.heads, marks, layout.catalog)
         ]
 
     def measured(self) -> Measurements:

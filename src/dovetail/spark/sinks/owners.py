@@ -57,7 +57,7 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Use:
+class SinkUse:
     """A query that is about to write to a sink."""
 
     spark: SparkSession
@@ -120,7 +120,7 @@ class Use:
             )
 
 
-def check_directory(directory: Directory, use: Use) -> None:
+def check_directory(directory: Directory, use: SinkUse) -> None:
     """Refuse a directory that is not this query's; nothing is changed."""
     names = directory.names()
     batches = [int(found[1]) for found in map(_BATCH.fullmatch, names) if found]
@@ -140,7 +140,7 @@ def check_directory(directory: Directory, use: Use) -> None:
     use.check_owner(stored, batches, directory.uri)
 
 
-def claim_directory(directory: Directory, use: Use) -> Lock | None:
+def claim_directory(directory: Directory, use: SinkUse) -> Lock | None:
     """Make a directory this query's, or refuse it; locked where that can be done, so that a copied checkpoint is refused too."""
     check_directory(directory, use)
     names = directory.names()
@@ -160,7 +160,7 @@ def claim_directory(directory: Directory, use: Use) -> Lock | None:
     return lock
 
 
-def _lock(directory: Directory, local: Path, use: Use) -> Lock:
+def _lock(directory: Directory, local: Path, use: SinkUse) -> Lock:
     try:
         return Lock(local / OWNER)
     except BlockingIOError:

@@ -22,7 +22,7 @@ from pyspark.sql.types import LongType, StructType
 
 from dovetail.errors import ConfigError, DovetailWarning, StateError, listed
 from dovetail.spark.checkpoint.directories import Directory, Lock
-from dovetail.spark.sinks.owners import Use, check_directory, claim_directory
+from dovetail.spark.sinks.owners import SinkUse, check_directory, claim_directory
 from dovetail.spark.sinks.staging import Staging, check_owned, discard_batch, plain_types, record_batch, rows_in
 
 _PROPERTY = "dovetail.owner"
@@ -38,18 +38,18 @@ class Sink(ABC):
     def discard(self, batch_id: int) -> None:  # noqa: B027
         """Remove an earlier attempt's results of a batch, which has none when it is replayed."""
 
-    def check(self, use: Use) -> None:  # noqa: B027
+    def check(self, use: SinkUse) -> None:  # noqa: B027
         """Refuse a query that must not write here; nothing is changed."""
 
-    def claim(self, use: Use) -> Lock | None:  # noqa: ARG002
+    def claim(self, use: SinkUse) -> Lock | None:  # noqa: ARG002
         """Belong to this query from now on, or refuse it."""
         return None
 
-    def directory(self, use: Use) -> Directory | None:  # noqa: ARG002
+    def directory(self, use: SinkUse) -> Directory | None:  # noqa: ARG002
         """The directory that it writes to, if it is one."""
         return None
 
-    def staging(self, use: Use, run_id: str) -> Staging | None:  # noqa: ARG002
+    def staging(self, use: SinkUse, run_id: str) -> Staging | None:  # noqa: ARG002
         """Where shards may write results as Parquet themselves; None if Spark must."""
         return None
 
@@ -72,14 +72,14 @@ class ParquetSink(Sink):
     def __repr__(self) -> str:
         return f"parquet({self.path!r})"
 
-    def directory(self, use: Use) -> Directory:
+    def directory(self, use: SinkUse) -> Directory:
         return Directory.of(use.spark, self.path)
 
-    def check(self, use: Use) -> None:
+    def check(self, use: SinkUse) -> None:
         _check_columns(use)
         check_directory(self.directory(use), use)
 
-    def claim(self, use: Use) -> Lock | None:
+    def claim(self, use: SinkUse) -> Lock | None:
         self._directory = self.directory(use)
         return claim_directory(self._directory, use)
 
@@ -120,7 +120,7 @@ class ParquetSink(Sink):
                 "workers must share that disk with the driver; else use a path on a file system that all can reach",
             )
 
-    def staging(self, use: Use, run_id: str) -> Staging | None:
+    def staging(self, use: SinkUse, run_id: str) -> Staging | None:
         """Shards write to a disk that they share with the driver: `file:` says so, and a local master has but one."""
         local = self.directory(use).local
         shared = self.path.startswith("file:") or str(use.spark.conf.get("spark.master", "")).startswith("local")
@@ -138,7 +138,7 @@ class MemorySink(Sink):
     def __repr__(self) -> str:
         return "memory()"
 
-    def check(self, use: Use) -> None:
+    def check(self, use: SinkUse) -> None:
         if self._owner is not None and self._owner != (use.owner.checkpoint, use.owner.query):
             raise ConfigError(
                 f"query {use.query!r}: its dt.sinks.memory() has been used with another checkpoint or query, whose batches have "
@@ -146,7 +146,7 @@ class MemorySink(Sink):
                 "give it a dt.sinks.memory() of its own",
             )
 
-    def claim(self, use: Use) -> None:
+    def claim(self, use: SinkUse) -> None:
         self.check(use)
         self._owner = (use.owner.checkpoint, use.owner.query)
 
@@ -193,7 +193,7 @@ class FormatSink(Sink):
     def __repr__(self) -> str:
         return f"format({self._format!r})"
 
-    def check(self, use: Use) -> None:
+    def check(self, use: SinkUse) -> None:
         _check_columns(use)
 
     def write(self, results: DataFrame, batch_id: int) -> None:
@@ -215,14 +215,14 @@ class TableSink(Sink):
     def __repr__(self) -> str:
         return f"table({self.name!r})"
 
-    def check(self, use: Use) -> None:
+    def check(self, use: SinkUse) -> None:
         _check_columns(use)
         if use.spark.catalog.tableExists(self.name):
             self._check_schema(use)
             last = use.spark.sql(f"SELECT max(batch_id) AS last FROM {self.name}").collect()[0]["last"]  # noqa: S608
             use.check_owner(self._stored(use), [] if last is None else [int(last)], f"the table {self.name}")
 
-    def claim(self, use: Use) -> None:
+    def claim(self, use: SinkUse) -> None:
         self.check(use)
         owner = _quoted(use.owner.to_json())
         if not use.spark.catalog.tableExists(self.name):
@@ -232,7 +232,7 @@ class TableSink(Sink):
             use.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_PROPERTY}' = {owner})")
         self.check(use)  # two may have claimed it at once: the last one holds
 
-    def _create(self, use: Use, owner: str) -> None:
+    def _create(self, use: SinkUse, owner: str) -> None:
         columns = from_arrow_schema(use.schema).add("batch_id", LongType()).toDDL()
         try:
             use.spark.sql(
@@ -250,11 +250,11 @@ class TableSink(Sink):
                 )
             raise ConfigError(f"the table {self.name} cannot be created: {str(error).splitlines()[0]}", hint) from error
 
-    def _stored(self, use: Use) -> str | None:
+    def _stored(self, use: SinkUse) -> str | None:
         found = {row["key"]: row["value"] for row in use.spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
         return found.get(_PROPERTY)
 
-    def _check_schema(self, use: Use) -> None:
+    def _check_schema(self, use: SinkUse) -> None:
         """Results are inserted by position: the table must have the query's columns, then `batch_id`, by which it is partitioned."""
         wanted = from_arrow_schema(use.schema).add("batch_id", LongType())
         found = use.spark.table(self.name).schema
@@ -290,7 +290,7 @@ class TableSink(Sink):
             self.write(spark.createDataFrame([], columns), batch_id)
 
 
-def _check_columns(use: Use) -> None:
+def _check_columns(use: SinkUse) -> None:
     """Refuse columns that would be lost beside `batch_id`, or that Spark does not tell apart."""
     count = Counter(name.casefold() for name in use.schema.names)
     if "batch_id" in count:

@@ -81,7 +81,7 @@ class Stored:
 
 
 @dataclass(slots=True)
-class Manifest:
+class ShardManifest:
     """What a shard's state holds, and how far its streams have come."""
 
     layout: str
@@ -109,14 +109,14 @@ class Manifest:
         return json.dumps(content | {"digest": _digest_of(content)})
 
     @classmethod
-    def from_json(cls, text: bytes, layout: str) -> Manifest:
+    def from_json(cls, text: bytes, layout: str) -> ShardManifest:
         try:
             return cls._read(json.loads(text), layout)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StateError(f"a shard's manifest is damaged: {type(error).__name__}: {error}", RESTORE) from None
 
     @classmethod
-    def _read(cls, stored: dict[str, Any], layout: str) -> Manifest:
+    def _read(cls, stored: dict[str, Any], layout: str) -> ShardManifest:
         digest = stored.pop("digest", None)  # checkpoints of earlier releases have none
         if stored.get("version") != VERSION:
             raise StateError(
@@ -147,7 +147,7 @@ class Log:
         self.numbered = False
         self._streams = streams or {}
         stored = segments.getValue((MANIFEST,))
-        self.manifest = Manifest.from_json(bytes(stored[0]), layout) if stored else Manifest(layout)
+        self.manifest = ShardManifest.from_json(bytes(stored[0]), layout) if stored else ShardManifest(layout)
 
     def save(self) -> None:
         """Keep the manifest as it is now."""

@@ -9,8 +9,8 @@ Directories lie where everybody may write. What is used, or swept, is a real dir
 link, in another where others cannot replace it; nobody else may look into it. If something else has its name, another name is taken,
 one that nobody can know beforehand and that all workers of the host come to by themselves.
 
-The environment variable `DOVETAIL_LIVE_DIR` names another directory for them, on a disk if shared memory is too small. It must be
-set before Spark starts; on a cluster, executors get it from `spark.executorEnv.DOVETAIL_LIVE_DIR`.
+The environment variable `DOVETAIL_SHARED_MEMORY_DIR` names another directory for them, on a disk if shared memory is too small. Set
+it before Spark starts; on a cluster, executors get it from `spark.executorEnv.DOVETAIL_SHARED_MEMORY_DIR`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from dovetail.errors import StateError, listed
 from dovetail.plan.explain.shared import bytes_text
 
-_CHOICE = "DOVETAIL_LIVE_DIR"
+_CHOICE = "DOVETAIL_SHARED_MEMORY_DIR"
 _ABANDONED_SECONDS = 600
 _FORGOTTEN_SECONDS = 86_400
 _OWNER = "owner.json"
@@ -41,11 +41,11 @@ _PRIVATE = 0o700
 _REAL_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-def live_root(run_id: str) -> Path:
+def shared_memory_root(run_id: str) -> Path:
     """Where one run of a session keeps its live shards on this host: memory where there is enough, else a local directory.
 
-    `DOVETAIL_LIVE_DIR` overrides this choice. All workers must come to the same answer at any time, so enough is judged by its size,
-    not by what is free; and a run that once went to the name of its own, because the common one was taken, stays there.
+    `DOVETAIL_SHARED_MEMORY_DIR` overrides this choice. All workers must come to the same answer at any time, so the size of the
+    memory decides, not what is free; and a run that once took a name of its own, because the common one was taken, keeps it.
     """
     parent = _parent()
     common, own = parent / f"dovetail-{os.getuid()}", parent / f"dovetail-{os.getuid()}-{run_id}"
@@ -72,7 +72,7 @@ def _parent() -> Path:
 
 
 def _parents() -> list[Path]:
-    """Return the directory that `DOVETAIL_LIVE_DIR` names; else shared memory, if it is large enough, and local directories."""
+    """Return the directory that `DOVETAIL_SHARED_MEMORY_DIR` names, or else shared memory, if large enough, and local ones."""
     chosen = os.environ.get(_CHOICE)
     if chosen and not (Path(chosen).is_absolute() and Path(chosen).is_dir()):
         raise StateError(
@@ -115,12 +115,12 @@ def _opened(name: str | Path, inside: int | None = None) -> Iterator[int | None]
 def claim(run_id: str) -> None:
     """Say that this process drives a run, and sweep what runs that ended without cleaning up have left on this host."""
     with explaining_full_disk():
-        _make_run(live_root(run_id), here=True)
+        _make_run(shared_memory_root(run_id), here=True)
 
 
 def release(run_id: str) -> None:
     """Remove what a run has left on this host."""
-    home = live_root(run_id)
+    home = shared_memory_root(run_id)
     shutil.rmtree(home, ignore_errors=True)
     if home.parent.name.endswith(run_id):
         with suppress(OSError):
@@ -222,7 +222,7 @@ def _started(pid: int) -> str | None:
         return None
 
 
-class LiveShard:
+class SharedMemoryShard:
     """The live directories of one shard."""
 
     def __init__(self, root: Path, shard: int) -> None:

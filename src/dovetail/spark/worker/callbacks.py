@@ -25,7 +25,7 @@ _CONTENT = StructType([StructField("content", BinaryType())])
 """As types, not as text, which each task would ask Spark to parse."""
 
 
-def cutter(
+def router_function(
     plans: bytes, stream: int, shard_ids: list[int]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`.
@@ -34,10 +34,10 @@ def cutter(
     """
 
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from dovetail.spark.worker.router import Cut  # noqa: PLC0415 - it loads the engine
+        from dovetail.spark.worker.router import Router  # noqa: PLC0415 - it loads the engine
 
         batch = current_batch()
-        yield from Cut(plan_for(unpack(plans), batch), stream, shard_ids, batch).rows(batches)
+        yield from Router(plan_for(unpack(plans), batch), stream, shard_ids, batch).rows(batches)
 
     return cut
 

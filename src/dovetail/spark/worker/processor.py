@@ -24,7 +24,7 @@ from dovetail._typing import Int64Array
 from dovetail.codec import from_json
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.measure import measure
-from dovetail.engine.persist.mapped import read_sealed, write_sealed
+from dovetail.engine.persist.mapped import read_mapped, write_mapped
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding.stored import numbers_kept, restore
 from dovetail.engine.storage.arena import MappedArena
@@ -37,8 +37,8 @@ from dovetail.spark.checkpoint.plan_log import current_batch, plan_for
 from dovetail.spark.driver.layout import WorkerPlan
 from dovetail.spark.sinks.staging import Staging
 from dovetail.spark.state.log import RESTORE, UNCOUNTED, Log, SegmentMap, add_counters, micros, only, since
-from dovetail.spark.state.shared_memory import LiveShard, explaining_full_disk, live_root
-from dovetail.spark.wire import CutKind, Report, ResultKind, ResultRow, from_ipc, received
+from dovetail.spark.state.shared_memory import SharedMemoryShard, explaining_full_disk, shared_memory_root
+from dovetail.spark.wire import Report, ResultKind, ResultRow, RoutedKind, from_ipc, received
 from dovetail.spark.worker.memory import give_back
 from dovetail.spark.worker.output import ShardOutput
 
@@ -60,7 +60,7 @@ def join_rows(
     number = current_batch()
     plan = plan_for(plans, number)
     log = Log(segments, plan.digest, plan.catalog)
-    live = LiveShard(live_root(run_id), shard)
+    live = SharedMemoryShard(shared_memory_root(run_id), shard)
     batch = ShardInput.read(rows)
     if shard not in plan.shards:
         retire(log, live)
@@ -76,7 +76,7 @@ def join_rows(
     return pd.DataFrame([*output.rows, reported])
 
 
-def retire(log: Log, live: LiveShard) -> None:
+def retire(log: Log, live: SharedMemoryShard) -> None:
     """Give back all that a shard holds that has no more to do."""
     log.clear()
     if (left := live.take(log.manifest.token)) is not None:
@@ -100,11 +100,11 @@ class ShardInput:
         found = cls()
         for stream, kind, firsts, content in received(frames):
             match kind:
-                case CutKind.TUPLES:
+                case RoutedKind.TUPLES:
                     found.segments.setdefault(stream, []).append((content, firsts))
-                case CutKind.UNPLACED:
+                case RoutedKind.UNPLACED:
                     found.unplaced.setdefault(stream, []).append(content)
-                case CutKind.REPORT:
+                case RoutedKind.REPORT:
                     found._observe(stream, from_json(Report, json.loads(content)))
         for segments in found.segments.values():
             segments.sort()  # tasks finish in any order; a replay must see the same one
@@ -126,7 +126,7 @@ class Worker:
         plan: WorkerPlan,
         shard: int,
         log: Log,
-        live: LiveShard,
+        live: SharedMemoryShard,
         batch: int | None = None,
         known: Sequence[WorkerPlan] = (),
     ) -> None:
@@ -184,7 +184,7 @@ class Worker:
             engine.batches = self.log.manifest.batches = self._batch
             self._inherit_counters(engine)
             self._push(engine, batch, take)
-            known = write_sealed(engine, token)
+            known = write_mapped(engine, token)
         except BaseException:
             self._live.drop(work)
             raise
@@ -211,7 +211,7 @@ class Worker:
         try:
             if before is None or before.streams != self._plan.streams or self._unreached(plan):
                 raise StateError("the live arrays lack what the plan needs, and the log has it")  # noqa: TRY301
-            engine = read_sealed(work, token, before.plan_of(self._shard), Replanner(self._plan.config))
+            engine = read_mapped(work, token, before.plan_of(self._shard), Replanner(self._plan.config))
             self._compare(engine)
             if before is not self._plan:
                 engine.adopt(plan.in_orders_of(engine.plan))

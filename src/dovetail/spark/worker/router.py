@@ -24,8 +24,8 @@ from dovetail.engine.time.progress import LATEST, Observed, partition_heads, too
 from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
 from dovetail.spark.driver.layout import ShardGroupPlan, WorkerPlan
-from dovetail.spark.driver.placement import EVERYWHERE, Way
-from dovetail.spark.wire import CLOCK, CutKind, Header, Report, fillers, report_rows, tuple_rows
+from dovetail.spark.driver.placement import EVERYWHERE, Route
+from dovetail.spark.wire import CLOCK, Header, Report, RoutedKind, fillers, report_rows, tuple_rows
 from dovetail.spark.worker.memory import give_back
 
 _LARGEST_PIECE = 1 << 20
@@ -35,7 +35,7 @@ _SENT_WITHOUT_FILLERS = 8 << 20
 Batches = Iterator[pa.RecordBatch]
 
 
-class Cut:
+class Router:
     """One task: a part of one stream, whose number in the plan is `stream`."""
 
     def __init__(self, plan: WorkerPlan, stream: int, shard_ids: list[int], batch: int | None = None) -> None:
@@ -123,10 +123,10 @@ class Cut:
                     copies = order[start:stop]
                     firsts = int(np.count_nonzero(first[copies]))
                     shard = self._ids[group.first + cell]
-                    yield (shard, CutKind.TUPLES, firsts), table.take(pa.array(rows[copies]))
+                    yield (shard, RoutedKind.TUPLES, firsts), table.take(pa.array(rows[copies]))
         if not sent.all():  # keys that are NULL: such tuples are in no result
             times = table.select([self._schema.event_time]).filter(pa.array(~sent))
-            yield (self._called[0], CutKind.UNPLACED, 0), times
+            yield (self._called[0], RoutedKind.UNPLACED, 0), times
 
 
 def _conform(values: pa.Array, dtype: pa.DataType) -> pa.Array:
@@ -154,7 +154,7 @@ def cells_of(group: ShardGroupPlan, stream: str, table: pa.Table) -> tuple[Int64
     return cells, rows
 
 
-def _placed(group: ShardGroupPlan, way: Way, table: pa.Table) -> tuple[Int64Array, Int64Array]:
+def _placed(group: ShardGroupPlan, way: Route, table: pa.Table) -> tuple[Int64Array, Int64Array]:
     base = np.zeros(table.num_rows, np.int64)
     offsets = np.zeros(1, np.int64)
     valid = np.ones(table.num_rows, np.bool_)

@@ -1,4 +1,4 @@
-"""From drafts to a `GlobalPlan`: names, spans, orders, predicates, who uses what, and what it costs."""
+"""From drafts to a `SharedPlan`: names, spans, orders, predicates, who uses what, and what it costs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, readers_first
 from dovetail.optimizer.sharing.model.workload import Target
 from dovetail.plan.shared_plan import (
-    Answer,
-    GlobalPlan,
     JoinInput,
     JoinNode,
     Load,
+    QueryAnswer,
     ResultNode,
+    SharedPlan,
     WindowNode,
     in_order,
 )
@@ -28,7 +28,7 @@ class PlanBuilder:
         self._windows: list[WindowNode] = []
         self._joins: list[JoinNode] = []
         self._results: list[ResultNode] = []
-        self._answers: list[Answer] = []
+        self._answers: list[QueryAnswer] = []
         # No node has the name of a query or of a source: they may be asked for by name in one place.
         self._taken = {*model.workload.names, *model.workload.sources}
         self._taken |= {source.stream for source in model.workload.sources.values()}
@@ -54,13 +54,13 @@ class PlanBuilder:
         for query, target in draft.answers.items():
             self._answer(query, names[target])
 
-    def plan(self, strategy: str, order: Sequence[int], limits: Load) -> GlobalPlan:
+    def plan(self, strategy: str, order: Sequence[int], limits: Load) -> SharedPlan:
         """Make the plan, which checks it."""
         numbers = {name: number for number, name in enumerate(self._workload.names)}
         answers = tuple(sorted(self._answers, key=lambda answer: numbers[answer.query]))
         sources = {name: self._workload.sources[name] for name in sorted(self._workload.sources)}
         order_names = tuple(self._workload.names[query] for query in order)
-        return GlobalPlan(
+        return SharedPlan(
             tuple(self._windows),
             tuple(self._joins),
             tuple(self._results),
@@ -114,7 +114,7 @@ class PlanBuilder:
     def _answer(self, query: int, result: str) -> None:
         bound = self._workload.queries[query]
         aliases = {source.name: alias for source, alias in zip(bound.sources, bound.graph.names, strict=True)}
-        self._answers.append(Answer(bound.name, result, aliases, self._workload.spans(query)))
+        self._answers.append(QueryAnswer(bound.name, result, aliases, self._workload.spans(query)))
 
     def _users(self, draft: Draft) -> dict[Target, set[int]]:
         users: dict[Target, set[int]] = {target: set() for target in draft.joins}

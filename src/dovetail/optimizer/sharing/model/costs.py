@@ -26,7 +26,7 @@ from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.indexed import Indexed, KeyClass, members
 from dovetail.optimizer.ordering import METHODS
 from dovetail.optimizer.ordering.task import Task
-from dovetail.optimizer.sharing.model.workload import NumberedQuery, Target, Workload
+from dovetail.optimizer.sharing.model.workload import NumberedQuery, QuerySet, Target
 from dovetail.plan.shared_plan import Load
 from dovetail.stats.probes import Objective
 
@@ -50,7 +50,7 @@ class CostModel:
     """Prices for the operators and states of a workload; every answer is remembered."""
 
     def __init__(
-        self, workload: Workload, units: UnitCosts, ordering: str = "weave", objective: Objective = "produced"
+        self, workload: QuerySet, units: UnitCosts, ordering: str = "weave", objective: Objective = "produced"
     ) -> None:
         self.workload = workload
         self.units = units

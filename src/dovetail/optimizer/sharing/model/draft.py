@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dovetail.optimizer.sharing.model.costs import CostModel, Parts
-from dovetail.optimizer.sharing.model.workload import Target, Workload
-from dovetail.plan.shared_plan import GlobalPlan, Load
+from dovetail.optimizer.sharing.model.workload import QuerySet, Target
+from dovetail.plan.shared_plan import Load, SharedPlan
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def reachable(joins: Mapping[Target, Parts], tops: Iterable[Target]) -> dict[Tar
     return {target: parts for target, parts in joins.items() if target in needed}
 
 
-def draft_of(model: CostModel, plan: GlobalPlan) -> Draft:
+def draft_of(model: CostModel, plan: SharedPlan) -> Draft:
     """Give the draft of a plan that was made for queries of a workload, whatever was known of them then."""
     workload, joins, results = model.workload, dict[Target, Parts](), dict[str, Target]()
     numbers = {name: number for number, name in enumerate(workload.names)}
@@ -152,7 +152,7 @@ def tidied(model: CostModel, draft: Draft) -> Draft:
     return Draft(reachable(rebuilt, answers.values()), answers)
 
 
-def _fewest_answers(workload: Workload, draft: Draft) -> dict[int, Target]:
+def _fewest_answers(workload: QuerySet, draft: Draft) -> dict[int, Target]:
     """Answer a query by a stored sub-join, or by another query's result, if that is all it asks for."""
     tops = [*draft.stored, *draft.answers.values()]
     answers = {}
@@ -167,7 +167,7 @@ def readers_first(joins: Mapping[Target, Parts]) -> list[Target]:
     return sorted(joins, key=lambda target: -target.mask.bit_count())
 
 
-def _narrowed(workload: Workload, target: Target, needs: Iterable[Mapping[str, float]]) -> Target:
+def _narrowed(workload: QuerySet, target: Target, needs: Iterable[Mapping[str, float]]) -> Target:
     sources = workload.signatures[target.signature].sources
     spans = tuple(max(need[source] for need in needs) for source in sources)
     return Target(target.signature, spans, target.query, target.mask)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.graph.join_graph import JoinGraph
-from dovetail.plan.shared_plan import Source
+from dovetail.plan.shared_plan import PlanSource
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class NamedGraph:
     """A join graph with an identity for each of its inputs, predicates and common keys."""
 
     graph: JoinGraph
-    sources: Mapping[str, Source]
+    sources: Mapping[str, PlanSource]
     """What each input is."""
     predicates: tuple[NamedPredicate, ...]
     keys: tuple[Mapping[str, str], ...]
@@ -73,4 +73,4 @@ def named(graph: JoinGraph) -> NamedGraph:
         {name: f"{name} key of {graph.distinct[name, number]!r}" for name in inputs}
         for number, inputs in enumerate(graph.classes)
     ]
-    return NamedGraph(graph, {name: Source(name, name) for name in graph.rates}, tuple(predicates), tuple(keys))
+    return NamedGraph(graph, {name: PlanSource(name, name) for name in graph.rates}, tuple(predicates), tuple(keys))

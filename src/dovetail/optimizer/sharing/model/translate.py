@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.sharing.model.named import NamedGraph, NamedPredicate
 from dovetail.plan.names import quoted, window_name
-from dovetail.plan.shared_plan import Source
+from dovetail.plan.shared_plan import PlanSource
 from dovetail.query.expressions import SYMMETRIC, TURNED, Call, Column, Expression, Literal, aliases
 from dovetail.query.model import CountWindow, JoinQuery, StreamRef
 
@@ -102,7 +102,7 @@ def _is_infix(expression: Expression) -> bool:
     return isinstance(expression, Call) and expression.operation in _INFIX
 
 
-def sources_of(query: JoinQuery, scope: str) -> dict[str, Source]:
+def sources_of(query: JoinQuery, scope: str) -> dict[str, PlanSource]:
     """Say what each alias is; those that are the same stream with the same filters are numbered."""
     filters = {ref.alias: _filters(query, ref) for ref in query.refs}
     windows = {ref.alias: window_name(ref.stream, settled=query.has_count_window, scope=scope) for ref in query.refs}
@@ -118,7 +118,7 @@ def sources_of(query: JoinQuery, scope: str) -> dict[str, Source]:
         number = numbers[ref.alias]
         name = labels[ref.alias] if number == 1 else f"{labels[ref.alias]} #{number}"
         storable = not query.has_count_window
-        sources[ref.alias] = Source(name, windows[ref.alias], filters[ref.alias], number, storable)
+        sources[ref.alias] = PlanSource(name, windows[ref.alias], filters[ref.alias], number, storable)
     return sources
 
 

@@ -16,7 +16,7 @@ from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.sharing.model.build import PlanBuilder
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft
-from dovetail.optimizer.sharing.model.workload import Target, Workload, workload_of
+from dovetail.optimizer.sharing.model.workload import QuerySet, Target, workload_of
 from dovetail.plan.shared_plan import NO_LIMITS, Load
 
 Tree: TypeAlias = tuple[Any, ...]
@@ -63,7 +63,7 @@ def tree_cost(
     return PlanBuilder(model, [draft]).plan("tree", [0], NO_LIMITS).load
 
 
-def _target(workload: Workload, tree: Tree) -> Target:
+def _target(workload: QuerySet, tree: Tree) -> Target:
     number = workload.queries[0].number
     return workload.target(0, sum(1 << number[name] for name in _leaves(tree)))
 

@@ -19,7 +19,7 @@ from dovetail.errors import PlanError, listed
 from dovetail.optimizer.graph.indexed import Indexed, members
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.sharing.model.named import NamedGraph, named
-from dovetail.plan.shared_plan import Source
+from dovetail.plan.shared_plan import PlanSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class NumberedQuery:
         self.name = name
         self.graph: Indexed = given.graph.indexed
         names = self.graph.names
-        self.sources: tuple[Source, ...] = tuple(given.sources[alias] for alias in names)
+        self.sources: tuple[PlanSource, ...] = tuple(given.sources[alias] for alias in names)
         self.number = {source.name: number for number, source in enumerate(self.sources)}
         self.spans = {source.name: self.graph.windows[number] for number, source in enumerate(self.sources)}
         numbers = {alias: number for number, alias in enumerate(names)}
@@ -143,12 +143,12 @@ class NumberedQuery:
         return sets[:most]
 
 
-class Workload:
+class QuerySet:
     """Queries that are planned together."""
 
     def __init__(self, queries: Mapping[str, NamedGraph]) -> None:
         self.queries = [NumberedQuery(name, given) for name, given in queries.items()]
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, PlanSource] = {}
         self._rates: dict[str, float] = {}
         for query in self.queries:
             self._take_sources(query)
@@ -263,7 +263,7 @@ def covers(spans: Sequence[float], wanted: Sequence[float]) -> bool:
     return all(span >= needed for span, needed in zip(spans, wanted, strict=True))
 
 
-def workload_of(queries: object) -> Workload:
+def workload_of(queries: object) -> QuerySet:
     """Check what a user gave and number it: `{"q1": JoinGraph, ...}`, or pairs of a name and a graph."""
     if isinstance(queries, Mapping):
         pairs: list[tuple[object, object]] = list(queries.items())
@@ -276,7 +276,7 @@ def workload_of(queries: object) -> Workload:
         raise PlanError("plan_queries: there are no queries", "give at least one: {'q1': dt.JoinGraph(...)}")
     if repeated := sorted({str(name) for name in names if names.count(name) > 1}):
         raise PlanError(f"plan_queries: {listed(repeated)} is the name of two queries; names must differ")
-    return Workload({str(name): _checked(name, given) for name, given in pairs})
+    return QuerySet({str(name): _checked(name, given) for name, given in pairs})
 
 
 def _checked(name: object, given: object) -> NamedGraph:

@@ -7,20 +7,20 @@ from functools import reduce
 from itertools import combinations
 from operator import or_
 
-from dovetail.optimizer.sharing.model.workload import Target, Workload
+from dovetail.optimizer.sharing.model.workload import QuerySet, Target
 
 ALL_STATES = 200
 """Connected sub-joins of all queries together up to which each is tried."""
 
 
-def variants(workload: Workload, query: int, mask: int) -> list[Target]:
+def variants(workload: QuerySet, query: int, mask: int) -> list[Target]:
     """Give the sub-join `mask` of `query` with the windows of each query that has it, and with the largest of all."""
     holders = workload.holders(workload.signature(query, mask))
     own = [workload.target(other, workload.mask(workload.signature(query, mask), other)) for other in holders]
     return list(dict.fromkeys((workload.widest(query, mask, holders), *own)))
 
 
-def storable_targets(workload: Workload, most: int) -> Iterator[Target]:
+def storable_targets(workload: QuerySet, most: int) -> Iterator[Target]:
     """Give what may be stored of the first `most` connected sub-joins of each query; all of it only if another has it inside."""
     for query, bound in enumerate(workload.queries):
         for mask in bound.connected_sets(most):
@@ -28,12 +28,12 @@ def storable_targets(workload: Workload, most: int) -> Iterator[Target]:
                 yield from variants(workload, query, mask)
 
 
-def _inside_another(workload: Workload, query: int) -> bool:
+def _inside_another(workload: QuerySet, query: int) -> bool:
     signature = workload.signature(query, workload.queries[query].all)
     return any(workload.mask(signature, other) not in (0, bound.all) for other, bound in enumerate(workload.queries))
 
 
-def all_if_few(workload: Workload) -> list[Target]:
+def all_if_few(workload: QuerySet) -> list[Target]:
     """Give every sub-join that may be stored, or none if there are too many."""
     storable: dict[Target, None] = {}
     for target in storable_targets(workload, ALL_STATES):
@@ -43,7 +43,7 @@ def all_if_few(workload: Workload) -> list[Target]:
     return list(storable)
 
 
-def common(workload: Workload) -> list[Target]:
+def common(workload: QuerySet) -> list[Target]:
     """Give the largest sub-joins that pairs of queries have in common."""
     shared: dict[Target, None] = {}
     known: set[int] = set()
@@ -57,7 +57,7 @@ def common(workload: Workload) -> list[Target]:
     return list(shared)
 
 
-def _shared_components(workload: Workload, first: int, second: int) -> Iterator[int]:
+def _shared_components(workload: QuerySet, first: int, second: int) -> Iterator[int]:
     bound = workload.queries[first]
     pieces: list[int] = []
     for edge in bound.edges():

@@ -17,7 +17,7 @@ from dovetail.optimizer.graph.indexed import members
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, tidied
 from dovetail.optimizer.sharing.model.infeasible import check_windows, does_not_fit
-from dovetail.optimizer.sharing.model.workload import Target, Workload
+from dovetail.optimizer.sharing.model.workload import QuerySet, Target
 from dovetail.optimizer.sharing.search.candidates import storable_targets
 from dovetail.optimizer.sharing.search.state_plans import StatePlans, States
 from dovetail.plan.shared_plan import Load
@@ -26,7 +26,7 @@ MOST = 24
 """Sub-joins that may be stored, up to which the search is allowed."""
 
 
-def candidate_states(workload: Workload) -> list[Target]:
+def candidate_states(workload: QuerySet) -> list[Target]:
     """Give all that could be stored, the sub-joins of most queries first."""
     storable = dict.fromkeys(storable_targets(workload, MOST + 2))
     return sorted(storable, key=lambda each: (-len(workload.holders(each.signature)), each.mask.bit_count()))

@@ -20,13 +20,13 @@ from dovetail.errors import BudgetError, listed
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, Subplan, coalesced
 from dovetail.optimizer.sharing.model.infeasible import UNITS, amount, hint
-from dovetail.optimizer.sharing.model.workload import Target, Workload, pace
+from dovetail.optimizer.sharing.model.workload import QuerySet, Target, pace
 from dovetail.optimizer.sharing.thesis.query_order import gauged_weight
 from dovetail.optimizer.sharing.thesis.sharing import effective_load
 from dovetail.plan.shared_plan import Load
 
 
-def shares(workload: Workload, queries: Sequence[int]) -> dict[int, Load]:
+def shares(workload: QuerySet, queries: Sequence[int]) -> dict[int, Load]:
     """Give each of `queries` its share of CPU (3-4) and memory (3-5) among them."""
     weights = {
         query: sum(gauged_weight(workload, query, pair) for pair in workload.queries[query].edges())
@@ -37,7 +37,7 @@ def shares(workload: Workload, queries: Sequence[int]) -> dict[int, Load]:
     return {query: Load(weights[query] / cpu, windowed[query] / memory) for query in queries}
 
 
-def allocated(workload: Workload, left: Sequence[int], available: Load) -> Load:
+def allocated(workload: QuerySet, left: Sequence[int], available: Load) -> Load:
     """Give what the first of the queries `left` may use of what is `available`."""
     share = shares(workload, left)[left[0]]
     return Load(available.cpu * share.cpu, available.memory * share.memory)

@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 from dovetail.optimizer.graph.indexed import members
-from dovetail.optimizer.sharing.model.workload import Workload
+from dovetail.optimizer.sharing.model.workload import QuerySet
 
 _SAME = 1 + 1e-12
 """Weights this close are equal."""
 
 
-def gauged_weight(workload: Workload, query: int, pair: int) -> float:
+def gauged_weight(workload: QuerySet, query: int, pair: int) -> float:
     """Give 3-1: λ_a·λ_b·σ_ab of one edge."""
     graph = workload.queries[query].graph
     first, second = members(pair)
     return graph.rates[first] * graph.rates[second] * graph.pair(first, second)
 
 
-def predicate_weights(workload: Workload, queries: Sequence[int]) -> dict[int, dict[int, float]]:
+def predicate_weights(workload: QuerySet, queries: Sequence[int]) -> dict[int, dict[int, float]]:
     """Give 3-2 for each query's predicates, by number of their signature."""
     pairs = {
         query: {workload.signature(query, pair): pair for pair in workload.queries[query].edges()} for query in queries
@@ -39,24 +39,24 @@ def predicate_weights(workload: Workload, queries: Sequence[int]) -> dict[int, d
     }
 
 
-def query_weights(workload: Workload, queries: Sequence[int]) -> dict[int, float]:
+def query_weights(workload: QuerySet, queries: Sequence[int]) -> dict[int, float]:
     """Give 3-3: what each query weighs among some."""
     return {query: sum(weights.values()) for query, weights in predicate_weights(workload, queries).items()}
 
 
-def heaviest(workload: Workload, left: Sequence[int]) -> int:
+def heaviest(workload: QuerySet, left: Sequence[int]) -> int:
     """Choose the query that weighs most (algorithm 1)."""
     weights = query_weights(workload, left)
     return max(left, key=weights.__getitem__)
 
 
-def lightest(workload: Workload, left: Sequence[int]) -> int:
+def lightest(workload: QuerySet, left: Sequence[int]) -> int:
     """Choose the query that weighs least (algorithm 2)."""
     weights = query_weights(workload, left)
     return min(left, key=weights.__getitem__)
 
 
-def shared_predicate(workload: Workload, left: Sequence[int]) -> int:
+def shared_predicate(workload: QuerySet, left: Sequence[int]) -> int:
     """Choose the heaviest of the queries that have the lightest shared predicate; if none is shared, the lightest (algorithm 3).
 
     Where several predicates weigh the same, queries that have any of them take part (section 3.1.3).
@@ -73,12 +73,12 @@ def shared_predicate(workload: Workload, left: Sequence[int]) -> int:
     return max(sorted(chosen), key=lambda query: sum(weights[query].values()))
 
 
-def as_given(_: Workload, left: Sequence[int]) -> int:
+def as_given(_: QuerySet, left: Sequence[int]) -> int:
     """Choose the query that was given first."""
     return left[0]
 
 
-QUERY_ORDERS: Mapping[str, Callable[[Workload, Sequence[int]], int]] = {
+QUERY_ORDERS: Mapping[str, Callable[[QuerySet, Sequence[int]], int]] = {
     "shared-predicate": shared_predicate,
     "heaviest": heaviest,
     "lightest": lightest,
@@ -86,7 +86,7 @@ QUERY_ORDERS: Mapping[str, Callable[[Workload, Sequence[int]], int]] = {
 }
 
 
-def ordered(workload: Workload, query_order: str) -> list[int]:
+def ordered(workload: QuerySet, query_order: str) -> list[int]:
     """Give all queries in the order in which they are planned."""
     choose = QUERY_ORDERS[query_order]
     left, order = list(range(len(workload.queries))), list[int]()

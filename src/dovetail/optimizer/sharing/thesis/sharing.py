@@ -13,11 +13,11 @@ from math import isinf
 
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, Subplan
-from dovetail.optimizer.sharing.model.workload import Target, Workload
+from dovetail.optimizer.sharing.model.workload import QuerySet, Target
 from dovetail.plan.shared_plan import Load
 
 
-def sharing_degree(workload: Workload, target: Target, queries: Sequence[int]) -> float:
+def sharing_degree(workload: QuerySet, target: Target, queries: Sequence[int]) -> float:
     """Give 3-6: Σ W / max W over the queries that have a sub-join; above 1 it is worth sharing."""
     windows = [workload.queries[query].window for query in workload.holders(target.signature, queries)]
     return sum(windows) / max(windows) if windows else 1.0
