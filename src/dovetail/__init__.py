@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dovetail import optimizer, spark
     from dovetail.optimizer.graph.join_graph import JoinGraph
     from dovetail.session.local import LocalSession
-    from dovetail.spark.checkpoint.reshard import migrate
+    from dovetail.spark.checkpoint.reshard import reshard
     from dovetail.spark.session import Session
     from dovetail.spark.sinks import sinks
 
@@ -43,8 +43,8 @@ __all__ = [
     "Session",
     "Shedding",
     "StateError",
-    "migrate",
     "optimizer",
+    "reshard",
     "sinks",
     "spark",
 ]
@@ -55,7 +55,7 @@ _LAZY = {
     "JoinGraph": ("dovetail.optimizer.graph.join_graph", "JoinGraph"),
     "LocalSession": ("dovetail.session.local", "LocalSession"),
     "Session": ("dovetail.spark.session", "Session"),
-    "migrate": ("dovetail.spark.checkpoint.reshard", "migrate"),
+    "reshard": ("dovetail.spark.checkpoint.reshard", "reshard"),
     "optimizer": ("dovetail.optimizer", None),
     "sinks": ("dovetail.spark.sinks.sinks", None),
     "spark": ("dovetail.spark", None),

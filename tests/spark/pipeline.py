@@ -99,7 +99,7 @@ class Pipeline:
                 results[names[row.query]].append(from_ipc(row.content))
         return results
 
-    def migrate(self, shards: int, rates: Mapping[str, float] | None = None) -> None:
+    def reshard(self, shards: int, rates: Mapping[str, float] | None = None) -> None:
         """Router again what the shards hold, as workers do it; the live arrays of before are of no use then."""
         layout = self.resharded(shards, rates)
         move = self.move_to(layout)

@@ -8,7 +8,7 @@ The generator leaves out what the documentation does not decide:
   first to read a column: the second change could be compared with the job of the aborted batch or with the one before.
 - One query is changed at a time, so that it is clear which group of shards it joins.
 - A lateness is never raised above the one that completed batches had: the tuples that late ones would meet may be forgotten.
-- The batch in which a checkpoint is resharded is never removed: `dt.migrate` returns after it is completed.
+- The batch in which a checkpoint is resharded is never removed: `dt.reshard` returns after it is completed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ReplayedJob(JobRecord):
     def reshard(self, shards: int) -> None:
         """Go on with another number of shards, in a new checkpoint directory."""
         old, new = self.checkpoint, self.folder / f"checkpoint-{self.next_batch}"
-        dt.migrate(self.spark, old, new, shards)
+        dt.reshard(self.spark, old, new, shards)
         self.checkpoint, self.shards = new, shards
         self.lines.append(f"reshard to {shards} shards")
 

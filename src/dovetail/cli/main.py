@@ -79,7 +79,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 @app.command()
-def migrate(
+def reshard(
     old: Annotated[str, typer.Argument(help="The checkpoint of a job that has been stopped.")],
     new: Annotated[str, typer.Argument(help="The directory that takes its place: empty, or not there.")],
     *,
@@ -91,7 +91,7 @@ def migrate(
     """Cut a stopped checkpoint again for another number of shards. The job then goes on with the new directory."""
     console = Console(highlight=False)
     try:
-        found = dt.migrate(dt.spark.session(), old, new, shards, dict(map(_rate, rate or ())))
+        found = dt.reshard(dt.spark.session(), old, new, shards, dict(map(_rate, rate or ())))
     except dt.DovetailError as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

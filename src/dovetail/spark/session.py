@@ -52,7 +52,7 @@ class Session:
         CPU and memory that the queries may use together, over all shards, as the planner expects it of the declared rates and
         selectivities. A query that does not fit raises `BudgetError`.
     shards
-        Into how many parts each join is cut; twice the shuffle partitions by default. `dovetail.migrate` changes it for a checkpoint.
+        Into how many parts each join is cut; twice the shuffle partitions by default. `dovetail.reshard` changes it for a checkpoint.
     config
         How queries are run; results never depend on it.
     """

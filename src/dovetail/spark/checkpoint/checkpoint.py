@@ -4,7 +4,7 @@ Beside Spark's own files there is a directory `dovetail` with the frozen layout 
 the identity, so that results of two checkpoints never mix. A checkpoint of a release that gave none takes the id of Spark's own
 metadata: killed at any point, the next start comes to the same answer.
 
-A checkpoint that was migrated has a note that says so, and the new one has a note from its first moment until all is done. Both hold
+A checkpoint that was resharded has a note that says so, and the new one has a note from its first moment until all is done. Both hold
 the same token, and the new one can be started as soon as the old one has its note: at any moment one of the two can, and never both.
 """
 
@@ -185,7 +185,7 @@ def _check_notes(directory: Directory) -> None:
     if (note := own.read(MIGRATED)) is not None:
         new = json.loads(note)["to"]
         raise StateError(
-            f"the checkpoint {directory.uri} has been migrated to {new}, which has its sinks now",
+            f"the checkpoint {directory.uri} has been resharded to {new}, which has its sinks now",
             f"go on with {new}, and with the number of shards that it has",
         )
     if (note := own.read(UNFINISHED)) is not None:
@@ -193,8 +193,8 @@ def _check_notes(directory: Directory) -> None:
         left = Directory.of(SparkSession.active(), begun["from"]).within("dovetail").read(MIGRATED)
         if left is None or json.loads(left)["token"] != begun["token"]:
             raise StateError(
-                f"the checkpoint {directory.uri} is unfinished: its migration from {begun['from']} was interrupted",
-                "migrate again, with the same two directories; until then the old checkpoint can be used as before",
+                f"the checkpoint {directory.uri} is unfinished: its resharding from {begun['from']} was interrupted",
+                "reshard again, with the same two directories; until then the old checkpoint can be used as before",
             )
 
 

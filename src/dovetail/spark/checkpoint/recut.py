@@ -1,4 +1,4 @@
-"""A checkpoint's tuples, cut again for other shards: what workers do of a migration.
+"""A checkpoint's tuples, cut again for other shards: what workers do of a resharding.
 
 The log of each shard is read as the state reader gives it and checked against its manifest. A tuple that lies in several cells is
 taken from the first of them only: so each is taken once, and equal ones as often as they came. Then it goes to all cells of the new
@@ -71,7 +71,7 @@ class Move:
         if any(manifest.shedding is not None for manifest in active.values()):
             raise StateError(
                 "tuples of this checkpoint may have been shed, and what its shards know of the others cannot be cut again",
-                "start the session once without Config(shedding=...), stop it after a batch, then migrate",
+                "start the session once without Config(shedding=...), stop it after a batch, then reshard",
             )
         counted = progress_of(manifests.values())
         others = {name: {**progress, **UNCOUNTED} for name, progress in counted.items()}
@@ -133,7 +133,7 @@ class Move:
                 elif content is not None:
                     read.add(bytes(content).decode())
         if shard in self.read and read != {token}:
-            raise StateError(f"the log of shard id {shard} was not read, or not all of it", "migrate again")
+            raise StateError(f"the log of shard id {shard} was not read, or not all of it", "reshard again")
         if shard in self.manifests:
             begun = ShardManifest.from_json(self.manifests[shard].encode(), plan.digest)
             begun.segments, begun.next = log.manifest.segments, log.manifest.next

@@ -1,8 +1,9 @@
-"""Migrating a stopped checkpoint to another number of shards, or to other shares: a new checkpoint takes its place.
+"""Reshard a stopped checkpoint: partition its state again for another number of shards, into a new checkpoint.
 
-The new directory gets Spark's own logs and state, and one batch more, without input: in it every shard's log is cut again and put
-into the shards of the new layout. So sources go on where they were, batches keep their numbers, and Spark itself commits the new
-state, on whatever file system it is. Nothing of the old checkpoint is changed but for the note, at the very end, that it was migrated.
+The new directory gets a copy of Spark's own logs and state, and one batch more, without input. In that batch the log of every shard
+is partitioned again and written to the shards of the new layout. Sources continue where they were, batches keep their numbers, and
+Spark itself commits the new state, on any file system. The old checkpoint gets a note, at the very end, that it was resharded, and
+is not changed otherwise.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _FOR_ONE_BATCH = {
 }
 
 
-def migrate(
+def reshard(
     spark: SparkSession,
     old: str | os.PathLike[str],
     new: str | os.PathLike[str],
@@ -76,8 +77,8 @@ def migrate(
     Which shards the queries use then, as `explain` shows it.
     """
     check(spark)
-    check_shards("migrate", shards)
-    paths = [check_checkpoint(path, f"migrate({name}=...)") for name, path in (("old", old), ("new", new))]
+    check_shards("reshard", shards)
+    paths = [check_checkpoint(path, f"reshard({name}=...)") for name, path in (("old", old), ("new", new))]
     source, target = (Directory.of(spark, path) for path in paths)
     if "dovetail" not in source.names():
         raise ConfigError(
@@ -103,7 +104,7 @@ def migrate(
 
 
 def _check_free(target: Directory, source: Directory) -> None:
-    """Refuse a directory that holds anything but what an interrupted migration from the same one has left."""
+    """Refuse a directory that holds anything but what an interrupted resharding from the same one has left."""
     own = target.within("dovetail")
     note = own.read(UNFINISHED)
     found = [name for name in (*target.names(), *own.names()) if name not in {"dovetail", LOCK}]
@@ -111,7 +112,7 @@ def _check_free(target: Directory, source: Directory) -> None:
         raise ConfigError(f"the new directory {target.uri} holds {listed(found[:3])}", "give one that is empty")
     if note is not None and json.loads(note)["from"] != source.uri:
         raise ConfigError(
-            f"the new directory {target.uri} holds an unfinished migration of {json.loads(note)['from']}",
+            f"the new directory {target.uri} holds an unfinished resharding of {json.loads(note)['from']}",
             "give one that is empty, or remove it",
         )
 
@@ -129,11 +130,11 @@ class Resharding:
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: Checkpoint, shards: int, rates: Mapping[str, float]) -> Resharding:
-        """Look at a checkpoint and refuse what cannot be migrated."""
+        """Look at a checkpoint and refuse what cannot be resharded."""
         where, stored = checkpoint.directory.uri, checkpoint.contract
         if checkpoint.next_batch() == 0 or stored is None or checkpoint.layout is None:
             raise StateError(
-                f"the checkpoint {where} has no completed batch: there is nothing to migrate",
+                f"the checkpoint {where} has no completed batch: there is nothing to reshard",
                 f"start the session with shards={shards} and a new checkpoint directory",
             )
         _check_logs(checkpoint)
@@ -143,7 +144,7 @@ class Resharding:
         manifests = _manifests(spark, where, before)
         if unknown := [name for name in rates if name not in before.catalog]:
             raise ConfigError(
-                f"migrate(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(before.catalog)}"
+                f"reshard(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(before.catalog)}"
             )
         counted = {name: max(1, progress["arrived"]) for name, progress in progress_of(manifests.values()).items()}
         after = resharded(before, shards, rates or counted)
@@ -173,7 +174,7 @@ class Resharding:
             own.create(IDENTITY, identity)
         own.create(LAYOUT, self.after.stored or "")
         if not source.within("dovetail").create(MIGRATED, json.dumps({"version": 1, "to": target.uri, "token": token})):
-            raise StateError(f"the checkpoint {source.uri} has been migrated by somebody else", "use the other one")
+            raise StateError(f"the checkpoint {source.uri} has been resharded by somebody else", "use the other one")
         own.remove(UNFINISHED)
 
     def _run_batch(self, target: Directory) -> None:
@@ -203,7 +204,7 @@ class Resharding:
         finally:
             query.stop()
         if str(last + 1) not in target.within("commits").names():
-            raise StateError(f"Spark ended without completing batch {last + 1} in {target.uri}", "migrate again")
+            raise StateError(f"Spark ended without completing batch {last + 1} in {target.uri}", "reshard again")
 
 
 def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout:
@@ -229,14 +230,14 @@ def _check_logs(checkpoint: Checkpoint) -> None:
     if not checkpoint.has_completed(last):
         raise StateError(
             f"batch {last} of the checkpoint {where} was begun and is not completed",
-            "start the session with it once, with trigger={'availableNow': True}, wait until it has ended, then migrate",
+            "start the session with it once, with trigger={'availableNow': True}, wait until it has ended, then reshard",
         )
     version = (checkpoint.directory.within("offsets").read(str(last)) or "").partition("\n")[0]
     operators = [name for name in checkpoint.directory.within("state").names() if not name.startswith(".")]
     if version != "v1" or operators != ["0"]:
         raise StateError(
             f"the checkpoint {where} has offsets of format {version!r} and stateful operators {listed(operators)}; "
-            "one can be migrated with format 'v1' and operator '0' alone",
+            "one can be resharded with format 'v1' and operator '0' alone",
             "streams whose own frames keep state, as by dropDuplicates, need a new checkpoint and new sinks for other shards",
         )
 
@@ -278,7 +279,7 @@ def _nothing(spark: SparkSession) -> DataFrame:
 
 
 def _clear(target: Directory) -> None:
-    """Remove what an interrupted migration has left, but for its note."""
+    """Remove what an interrupted resharding has left, but for its note."""
     own = target.within("dovetail")
     for directory, kept in ((target, {"dovetail"}), (own, {LOCK, UNFINISHED})):
         for name in set(directory.names()) - kept:

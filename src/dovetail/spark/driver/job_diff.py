@@ -102,7 +102,7 @@ def compare(new: Layout, old: Layout) -> Comparison:
         raise StateError(
             f"the checkpoint cannot go on with this session: {'; '.join(faults)}",
             "start with a new checkpoint directory and new sinks (the old ones belong to the old checkpoint), or with the "
-            "streams and shards that wrote this one; dovetail migrate changes the number of shards",
+            "streams and shards that wrote this one; dovetail reshard changes the number of shards",
         )
     before, now = old.bound, new.bound
     same = [name for name in before if name in now and meaning(before[name]) == meaning(now[name])]

@@ -93,7 +93,7 @@ class ShardManifest:
     batches: int = 0
     """How many there were."""
     epoch: int | None = None
-    """The start of the streaming query that wrote it; None if a release without epochs did, or a migration."""
+    """The start of the streaming query that wrote it; None if a release without epochs did, or resharding."""
     kept_from: dict[str, int] = field(default_factory=dict)
     """By stream: older tuples may have been forgotten."""
     reach: dict[str, dict[str, int]] = field(default_factory=dict)

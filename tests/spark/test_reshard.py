@@ -56,7 +56,7 @@ def test_any_query_between_any_numbers_of_shards(seed: int, tmp_path: Path) -> N
     found: dict[str, list[pa.Table]] = {name: [] for name in scenario.sql}
     for push in pushes:
         if rng.random() < 0.6:
-            pipeline.migrate(rng.choice((1, 2, 4, 6, 7)), {stream.name: rng.choice((1, 9)) for stream in streams})
+            pipeline.reshard(rng.choice((1, 2, 4, 6, 7)), {stream.name: rng.choice((1, 9)) for stream in streams})
         for name, tables in pipeline.run(push).items():
             found[name] += tables
         oracle.push(push)
@@ -75,7 +75,7 @@ class Moving(Changing):
 
     def reshard(self) -> None:
         before = [group.first for group in self.layout.placement.groups]
-        self.pipeline.migrate(self.rng.choice((1, 3, 4, 6)))
+        self.pipeline.reshard(self.rng.choice((1, 3, 4, 6)))
         after = [group.first for group in self.layout.placement.groups]
         self.kept = {new: self.kept[old] for old, new in zip(before, after, strict=True) if old in self.kept}
         self.batches += 1  # the one without input
@@ -159,7 +159,7 @@ def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
     job.running.stop()
     before = job.check()
 
-    assert "a.k = b.k in 7 parts" in dt.migrate(spark, tmp_path / "first", tmp_path / "second", 7)
+    assert "a.k = b.k in 7 parts" in dt.reshard(spark, tmp_path / "first", tmp_path / "second", 7)
     shutil.rmtree(tmp_path / "first")
     job.expect_query("late", LATE)
     with pytest.warns(DovetailWarning, match="query 'late' is new"):
@@ -171,7 +171,7 @@ def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
     job.running.stop()
 
     paths = [str(tmp_path / "second"), str(tmp_path / "third")]
-    answer = CliRunner().invoke(app, ["migrate", *paths, "--shards", "4", "--rate", "c=50"])
+    answer = CliRunner().invoke(app, ["reshard", *paths, "--shards", "4", "--rate", "c=50"])
     assert answer.exit_code == 0, answer.output
     assert "b.j = c.j in 4 parts" in answer.output
     job.start(4, "third")
@@ -201,7 +201,7 @@ def copied(job: Job, place: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_an_interrupted_migration_harms_nobody(stopped: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_resharding_harms_nobody(stopped: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new, session = copied(stopped, tmp_path / "old"), tmp_path / "new", stopped.session(2)
 
     def killed(method: str, name: str) -> None:
@@ -215,20 +215,20 @@ def test_an_interrupted_migration_harms_nobody(stopped: Job, tmp_path: Path, mon
         with monkeypatch.context() as patch:
             patch.setattr(Directory, method, die)
             with pytest.raises(KeyboardInterrupt):
-                dt.migrate(stopped.spark, old, new, 3)
+                dt.reshard(stopped.spark, old, new, 3)
 
     for method, name in (("copy", "state"), ("create", MIGRATED)):  # before and after the batch that Spark runs
         killed(method, name)
         assert session.compare(old).is_same
-        with pytest.raises(StateError, match=r"is unfinished: its migration from .*old was interrupted"):
+        with pytest.raises(StateError, match=r"is unfinished: its resharding from .*old was interrupted"):
             stopped.session(3).compare(new)
-    with pytest.raises(ConfigError, match=r"unfinished migration of .*old"):
-        dt.migrate(stopped.spark, copied(stopped, tmp_path / "other"), new, 3)
+    with pytest.raises(ConfigError, match=r"unfinished resharding of .*old"):
+        dt.reshard(stopped.spark, copied(stopped, tmp_path / "other"), new, 3)
     killed("remove", UNFINISHED)  # a second try; it is over as soon as the old one has its note
-    with pytest.raises(StateError, match=r"old has been migrated to .*new, which has its sinks now"):
+    with pytest.raises(StateError, match=r"old has been resharded to .*new, which has its sinks now"):
         session.compare(old)
-    with pytest.raises(StateError, match="has been migrated to"):
-        dt.migrate(stopped.spark, old, new, 3)
+    with pytest.raises(StateError, match="has been resharded to"):
+        dt.reshard(stopped.spark, old, new, 3)
     stopped.running = stopped.session(3).start(stopped.sinks, new)
     stopped.run(1)
     stopped.check()
@@ -236,7 +236,7 @@ def test_an_interrupted_migration_harms_nobody(stopped: Job, tmp_path: Path, mon
 
 
 @pytest.mark.slow
-def test_what_cannot_be_migrated_is_refused_and_nothing_is_touched(stopped: Job, tmp_path: Path) -> None:
+def test_what_cannot_be_resharded_is_refused_and_nothing_is_touched(stopped: Job, tmp_path: Path) -> None:
     old, new, spark = copied(stopped, tmp_path / "old"), tmp_path / "new", stopped.spark
     begun, full, empty = copied(stopped, tmp_path / "begun"), tmp_path / "full", tmp_path / "empty"
     max((begun / "commits").glob("[0-9]*")).unlink()
@@ -245,27 +245,27 @@ def test_what_cannot_be_migrated_is_refused_and_nothing_is_touched(stopped: Job,
     (empty / "dovetail").mkdir(parents=True)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "_lock" and path.is_file()}
     refused: list[tuple[type[DovetailError], str, Callable[[], Any]]] = [
-        (ConfigError, "there is no checkpoint at .*none", lambda: dt.migrate(spark, tmp_path / "none", new, 3)),
-        (ConfigError, "there is no checkpoint at .*full", lambda: dt.migrate(spark, full, new, 3)),
-        (StateError, "has no completed batch", lambda: dt.migrate(spark, empty, new, 3)),
-        (ConfigError, "has 2 shards already, and its tuples lie in the same ones", lambda: dt.migrate(spark, old, new, 2)),
-        (ConfigError, "full holds 'mine'", lambda: dt.migrate(spark, old, full, 3)),
-        (ConfigError, "begun holds ", lambda: dt.migrate(spark, old, begun, 3)),
-        (ConfigError, "are, or contain, one another", lambda: dt.migrate(spark, old, old / "new", 3)),
-        (StateError, "batch 2 of .* was begun and is not completed", lambda: dt.migrate(spark, begun, new, 3)),
-        (ConfigError, r"migrate\(shards=0\)", lambda: dt.migrate(spark, old, new, 0)),
-        (ConfigError, r"migrate\(new=...\) is None", lambda: dt.migrate(spark, old, None, 3)),  # type: ignore[arg-type]
-        (ConfigError, "has 'z'; streams of the checkpoint: 'a', 'b', 'c'", lambda: dt.migrate(spark, old, new, 3, {"z": 1})),
-        (ConfigError, "stream 'a': rate is 0", lambda: dt.migrate(spark, old, new, 3, {"a": 0})),
+        (ConfigError, "there is no checkpoint at .*none", lambda: dt.reshard(spark, tmp_path / "none", new, 3)),
+        (ConfigError, "there is no checkpoint at .*full", lambda: dt.reshard(spark, full, new, 3)),
+        (StateError, "has no completed batch", lambda: dt.reshard(spark, empty, new, 3)),
+        (ConfigError, "has 2 shards already, and its tuples lie in the same ones", lambda: dt.reshard(spark, old, new, 2)),
+        (ConfigError, "full holds 'mine'", lambda: dt.reshard(spark, old, full, 3)),
+        (ConfigError, "begun holds ", lambda: dt.reshard(spark, old, begun, 3)),
+        (ConfigError, "are, or contain, one another", lambda: dt.reshard(spark, old, old / "new", 3)),
+        (StateError, "batch 2 of .* was begun and is not completed", lambda: dt.reshard(spark, begun, new, 3)),
+        (ConfigError, r"reshard\(shards=0\)", lambda: dt.reshard(spark, old, new, 0)),
+        (ConfigError, r"reshard\(new=...\) is None", lambda: dt.reshard(spark, old, None, 3)),  # type: ignore[arg-type]
+        (ConfigError, "has 'z'; streams of the checkpoint: 'a', 'b', 'c'", lambda: dt.reshard(spark, old, new, 3, {"z": 1})),
+        (ConfigError, "stream 'a': rate is 0", lambda: dt.reshard(spark, old, new, 3, {"a": 0})),
     ]  # fmt: skip
     for error, message, call in refused:
         with pytest.raises(error, match=message):
             call()
     taken = Checkpoint.open(Directory.of(spark, str(old)))
     with pytest.raises(StateError, match="is in use"):
-        dt.migrate(spark, old, new, 3)
+        dt.reshard(spark, old, new, 3)
     taken.release()
-    answer = CliRunner().invoke(app, ["migrate", str(old), str(new), "--shards", "3", "--rate", "a:1"])
+    answer = CliRunner().invoke(app, ["reshard", str(old), str(new), "--shards", "3", "--rate", "a:1"])
     assert answer.exit_code == 1
     assert "Hint: write --rate clicks=100" in answer.output
     found = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "_lock" and path.is_file()}
