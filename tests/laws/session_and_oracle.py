@@ -13,7 +13,7 @@ from dovetail.config import ORDERINGS, POLICIES
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.testing import Oracle, Scenario, assert_same_rows
+from dovetail.testing import Oracle, RandomCase, assert_same_rows
 
 MODES = (("lazy", "lazy"), ("eager", "lazy"), ("eager", "eager"))
 
@@ -117,7 +117,7 @@ class Pair:
             assert metrics[name]["late"] == self.oracle.late.get(name, 0)
 
 
-def run(scenario: Scenario, config: dt.Config, seed: int) -> Pair:
+def run(scenario: RandomCase, config: dt.Config, seed: int) -> Pair:
     """Push a scenario through both and compare all results."""
     rng = random.Random(seed)
     pair = Pair(scenario.streams, config)

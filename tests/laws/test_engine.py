@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from session_and_oracle import configs, run
 
 import dovetail as dt
-from dovetail.testing import Scenario, assert_same_rows, random_scenario, scenarios
+from dovetail.testing import RandomCase, assert_same_rows, random_scenario, scenarios
 from dovetail.testing.sampling import recut
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -18,14 +18,14 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 @settings(max_examples=20 * settings().max_examples)
 @given(scenarios(), configs(), SEEDS)
-def test_every_plan_gives_the_oracles_results(scenario: Scenario, config: dt.Config, seed: int) -> None:
+def test_every_plan_gives_the_oracles_results(scenario: RandomCase, config: dt.Config, seed: int) -> None:
     run(scenario, config, seed)
 
 
 @given(SEEDS, configs(), configs(), st.integers(1, 8))
 def test_batch_cuts_do_not_matter(seed: int, config: dt.Config, other: dt.Config, count: int) -> None:
     scenario = random_scenario(random.Random(seed), late=False, count_windows=False)
-    cut_again = Scenario(
+    cut_again = RandomCase(
         scenario.streams, scenario.sql, recut(random.Random(seed), scenario.pushes, count, shuffle=True)
     )
     first, second = run(scenario, config, seed), run(cut_again, other, seed)

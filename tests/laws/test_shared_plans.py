@@ -32,7 +32,7 @@ from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.subset import part_of
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
-from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
+from dovetail.testing import Oracle, RandomCase, assert_same_rows, random_scenario
 
 SEEDS = st.integers(0, 2**32 - 1)
 TINY = (
@@ -49,7 +49,7 @@ class Case:
     def __init__(self, seed: int, **options: object) -> None:
         self.rng = random.Random(seed)
         wanted = {"aliases": self.rng.choice((3, 3, 4, 5)), "count_windows": False, "pushes": 5} | options
-        self.scenario: Scenario = random_scenario(self.rng, **wanted)
+        self.scenario: RandomCase = random_scenario(self.rng, **wanted)
         catalog = self.scenario.catalog
         bound = {name: parse_query(name, sql, catalog) for name, sql in self.scenario.sql.items()}
         self.queries: dict[str, JoinQuery] = overlapping(self.rng, bound)

@@ -15,7 +15,7 @@ from test_session import Source, check
 import dovetail as dt
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.testing import Oracle, Scenario, random_scenario
+from dovetail.testing import Oracle, RandomCase, random_scenario
 
 RUNS = {1: range(7), 2: range(100, 107), 3: range(200, 207), 5: range(300, 307)}
 """Seeds by number of shards: 28 scenarios."""
@@ -32,7 +32,7 @@ def spark_type(dtype: pa.DataType) -> pa.DataType:
     return pa.timestamp("us", dtype.tz) if pa.types.is_timestamp(dtype) else _SPARKS.get(dtype, dtype)
 
 
-def renamed(scenario: Scenario, number: int) -> Scenario:
+def renamed(scenario: RandomCase, number: int) -> RandomCase:
     """A scenario in Spark's types whose streams and queries have names of their own."""
     name = f"r{number}_".__add__
     streams = []
@@ -49,7 +49,7 @@ def renamed(scenario: Scenario, number: int) -> Scenario:
         }
         for push in scenario.pushes
     )
-    return Scenario(tuple(streams), sql, pushes)
+    return RandomCase(tuple(streams), sql, pushes)
 
 
 @pytest.mark.parametrize("shards", RUNS)

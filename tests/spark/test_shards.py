@@ -35,10 +35,10 @@ from dovetail.spark.wire import FRAME_BYTES, FRAME_ROWS
 from dovetail.spark.worker import router as cut
 from dovetail.spark.worker.callbacks import ShardProcessor, router_function
 from dovetail.spark.worker.processor import Worker
-from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario
+from dovetail.testing import Oracle, RandomCase, assert_same_rows, random_scenario
 
 
-def spark_scenario(rng: random.Random, **options: object) -> Scenario:
+def spark_scenario(rng: random.Random, **options: object) -> RandomCase:
     """A scenario with event times as Spark has them: microseconds."""
     scenario = random_scenario(rng, **options)
 
@@ -50,11 +50,11 @@ def spark_scenario(rng: random.Random, **options: object) -> Scenario:
     streams = tuple(replace(stream, columns=micros(stream)) for stream in scenario.streams)
     schemas = {stream.name: stream.columns for stream in streams}
     pushes = tuple({n: t.cast(schemas[n], safe=False) for n, t in push.items()} for push in scenario.pushes)
-    return Scenario(streams, scenario.sql, pushes)
+    return RandomCase(streams, scenario.sql, pushes)
 
 
 def compare(
-    scenario: Scenario, shards: int, live: Path, rng: random.Random, fail: float = 0.0, lose: float = 0.0
+    scenario: RandomCase, shards: int, live: Path, rng: random.Random, fail: float = 0.0, lose: float = 0.0
 ) -> Pipeline:
     pipeline = Pipeline(layout_of(scenario.streams, scenario.sql, shards), live, rng)
     oracle = Oracle(scenario.streams)
@@ -89,7 +89,7 @@ def test_stream_options_as_in_one_process(seed: int, tmp_path: Path, monkeypatch
     monkeypatch.setattr("dovetail.spark.worker.processor.SLICE_ROWS", rng.choice((3, 10, 1 << 16)))
     scenario = spark_scenario(rng, pushes=7)
     streams = tuple(replace(stream, **random_options(stream, rng)) for stream in scenario.streams)
-    scenario = Scenario(streams, scenario.sql, scenario.pushes)
+    scenario = RandomCase(streams, scenario.sql, scenario.pushes)
     session = dt.LocalSession()
     for s in streams:
         options = {

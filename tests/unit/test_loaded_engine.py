@@ -14,10 +14,10 @@ from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.query.sql import parse_query
-from dovetail.testing import Scenario, assert_same_rows, random_scenario
+from dovetail.testing import RandomCase, assert_same_rows, random_scenario
 
 
-def engine_for(scenario: Scenario, config: dt.Config) -> ShardEngine:
+def engine_for(scenario: RandomCase, config: dt.Config) -> ShardEngine:
     engine = ShardEngine(config)
     for stream in scenario.streams:
         engine.add_stream(stream)

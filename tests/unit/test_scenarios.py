@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from dovetail.errors import ConfigError
 from dovetail.query.sql import parse_query
 from dovetail.schema import common_type, sql_type
-from dovetail.testing import Oracle, Scenario, assert_same_rows, random_scenario, scenarios
+from dovetail.testing import Oracle, RandomCase, assert_same_rows, random_scenario, scenarios
 from dovetail.testing.sampling import HOUR, KINDS, SHAPES, recut
 from dovetail.testing.strategies import batch_cuts
 
 
-def sample(count: int, **options: Any) -> list[Scenario]:
+def sample(count: int, **options: Any) -> list[RandomCase]:
     return [random_scenario(Random(seed), **options) for seed in range(count)]
 
 
@@ -41,7 +41,7 @@ def test_a_seed_repeats() -> None:
 
 @given(scenarios())
 @settings(max_examples=150, deadline=None)
-def test_every_scenario_is_well_formed(scenario: Scenario) -> None:
+def test_every_scenario_is_well_formed(scenario: RandomCase) -> None:
     assert 1 <= len(scenario.pushes) <= 6
     for sql in scenario.sql.values():
         aliases = aliases_of(sql)
@@ -122,7 +122,7 @@ def test_features_can_be_switched_on_and_off() -> None:
 
 
 def test_nulls_and_nested_payload() -> None:
-    def nulls(one: Scenario) -> int:
+    def nulls(one: RandomCase) -> int:
         return sum(
             table.column(name).null_count for push in one.pushes for table in push.values() for name in ("x", "k0")
         )
@@ -133,14 +133,14 @@ def test_nulls_and_nested_payload() -> None:
     assert not any("d" in stream.columns.names for one in sample(20, nested_payload=False) for stream in one.streams)
 
 
-def accepted(scenario: Scenario, pushes: tuple[dict[str, pa.Table], ...]) -> tuple[int, int]:
+def accepted(scenario: RandomCase, pushes: tuple[dict[str, pa.Table], ...]) -> tuple[int, int]:
     oracle = Oracle(scenario.streams)
     for push in pushes:
         oracle.push(push)
     return sum(oracle.late.values()), sum(table.num_rows for push in pushes for table in push.values())
 
 
-def answers(scenario: Scenario, pushes: tuple[dict[str, pa.Table], ...]) -> dict[str, pa.Table]:
+def answers(scenario: RandomCase, pushes: tuple[dict[str, pa.Table], ...]) -> dict[str, pa.Table]:
     oracle = Oracle(scenario.streams)
     for name, sql in scenario.sql.items():
         oracle.add_query(parse_query(name, sql, scenario.catalog))
