@@ -57,7 +57,7 @@ def pipeline_with_state(tmp_path: Path) -> Pipeline:
 def test_a_shard_refuses_the_state_of_another_attempt(tmp_path: Path) -> None:
     pipeline = pipeline_with_state(tmp_path)
     pipeline.plan = replace(pipeline.plan, since=1, epoch=1, epochs=((0, 0), (1, 1)))
-    message = "its state of batch 1 was written in epoch 0, and the batch was completed in epoch 1"
+    message = "epoch 0 wrote its state of batch 1, but epoch 1 completed that batch"
     with pytest.raises(StateError, match=message):
         pipeline.run(batch(pipeline.rng, 2), batch=2)
 
@@ -71,7 +71,7 @@ def test_a_shard_goes_on_from_the_state_of_an_earlier_epoch(tmp_path: Path) -> N
 
 def test_a_shard_refuses_state_that_is_ahead(tmp_path: Path) -> None:
     pipeline = pipeline_with_state(tmp_path)
-    with pytest.raises(StateError, match="batch 1 is to run, and its state has seen batch 1 already"):
+    with pytest.raises(StateError, match="cannot run batch 1: its state already contains batch 1"):
         pipeline.run(batch(pipeline.rng, 1), batch=1)
 
 
@@ -92,7 +92,7 @@ def test_a_shard_without_the_last_batch_is_refused(monkeypatch: pytest.MonkeyPat
     reports.collect(Encoded(dict.fromkeys(range(4))), 0)  # type: ignore[arg-type]
     reports.collect(Encoded(dict.fromkeys(range(4), 0)), 2)  # type: ignore[arg-type]
     for behind in (None, 0):
-        with pytest.raises(StateError, match="batch 3: 'shard 1' took part in batch 2"):
+        with pytest.raises(StateError, match="batch 3: the checkpoint lacks the state of batch 2 for shards 1"):
             reports.collect(Encoded({0: 2, 1: behind, 2: 2, 3: 2}), 3)  # type: ignore[arg-type]
 
 
@@ -166,7 +166,7 @@ def test_a_renamed_checkpoint_is_refused_and_a_link_helps(spark: SparkSession, t
     for name in DECLARED:
         session.stream(name, live.source.frame(name, COLUMNS), "ts", lateness=DECLARED[name].lateness / 1e6)
     session.query("base", BASE)
-    with pytest.raises(StateError, match=f"was started as file:{old}, and Spark looks for its files there"):
+    with pytest.raises(StateError, match=f"was created as file:{old}; Spark still reads its files there"):
         session.start({"base": live.sinks["base"]}, new)
     old.symlink_to(new)
     live.running = session.start({"base": live.sinks["base"]}, new)

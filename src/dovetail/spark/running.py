@@ -41,7 +41,7 @@ from dovetail.stats.counters import Measurements
 from dovetail.stats.history import History, Migration
 
 _SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
-_PATIENCE = 600
+_MAX_WAIT_SECONDS = 600
 """Seconds that a change of queries waits for the batch at hand."""
 _COMMIT_SECONDS = 60.0
 """Seconds in which Spark notes a batch that has been written."""
@@ -183,7 +183,7 @@ class RunningSession:
             self._reports.add_results(answer.name, rows)
 
     def _discard_earlier_attempt(self, answer: RunningQuery, batch_id: int) -> None:
-        """Remove results that an earlier attempt at a batch gave, and this one does not; only a start's first batch is a replay."""
+        """Remove an earlier attempt's results if this one has none; only the first batch of a start can be a replay."""
         if self._written is None:
             answer.sink.discard(batch_id)
 
@@ -329,45 +329,53 @@ class RunningSession:
         """End the streaming query after the batch at hand, and go on with another that runs `job` from the next batch on."""
         began = perf_counter()
         try:
-            self._end_after_batch()
+            written = self._block_next_batch()
         except BaseException:
             job.undo()
             raise
-        self.query.stop()
         try:
+            self._stop_after(written, job)
             self._take_over(job.settle(self._reports.progress))
         finally:  # whatever happened, those that ran go on
             self._starts -= 1
             self.begin()
         return perf_counter() - began
 
-    def _end_after_batch(self) -> None:
-        """Let the batch at hand be completed, and keep the next one from running.
+    def _block_next_batch(self) -> int | None:
+        """Wait until the current batch is written and block the next one; return the last batch that was written.
 
-        A job makes progress however closely changes follow each other: each waits for a batch, unless there are no tuples for one.
+        Each change waits for one batch unless the job is idle, so frequent changes cannot starve it.
         """
-        deadline = monotonic() + _PATIENCE
+        deadline = monotonic() + _MAX_WAIT_SECONDS
         self._wait_until(lambda: self._written is not None or self._is_idle, deadline)
         if not self._writing.acquire(timeout=max(0.0, deadline - monotonic())):
             raise StateError(
-                f"the batch at hand has not ended within {in_words(_PATIENCE * 1_000_000)}; the job goes on as it was",
-                "change its queries when it has less to do, or make batches smaller, as by maxFilesPerTrigger",
+                f"the current batch has not ended within {in_words(_MAX_WAIT_SECONDS * 1_000_000)}; the job is unchanged",
+                "retry when there is less input, or make batches smaller, for example with maxFilesPerTrigger",
             )
         try:
             if self.query.exception() is not None:
                 raise StateError("the job has ended", "await_termination() raises its error")
             self._quiet()
             self._starts += 1
-            written = self._written
+            return self._written
         finally:
             self._writing.release()
-        if written is not None:
-            checkpoint = self._job.checkpoint
-            self._wait_until(lambda: checkpoint.has_completed(written), monotonic() + _COMMIT_SECONDS)
 
-    def _wait_until(self, is_so: Callable[[], bool], deadline: float) -> None:
-        """Wait for something, or for the end of the streaming query, until a deadline."""
-        while self.query.isActive and not is_so() and monotonic() < deadline:
+    def _stop_after(self, written: int | None, job: PendingChange) -> None:
+        """Stop the streaming query once Spark has committed the batch that was written."""
+        checkpoint = self._job.checkpoint
+        try:
+            if written is not None:
+                self._wait_until(lambda: checkpoint.has_completed(written), monotonic() + _COMMIT_SECONDS)
+            self.query.stop()
+        except BaseException:
+            job.undo()
+            raise
+
+    def _wait_until(self, condition: Callable[[], bool], deadline: float) -> None:
+        """Poll `condition` until it holds, the streaming query ends, or the deadline passes."""
+        while self.query.isActive and not condition() and monotonic() < deadline:
             sleep(_POLL_SECONDS)
 
     @property

@@ -208,9 +208,8 @@ class Session:
                 sweep_abandoned(Path(target))
             if changes is not None:
                 warn(f"the checkpoint {taken.directory.uri} goes on with other queries or streams\n{changes}")
-            taken.revise(revision).discard_uncommitted_state(
-                since
-            )  # from here on the checkpoint goes on with this session
+            taken.discard_uncommitted_state(since)
+            taken.revise(revision)  # from here on the checkpoint goes on with this session
             running.begin()
             undo.pop_all()
         self._is_started = True
@@ -254,7 +253,7 @@ class Session:
 
 
 def _plan_before(layout: Layout, checkpoint: Checkpoint) -> WorkerPlan | None:
-    """Return the plan that the last batch of a checkpoint was run with; None if the checkpoint is new."""
+    """Return the plan in force for the next batch; None if the checkpoint is new."""
     if checkpoint.layout is None:
         return None
     revision = checkpoint.last_revision

@@ -28,7 +28,7 @@ from dovetail.query.expressions import Column, Expression
 from dovetail.schema import NUMBER, StreamSchema, stored_type, type_name
 
 Reach: TypeAlias = Mapping[int, Mapping[str, int]]
-"""By the batch that queries came with, and by stream: from which event time, and from which batch, they see tuples from before."""
+"""By start batch of a query and by stream: the earliest event time that its backfill sees."""
 _MICROS = {"ms": 1_000, "s": 1_000_000}
 _SAME_TEXT = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})
 _INT64 = np.dtype(np.int64)

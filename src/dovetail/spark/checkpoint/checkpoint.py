@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +39,7 @@ LAYOUT, IDENTITY, LOCK = "layout.json", "_identity.json", "_lock"
 MIGRATED, UNFINISHED = "_migrated.json", "_unfinished.json"
 """Earlier releases read all files but those with an underscore as one layout."""
 _STATE_FILE = re.compile(r"\.?(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)(?:\.crc)*")
-"""Of one version of a state store: the version that batch n - 1 wrote has number n."""
+"""Matches a file of one state store version; batch n writes version n + 1."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,15 @@ class Checkpoint:
 
     @property
     def last_revision(self) -> PlanLogEntry | None:
-        """What the plan log has for the next batch; None if it has nothing."""
-        return next(reversed(in_force(self.revisions, self.next_batch())), None)
+        """Return the log entry in force for the next batch; None if there is none."""
+        next_batch = self.next_batch()
+        entries = in_force(self.revisions, next_batch)
+        if self.revisions and not entries and min(entry.epoch for entry in self.revisions) > 0:
+            raise StateError(
+                f"the checkpoint {self.directory.uri} was put back to batch {next_batch}, which its plan log no longer reaches",
+                RESTORE,
+            )
+        return entries[-1] if entries else None
 
     @property
     def next_epoch(self) -> int:
@@ -134,17 +142,18 @@ class Checkpoint:
         return {int(name) for name in self.directory.within(log).names() if name.isdigit()}
 
     def revise(self, revision: PlanLogEntry) -> Checkpoint:
-        """Append a revision to the plan log, and remove those that nothing depends on any more."""
+        """Append an entry to the plan log and delete the entries that it supersedes."""
         own = self.directory.within("dovetail")
         write_revision(own, revision)
         revisions = (*self.revisions, revision)
         kept = in_force(revisions, revision.first)[-MAX_LOG_ENTRIES:]
-        for old in set(self.revisions) - set(kept):
-            own.within(FOLDER).remove(entry_name(old.epoch))
+        with suppress(ConfigError):  # they do no harm
+            for old in set(self.revisions) - set(kept):
+                own.within(FOLDER).remove(entry_name(old.epoch))
         return replace(self, revisions=kept)
 
     def discard_uncommitted_state(self, next_batch: int) -> None:
-        """Remove what attempts at `next_batch`, or at later batches, have left in the state stores.
+        """Delete the state files that uncommitted attempts at `next_batch` or later wrote.
 
         Spark replaces such files when the batch runs again. But some file systems do not replace a file by renaming another, and
         Spark takes that for success: the state of the first attempt would stay, whatever job the batch is replayed under.
@@ -208,9 +217,9 @@ def _check_path(directory: Directory) -> None:
     stores: list[dict[str, Any]] = json.loads(text)["stateStoreInfo"]
     for path in (path for store in stores for path in store["stateSchemaFilePaths"]):
         if not path.startswith(f"{directory.uri}/") and not directory.has_file(path):
-            old = path.partition("/state/0/")[0]
+            old = path.rpartition("/state/0/")[0]
             raise StateError(
-                f"the checkpoint {directory.uri} was started as {old}, and Spark looks for its files there",
+                f"the checkpoint {directory.uri} was created as {old}; Spark still reads its files there",
                 f"move it back to {old}, or make that path a link to it",
             )
 

@@ -100,7 +100,10 @@ class Directory:
 
     def has_file(self, uri: str) -> bool:
         """Return whether there is a file under a whole path of this file system."""
-        return bool(self.files.exists(self._jvm().org.apache.hadoop.fs.Path(uri)))
+        try:
+            return bool(self.files.exists(self._jvm().org.apache.hadoop.fs.Path(uri)))
+        except JVM_ERRORS:  # a path of another file system
+            return False
 
     def create(self, name: str, text: str) -> bool:
         """Make a small file; False if somebody else has made it before."""

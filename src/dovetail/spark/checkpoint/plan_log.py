@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dovetail.spark.checkpoint.directories import Directory
 
 FOLDER = "_plans"
+_ENTRY = re.compile(r"\d{8}\.json")
 """Earlier releases take other names for layouts."""
 MAX_LOG_ENTRIES = 32
 """Revisions in force that the log keeps: a checkpoint is not put back further than that."""
@@ -36,7 +38,7 @@ _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
 
 @dataclass(frozen=True, eq=False)
 class PlanLogEntry:
-    """What a job runs from batch `first` on."""
+    """The plan of a job from batch `first` on, until a later entry replaces it."""
 
     first: int
     contract: str
@@ -87,8 +89,8 @@ def read_revisions(own: Directory) -> list[PlanLogEntry]:
     """Read the plan log of a checkpoint, in order; `own` is Dovetail's directory in it."""
     folder = own.within(FOLDER)
     revisions = []
-    for name in sorted(name for name in folder.names() if name.endswith(".json") and not name.startswith(".")):
-        stored = from_json(PlanLogEntry, json.loads(folder.read(name) or ""), f"{folder.uri}/{name}")
+    for name in sorted(filter(_ENTRY.fullmatch, folder.names())):
+        stored = from_json(PlanLogEntry, json.loads(folder.read(name) or "null"), f"{folder.uri}/{name}")
         revisions.append(replace(stored, epoch=int(name.removesuffix(".json"))))
     return revisions
 
@@ -101,7 +103,7 @@ def write_revision(own: Directory, revision: PlanLogEntry) -> None:
 
 
 def in_force(revisions: Iterable[PlanLogEntry], next_batch: int) -> tuple[PlanLogEntry, ...]:
-    """Return the revisions that say which plan runs which batch, by first batch.
+    """Return the entries that still determine which plan runs which batch, by first batch.
 
     A revision replaces all earlier ones from its first batch on. One whose first batch is after `next_batch` has never run: the
     checkpoint was put back to an earlier state.

@@ -90,14 +90,14 @@ class WorkerPlan:
     progress: Mapping[str, Any] = field(default_factory=dict)
     """How far streams had come before that batch, for shards that begin with it."""
     epoch: int = 0
-    """The start of the streaming query that runs it; see `revisions`."""
+    """The start of the streaming query that runs it; see `plan_log`."""
     epochs: tuple[tuple[int, int], ...] = ()
     """First batches and epochs of the starts so far, in order of batches, this one included."""
     inherited: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By stream, counters of the retired shards; the first shard adds them to its own when it first runs this plan."""
+    """By stream, counters of the retired shards; the first shard adds them to its own in batch `since`."""
 
     def epoch_of(self, batch: int) -> int | None:
-        """Return the epoch whose results and state of a batch hold; None if it is too long ago to be known."""
+        """Return the epoch that completed `batch`; None if the log no longer reaches back that far."""
         return next((epoch for first, epoch in reversed(self.epochs) if first <= batch), None)
 
     @property

@@ -177,10 +177,10 @@ class SparkPipeline:
         reached: BatchProgress | None = None,
         cause: str = "",
     ) -> tuple[Layout, PlanLogEntry]:
-        """Return the entry of the plan log with which a layout replaces the plan `before`, from batch `since` on; and the layout.
+        """Build the plan log entry that replaces `before` with `layout` from batch `since` on; return the layout and the entry.
 
-        Queries and shards that begin then need to know how far streams had come, and a shard takes over the counters of those that
-        retire: `reached` is what shards last reported, if it is known; else the state of the checkpoint is read.
+        New shards start from the streams' progress, and the first shard inherits the counters of retired ones. `reached` holds both
+        if shards reported them; otherwise they are read from the state store.
         """
         if before is None:
             plan = layout.for_workers(digest(layout))
@@ -192,7 +192,7 @@ class SparkPipeline:
                 reached = stored_progress(self.spark, checkpoint.directory.uri, layout.ids)
             reached = reached or BatchProgress()
             layout = begun(layout, since, reached.progress)
-            plan = layout.for_workers(before.digest, before, since, reached.progress)
+            plan = layout.for_workers(before.digest, before, since, reached.progress or before.progress)
             # A batch without tuples calls no shard, so some may not have retired yet.
             retired = {*plan.retired, *(shard for shard in before.retired if shard in reached.counters)}
             plan = replace(plan, retired=tuple(sorted(retired)), inherited=reached.total(retired))
@@ -239,7 +239,7 @@ class JobChange:
             self.pipeline.registry.drop(self.late)
 
     def settle(self, progress: Mapping[int, BatchProgress]) -> Job:
-        """The job, from the first batch on that is not completed; it is written beside the checkpoint.
+        """Write the plan log entry and return the job that starts with the first uncompleted batch.
 
         A batch that was begun is run again: those who were there get the same results, and those who come theirs.
         """
@@ -255,8 +255,9 @@ class JobChange:
                 for number, staging in {**self.job.staged, **self.staged}.items()
                 if number in map(layout.number_of, layout.bound)
             }
-            checkpoint = checkpoint.revise(replace(revision, sinks=staging_directories(layout, staged)))
             checkpoint.discard_uncommitted_state(since)
+            # Last of all: once the log names the new epoch, the old job cannot go on.
+            checkpoint = checkpoint.revise(replace(revision, sinks=staging_directories(layout, staged)))
         except BaseException:
             self.undo()
             raise

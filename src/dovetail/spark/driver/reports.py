@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from dovetail.codec import from_json, to_json
-from dovetail.errors import StateError, listed
+from dovetail.errors import StateError
 from dovetail.plan.names import in_scope
 from dovetail.plan.shared_plan import Load
 from dovetail.plan.steps import JoinStep
@@ -99,7 +99,7 @@ class ShardReports:
         return found
 
     def _check_continued(self, batch_id: int, continued: Mapping[int, int | None]) -> None:
-        """Raise `StateError` if a shard has not continued from the batch that the others have seen last.
+        """Raise `StateError` unless all shards continue from the same batch.
 
         A batch calls all shards, or none if it has no tuples. So shards that took part in a batch have all taken part in it.
         """
@@ -113,8 +113,7 @@ class ShardReports:
         ]
         if behind:
             raise StateError(
-                f"batch {batch_id}: {listed(f'shard {shard}' for shard in behind)} took part in batch {last}, and the checkpoint "
-                "holds no state of that for them",
+                f"batch {batch_id}: the checkpoint lacks the state of batch {last} for shards {', '.join(map(str, behind))}",
                 RESTORE,
             )
 
@@ -233,9 +232,10 @@ class ShardReports:
     def measured(self) -> Measurements:
         """What all shards together have counted, for explanations; windows by the names that they have in the plan."""
         total = Measurements()
-        for report in list(self._shards.values()):
+        placement = self._layout.placement
+        numbers = {number for shards, _ in self._layout.parts for number in shards}
+        for report in [report for shard, report in self._shards.items() if shard in numbers]:
             found = Measurements.from_json(report)
-            placement = self._layout.placement
             scope = placement.scopes.get(placement.group_of(report["shard"]).queries[0].name, "")
             windows = {in_scope(name, scope): figures for name, figures in found.nodes.windows.items()}
             total += replace(found, nodes=replace(found.nodes, windows=windows))

@@ -90,8 +90,8 @@ class SinkUse:
             named = ", ".join(map(str, lost[:_MOST_NAMED])) + (", ..." if len(lost) > _MOST_NAMED else "")
             warn(
                 f"query {self.query!r}: {target} lacks {len(lost)} of the batches that were written there ({named}); Dovetail does "
-                "not write them again\nHint: do nothing if you removed them on purpose; this is said once. Otherwise restore them "
-                "from a copy, or compute them again with a new checkpoint and a new path"
+                "not write them again\nHint: do nothing if you removed them on purpose; this warning appears once. Otherwise restore "
+                "them from a copy, or compute them again with a new checkpoint and a new path"
             )
 
     def check_owner(self, stored: str | None, batches: list[int], where: str) -> None:

@@ -36,7 +36,7 @@ class Sink(ABC):
         """Write one batch; called again with the same batch id and rows after a failure."""
 
     def discard(self, batch_id: int) -> None:  # noqa: B027
-        """Remove an earlier attempt's results of a batch, which has none when it is replayed."""
+        """Remove what an earlier attempt at this batch wrote; called when the replay has no results."""
 
     def check(self, use: SinkUse) -> None:  # noqa: B027
         """Refuse a query that must not write here; nothing is changed."""

@@ -147,26 +147,25 @@ class Worker:
             log.manifest.progress = {name: {**found, **UNCOUNTED} for name, found in plan.progress.items()}
 
     def _check_epoch(self) -> None:
-        """Raise `StateError` if the state is not the one that the committed attempt at its last batch has written."""
+        """Raise `StateError` unless the attempt that completed its last batch wrote the state."""
         last, epoch = self._continues, self.log.manifest.epoch
         if last is None:
             return
         if last >= self._batch:
             raise StateError(
-                f"shard {self._shard}: batch {self._batch} is to run, and its state has seen batch {last} already",
-                RESTORE,
+                f"shard {self._shard} cannot run batch {self._batch}: its state already contains batch {last}", RESTORE
             )
         committed = self._plan.epoch_of(last)
         if None not in (epoch, committed) and epoch != committed:
             raise StateError(
-                f"shard {self._shard}: its state of batch {last} was written in epoch {epoch}, and the batch was completed in epoch "
-                f"{committed}: the state store has kept an earlier attempt",
+                f"shard {self._shard}: epoch {epoch} wrote its state of batch {last}, but epoch {committed} completed that batch; "
+                "the state store kept an earlier attempt",
                 RESTORE,
             )
 
     def _inherit_counters(self, engine: ShardEngine) -> None:
-        """Add the counters of shards that retire with this plan, once: in the first batch that the plan runs."""
-        if self._shard == self._plan.shards[0] and self.log.manifest.epoch != self._plan.epoch:
+        """Add the counters of the shards that retire in this batch."""
+        if self._shard == self._plan.shards[0] and self._batch == self._plan.since:
             for stream, counted in self._plan.inherited.items():
                 progress = engine.progress[stream]
                 progress.restore({**progress.to_json(), **add_counters(progress.to_json(), counted)})
