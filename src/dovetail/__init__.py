@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dovetail.optimizer.graph.join_graph import JoinGraph
     from dovetail.session.local import LocalSession
     from dovetail.spark.checkpoint.reshard import reshard
-    from dovetail.spark.session import Session
+    from dovetail.spark.sessions import Session
     from dovetail.spark.sinks import sinks
 
 __all__ = [
@@ -54,7 +54,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "JoinGraph": ("dovetail.optimizer.graph.join_graph", "JoinGraph"),
     "LocalSession": ("dovetail.session.local", "LocalSession"),
-    "Session": ("dovetail.spark.session", "Session"),
+    "Session": ("dovetail.spark.sessions", "Session"),
     "reshard": ("dovetail.spark.checkpoint.reshard", "reshard"),
     "optimizer": ("dovetail.optimizer", None),
     "sinks": ("dovetail.spark.sinks.sinks", None),

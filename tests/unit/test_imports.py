@@ -84,7 +84,7 @@ def test_import_dovetail_loads_nothing_heavy() -> None:
 
 def test_the_driver_on_spark_loads_no_engine() -> None:
     program = (
-        "import sys, dovetail.spark.session; "
+        "import sys, dovetail.spark.sessions; "
         "print(*[name for name in sys.modules if name.startswith(('dovetail.engine', 'numba', 'pandas'))])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
