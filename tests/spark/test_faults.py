@@ -157,7 +157,7 @@ class Job:
 
     def workers(self) -> list[int]:
         """Python workers: forked by a daemon, which the job's JVM, or that of an executor, has started."""
-        daemons = [pid for pid, line in self.processes().items() if "spark.daemon" in line]
+        daemons = [pid for pid, line in self.processes().items() if "spark.worker.daemon" in line]
         return [pid for pid in daemons if parent(pid) in daemons]
 
     def executors(self) -> list[int]:
