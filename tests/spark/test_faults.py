@@ -184,7 +184,7 @@ class Job:
         if processes:
             self.note("driver and workers" if workers_too else "driver")
         for pid, line in processes.items():
-            if workers_too or "spark.daemon" not in line:
+            if workers_too or "spark.worker.daemon" not in line:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         if self.process is not None:
