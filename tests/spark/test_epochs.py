@@ -16,15 +16,15 @@ from test_late_queries import BASE, COLUMNS, DECLARED, OTHER_SHARDS, SAME_SHARDS
 from test_session import Listener
 
 import dovetail as dt
-from dovetail.errors import StateError
+from dovetail.errors import DovetailError, StateError
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
-from dovetail.spark.checkpoint.plan_log import PlanLogEntry, in_force
+from dovetail.spark.checkpoint.plan_log import PlanLogEntry, in_force, read_entries, write_entry
 from dovetail.spark.driver.reports import ShardReports
 from dovetail.spark.wire import ResultKind, ResultRow
 
 
-def revision(first: int, epoch: int) -> PlanLogEntry:
+def entry_of(first: int, epoch: int) -> PlanLogEntry:
     return PlanLogEntry(first, f"contract {epoch}", f"plan {epoch}", epoch=epoch)
 
 
@@ -40,8 +40,8 @@ def revision(first: int, epoch: int) -> PlanLogEntry:
         ([0, 3, 5, 4], 4, [0, 1, 3]),
     ],
 )
-def test_a_revision_replaces_all_from_its_first_batch_on(firsts: list[int], next_batch: int, epochs: list[int]) -> None:
-    log = [revision(first, epoch) for epoch, first in enumerate(firsts)]
+def test_an_entry_replaces_all_from_its_first_batch_on(firsts: list[int], next_batch: int, epochs: list[int]) -> None:
+    log = [entry_of(first, epoch) for epoch, first in enumerate(firsts)]
     assert [each.epoch for each in in_force(log, next_batch)] == epochs
 
 
@@ -188,6 +188,48 @@ def test_the_state_of_uncommitted_batches_is_discarded(spark: SparkSession, tmp_
     stale = ["5.changelog", "5.changelog.crc", ".5.changelog.crc", "6.zip", "5_ab-c.changelog"]
     for name in kept + stale:
         (store / name).write_text("")
-    checkpoint = Checkpoint(Directory.of(spark, str(tmp_path)), "id", None, is_nameless=False, last_batch=4, lock=None)
+    checkpoint = Checkpoint(
+        Directory.of(spark, str(tmp_path)), "id", None, is_nameless=False, last_batch=4, next_batch=5
+    )
     checkpoint.discard_uncommitted_state(4)
     assert sorted(path.name for path in store.iterdir()) == sorted(kept)
+
+
+@pytest.mark.slow
+def test_a_change_without_a_batch_can_be_taken_back(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query is dropped by a start that completes no batch; the next start has it again, and it continues."""
+    live = Live(spark, tmp_path, seed=3)
+    live.start(base=BASE, other=OTHER_SHARDS)
+    live.run(2)
+    live.running.stop()
+    with pytest.warns(dt.DovetailWarning, match="query 'other' is dropped"):
+        live.start(base=BASE)
+    live.running.stop()
+    live.start(base=BASE, other=OTHER_SHARDS)
+    assert live.running.changes is None
+    live.run(1)
+    assert live.check("base", "other") > 0
+    check_counters(live)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(type(live.running._pipeline), "writer", fail)
+    with pytest.raises(RuntimeError):
+        live.running.drop_query("other")
+    with pytest.raises(DovetailError, match="not be started again after a change: RuntimeError: no room"):
+        live.running.await_termination()
+
+
+def test_a_damaged_plan_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    own = Directory.of(spark, str(tmp_path))
+    for epoch in (0, 1):
+        write_entry(own, entry_of(epoch, epoch))
+    assert [entry.epoch for entry in read_entries(own)] == [0, 1]
+    for epoch, hint in ((1, "remove that file and start again"), (0, "restore the checkpoint directory")):
+        (tmp_path / "_plans" / f"{epoch:08}.json").write_text('{"first": ', encoding="utf-8")
+        with pytest.raises(StateError, match=f"{epoch:08}.json is damaged or was not written completely") as error:
+            read_entries(own)
+        assert str(error.value.hint).startswith(hint)

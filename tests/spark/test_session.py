@@ -82,17 +82,24 @@ class Source:
         self._spark, self._folder = spark, folder
 
     def add(self, pushes: list[dict[str, pa.Table]]) -> None:
-        for name in pushes[0]:
-            self.add_files(name, [push[name] for push in pushes])
+        """Add a file per push to each stream; files of a push appear at nearly the same moment, to be read in one batch."""
+        for push in pushes:
+            written = [self._write(name, table) for name, table in push.items()]
+            for path in written:
+                path.rename(path.with_name(path.name[1:]))
 
     def add_files(self, name: str, tables: list[pa.Table]) -> None:
-        path = self._folder / name
-        path.mkdir(parents=True, exist_ok=True)
-        for table in tables:
-            number = len(list(path.iterdir()))
-            pq.write_table(table, path / ".new")
-            (path / ".new").rename(path / f"{number:05}.parquet")
-            os.utime(path / f"{number:05}.parquet", (1_600_000_000 + number,) * 2)  # Spark reads the oldest first
+        self.add([{name: table} for table in tables])
+
+    def _write(self, name: str, table: pa.Table) -> Path:
+        """Write a file that Spark does not see yet. Spark reads the oldest file first and ignores files a week older than another."""
+        folder = self._folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len(list(folder.iterdir()))
+        path = folder / f".{number:05}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (1_600_000_000 + number,) * 2)
+        return path
 
     def frame(self, name: str, columns: pa.Schema = COLUMNS) -> DataFrame:
         reader = self._spark.readStream.schema(from_arrow_schema(columns)).option("maxFilesPerTrigger", 1)

@@ -137,7 +137,7 @@ def test_a_checkpoint_of_an_earlier_release_goes_on_with_its_sinks(
         assert (opened.is_nameless, opened.identity, opened.last_batch) == (True, "of-spark", 4)
         claims.claim(dt.sinks.parquet(tmp_path / "out"), SinkUse(spark, "q", SCHEMA, opened))
         if not killed:
-            opened.save_name()
+            opened.save_identity()
         opened.release()
     opened = Checkpoint.open(place)
     assert (opened.is_nameless, opened.identity) == (False, "of-spark")
@@ -410,7 +410,7 @@ def test_what_a_sink_says_comes_out(
     assert error.value.message == (
         "query 'band': its sink call(store) failed with batch 1: OSError: [Errno 28] No space left on device"
     )
-    assert error.value.hint == "mend it and start again with the same checkpoint: the batch is replayed"
+    assert error.value.hint == "fix it and start again with the same checkpoint: the batch is replayed"
     assert isinstance(error.value.__cause__, OSError)
     assert error.value.message in caplog.text
     assert "at org.apache.spark" not in capfd.readouterr().err

@@ -1,8 +1,8 @@
-"""A session that runs: each batch's results reach every sink, or the query ends with an error that says what failed.
+"""A started session: writes each batch to every sink, or ends the streaming query with an error that names what failed.
 
-Results come encoded, a row or more per shard and query; `foreachBatch` keeps that frame, so that the stateful operator runs once
-however many sinks there are and whatever they do, and gives each sink its own decoded part. What shards have written themselves is
-counted before any sink is touched.
+Shards return encoded results, one or more rows per shard and query. `foreachBatch` persists that frame, so that the stateful operator
+runs once for any number of sinks, and gives each sink its decoded part. Files that shards staged themselves are counted before any
+sink is touched.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from dovetail.stats.history import History, Migration
 
 _SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _MAX_WAIT_SECONDS = 600
-"""Seconds that a change of queries waits for the batch at hand."""
+"""Longest time in seconds that a change of queries waits for the current batch."""
 _COMMIT_SECONDS = 60.0
-"""Seconds in which Spark notes a batch that has been written."""
-_POLL_SECONDS = 0.02
+"""Longest time in seconds between a batch's last write and Spark's commit."""
+_POLL_SECONDS, _MAX_POLL_SECONDS = 0.02, 0.5
 _RUNNING: set[RunningSession] = set()
-"""What this process has started and not cleared."""
+"""Sessions that this process has started and not cleared."""
 
 
 class PendingChange(Protocol):
-    """A job that is to take the place of another, once that has ended."""
+    """A change of the job that is committed once the streaming query has stopped."""
 
-    def settle(self, progress: Mapping[int, BatchProgress]) -> Job:
-        """Give it, for the first batch that is not completed; `progress`: how far streams had come, by batch, where it is known."""
+    def commit(self, progress: Mapping[int, BatchProgress]) -> Job:
+        """Return the changed job, to start with the first uncompleted batch; `progress` is that of recent batches."""
         ...
 
     def undo(self) -> None:
-        """Give back what was taken for it."""
+        """Release what was claimed for the change."""
         ...
 
 
 class JobPipeline(Protocol):
-    """Makes what Spark runs of a job, and other jobs of it."""
+    """Builds streaming queries from jobs, and changes jobs."""
 
     def writer(
         self, job: Job, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
@@ -92,46 +92,40 @@ class RunningSession:
     query: StreamingQuery
 
     def __init__(self, pipeline: JobPipeline, job: Job, run_id: str, changes: Comparison | None = None) -> None:
-        """Run `job`; `pipeline` makes what Spark runs of it, `changes` is what its start changed of a checkpoint."""
+        """Prepare to run `job` through `pipeline`; `changes` are those that this start made to the checkpoint's job."""
         self.changes = changes
         self._pipeline = pipeline
         self._job = job
         self._run_id = run_id
         self._answers = job.answers()
-        """By number."""
+        """By query number."""
         self._staged = dict(job.staged)
         self._reports = ShardReports(job.layout)
         self._losses = Losses()
         self._failure: DovetailError | None = None
         self._writing = threading.RLock()
-        """Held while a batch is written: what shards have staged must not be cleared under it."""
+        """Held while a batch is written: its staged files must not be cleared meanwhile."""
         self._is_cleared = False
         self._change = threading.RLock()
-        """Held while queries come or go: the streaming query ends then, and another takes its place."""
-        self._starts = 0
-        """How often a streaming query was started."""
+        """Held while the job changes: one streaming query ends and another replaces it."""
+        self._start_id = 0
+        """Identifies the current start; batches of an earlier one are refused."""
         self._written: int | None = None
-        """The last batch that the streaming query has written since it was started."""
+        """The last batch written since the streaming query was started."""
         self._monitor = Monitor(job.layout.budget)
         self._planning: threading.Thread | None = None
-        """Plans queries again while batches go on."""
+        """Replans queries while batches run."""
 
     def begin(self) -> None:
         """Start the streaming query."""
-        self._starts += 1
-        self._written = None
-        self.query = self._pipeline.writer(
-            self._job, self._run_id, self._staged, self._writing_of(self._starts)
-        ).start()
-        _RUNNING.add(self)
-
-    def _writing_of(self, start: int) -> Callable[[DataFrame, int], None]:
-        """What is done with the batches of one start; those of an earlier one have been taken over."""
+        self._start_id += 1
+        self._written, start_id = None, self._start_id
 
         def write(encoded: DataFrame, batch_id: int) -> None:
-            self.write_batch(encoded, batch_id, start)
+            self.write_batch(encoded, batch_id, start_id)
 
-        return write
+        self.query = self._pipeline.writer(self._job, self._run_id, self._staged, write).start()
+        _RUNNING.add(self)
 
     @property
     def _layout(self) -> Layout:
@@ -148,10 +142,10 @@ class RunningSession:
         finally:
             self._change.release()
 
-    def write_batch(self, encoded: DataFrame, batch_id: int, start: int = 1) -> None:
-        """Give each sink its part of a batch. The encoded frame is computed once, whole, before any sink sees it."""
+    def write_batch(self, encoded: DataFrame, batch_id: int, start_id: int = 1) -> None:
+        """Write a batch to all sinks. The encoded frame is computed once, completely, before any sink sees it."""
         with self._writing:
-            if self._is_cleared or start != self._starts:
+            if self._is_cleared or start_id != self._start_id:
                 raise StateError(f"batch {batch_id} came after the session was stopped; it has not been written")
             read_again = len(self._staged) < len(self._answers)
             if read_again:
@@ -165,14 +159,14 @@ class RunningSession:
 
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
         found = self._reports.collect(encoded, batch_id)
-        self._tell_losses()
-        self._watch(batch_id)
+        self._warn_of_losses()
+        self._monitor_batch(batch_id)
         for number, staging in self._staged.items():
-            with self._blamed(number, batch_id):
+            with self._naming_sink(number, batch_id):
                 staging.check(batch_id, found.by_shard.get(number, {}))
         for number, answer in self._answers.items():
             rows = found.rows[number]
-            with self._blamed(number, batch_id):
+            with self._naming_sink(number, batch_id):
                 if not rows:
                     self._discard_earlier_attempt(answer, batch_id)
                 elif number in self._staged:
@@ -187,17 +181,16 @@ class RunningSession:
         if self._written is None:
             answer.sink.discard(batch_id)
 
-    def _tell_losses(self) -> None:
-        """Warn of dropped tuples."""
+    def _warn_of_losses(self) -> None:
         for name, counted in self._reports.streams().items():
             late_by = round(1e6 * counted.lateness_needed)
             for text in self._losses.unsaid(self._layout.catalog[name], counted.late, late_by, counted.refused):
-                _tell(text)
+                _warn_or_log(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
 
-    def _watch(self, batch_id: int) -> None:
-        """Look now and then at what shards report, and plan queries again beside the batches if there is a cause."""
+    def _monitor_batch(self, batch_id: int) -> None:
+        """Compare the shards' reports with budget and plan now and then; replan in a thread if there is a cause."""
         monitor, config = self._monitor, self._layout.config
         if self._planning is not None or not self._has_choice or not monitor.is_due(self._reports.arrived):
             return
@@ -205,43 +198,43 @@ class RunningSession:
         parts, spent = self._reports.parts(), self._reports.spent()
         cause, breaches = monitor.look(batch_id, parts, spent, self._layout.copies, late)
         for breach in breaches:
-            _tell(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
+            _warn_or_log(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
         if cause is not None and config.adaptive:
-            self._planning = threading.Thread(target=self._plan_again, args=(cause, late), daemon=True)
+            self._planning = threading.Thread(target=self._replan, args=(cause, late), daemon=True)
             self._planning.start()
 
     @property
     def _has_choice(self) -> bool:
-        """Whether there is a budget to watch, or more than one way to run the queries together."""
+        """Whether there is a budget to watch, or more than one plan for the queries."""
         layout = self._layout
         stores = JointPlanning({}, layout.config, layout.budget).stores
         return layout.budget is not None or stores or not all(came.merged for came in layout.came.values())
 
-    def _plan_again(self, cause: str, late: Collection[str]) -> None:
-        """Go on with another plan, if there is one that is worth it; whatever goes wrong here, the job goes on as it is."""
+    def _replan(self, cause: str, late: Collection[str]) -> None:
+        """Switch to another plan if one is enough better. Errors are logged and leave the job as it is."""
         helped = False
         try:
-            with self._changing("queries cannot be planned again"):
+            with self._changing("queries cannot be replanned"):
                 began = perf_counter()
                 proposal = self._pipeline.proposal(self._job, self._monitor, cause, late)
                 if proposal is not None:
-                    self._go_on_with(self._pipeline.replanned(self._job, proposal))
-                    helped, batch = True, self._job.checkpoint.revisions[-1].first
+                    self._switch_to(self._pipeline.replanned(self._job, proposal))
+                    helped, batch = True, self._job.checkpoint.log[-1].first
                     before, after = proposal.before.cpu, proposal.after.cpu
-                    made = Migration(batch, cause, before, after, perf_counter() - began)
-                    self._monitor.migrated(made)
-                    logging.getLogger("dovetail").info("%s", made)
+                    migration = Migration(batch, cause, before, after, perf_counter() - began)
+                    self._monitor.migrated(migration)
+                    logging.getLogger("dovetail").info("%s", migration)
         except StateError as error:  # the job has ended meanwhile
             logging.getLogger("dovetail").info("%s", error)
         except Exception:
-            logging.getLogger("dovetail").exception("queries could not be planned again; the job goes on as it was")
+            logging.getLogger("dovetail").exception("queries could not be replanned; the job continues unchanged")
         finally:
             self._monitor.considered(helped=helped)
             self._planning = None
 
     @contextmanager
-    def _blamed(self, number: int, batch_id: int) -> Iterator[None]:
-        """Keep the error of a sink: Spark passes on no more than its text, between traces of its own."""
+    def _naming_sink(self, number: int, batch_id: int) -> Iterator[None]:
+        """Keep a sink's error as one that names query, sink and batch; Spark passes on only its text."""
         try:
             yield
         except Exception as error:
@@ -252,16 +245,16 @@ class RunningSession:
             answer = self._answers[number]
             self._failure = DovetailError(
                 f"query {answer.name!r}: its sink {answer.sink} failed with batch {batch_id}: {what}",
-                hint or "mend it and start again with the same checkpoint: the batch is replayed",
+                hint or "fix it and start again with the same checkpoint: the batch is replayed",
             )
             self._failure.__cause__ = error
-            logging.getLogger("dovetail").error("%s", self._failure)  # noqa: TRY400 - without a trace; for those who do not wait
-            self._quiet()
+            logging.getLogger("dovetail").error("%s", self._failure)  # noqa: TRY400 - no trace; for users who do not wait
+            self._silence_spark_log()
             raise
 
-    def _quiet(self) -> None:
-        """Keep Spark from logging pages of traces about what has been said already, until the query has ended."""
-        with suppress(Exception):  # a matter of looks: on no account may it hide the error itself
+    def _silence_spark_log(self) -> None:
+        """Turn off Spark's log of this query's failure until it has ended: the error has been reported."""
+        with suppress(Exception):  # must never hide the error itself
             jvm: Any = SparkSession.active()._jvm  # noqa: SLF001
             log4j = jvm.org.apache.logging.log4j
             before = log4j.LogManager.getLogger(_SPARK_LOGGER).getLevel()
@@ -278,20 +271,20 @@ class RunningSession:
             threading.Thread(target=restore, daemon=True).start()
 
     def metrics(self) -> dict[str, Any]:
-        """Counters so far, by stream and by query; what is used of the budget; changes of the plan; and what shards last reported."""
+        """Return counters by stream and query, use of the budget, changes of the plan, and the shards' last reports."""
         return {**self._reports.metrics(), **self._monitor.to_json()}
 
     def explain(self, form: str = "text") -> Explanation:
-        """The plan, and what the shards have measured; see `Session.explain`."""
+        """Return the plan with the shards' measurements; see `Session.explain`."""
         history = History(self._reports.reached(), self._monitor.migrations)
         return self._pipeline.explained(form, self._layout, self._reports.measured(), history)
 
-    # -- queries that come and go -------------------------------------------------------------------------------------------
+    # -- changes of the job -------------------------------------------------------------------------------------------
 
     def add_query(self, name: str, sql: str, sink: Sink, *, backfill: bool = False) -> float:
-        """Add a query while data flows; it sees the tuples of the batches that begin from now on.
+        """Add a query while data flows; it sees the tuples of batches that begin from now on.
 
-        The streaming query ends for it after the batch at hand, and another goes on where it was.
+        The streaming query stops after the current batch, and another continues from there.
 
         Parameters
         ----------
@@ -300,21 +293,20 @@ class RunningSession:
         sink
             Where its results go, as for `Session.start`.
         backfill
-            Let new tuples also meet those that the windows hold, as far back as they do; `explain` says how far. Results whose tuples
-            were all there before are not given.
+            Join new tuples also with those already in the windows, as far back as these reach; `explain` says how far. Results
+            among old tuples alone are not produced.
 
         Returns
         -------
-        How many seconds the change has taken.
+        The seconds that the change took.
         """
         with self._changing(f"query {name!r} cannot be added"):
-            job = self._pipeline.with_query(self._job, name, sql, sink, backfill=backfill)
-            return self._go_on_with(job)
+            return self._switch_to(self._pipeline.with_query(self._job, name, sql, sink, backfill=backfill))
 
     def drop_query(self, name: str) -> float:
-        """Stop a query, after the batch at hand, and free what only it used; give the seconds that it has taken."""
+        """Stop a query after the current batch and free what only it used; return the seconds that the change took."""
         with self._changing(f"query {name!r} cannot be dropped"):
-            return self._go_on_with(self._pipeline.without_query(self._job, name))
+            return self._switch_to(self._pipeline.without_query(self._job, name))
 
     @contextmanager
     def _changing(self, what: str) -> Iterator[None]:
@@ -325,21 +317,32 @@ class RunningSession:
                 )
             yield
 
-    def _go_on_with(self, job: PendingChange) -> float:
-        """End the streaming query after the batch at hand, and go on with another that runs `job` from the next batch on."""
+    def _switch_to(self, change: PendingChange) -> float:
+        """Stop the streaming query after the current batch and start one for the changed job; return the seconds taken."""
         began = perf_counter()
         try:
             written = self._block_next_batch()
         except BaseException:
-            job.undo()
+            change.undo()
             raise
         try:
-            self._stop_after(written, job)
-            self._take_over(job.settle(self._reports.progress))
-        finally:  # whatever happened, those that ran go on
-            self._starts -= 1
-            self.begin()
+            self._stop_after(written, change)
+            self._replace_job(change.commit(self._reports.progress))
+        finally:  # without a changed job, the old one continues
+            self._begin_again()
         return perf_counter() - began
+
+    def _begin_again(self) -> None:
+        """Start the streaming query again; if that fails, keep the error for `await_termination`."""
+        try:
+            self.begin()
+        except Exception as error:
+            self._failure = DovetailError(
+                f"the job could not be started again after a change: {type(error).__name__}: {first_lines(error)}",
+                "start the session again with its checkpoint: nothing is lost",
+            )
+            self._failure.__cause__ = error
+            raise
 
     def _block_next_batch(self) -> int | None:
         """Wait until the current batch is written and block the next one; return the last batch that was written.
@@ -354,15 +357,17 @@ class RunningSession:
                 "retry when there is less input, or make batches smaller, for example with maxFilesPerTrigger",
             )
         try:
-            if self.query.exception() is not None:
-                raise StateError("the job has ended", "await_termination() raises its error")
-            self._quiet()
-            self._starts += 1
+            if not self.query.isActive:
+                raise StateError(
+                    "the job has ended; its queries are unchanged", "await_termination() raises its error, if any"
+                )
+            self._silence_spark_log()
+            self._start_id += 1
             return self._written
         finally:
             self._writing.release()
 
-    def _stop_after(self, written: int | None, job: PendingChange) -> None:
+    def _stop_after(self, written: int | None, change: PendingChange) -> None:
         """Stop the streaming query once Spark has committed the batch that was written."""
         checkpoint = self._job.checkpoint
         try:
@@ -370,28 +375,27 @@ class RunningSession:
                 self._wait_until(lambda: checkpoint.has_completed(written), monotonic() + _COMMIT_SECONDS)
             self.query.stop()
         except BaseException:
-            job.undo()
+            change.undo()
             raise
 
     def _wait_until(self, condition: Callable[[], bool], deadline: float) -> None:
         """Poll `condition` until it holds, the streaming query ends, or the deadline passes."""
+        pause = _POLL_SECONDS
         while self.query.isActive and not condition() and monotonic() < deadline:
-            sleep(_POLL_SECONDS)
+            sleep(pause)
+            pause = min(_MAX_POLL_SECONDS, 1.1 * pause)
 
     @property
     def _is_idle(self) -> bool:
-        """Whether the streaming query waits for tuples, or for the time of its next batch."""
+        """Whether the streaming query waits for data or for its next trigger."""
         return str(self.query.status["message"]).startswith("Waiting")
 
-    def _take_over(self, job: Job) -> None:
-        """Let another job be what runs; queries that are gone give back what they held."""
+    def _replace_job(self, job: Job) -> None:
+        """Switch to `job` and release what only dropped queries used."""
         before, self._job, self._answers = self._job, job, job.answers()
-        self._reports.revise(job.layout)
+        self._reports.replace_layout(job.layout)
         for name in before.layout.bound.keys() - job.layout.bound.keys():
             self._monitor.picture.forget(name)
-        for number, staging in job.staged.items():
-            if number not in self._staged:
-                staging.prepare()
         for number in self._staged.keys() - job.staged.keys():
             self._staged[number].clear()
         self._staged = dict(job.staged)
@@ -399,7 +403,7 @@ class RunningSession:
             before.held[name].release()
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait until the query ends, or for so many seconds; True if it has ended. Its error, if any, is raised."""
+        """Wait until the job ends or `timeout` seconds pass; return whether it has ended. Its error, if any, is raised."""
         until = None if timeout is None else monotonic() + timeout
         while True:
             query, ended = self.query, True
@@ -420,21 +424,23 @@ class RunningSession:
                 continue
             if ended:
                 self.clear()
+                if self._failure is not None:
+                    raise self._failure from self._failure.__cause__
             return ended
 
     def _was_replaced(self, query: StreamingQuery) -> bool:
-        """Whether another streaming query has taken the place of one that ended."""
+        """Whether another streaming query has replaced one that ended."""
         with self._change:
             return self.query is not query
 
     def stop(self) -> None:
-        """Stop after the batch at hand."""
+        """Stop the job. An uncompleted batch is replayed at the next start."""
         with self._change:
             self.query.stop()
             self.clear()
 
     def clear(self) -> None:
-        """Give back what a run holds, once it has ended."""
+        """Release everything that an ended run holds."""
         with self._writing:
             self._is_cleared = True
             release(self._run_id)
@@ -445,8 +451,8 @@ class RunningSession:
             _RUNNING.discard(self)
 
 
-def _tell(text: str) -> None:
-    """Warn. A job must not end over that, so where warnings are errors they are logged."""
+def _warn_or_log(text: str) -> None:
+    """Issue a warning. Where warnings are errors it is logged instead: it must not end the job."""
     try:
         warnings.warn(text, DovetailWarning, stacklevel=3)
     except DovetailWarning:
@@ -454,6 +460,6 @@ def _tell(text: str) -> None:
 
 
 def clear_ended() -> None:
-    """Give back what runs of this process hold that ended while nobody waited for them."""
+    """Release everything held by runs of this process that ended while nobody waited for them."""
     for running in [running for running in _RUNNING if running.has_ended]:
         running.clear()

@@ -27,6 +27,7 @@ from dovetail.session.registry import Registry
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, frozen_json
 from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.checkpoint.plan_log import PlanLogEntry
 from dovetail.spark.driver.arguments import check_checkpoint, check_frame, check_shards, check_sinks, check_trigger
 from dovetail.spark.driver.builder import check
 from dovetail.spark.driver.job import CHECKPOINT, Job, claim_sinks
@@ -182,34 +183,35 @@ class Session:
         with ExitStack() as undo:  # what a start that fails has taken
             taken = Checkpoint.open(Directory.of(self._spark, path))
             undo.callback(taken.release)
-            layout, changes = taken.bind(self._layout())
+            layout, changes, entry = taken.bind(self._layout())
             run_id = uuid.uuid4().hex
             pipeline = self._pipeline(run_id, options)
             # What runs may change from now on, and other runs of this session do not.
             pipeline = replace(pipeline, registry=self._registry.copy())
             layout = pipeline.placed(layout)
-            since, before = taken.next_batch(), _plan_before(layout, taken)
+            before = _plan_before(layout, taken, entry)
             if changes is not None:
-                layout = pipeline.placed(revised(self._layout(), layout, changes, self._registry.streams, since))
-            layout, revision = pipeline.revision(layout, before, taken, since)  # what cannot be planned is not started
+                layout = revised(self._layout(), layout, changes, self._registry.streams, taken.next_batch)
+                layout = pipeline.placed(layout)
+            layout, entry = pipeline.next_entry(layout, before, taken)  # what cannot be planned is not started
             uses, locks = claim_sinks(self._spark, layout, given, taken)
             found = {layout.number_of(name): given[name].staging(use, run_id) for name, use in uses.items()}
             staged = {number: staging for number, staging in found.items() if staging is not None}
-            revision = replace(revision, sinks=staging_directories(layout, staged))
-            plans = (revision.plan,) if before is None else (before.to_json(), revision.plan)
-            bound = replace(taken, layout=frozen_json(layout), revisions=(*taken.revisions, revision))
+            entry = replace(entry, sinks=staging_directories(layout, staged))
+            plans = (entry.plan,) if before is None else (before.to_json(), entry.plan)
+            bound = replace(taken, layout=frozen_json(layout), log=(*taken.log, entry))
             job = Job(layout, plans, given, bound, staged, {CHECKPOINT: taken, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
             claim(run_id)
             for staging in staged.values():
                 staging.prepare()
-            for target in {target for old in taken.revisions for target in old.sinks.values()}:
+            for target in {target for old in taken.log for target in old.sinks.values()}:
                 sweep_abandoned(Path(target))
             if changes is not None:
                 warn(f"the checkpoint {taken.directory.uri} goes on with other queries or streams\n{changes}")
-            taken.discard_uncommitted_state(since)
-            taken.revise(revision)  # from here on the checkpoint goes on with this session
+            taken.discard_uncommitted_state(taken.next_batch)
+            taken.append_entry(entry)  # from here on the checkpoint belongs to this session
             running.begin()
             undo.pop_all()
         self._is_started = True
@@ -225,7 +227,7 @@ class Session:
             return Comparison(new=tuple(own.bound))
         taken = Checkpoint.open(directory)
         try:
-            layout, changes = taken.bind(own)
+            layout, changes, _ = taken.bind(own)
         finally:
             taken.release()
         return changes or Comparison(tuple(layout.bound))
@@ -252,9 +254,8 @@ class Session:
         return layout
 
 
-def _plan_before(layout: Layout, checkpoint: Checkpoint) -> WorkerPlan | None:
-    """Return the plan in force for the next batch; None if the checkpoint is new."""
+def _plan_before(layout: Layout, checkpoint: Checkpoint, entry: PlanLogEntry | None) -> WorkerPlan | None:
+    """Return the plan of the log entry that a start continues; None if the checkpoint is new."""
     if checkpoint.layout is None:
         return None
-    revision = checkpoint.last_revision
-    return layout.for_workers(digest(layout)) if revision is None else read_worker_plan(revision.plan)
+    return layout.for_workers(digest(layout)) if entry is None else read_worker_plan(entry.plan)

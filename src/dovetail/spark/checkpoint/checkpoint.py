@@ -1,11 +1,11 @@
-"""A checkpoint as Dovetail sees it: whose it is, which layout it is bound to, and that one session at a time uses it.
+"""A checkpoint directory: its identity, the job it is bound to, its plan log, and the lock that keeps other sessions out.
 
-Beside Spark's own files there is a directory `dovetail` with the frozen layout and a random identity, both written once. Sinks keep
-the identity, so that results of two checkpoints never mix. A checkpoint of a release that gave none takes the id of Spark's own
-metadata: killed at any point, the next start comes to the same answer.
+Beside Spark's own files there is a directory `dovetail` with the first layout and a random identity, both written once. Sinks store
+the identity, so that results of two checkpoints never mix. A checkpoint written by a release without identities takes the id in
+Spark's own metadata, so that every start derives the same one, even after a kill.
 
-A checkpoint that was resharded has a note that says so, and the new one has a note from its first moment until all is done. Both hold
-the same token, and the new one can be started as soon as the old one has its note: at any moment one of the two can, and never both.
+Resharding leaves a note in both checkpoints, with a common token. The new checkpoint has its note from the start; it can be used as
+soon as the old one has the matching note. So exactly one of the two can be started at any moment.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dovetail.spark.checkpoint.plan_log import (
     PlanLogEntry,
     entry_name,
     in_force,
-    read_revisions,
-    write_revision,
+    read_entries,
+    write_entry,
 )
 from dovetail.spark.driver.job_diff import Comparison, bind
 from dovetail.spark.driver.layout import Layout
@@ -37,30 +37,31 @@ from dovetail.spark.state.log import RESTORE
 
 LAYOUT, IDENTITY, LOCK = "layout.json", "_identity.json", "_lock"
 MIGRATED, UNFINISHED = "_migrated.json", "_unfinished.json"
-"""Earlier releases read all files but those with an underscore as one layout."""
+"""The underscores keep earlier releases from reading these files as layouts."""
 _STATE_FILE = re.compile(r"\.?(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)(?:\.crc)*")
 """Matches a file of one state store version; batch n writes version n + 1."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that this process has for itself until it is released."""
+    """A checkpoint that this process has locked until it is released."""
 
     directory: Directory
     identity: str
     layout: str | None
-    """What it is bound to; None when it is new."""
+    """The layout that it was created with, as JSON; None if it is new."""
     is_nameless: bool
-    """Whether a release wrote it that gave no identities, so that its sinks do not know theirs."""
+    """Whether a release without identities wrote it, so that its sinks do not store one."""
     last_batch: int
     """The last batch that was begun; -1 if none was. No sink can be ahead of it."""
-    lock: Lock | None
-    revisions: tuple[PlanLogEntry, ...] = ()
-    """Its plan log."""
+    next_batch: int
+    """The batch that Spark runs next: the last one that was begun, unless it is completed."""
+    lock: Lock | None = None
+    log: tuple[PlanLogEntry, ...] = ()
 
     @classmethod
     def open(cls, directory: Directory) -> Checkpoint:
-        """Take a checkpoint, or refuse one that is in use or somebody else's. Nothing but the lock is written."""
+        """Lock and read a checkpoint; refuse one that is in use or belongs to another query. Only the lock is written."""
         lock = take_lock(directory.within("dovetail"))
         try:
             return cls._read(directory, lock)
@@ -74,83 +75,86 @@ class Checkpoint:
         own = directory.within("dovetail")
         _check_notes(directory)
         _check_path(directory)
-        begun = [int(name) for name in directory.within("offsets").names() if name.isdigit()]
+        last_batch, next_batch = _last_and_next_batch(directory)
         layouts = [name for name in own.names() if not name.startswith(("_", "."))]
         if len(layouts) > 1:
             raise StateError(
                 f"{own.uri} holds {len(layouts)} layouts; there is one", "use a new checkpoint and new sinks"
             )
         layout = own.read(layouts[0]) if layouts else None
-        if not layout and begun:
+        if not layout and last_batch >= 0:
             raise StateError(
                 f"{directory.uri} is the checkpoint of another streaming query, or lost its layout in {own.uri}",
                 "start with a new checkpoint directory and new sink paths",
             )
-        if not begun and any(name.isdigit() for name in directory.within("state").names()):
+        if last_batch < 0 and any(name.isdigit() for name in directory.within("state").names()):
             raise StateError(
                 f"{directory.uri} holds state and no offsets: the log of its batches was removed",
                 f"{RESTORE} and new sinks",
             )
         stored = own.read(IDENTITY)
         is_nameless = stored is None and bool(layout)
-        given = _spark_id(directory) if is_nameless else uuid.uuid4().hex
-        identity = given if stored is None else str(json.loads(stored)["identity"])
-        revisions = tuple(read_revisions(own))
-        return cls(directory, identity, layout or None, is_nameless, max(begun, default=-1), lock, revisions)
+        new_identity = _spark_id(directory) if is_nameless else uuid.uuid4().hex
+        identity = new_identity if stored is None else str(json.loads(stored)["identity"])
+        log = tuple(read_entries(own))
+        return cls(directory, identity, layout or None, is_nameless, last_batch, next_batch, lock, log)
 
     @property
-    def contract(self) -> str | None:
-        """What it has come to be bound to; None when it is new."""
-        revision = self.last_revision
-        return self.layout if revision is None else revision.contract
-
-    @property
-    def last_revision(self) -> PlanLogEntry | None:
-        """Return the log entry in force for the next batch; None if there is none."""
-        next_batch = self.next_batch()
-        entries = in_force(self.revisions, next_batch)
-        if self.revisions and not entries and min(entry.epoch for entry in self.revisions) > 0:
+    def entry_in_force(self) -> PlanLogEntry | None:
+        """The log entry in force for the next batch; None if there is none."""
+        entries = in_force(self.log, self.next_batch)
+        if self.log and not entries and min(entry.epoch for entry in self.log) > 0:
             raise StateError(
-                f"the checkpoint {self.directory.uri} was put back to batch {next_batch}, which its plan log no longer reaches",
+                f"the checkpoint {self.directory.uri} was put back to batch {self.next_batch}, "
+                "which its plan log no longer reaches",
                 RESTORE,
             )
         return entries[-1] if entries else None
 
     @property
+    def contract(self) -> str | None:
+        """Streams, queries and shard assignments that it is bound to, as JSON; None if it is new."""
+        entry = self.entry_in_force
+        return self.layout if entry is None else entry.contract
+
+    @property
     def next_epoch(self) -> int:
-        return 1 + max((revision.epoch for revision in self.revisions), default=-1)
+        return 1 + max((entry.epoch for entry in self.log), default=-1)
 
-    def bind(self, layout: Layout) -> tuple[Layout, Comparison | None]:
-        """The layout of an old checkpoint, and what becomes of it if this one is to go on with it; refuse one that cannot."""
-        if self.layout is None or self.contract is None:
-            return layout, None
-        return bind(layout, self.contract, self.layout)
+    def bind(self, layout: Layout) -> tuple[Layout, Comparison | None, PlanLogEntry | None]:
+        """Return this checkpoint's layout, the changes that `layout` makes to it, and the log entry that it continues.
 
-    def begun(self) -> Checkpoint:
-        """The same, with the batches that have been begun by now."""
-        return replace(self, last_batch=max(self._batches("offsets"), default=-1))
+        There are no changes if `layout` means the same. A layout that the checkpoint cannot continue with is refused.
+        """
+        if self.layout is None:
+            return layout, None, None
+        last = self.entry_in_force
+        bound, changes = bind(layout, self.contract or "", self.layout)
+        if changes is not None and last is not None and last.first == self.next_batch:
+            # The last entry has completed no batch. A job that equals the one before it takes that change back.
+            for before in in_force(self.log, self.next_batch - 1)[-1:]:
+                restored, difference = bind(layout, before.contract, self.layout)
+                if difference is None:
+                    return restored, None, before
+        return bound, changes, last
 
-    def next_batch(self) -> int:
-        """Return the batch that Spark runs next: the last one that was begun, unless it is completed."""
-        begun = max(self._batches("offsets"), default=-1)
-        return begun + 1 if begun < 0 or self.has_completed(begun) else begun
+    def refreshed(self) -> Checkpoint:
+        """Return this checkpoint with the batches that Spark has begun and completed by now."""
+        last_batch, next_batch = _last_and_next_batch(self.directory)
+        return replace(self, last_batch=last_batch, next_batch=next_batch)
 
     def has_completed(self, batch: int) -> bool:
-        return batch in self._batches("commits")
+        return batch in _batches(self.directory, "commits")
 
-    def _batches(self, log: str) -> set[int]:
-        return {int(name) for name in self.directory.within(log).names() if name.isdigit()}
-
-    def revise(self, revision: PlanLogEntry) -> Checkpoint:
+    def append_entry(self, entry: PlanLogEntry) -> Checkpoint:
         """Append an entry to the plan log and delete the entries that it supersedes."""
         own = self.directory.within("dovetail")
-        write_revision(own, revision)
-        revisions = (*self.revisions, revision)
-        kept = in_force(revisions, revision.first)[-MAX_LOG_ENTRIES:]
-        with suppress(ConfigError):  # they do no harm
-            for old in set(self.revisions) - set(kept):
+        write_entry(own, entry)
+        log = in_force((*self.log, entry), entry.first)[-MAX_LOG_ENTRIES:]
+        with suppress(ConfigError):  # superseded entries are harmless
+            for old in set(self.log) - set(log):
                 own.within(FOLDER).remove(entry_name(old.epoch))
-        return replace(self, revisions=kept)
+        return replace(self, log=log)
 
     def discard_uncommitted_state(self, next_batch: int) -> None:
         """Delete the state files that uncommitted attempts at `next_batch` or later wrote.
@@ -171,16 +175,16 @@ class Checkpoint:
         """Bind a new checkpoint to a layout, before any sink is claimed."""
         if self.layout is not None:
             return
-        made = self._name() if not self.directory.within("dovetail").read(IDENTITY) else True
-        if not made or not self.directory.within("dovetail").create(LAYOUT, frozen_json(layout)):
+        has_identity = bool(self.directory.within("dovetail").read(IDENTITY)) or self._write_identity()
+        if not has_identity or not self.directory.within("dovetail").create(LAYOUT, frozen_json(layout)):
             raise _in_use(self.directory)
 
-    def save_name(self) -> None:
-        """Give an old checkpoint an identity, after its sinks have been claimed by it."""
-        if self.is_nameless and not self._name():
+    def save_identity(self) -> None:
+        """Store the identity of a checkpoint without one, after it has claimed its sinks."""
+        if self.is_nameless and not self._write_identity():
             raise _in_use(self.directory)
 
-    def _name(self) -> bool:
+    def _write_identity(self) -> bool:
         return self.directory.within("dovetail").create(IDENTITY, json.dumps({"version": 1, "identity": self.identity}))
 
     def release(self) -> None:
@@ -188,21 +192,30 @@ class Checkpoint:
             self.lock.release()
 
 
+def _batches(directory: Directory, log: str) -> set[int]:
+    return {int(name) for name in directory.within(log).names() if name.isdigit()}
+
+
+def _last_and_next_batch(directory: Directory) -> tuple[int, int]:
+    last = max(_batches(directory, "offsets"), default=-1)
+    return last, last if last >= 0 and last not in _batches(directory, "commits") else last + 1
+
+
 def _check_notes(directory: Directory) -> None:
-    """Refuse a checkpoint that goes on elsewhere, and one that is not all there."""
+    """Refuse a checkpoint that was resharded, and one whose resharding is not complete."""
     own = directory.within("dovetail")
     if (note := own.read(MIGRATED)) is not None:
         new = json.loads(note)["to"]
         raise StateError(
             f"the checkpoint {directory.uri} has been resharded to {new}, which has its sinks now",
-            f"go on with {new}, and with the number of shards that it has",
+            f"use {new}, with its number of shards",
         )
     if (note := own.read(UNFINISHED)) is not None:
-        begun = json.loads(note)
-        left = Directory.of(SparkSession.active(), begun["from"]).within("dovetail").read(MIGRATED)
-        if left is None or json.loads(left)["token"] != begun["token"]:
+        unfinished = json.loads(note)
+        old_note = Directory.of(SparkSession.active(), unfinished["from"]).within("dovetail").read(MIGRATED)
+        if old_note is None or json.loads(old_note)["token"] != unfinished["token"]:
             raise StateError(
-                f"the checkpoint {directory.uri} is unfinished: its resharding from {begun['from']} was interrupted",
+                f"the checkpoint {directory.uri} is unfinished: its resharding from {unfinished['from']} was interrupted",
                 "reshard again, with the same two directories; until then the old checkpoint can be used as before",
             )
 
@@ -225,7 +238,7 @@ def _check_path(directory: Directory) -> None:
 
 
 def take_lock(own: Directory) -> Lock | None:
-    """Have a checkpoint for this process; `own` is Dovetail's directory in it."""
+    """Lock a checkpoint for this process; `own` is Dovetail's directory in it."""
     if own.local is None:
         return None
     try:

@@ -20,20 +20,20 @@ from pyspark import TaskContext
 from dovetail.codec import from_json, to_json
 from dovetail.errors import ConfigError, StateError
 from dovetail.spark.driver.layout import WorkerPlan, read_worker_plan
+from dovetail.spark.state.log import RESTORE
 
 if TYPE_CHECKING:
     from dovetail.spark.checkpoint.directories import Directory
 
 FOLDER = "_plans"
+"""The underscore keeps earlier releases from reading the folder as a layout."""
 _ENTRY = re.compile(r"\d{8}\.json")
-"""Earlier releases take other names for layouts."""
 MAX_LOG_ENTRIES = 32
-"""Revisions in force that the log keeps: a checkpoint is not put back further than that."""
+"""Entries in force that the log keeps; a checkpoint cannot be put back to a batch before the oldest one."""
 MAX_PACKED_BYTES = 700_000
-"""Bytes. Of what takes more than a megabyte, with all that goes along, Spark makes a broadcast, which a stateful operator that is
-being prepared cannot read."""
+"""Limit in bytes. Spark broadcasts a task closure of more than a megabyte, and a stateful operator cannot read broadcasts."""
 _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
-"""Fast, and with a memory for one plan after another."""
+"""Fast, with a dictionary large enough to compress one plan against another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,30 +42,30 @@ class PlanLogEntry:
 
     first: int
     contract: str
-    """What queries and streams were, as JSON."""
+    """Streams, queries and shard assignments, as JSON; see `compatibility.revised_json`."""
     plan: str
-    """The `WorkerPlan`, as JSON."""
+    """The `WorkerPlan` as JSON."""
     cause: str = ""
-    """Why queries were planned again, if no query came or went."""
+    """Why queries were replanned, if none was added or dropped."""
     sinks: Mapping[str, str] = field(default_factory=dict)
-    """By query, the directory in which shards stage its results."""
+    """Directory in which shards stage results, by query."""
     epoch: int = 0
     """Its number in the log."""
 
 
 def current_batch() -> int | None:
-    """The number of the batch that a task is about; None outside of Spark."""
+    """Return the batch that the current task belongs to; None outside of Spark."""
     context = TaskContext.get()
-    found = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-    return None if found is None else int(found)
+    batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    return None if batch is None else int(batch)
 
 
 def pack(plans: Sequence[str]) -> bytes:
-    """Plans, each a `WorkerPlan` as JSON, for workers: they repeat themselves, and Spark takes no more for a stateful operator."""
+    """Compress plans, each a `WorkerPlan` as JSON, for the closure of a stateful operator."""
     packed = lzma.compress(json.dumps(plans).encode(), filters=[_PACKING])
     if len(packed) > MAX_PACKED_BYTES:
         raise ConfigError(
-            f"what shards are to run takes {len(packed):,} bytes; Spark gives its stateful operators {MAX_PACKED_BYTES:,} at most",
+            f"the plan for workers takes {len(packed):,} bytes; Spark's stateful operators take at most {MAX_PACKED_BYTES:,}",
             "divide the queries among several sessions",
         )
     return packed
@@ -73,50 +73,60 @@ def pack(plans: Sequence[str]) -> bytes:
 
 @lru_cache(maxsize=4)
 def unpack(packed: bytes) -> tuple[WorkerPlan, ...]:
-    """What was packed; read once per process."""
+    """Return the plans that `pack` compressed; cached per process."""
     return tuple(map(read_worker_plan, json.loads(lzma.decompress(packed))))
 
 
 def plan_for(plans: Sequence[WorkerPlan], batch: int | None) -> WorkerPlan:
-    """The last of some plans that holds for a batch; of all, if it is not known."""
-    found = [plan for plan in plans if batch is None or plan.since <= batch]
-    if not found:
-        raise StateError(f"batch {batch} is older than all plans that are known")
-    return found[-1]
+    """Return the last plan that is in force for `batch`, or the last of all if `batch` is None."""
+    in_force = [plan for plan in plans if batch is None or plan.since <= batch]
+    if not in_force:
+        raise StateError(f"batch {batch} is older than the plans of this start, which begin at {plans[0].since}")
+    return in_force[-1]
 
 
-def read_revisions(own: Directory) -> list[PlanLogEntry]:
-    """Read the plan log of a checkpoint, in order; `own` is Dovetail's directory in it."""
+def read_entries(own: Directory) -> list[PlanLogEntry]:
+    """Read the plan log of a checkpoint, in order of epochs; `own` is Dovetail's directory in it."""
     folder = own.within(FOLDER)
-    revisions = []
-    for name in sorted(filter(_ENTRY.fullmatch, folder.names())):
-        stored = from_json(PlanLogEntry, json.loads(folder.read(name) or "null"), f"{folder.uri}/{name}")
-        revisions.append(replace(stored, epoch=int(name.removesuffix(".json"))))
-    return revisions
+    names = sorted(filter(_ENTRY.fullmatch, folder.names()))
+    return [_read_entry(folder, name, is_last=name == names[-1]) for name in names]
 
 
-def write_revision(own: Directory, revision: PlanLogEntry) -> None:
-    """Append a revision to the log, under its epoch."""
+def _read_entry(folder: Directory, name: str, *, is_last: bool) -> PlanLogEntry:
+    try:
+        content = json.loads(folder.read(name) or "")
+    except ValueError:
+        raise StateError(
+            f"the plan log entry {folder.uri}/{name} is damaged or was not written completely",
+            "remove that file and start again: a start that is cut off while it writes the entry runs no batch"
+            if is_last
+            else RESTORE,
+        ) from None
+    return replace(from_json(PlanLogEntry, content, f"{folder.uri}/{name}"), epoch=int(name.removesuffix(".json")))
+
+
+def write_entry(own: Directory, entry: PlanLogEntry) -> None:
+    """Append an entry to the log, under its epoch."""
     folder = own.within(FOLDER)
-    if not folder.create(entry_name(revision.epoch), json.dumps(to_json(revision))):
+    if not folder.create(entry_name(entry.epoch), json.dumps(to_json(entry))):
         raise StateError(f"{folder.uri} is being changed by another session", "stop one of the two")
 
 
-def in_force(revisions: Iterable[PlanLogEntry], next_batch: int) -> tuple[PlanLogEntry, ...]:
+def in_force(log: Iterable[PlanLogEntry], next_batch: int) -> tuple[PlanLogEntry, ...]:
     """Return the entries that still determine which plan runs which batch, by first batch.
 
-    A revision replaces all earlier ones from its first batch on. One whose first batch is after `next_batch` has never run: the
+    An entry replaces all earlier ones from its first batch on. One whose first batch is after `next_batch` has never run: the
     checkpoint was put back to an earlier state.
     """
-    kept: list[PlanLogEntry] = []
-    for revision in revisions:
-        if revision.first <= next_batch:
-            while kept and kept[-1].first >= revision.first:
-                kept.pop()
-            kept.append(revision)
-    return tuple(kept)
+    entries: list[PlanLogEntry] = []
+    for entry in log:
+        if entry.first <= next_batch:
+            while entries and entries[-1].first >= entry.first:
+                entries.pop()
+            entries.append(entry)
+    return tuple(entries)
 
 
 def entry_name(epoch: int) -> str:
-    """Return the file name of a revision."""
+    """Return the file name of an entry."""
     return f"{epoch:08}.json"

@@ -25,19 +25,18 @@ from dovetail.config import Config
 from dovetail.errors import ConfigError, StateError, listed
 from dovetail.spark.checkpoint.checkpoint import IDENTITY, LAYOUT, LOCK, MIGRATED, UNFINISHED, Checkpoint, take_lock
 from dovetail.spark.checkpoint.compatibility import check_version, digest, revised_json
-from dovetail.spark.checkpoint.directories import JVM_ERRORS, Directory, reason
+from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.checkpoint.recut import MOVED, TAKEN, Move, Mover, progress_of
 from dovetail.spark.driver.arguments import check_checkpoint, check_shards
 from dovetail.spark.driver.builder import check
 from dovetail.spark.driver.failures import raised_in_a_worker
 from dovetail.spark.driver.job_diff import stored_layout
 from dovetail.spark.driver.layout import Layout
-from dovetail.spark.driver.pipeline import shard_ids
+from dovetail.spark.driver.pipeline import shard_ids, stored_manifests, stored_state
 from dovetail.spark.driver.placement import Placement, ShardAssignment
 from dovetail.spark.running import clear_ended
-from dovetail.spark.state.log import MANIFEST, RESTORE, ShardManifest
+from dovetail.spark.state.log import RESTORE, ShardManifest
 from dovetail.spark.wire import FRAME_BYTES
-from dovetail.spark.worker.callbacks import SEGMENTS
 
 _MOVED = from_arrow_schema(MOVED)
 _FOR_ONE_BATCH = {
@@ -132,7 +131,7 @@ class Resharding:
     def of(cls, spark: SparkSession, checkpoint: Checkpoint, shards: int, rates: Mapping[str, float]) -> Resharding:
         """Look at a checkpoint and refuse what cannot be resharded."""
         where, stored = checkpoint.directory.uri, checkpoint.contract
-        if checkpoint.next_batch() == 0 or stored is None or checkpoint.layout is None:
+        if checkpoint.next_batch == 0 or stored is None or checkpoint.layout is None:
             raise StateError(
                 f"the checkpoint {where} has no completed batch: there is nothing to reshard",
                 f"start the session with shards={shards} and a new checkpoint directory",
@@ -188,7 +187,7 @@ class Resharding:
         move = Move.between(before, after, self.before.ids, self.after.ids, self.manifests)
         ids = sorted({*move.ids, *move.ids_after})
         called = self.spark.createDataFrame([(shard, None, 0, None) for shard in ids], _MOVED)
-        state = _state(self.spark, self.checkpoint.directory.uri).where(F.col("shard").isin(list(move.read)))
+        state = stored_state(self.spark, self.checkpoint.directory.uri).where(F.col("shard").isin(list(move.read)))
         recut = state.groupBy("shard").applyInArrow(lambda rows: move.recut(rows), _MOVED)  # noqa: PLW0108 - Spark counts arguments
         rows = reduce(DataFrame.unionAll, [*parts, called, recut])
         taken = rows.groupBy("shard").transformWithStateInPandas(
@@ -242,23 +241,11 @@ def _check_logs(checkpoint: Checkpoint) -> None:
         )
 
 
-def _state(spark: SparkSession, checkpoint: str) -> DataFrame:
-    """What the shards of a checkpoint hold: segments and manifests."""
-    state = spark.read.format("statestore").option("stateVarName", SEGMENTS).load(checkpoint)
-    return state.select("key.shard", "user_map_key.number", "user_map_value.content")
-
-
 def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int, ShardManifest]:
     """The manifests of a checkpoint, by number of a shard; all of them or an error."""
     bound = digest(layout)
-    try:
-        rows = _state(spark, checkpoint).where(F.col("number") == MANIFEST).collect()
-    except JVM_ERRORS as error:
-        raise StateError(
-            f"Spark cannot read the state of {checkpoint}: {reason(error)}",
-            "if it was renamed or copied, put it back to the path that it was started with: Spark writes whole paths into it",
-        ) from error
-    found = {layout.ids.index(row.shard): ShardManifest.from_json(bytes(row.content), bound) for row in rows}
+    manifests = stored_manifests(spark, checkpoint, layout.ids)
+    found = {shard: ShardManifest.from_json(content, bound) for shard, content in manifests.items()}
     groups = [(group, range(group.first, group.first + group.grid.shards)) for group in layout.placement.groups]
     last = max((found[number].batches for _, numbers in groups for number in numbers if number in found), default=-1)
     for group, numbers in groups:

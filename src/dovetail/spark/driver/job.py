@@ -83,7 +83,7 @@ def claim_sinks(
         for lock in locks.values():
             lock.release()
         raise
-    checkpoint.save_name()
+    checkpoint.save_identity()
     return claimed, locks
 
 

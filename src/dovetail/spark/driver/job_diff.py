@@ -117,7 +117,10 @@ def compare(new: Layout, old: Layout) -> Comparison:
             was, is_ = getattr(stream, option), getattr(declared, option)
             if was != is_:
                 texts = ["None" if value is None else in_words(value) for value in (was, is_)]
-                streams.append(f"{option} of stream {stream.name!r} was {texts[0]}, is {texts[1]}")
+                text = f"{option} of stream {stream.name!r} was {texts[0]}, is {texts[1]}"
+                if option == "lateness" and is_ > was:
+                    text += ": tuples that are no longer late miss partners that have expired already"
+                streams.append(text)
         more = [each.name for each in declared.columns if each.name not in stream.columns.names]
         streams += [f"column {name!r} of stream {stream.name!r} is carried from now on" for name in more]
     dropped = tuple(name for name in before if name not in now)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dovetail.errors import ConfigError, listed, warn
+from dovetail.errors import ConfigError, StateError, listed, warn
 from dovetail.optimizer.adapt.proposal import Proposal, propose
 from dovetail.plan.explain.execution import explain
 from dovetail.plan.explain.shared import Explanation
@@ -26,6 +26,7 @@ from dovetail.session.monitor import Monitor
 from dovetail.session.registry import Registry
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, revised_json
+from dovetail.spark.checkpoint.directories import JVM_ERRORS, reason
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry, in_force, pack
 from dovetail.spark.driver.arguments import check_sinks, triggered
 from dovetail.spark.driver.job import CHECKPOINT, Held, Job, claim_sinks
@@ -168,20 +169,20 @@ class SparkPipeline:
         layout = replanned(job.layout, proposal.plan, proposal.plans)
         return JobChange(self, job, lambda _: layout, job.sinks, cause=proposal.cause)
 
-    def revision(
+    def next_entry(
         self,
         layout: Layout,
         before: WorkerPlan | None,
         checkpoint: Checkpoint,
-        since: int,
         reached: BatchProgress | None = None,
         cause: str = "",
     ) -> tuple[Layout, PlanLogEntry]:
-        """Build the plan log entry that replaces `before` with `layout` from batch `since` on; return the layout and the entry.
+        """Build the plan log entry that replaces `before` with `layout` from the next batch on; return the layout and the entry.
 
         New shards start from the streams' progress, and the first shard inherits the counters of retired ones. `reached` holds both
         if shards reported them; otherwise they are read from the state store.
         """
+        since = checkpoint.next_batch
         if before is None:
             plan = layout.for_workers(digest(layout))
         else:
@@ -197,8 +198,8 @@ class SparkPipeline:
             retired = {*plan.retired, *(shard for shard in before.retired if shard in reached.counters)}
             plan = replace(plan, retired=tuple(sorted(retired)), inherited=reached.total(retired))
         epoch = checkpoint.next_epoch
-        known = [(each.first, each.epoch) for each in in_force(checkpoint.revisions, since) if each.first < since]
-        plan = replace(plan, epoch=epoch, epochs=(*known, (since, epoch)))
+        earlier = [(entry.first, entry.epoch) for entry in in_force(checkpoint.log, since) if entry.first < since]
+        plan = replace(plan, epoch=epoch, epochs=(*earlier, (since, epoch)))
         return layout, PlanLogEntry(since, revised_json(layout), plan.to_json(), cause, epoch=epoch)
 
     def placed(self, layout: Layout) -> Layout:
@@ -225,39 +226,38 @@ class JobChange:
         """Make the sink of the query that comes the checkpoint's own."""
         assert self.late is not None  # noqa: S101 - asked of changes with a new query only
         pack([self.job.plans[-1], layout.for_workers("").to_json()])  # what cannot be planned, or run, is not begun
-        uses, locks = claim_sinks(self.pipeline.spark, layout, self.sinks, self.job.checkpoint.begun(), self.late)
+        uses, locks = claim_sinks(self.pipeline.spark, layout, self.sinks, self.job.checkpoint.refreshed(), self.late)
         self.held |= locks
         staging = self.sinks[self.late].staging(uses[self.late], self.pipeline.run_id)
         if staging is not None:
+            staging.prepare()
             self.staged[layout.number_of(self.late)] = staging
 
     def undo(self) -> None:
-        """Forget a query that did not come."""
+        """Release what the added query has claimed, and its name."""
+        for staging in self.staged.values():
+            staging.clear()
         for held in self.held.values():
             held.release()
         if self.late is not None:
             self.pipeline.registry.drop(self.late)
 
-    def settle(self, progress: Mapping[int, BatchProgress]) -> Job:
+    def commit(self, progress: Mapping[int, BatchProgress]) -> Job:
         """Write the plan log entry and return the job that starts with the first uncompleted batch.
 
-        A batch that was begun is run again: those who were there get the same results, and those who come theirs.
+        A batch that was begun is run again: queries that ran before get the same results, an added query gets its own.
         """
         try:
-            checkpoint = self.job.checkpoint.begun()
-            since = checkpoint.next_batch()
+            checkpoint = self.job.checkpoint.refreshed()
+            since = checkpoint.next_batch
             layout, before = self.made(since), read_worker_plan(self.job.plans[-1])
-            layout, revision = self.pipeline.revision(
-                layout, before, checkpoint, since, progress.get(since - 1), self.cause
-            )
-            staged = {
-                number: staging
-                for number, staging in {**self.job.staged, **self.staged}.items()
-                if number in map(layout.number_of, layout.bound)
-            }
+            layout, entry = self.pipeline.next_entry(layout, before, checkpoint, progress.get(since - 1), self.cause)
+            numbers = {layout.number_of(name) for name in layout.bound}
+            staged = {**self.job.staged, **self.staged}
+            staged = {number: staging for number, staging in staged.items() if number in numbers}
             checkpoint.discard_uncommitted_state(since)
-            # Last of all: once the log names the new epoch, the old job cannot go on.
-            checkpoint = checkpoint.revise(replace(revision, sinks=staging_directories(layout, staged)))
+            # Last of all: once the log names the new epoch, the old job cannot continue.
+            checkpoint = checkpoint.append_entry(replace(entry, sinks=staging_directories(layout, staged)))
         except BaseException:
             self.undo()
             raise
@@ -265,7 +265,7 @@ class JobChange:
             self.pipeline.registry.drop(self.dropped)
         earlier = [text for text in self.job.plans if read_worker_plan(text).since < since]
         kept = {name: held for name, held in self.job.held.items() if name in layout.bound or name == CHECKPOINT}
-        return Job(layout, (*earlier[-1:], revision.plan), self.sinks, checkpoint, staged, {**kept, **self.held})
+        return Job(layout, (*earlier[-1:], entry.plan), self.sinks, checkpoint, staged, {**kept, **self.held})
 
 
 def staging_directories(layout: Layout, staged: Mapping[int, Staging]) -> dict[str, str]:
@@ -274,11 +274,27 @@ def staging_directories(layout: Layout, staged: Mapping[int, Staging]) -> dict[s
     return {numbers[number]: staging.target for number, staging in staged.items()}
 
 
-def stored_progress(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> BatchProgress:
-    """Read how far streams have come, and what shards have counted, from the state of the last completed batch."""
+def stored_state(spark: SparkSession, checkpoint: str) -> DataFrame:
+    """Return the segments and manifests of all shards, as of the last completed batch."""
     state = spark.read.format("statestore").option("stateVarName", SEGMENTS).load(checkpoint)
-    rows = state.where(F.col("user_map_key.number") == MANIFEST).select("key.shard", "user_map_value.content").collect()
-    manifests = {ids.index(row.shard): json.loads(bytes(row.content)) for row in rows}
+    return state.select("key.shard", "user_map_key.number", "user_map_value.content")
+
+
+def stored_manifests(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> dict[int, bytes]:
+    """Read the manifests of a checkpoint, by shard; `ids` are the keys of the stored state."""
+    try:
+        rows = stored_state(spark, checkpoint).where(F.col("number") == MANIFEST).collect()
+    except JVM_ERRORS as error:
+        raise StateError(
+            f"Spark cannot read the state of {checkpoint}: {reason(error)}",
+            "if it was renamed or copied, put it back to the path that it was started with: Spark writes whole paths into it",
+        ) from error
+    return {ids.index(row.shard): bytes(row.content) for row in rows}
+
+
+def stored_progress(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> BatchProgress:
+    """Read the streams' progress and the shards' counters from the state of the last completed batch."""
+    manifests = {shard: json.loads(content) for shard, content in stored_manifests(spark, checkpoint, ids).items()}
     counters = {shard: manifest["progress"] for shard, manifest in manifests.items()}
     latest = max(manifests, key=lambda shard: int(manifests[shard]["batches"]), default=None)
     return BatchProgress({} if latest is None else counters[latest], counters)

@@ -128,8 +128,8 @@ class ShardReports:
         before = self.progress.get(batch_id - 1, BatchProgress())
         self.progress = {batch_id - 1: before, batch_id: BatchProgress(progress or before.progress, counters)}
 
-    def revise(self, layout: Layout) -> None:
-        """Go on with other queries; of those that are gone the counts stay."""
+    def replace_layout(self, layout: Layout) -> None:
+        """Switch to a changed job; counts of dropped queries stay."""
         self._layout = layout
         self._counts |= {name: 0 for name in layout.bound if name not in self._counts}
 

@@ -84,7 +84,7 @@ class SinkUse:
     def warn_of_removed_batches(self, target: Path) -> None:
         """Report, once, the batches that were removed from a sink directory and that no replay writes again."""
         removed = staging.update_record(target)
-        next_batch = self.checkpoint.next_batch() if removed else 0
+        next_batch = self.checkpoint.next_batch if removed else 0
         lost = sorted(batch for batch in removed if batch < next_batch)
         if lost:
             named = ", ".join(map(str, lost[:_MOST_NAMED])) + (", ..." if len(lost) > _MOST_NAMED else "")
