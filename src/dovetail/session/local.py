@@ -1,4 +1,4 @@
-"""LocalSession: the engine in this process, Arrow in and Arrow out.
+"""LocalSession: the engine in this process, Arrow tables in and Arrow tables out.
 
 import dovetail as dt
 session = dt.LocalSession()
@@ -10,8 +10,9 @@ results = session.push({"clicks": table})["pairs"]
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from threading import get_ident
@@ -19,75 +20,75 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from dovetail.calibrate import units_of
+from dovetail.calibrate import unit_times_for
 from dovetail.config import Budget, Config
 from dovetail.engine.measure import measure
 from dovetail.engine.persist.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding.room import check_room
-from dovetail.engine.time.progress import LATEST, Observed
+from dovetail.engine.time.progress import LATEST, ArrivalStats
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
-from dovetail.errors import ConfigError, DovetailError, PlanError, StateError, listed, reading, warn
+from dovetail.errors import ConfigError, PlanError, StateError, listed, reading, warn
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.execution import explain
-from dovetail.plan.explain.shared import Explanation
-from dovetail.plan.steps import JoinStep
-from dovetail.query.catalog import check_name
+from dovetail.plan.explain.explanation import Explanation
+from dovetail.query.catalog import check_name, stream_schema
 from dovetail.schema import StreamSchema
+from dovetail.session.job import Job, Orders, QueryStart
+from dovetail.session.job_json import job_from_json, job_to_json
 from dovetail.session.losses import Losses
 from dovetail.session.monitor import Meter, Monitor
-from dovetail.session.registry import Orders, Registry
 from dovetail.stats.history import History, Migration
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PIECE_ROWS = 1 << 12
-"""Tuples that are joined before `push_iter` gives their results."""
-_MOMENT = 0.001
-"""Seconds between two looks at whether the session is free."""
+"""Tuples that `push_iter` joins before it yields their results."""
+_POLL_SECONDS = 0.001
+"""Pause between two checks whether another thread has released the session."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Method = Callable[Concatenate["LocalSession", _P], _R]
 
 
-def _in_turn(method: _Method[_P, _R]) -> _Method[_P, _R]:
-    """Let calls from several threads take turns, each on a session that is whole.
+def _synchronized(method: _Method[_P, _R]) -> _Method[_P, _R]:
+    """Serialize calls from several threads, and undo an interrupted call before the next one.
 
-    Python lets an interrupt or another thread in where a function is called or returns and where a loop begins again, and nowhere
-    else. So a turn is taken and given back by assignment: a lock's `release` would let an interrupt in after the work was
-    declared finished, and results that nobody got would be taken for delivered.
+    Python handles interrupts and switches threads only where a function is called or returns and where a loop repeats. So the session
+    is acquired and released by assignment: a lock's `release` would let an interrupt in after the savepoint was cleared, and
+    results that nobody received would count as delivered.
     """
 
     @wraps(method)
-    def taking_turns(self: LocalSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def synchronized(self: LocalSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         caller = get_ident()
         while self._user is not None:
             self._wait(method.__name__, caller)
         self._user = caller
         try:
-            self._make_whole()
+            self._rollback_if_interrupted()
             result = method(self, *args, **kwargs)
         except BaseException:
             self._user = None
             raise
-        self._engine.unfinished = None
+        self._engine.open_savepoint = None
         self._user = None
         return result
 
-    return taking_turns
+    return synchronized
 
 
 class LocalSession:
-    """Declare streams, register queries, push batches, get results. Calls from several threads take turns.
+    """Declare streams, register queries, push batches, get results. Threads may share a session.
 
     Parameters
     ----------
     budget
-        CPU and memory that the queries may use together, as the planner expects it of the declared rates and selectivities. A query
-        that does not fit raises `BudgetError`.
+        Limits on the CPU and memory that all queries use together, as estimated from declared rates and selectivities. A query that
+        does not fit raises `BudgetError`.
     config
-        How queries are run; results never depend on it, but for what is shed.
+        How queries are run; results do not depend on it, except for shed tuples.
 
     Examples
     --------
@@ -114,124 +115,124 @@ class LocalSession:
         if config is not None and config.shedding is not None:
             warm_up_shedding()
         self._user: int | None = None
-        """The thread whose turn it is."""
+        """The thread that uses the session now."""
         self._losses = Losses()
-        self._registry = Registry(config or Config(), budget)
+        self._job = Job(config or Config(), budget)
+        self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
+        """The plans and jobs before and after the last change: a rollback leads to one of the two."""
         self._engine = self._new_engine()
         self._monitor, self._meter = Monitor(budget), Meter()
 
+    def __repr__(self) -> str:
+        return f"<LocalSession with {self._job}, {self._engine.batches} batches>"
+
     def _new_engine(self) -> ShardEngine:
-        engine = ShardEngine(self._registry.config, replan=Replanner(self._registry.config))
-        engine.notice = self._notice
-        engine.without_stored = self._without_stored
-        for schema in self._registry.streams.values():
+        engine = ShardEngine(self._job.config, replan=Replanner(self._job.config))
+        engine.on_arrivals = self._warn_of_losses
+        engine.plan_without_materialized = self._plan_without_materialized
+        for schema in self._job.streams.values():
             engine.add_stream(schema)
         return engine
 
     @property
     def _is_running(self) -> bool:
-        """Whether a batch has come: until then streams and queries are being declared, and nothing is planned."""
+        """Whether a batch was pushed: until then streams and queries are being declared, and nothing is planned."""
         return self._engine.batches > 0
 
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
-        if not self._is_running and not self._registry.cohorts:
-            self._engine.unfinished = self._engine.mark()
-            self._registry.begin()
-            self._adopt()
-            self._engine.unfinished = None
+        if not self._is_running and self._job.chosen is None and self._job.registered:
+            self._adopt(self._job.begun())
 
-    def _adopt(self, steps: Sequence[JoinStep] | None = None) -> None:
-        """Let the engine go on with the queries that are registered now, or with other steps, in the orders that it has come to."""
-        plan = ExecutionPlan.of(self._registry.steps if steps is None else steps, self._engine.plan)
-        self._engine.adopt(plan.in_orders_of(self._engine.plan))
+    def _adopt(self, job: Job, *, until_delivered: bool = False) -> None:
+        """Switch to another job; joins that stay keep the probe orders that they have."""
+        plan = ExecutionPlan.of(job.steps, self._engine.plan).with_orders_of(self._engine.plan)
+        self._last_adoption = ((self._engine.plan, self._job), (plan, job))
+        with self._engine.savepoint(until_delivered=until_delivered):
+            self._engine.adopt(plan)
+            self._job = job
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        """Look now and then at what was measured; go on with another plan if that is better. Nothing has begun yet."""
-        engine, registry, monitor = self._engine, self._registry, self._monitor
+    def _replan_if_due(self) -> None:
+        """Compare measurements with budget and plan now and then; switch to a better plan if there is one."""
+        engine, job, monitor = self._engine, self._job, self._monitor
         arrived = sum([progress.arrived for progress in engine.progress.streams.values()])
         if not monitor.is_due(arrived) or not self._is_running:
             return
-        if not registry.has_choice:
+        if not job.has_choice:
             monitor.wait(arrived)
             return
         measured = measure(engine, hot_values=False)
         watermarks = {name: progress.watermark for name, progress in engine.progress.streams.items()}
-        late = registry.caught_up(watermarks) if registry.config.adaptive else []
+        caught_up = job.caught_up(watermarks) if job.config.adaptive else []
         parts = [({0: measured}, [run.step for run in engine.runs])]
-        cause, breaches = monitor.look(engine.batches, parts, self._meter.spent(measured.nodes), late=late)
+        cause, breaches = monitor.check(
+            engine.batches, parts, self._meter.take_load(measured.nodes), caught_up=caught_up
+        )
         for breach in breaches:
             warn(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
-        if cause is not None and registry.config.adaptive:
+        if cause is not None and job.config.adaptive:
             began, proposal = clock.perf_counter(), None
-            with suppress(PlanError):  # what cannot be planned again goes on as it is: a batch must not fail over that
-                proposal = registry.proposal(monitor, cause, late)
+            with suppress(PlanError):  # the batch must not fail because no other plan was found
+                proposal = job.propose(monitor.stats, cause, caught_up, monitor.batch_rate, monitor.load_near_limit)
             if proposal is not None:
                 self._migrate(proposal, began)
-            monitor.considered(helped=proposal is not None)
+            monitor.record_replan(helped=proposal is not None)
 
     def _migrate(self, proposal: Proposal, began: float) -> None:
-        """Go on with another plan from the next batch on."""
-        self._engine.unfinished = self._engine.mark()
-        cohorts = self._registry.migrated(proposal)
-        self._adopt([step for cohort in cohorts for step in cohort.steps])
-        self._registry.migrate(proposal, cohorts)
-        self._engine.unfinished = None
+        """Switch to the proposed plan from the next batch on."""
+        self._adopt(self._job.replanned(proposal))
         seconds = clock.perf_counter() - began
-        self._monitor.migrated(
+        self._monitor.record_migration(
             Migration(self._engine.batches, proposal.cause, proposal.before.cpu, proposal.after.cpu, seconds)
         )
 
-    def _without_stored(self) -> ExecutionPlan:
-        """The plan that the engine goes on with when there is no room for stored sub-joins."""
-        self._registry.give_up_stored()
-        return ExecutionPlan.of(self._registry.steps, self._engine.plan)
+    def _plan_without_materialized(self) -> ExecutionPlan:
+        """Return the plan to use when there is no room for materialized joins."""
+        job = self._job.without_materialized_joins()
+        plan = ExecutionPlan.of(job.steps, self._engine.plan)
+        self._last_adoption = ((self._engine.plan, self._job), (plan, job))
+        self._job = job
+        return plan
 
-    def _make_whole(self) -> None:
-        """After a call that was interrupted or ran out of memory: go back to before it, or refuse to go on."""
-        mark = self._engine.unfinished
-        if mark is None:
+    def _rollback_if_interrupted(self) -> None:
+        """Undo a call that was interrupted or ran out of memory; raise `StateError` if that is impossible."""
+        if self._engine.open_savepoint is None:
             return
-        if not self._engine.rollback(mark):
+        if not self._engine.rollback():
             raise StateError(
                 "an earlier call was interrupted, or ran out of memory, while this session's windows were being changed",
-                "go on from a snapshot: dt.LocalSession.restore(blob), then push again what came after it",
+                "restore a snapshot, dt.LocalSession.restore(blob), and push again the batches after it",
             )
-        self._registry.mend(self._engine.streams, self._engine.plan.answers if self._is_running else None)
-        self._engine.unfinished = None
+        self._reconcile()
+        self._engine.open_savepoint = None
+
+    def _reconcile(self) -> None:
+        """Take the job whose plan the engine has after a rollback, without streams that the engine does not have."""
+        for plan, job in self._last_adoption:
+            if self._engine.plan is plan:
+                self._job = job
+        if self._job.streams.keys() - self._engine.streams.keys():
+            self._job = replace(self._job, streams=dict(self._engine.streams))
 
     def _wait(self, call: str, caller: int) -> None:
-        """Let another thread work here for a moment."""
+        """Pause while another thread uses the session."""
         if self._user == caller:
             raise StateError(
-                f"{call}() was called while the session was at work for the same thread",
-                "call it when the other call has returned, or all that push_iter() gives was taken; not from a signal handler or a "
-                "filter for warnings",
+                f"{call}() was called while the same thread was inside another call of this session",
+                "call it after the other call has returned, or push_iter() is exhausted; not from a signal handler or warnings filter",
             )
-        clock.sleep(_MOMENT)
+        clock.sleep(_POLL_SECONDS)
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Announce a change of what is declared, and take that back if it is refused."""
-        self._engine.unfinished = self._engine.mark()
-        try:
-            yield
-        except DovetailError:  # which comes before the engine has changed
-            if self._is_running:
-                self._registry.keep(self._engine.plan.answers)
-            self._engine.unfinished = None
-            raise
-
-    def _notice(self, schema: StreamSchema, seen: Observed) -> None:
-        """Say once of a stream that tuples are lost. Nothing has changed yet: where warnings are errors, the batch can come again."""
-        for text in self._losses.unsaid(schema, seen.late, seen.late_by, seen.refused):
+    def _warn_of_losses(self, schema: StreamSchema, seen: ArrivalStats) -> None:
+        """Warn once per stream of dropped tuples. Nothing has changed yet: if warnings are errors, the batch can be pushed again."""
+        for text in self._losses.new_warnings(schema, seen.late, seen.late_by, seen.refused):
             warn(text)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 
-    @_in_turn
+    @_synchronized
     def stream(
         self,
         name: str,
@@ -261,9 +262,9 @@ class LocalSession:
         progress_by
             A column whose values (files, partitions) are read out of step: progress is the minimum over them.
         idle_after
-            Standing still for longer, by the clock given to `push`, the stream no longer holds the others' state.
+            After this long without progress, by the clock given to `push`, the stream stops delaying expiry in the others.
         max_ahead
-            Tuples further ahead of that clock are set aside and counted.
+            Tuples further ahead of that clock are dropped and counted.
         """
         if not isinstance(schema, pa.Schema):
             raise ConfigError(
@@ -271,13 +272,15 @@ class LocalSession:
                 _schema_hint(schema),
             )
         check_name("stream", name)
-        with self._changing():
-            declared = self._registry.catalog.declare_stream(
-                name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
-            )
+        declared = stream_schema(
+            name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
+        )
+        job = self._job.with_stream(declared)
+        with self._engine.savepoint(until_delivered=True):
             self._engine.add_stream(declared)
+            self._job = job
 
-    @_in_turn
+    @_synchronized
     def query(self, name: str, sql: str, probe_orders: Orders | None = None, *, backfill: bool = False) -> None:
         """Register a query. It sees the tuples pushed from now on.
 
@@ -290,56 +293,56 @@ class LocalSession:
         sql
             The query; see docs/query-language.md.
         probe_orders
-            Forces the order in which the new tuples of an alias meet the other windows, e.g. `{"a": ("c", "b")}`.
+            Forces the order in which new tuples of an alias probe the other windows, e.g. `{"a": ("c", "b")}`.
         backfill
-            Let new tuples also meet those that the windows hold already, as far as all that the query needs of them was kept for
-            others; `explain` says how far back that is. Results whose tuples were all there before are not given.
+            Join new tuples also with those already in the windows, as far back as other queries kept what this one needs; `explain`
+            says how far. Results among old tuples alone are not produced.
         """
         if not isinstance(backfill, bool):
             raise ConfigError.choice("query(backfill=...)", backfill, (True, False))
-        plan = self._registry.bind(name, sql, probe_orders)
-        if (shedding := self._registry.config.shedding) is not None:
-            check_room(shedding, self._registry.with_query(plan), self._registry.streams)
-        for text in plan.query.warnings:
+        job, query = self._job, self._job.bind(name, sql, probe_orders)
+        if job.config.shedding is not None:
+            check_room(job.config.shedding, job.unshared([*job.plans.values(), query.plan]), job.streams)
+        for text in query.plan.query.warnings:
             warn(text)
-        with self._changing():
-            if self._is_running:
-                heads = {name: progress.head for name, progress in self._engine.progress.streams.items()}
-                self._registry.join_in(plan, probe_orders, self._engine.batches, heads, backfill=backfill)
-                self._adopt()
-            else:
-                self._registry.declare(plan, probe_orders)
+        if not self._is_running:
+            self._job = job.with_query(query)
+            return
+        heads = {name: progress.max_event_time for name, progress in self._engine.progress.streams.items()}
+        start = QueryStart(self._engine.batches, backfill, heads=heads)
+        self._adopt(job.with_running_query(replace(query, start=start)), until_delivered=True)
 
     def add_query(self, name: str, sql: str, *, backfill: bool = False) -> None:
-        """Register a query while data flows, by the name that this has on Spark; see `query`."""
+        """Register a query while data flows, as `RunningSession.add_query` does on Spark; see `query`."""
         self.query(name, sql, backfill=backfill)
 
-    @_in_turn
+    @_synchronized
     def drop_query(self, name: str) -> None:
         """Stop a query and free what only it needed."""
-        with self._changing():
-            self._registry.drop(name)
-            self._monitor.picture.forget(name)
-            if self._is_running:
-                self._adopt()
+        job = self._job.without_query(name)
+        if self._is_running:
+            self._adopt(job, until_delivered=True)
+        else:
+            self._job = replace(job, chosen=None)
+        self._monitor.stats.drop_query(name)
 
-    @_in_turn
+    @_synchronized
     def selectivity(self, condition: str, value: float) -> None:
-        """Tell the planner which share of pairs meets a condition, e.g. `selectivity("i.ad_id = c.ad_id", 0.001)`.
+        """Tell the planner which fraction of pairs meets a condition, e.g. `selectivity("i.ad_id = c.ad_id", 0.001)`.
 
         It holds for queries registered afterwards that join those aliases.
         """
-        self._registry.selectivity(condition, value)
+        self._job = self._job.with_hint(condition, value)
 
     # -- data ---------------------------------------------------------------------------------------------------------------
 
-    @_in_turn
+    @_synchronized
     def push(self, batch: Mapping[str, pa.Table], now: datetime | None = None) -> dict[str, pa.Table]:
         """Join one batch of tuples and return the results it completes, one table per query.
 
-        If anything is wrong with the batch an error says so and nothing has changed. After an interrupt, or when memory runs out,
-        the next call goes back to before the batch, which can then be pushed again; in the rare case that it cannot go back
-        it raises `StateError`, and so do all calls after it.
+        A batch that is refused with an error changes nothing. After an interrupt, or when memory runs out, the next call rolls the
+        batch back, and it can be pushed again. In the rare case that it cannot be rolled back, that call and all later ones raise
+        `StateError`.
 
         Parameters
         ----------
@@ -348,23 +351,24 @@ class LocalSession:
         now
             The clock for `idle_after` and `max_ahead`; the time of the call by default.
         """
-        return self._engine.push(batch, self._clock(batch, now))
+        self._prepare_push(batch, now)
+        return self._engine.push(batch, self._clock(now))
 
     def push_iter(
         self, batch: Mapping[str, pa.Table], now: datetime | None = None, piece_rows: int = PIECE_ROWS
     ) -> Iterator[tuple[str, pa.Table]]:
-        """Join one batch like `push`, and give its results as they are found: a query's name and a table, many times.
+        """Join one batch like `push`, and yield its results as they are found, as pairs of query name and table.
 
-        What comes first, `Config(driver_policy=...)` says. The batch is joined when the last table was taken; until then no other
-        call on this session is possible from the same thread. If iteration ends early, by `break`, `close()` or an error, the next
-        call goes back to before the batch: what it gave so far will come again when it is pushed again.
+        `Config(driver_policy=...)` determines which come first. The batch is complete when the iterator is exhausted; until then the
+        same thread cannot call this session. If iteration ends early, by `break`, `close()` or an error, the next call rolls the
+        batch back: results yielded so far come again when it is pushed again.
 
         Parameters
         ----------
         batch, now
             As for `push`.
         piece_rows
-            About how many tuples are joined before their results are given.
+            About how many tuples are joined before their results are yielded.
 
         Examples
         --------
@@ -387,45 +391,46 @@ class LocalSession:
             self._wait("push_iter", caller)
         self._user = caller
         try:
-            self._make_whole()
-            for part in self._engine.pieces(batch, self._clock(batch, now), piece_rows=piece_rows):
+            self._rollback_if_interrupted()
+            self._prepare_push(batch, now)
+            for part in self._engine.push_pieces(batch, self._clock(now), piece_rows):
                 for name, tables in part.items():
                     yield from ((name, table) for table in tables if table.num_rows)
-            self._engine.complete()
         except BaseException:
             self._user = None
             raise
-        self._engine.unfinished = None
+        self._engine.open_savepoint = None
         self._user = None
 
-    def _clock(self, batch: Mapping[str, pa.Table], now: datetime | None) -> int | None:
-        """The time of a batch, if streams need one; the first one lets the queries begin."""
+    def _prepare_push(self, batch: Mapping[str, pa.Table], now: datetime | None) -> None:
+        """Check the arguments of a push; begin, or switch to a better plan, before the batch."""
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
         if now is not None and not isinstance(now, datetime):
             raise ConfigError(f"push(now=...) is {now!r}; expected a datetime")
-        if batch and not self._registry.queries:
+        if batch and not self._job.registered:
             when = "when all queries had been dropped" if self._is_running else "before any query was registered"
-            warn(
-                f"push got tuples {when}: they are counted and gone, and no query will see them\nHint: call query() first"
-            )
+            warn(f"push got tuples {when}: they are counted and dropped\nHint: call query() first")
         self._begin()
-        self._watch()
+        self._replan_if_due()
+
+    def _clock(self, now: datetime | None) -> int | None:
+        """Return the time of a batch in microseconds; None if no stream needs one."""
         if now is not None:
             return _micros(now)
         return clock.time_ns() // 1000 if self._engine.needs_clock else None
 
-    @_in_turn
+    @_synchronized
     def advance(self, times: Mapping[str, datetime | int]) -> dict[str, pa.Table]:
-        """Tell streams that their event time has come to `times` (datetimes, or microseconds since 1970) without tuples.
+        """Advance the event time of streams to `times` (datetimes, or microseconds since 1970) without tuples.
 
-        Old state is let go and settled results are returned, as if a tuple of that time had come.
+        Tuples expire and results are returned as if a tuple of that time had arrived.
         """
         if not isinstance(times, Mapping):
             raise ConfigError(f"advance got a {type(times).__name__}; expected {{stream name: time}}")
-        unknown = [stream for stream in times if stream not in self._registry.streams]
+        unknown = [stream for stream in times if stream not in self._job.streams]
         if unknown:
-            raise ConfigError(f"advance names {listed(unknown)}; declared streams: {listed(self._registry.streams)}")
+            raise ConfigError(f"advance names {listed(unknown)}; declared streams: {listed(self._job.streams)}")
         micros = {}
         for stream, time in times.items():
             if not isinstance(time, int | datetime) or isinstance(time, bool):
@@ -438,60 +443,56 @@ class LocalSession:
         self._begin()
         return self._engine.advance(micros)
 
-    # -- what it does -------------------------------------------------------------------------------------------------------
+    # -- inspection ---------------------------------------------------------------------------------------------------------
 
-    @_in_turn
-    def explain(self, form: str = "text") -> Explanation:
-        """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture.
+    @_synchronized
+    def explain(self) -> Explanation:
+        """Return the plan: `print` shows its text, `to_dict()` and `mermaid()` give data and a diagram.
 
-        Once tuples have been pushed it also shows what was measured, rows and microseconds per new tuple, beside what the plan's
-        estimates and this machine's unit costs say.
+        Once tuples have been pushed it also shows measured rows and microseconds per new tuple beside the estimates.
         """
-        registry, measured = self._registry, measure(self._engine) if self._is_running else None
-        cohorts = registry.drafted()
-        shown = [cohort.plan for cohort in cohorts if cohort.since == 0 and (registry.budget or not cohort.is_plain)]
-        steps = [run.step for run in self._engine.runs] or [step for cohort in cohorts for step in cohort.steps]
+        job, measured = self._job, measure(self._engine) if self._is_running else None
+        steps = [run.step for run in self._engine.runs] or list(job.steps)
         return explain(
-            registry.catalog,
+            job,
             steps,
-            registry.config,
-            form,
+            job.config,
             measured=measured,
-            units=units_of(measured) if measured is not None else None,
-            plan=shown[0] if shown else None,
-            history=History(self._engine.reached, self._monitor.migrations),
+            units=unit_times_for(measured) if measured is not None else None,
+            plan=job.shared_plan if job.together and (job.budget or job.shares_joins) else None,
+            history=History(self._engine.earliest_visible, self._monitor.migrations),
             together=[steps],
         )
 
-    @_in_turn
+    @_synchronized
     def metrics(self) -> dict[str, Any]:
-        """Counters so far, by stream, by query and by part of the plan; what is used of the budget; and changes of the plan.
+        """Return counters by stream, query and node of the plan, use of the budget, and changes of the plan.
 
-        Of a stream, `lateness_needed` is the lateness, in seconds, that would have kept every tuple. What is used of the budget was
-        measured at the last look, some ten thousand tuples ago.
+        `lateness_needed` of a stream is the lateness, in seconds, that would have kept every tuple. The use of the budget is as of the
+        monitor's last check, some ten thousand tuples ago.
         """
         return {**measure(self._engine).to_json(), **self._monitor.to_json()}
 
     # -- state --------------------------------------------------------------------------------------------------------------
 
-    @_in_turn
+    @_synchronized
     def snapshot(self) -> bytes:
-        """Everything needed to go on elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
-        return write_snapshot(self._engine, self._registry.to_json())
+        """Return everything needed to continue elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
+        return write_snapshot(self._engine, job_to_json(self._job))
 
     @classmethod
     @reading("the snapshot")
     def restore(cls, blob: bytes) -> LocalSession:
-        """A session that goes on where `snapshot` was taken; `StateError` if that cannot be had from these bytes.
+        """Return a session that continues where `snapshot` was taken; raise `StateError` if the bytes are damaged.
 
-        Their digest finds accidents and is no signature: who wrote them is for you to know.
+        The checksum detects accidental damage. It is no signature: restore only snapshots from a source that you trust.
         """
         stored = read_snapshot(blob)
         session, content = cls(), stored.content
         streams = [stream["schema"] for stream in content["streams"]]
-        session._registry = Registry.from_json(content["extra"], content["config"], streams)
-        session._engine, session._monitor = session._new_engine(), Monitor(session._registry.budget)
-        stored.fill(session._engine, ExecutionPlan.of(session._registry.steps))
+        session._job = job = job_from_json(content["extra"], content["config"], streams)
+        session._engine, session._monitor = session._new_engine(), Monitor(job.budget)
+        stored.load_into(session._engine, ExecutionPlan.of(job.steps if job.is_running else ()))
         return session
 
 
@@ -501,7 +502,7 @@ def _micros(moment: datetime) -> int:
 
 
 def _schema_hint(given: object) -> str:
-    """How to make a schema of what was given instead of one."""
+    """Return how to make a schema of what was passed instead of one."""
     kind = f"{type(given).__module__}.{type(given).__name__}"
     if kind.startswith("pandas."):
         return "write pa.Schema.from_pandas(df, preserve_index=False)"

@@ -1,30 +1,31 @@
-"""What is said of tuples that are dropped: once for each stream and reason, with what would have kept them."""
+"""Warnings about dropped tuples: one for each stream and reason, with what would have kept them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.query.durations import LONGEST, in_words
+from dovetail.query.durations import LONGEST, format_duration
 from dovetail.schema import StreamSchema
 
-_COUNTED = "metrics() counts them; this is said once."
+_COUNTED = "metrics() counts them; this warning appears once."
 
 
 class Losses:
-    """Remembers what has been said."""
+    """The warnings that a session has given."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
-    def unsaid(self, stream: StreamSchema, late: int, late_by: int, refused: int) -> Iterator[str]:
-        """What there is to say of a stream with so many dropped tuples, the last of them `late_by` microseconds behind."""
+    def new_warnings(self, stream: StreamSchema, late: int, late_by: int, refused: int) -> Iterator[str]:
+        """Yield the warnings that a stream has not had yet; `late_by` is the largest delay in microseconds."""
         if late and self._is_new(stream, "late"):
-            hint = f"lateness={in_words(late_by)!r} would have kept {'them' if late > 1 else 'it'}"
+            hint = f"lateness={format_duration(late_by)!r} would have kept {'them' if late > 1 else 'it'}"
             if late_by > LONGEST:
                 hint = "an earlier tuple was from the far future: mind the unit of epoch numbers, and see max_ahead"
             yield (
-                f"stream {stream.name!r}: {_tuples(late)} came too late and {_were(late)} dropped, up to {in_words(late_by)} behind "
-                f"its largest event time; its lateness is {in_words(stream.lateness)}\nHint: {hint}. {_COUNTED}"
+                f"stream {stream.name!r}: {_tuples(late)} came too late and {_were(late)} dropped, up to "
+                f"{format_duration(late_by)} behind its largest event time; its lateness is {format_duration(stream.lateness)}\n"
+                f"Hint: {hint}. {_COUNTED}"
             )
         if refused and self._is_new(stream, "refused"):
             yield (
@@ -34,8 +35,8 @@ class Losses:
             )
 
     def _is_new(self, stream: StreamSchema, reason: str) -> bool:
-        new = (stream.name, reason) not in self._said
-        self._said.add((stream.name, reason))
+        new = (stream.name, reason) not in self._warned
+        self._warned.add((stream.name, reason))
         return new
 
 

@@ -22,21 +22,20 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import DovetailError, DovetailWarning, StateError
 from dovetail.optimizer.adapt.proposal import Proposal
-from dovetail.optimizer.joint import JointPlanning
-from dovetail.plan.explain.shared import Explanation
-from dovetail.query.durations import in_words
+from dovetail.plan.explain.explanation import Explanation
+from dovetail.query.durations import format_duration
 from dovetail.session.losses import Losses
 from dovetail.session.monitor import Monitor
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
-from dovetail.spark.driver.failures import first_lines, raised_in_a_worker
-from dovetail.spark.driver.job import Job, RunningQuery
+from dovetail.spark.driver.failures import first_lines, worker_error
+from dovetail.spark.driver.job import RunningJob, RunningQuery
 from dovetail.spark.driver.job_diff import Comparison
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.driver.reports import BatchProgress, ShardReports
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import Staging
 from dovetail.spark.state.shared_memory import release
-from dovetail.spark.wire import decoded
+from dovetail.spark.wire import decode_results
 from dovetail.stats.counters import Measurements
 from dovetail.stats.history import History, Migration
 
@@ -53,7 +52,7 @@ _RUNNING: set[RunningSession] = set()
 class PendingChange(Protocol):
     """A change of the job that is committed once the streaming query has stopped."""
 
-    def commit(self, progress: Mapping[int, BatchProgress]) -> Job:
+    def commit(self, progress: Mapping[int, BatchProgress]) -> RunningJob:
         """Return the changed job, to start with the first uncompleted batch; `progress` is that of recent batches."""
         ...
 
@@ -66,20 +65,17 @@ class JobPipeline(Protocol):
     """Builds streaming queries from jobs, and changes jobs."""
 
     def writer(
-        self, job: Job, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
+        self, job: RunningJob, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
     ) -> DataStreamWriter: ...
 
-    def with_query(self, job: Job, name: str, sql: str, sink: Sink, *, backfill: bool) -> PendingChange: ...
+    def with_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> PendingChange: ...
 
-    def without_query(self, job: Job, name: str) -> PendingChange: ...
+    def without_query(self, job: RunningJob, name: str) -> PendingChange: ...
 
-    def proposal(self, job: Job, monitor: Monitor, cause: str, late: Collection[str]) -> Proposal | None: ...
+    def replanned(self, job: RunningJob, proposal: Proposal) -> PendingChange: ...
 
-    def replanned(self, job: Job, proposal: Proposal) -> PendingChange: ...
-
-    def explained(
+    def explain(
         self,
-        form: str,
         layout: Layout,
         measured: Measurements | None,
         history: History | None = None,
@@ -91,7 +87,7 @@ class RunningSession:
 
     query: StreamingQuery
 
-    def __init__(self, pipeline: JobPipeline, job: Job, run_id: str, changes: Comparison | None = None) -> None:
+    def __init__(self, pipeline: JobPipeline, job: RunningJob, run_id: str, changes: Comparison | None = None) -> None:
         """Prepare to run `job` through `pipeline`; `changes` are those that this start made to the checkpoint's job."""
         self.changes = changes
         self._pipeline = pipeline
@@ -112,9 +108,13 @@ class RunningSession:
         """Identifies the current start; batches of an earlier one are refused."""
         self._written: int | None = None
         """The last batch written since the streaming query was started."""
-        self._monitor = Monitor(job.layout.budget)
+        self._monitor = Monitor(job.layout.job.budget)
         self._planning: threading.Thread | None = None
         """Replans queries while batches run."""
+
+    def __repr__(self) -> str:
+        state = "has ended" if self.has_ended else "runs"
+        return f"<RunningSession with {self._layout.job} on {self._layout.shards} shards; it {state}>"
 
     def begin(self) -> None:
         """Start the streaming query."""
@@ -172,7 +172,7 @@ class RunningSession:
                 elif number in self._staged:
                     self._staged[number].commit(batch_id)
                 else:
-                    answer.sink.write(decoded(encoded, number, answer.schema), batch_id)
+                    answer.sink.write(decode_results(encoded, number, answer.schema), batch_id)
                     answer.sink.verify(batch_id, rows)
             self._reports.add_results(answer.name, rows)
 
@@ -184,52 +184,48 @@ class RunningSession:
     def _warn_of_losses(self) -> None:
         for name, counted in self._reports.streams().items():
             late_by = round(1e6 * counted.lateness_needed)
-            for text in self._losses.unsaid(self._layout.catalog[name], counted.late, late_by, counted.refused):
+            for text in self._losses.new_warnings(
+                self._layout.job.streams[name], counted.late, late_by, counted.refused
+            ):
                 _warn_or_log(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
 
     def _monitor_batch(self, batch_id: int) -> None:
         """Compare the shards' reports with budget and plan now and then; replan in a thread if there is a cause."""
-        monitor, config = self._monitor, self._layout.config
-        if self._planning is not None or not self._has_choice or not monitor.is_due(self._reports.arrived):
+        monitor, config = self._monitor, self._layout.job.config
+        if self._planning is not None or not self._layout.job.has_choice or not monitor.is_due(self._reports.arrived):
             return
-        late = self._reports.caught_up(batch_id) if config.adaptive else []
-        parts, spent = self._reports.parts(), self._reports.spent()
-        cause, breaches = monitor.look(batch_id, parts, spent, self._layout.copies, late)
+        caught_up = self._reports.caught_up(batch_id) if config.adaptive else []
+        parts, load = self._reports.parts(), self._reports.take_load()
+        cause, breaches = monitor.check(batch_id, parts, load, self._layout.copies, caught_up)
         for breach in breaches:
             _warn_or_log(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
         if cause is not None and config.adaptive:
-            self._planning = threading.Thread(target=self._replan, args=(cause, late), daemon=True)
+            self._planning = threading.Thread(target=self._replan, args=(cause, caught_up), daemon=True)
             self._planning.start()
 
-    @property
-    def _has_choice(self) -> bool:
-        """Whether there is a budget to watch, or more than one plan for the queries."""
-        layout = self._layout
-        stores = JointPlanning({}, layout.config, layout.budget).stores
-        return layout.budget is not None or stores or not all(came.merged for came in layout.came.values())
-
-    def _replan(self, cause: str, late: Collection[str]) -> None:
+    def _replan(self, cause: str, caught_up: Collection[str]) -> None:
         """Switch to another plan if one is enough better. Errors are logged and leave the job as it is."""
         helped = False
         try:
             with self._changing("queries cannot be replanned"):
                 began = perf_counter()
-                proposal = self._pipeline.proposal(self._job, self._monitor, cause, late)
+                job, monitor = self._layout.job, self._monitor
+                proposal = job.propose(monitor.stats, cause, caught_up, monitor.batch_rate, monitor.load_near_limit)
                 if proposal is not None:
                     self._switch_to(self._pipeline.replanned(self._job, proposal))
                     helped, batch = True, self._job.checkpoint.log[-1].first
                     before, after = proposal.before.cpu, proposal.after.cpu
                     migration = Migration(batch, cause, before, after, perf_counter() - began)
-                    self._monitor.migrated(migration)
+                    self._monitor.record_migration(migration)
                     logging.getLogger("dovetail").info("%s", migration)
         except StateError as error:  # the job has ended meanwhile
             logging.getLogger("dovetail").info("%s", error)
         except Exception:
             logging.getLogger("dovetail").exception("queries could not be replanned; the job continues unchanged")
         finally:
-            self._monitor.considered(helped=helped)
+            self._monitor.record_replan(helped=helped)
             self._planning = None
 
     @contextmanager
@@ -274,10 +270,10 @@ class RunningSession:
         """Return counters by stream and query, use of the budget, changes of the plan, and the shards' last reports."""
         return {**self._reports.metrics(), **self._monitor.to_json()}
 
-    def explain(self, form: str = "text") -> Explanation:
+    def explain(self) -> Explanation:
         """Return the plan with the shards' measurements; see `Session.explain`."""
-        history = History(self._reports.reached(), self._monitor.migrations)
-        return self._pipeline.explained(form, self._layout, self._reports.measured(), history)
+        history = History(self._reports.earliest_visible(), self._monitor.migrations)
+        return self._pipeline.explain(self._layout, self._reports.total_measurements(), history)
 
     # -- changes of the job -------------------------------------------------------------------------------------------
 
@@ -353,7 +349,7 @@ class RunningSession:
         self._wait_until(lambda: self._written is not None or self._is_idle, deadline)
         if not self._writing.acquire(timeout=max(0.0, deadline - monotonic())):
             raise StateError(
-                f"the current batch has not ended within {in_words(_MAX_WAIT_SECONDS * 1_000_000)}; the job is unchanged",
+                f"the current batch has not ended within {format_duration(_MAX_WAIT_SECONDS * 1_000_000)}; the job is unchanged",
                 "retry when there is less input, or make batches smaller, for example with maxFilesPerTrigger",
             )
         try:
@@ -390,17 +386,17 @@ class RunningSession:
         """Whether the streaming query waits for data or for its next trigger."""
         return str(self.query.status["message"]).startswith("Waiting")
 
-    def _replace_job(self, job: Job) -> None:
+    def _replace_job(self, job: RunningJob) -> None:
         """Switch to `job` and release what only dropped queries used."""
         before, self._job, self._answers = self._job, job, job.answers()
         self._reports.replace_layout(job.layout)
-        for name in before.layout.bound.keys() - job.layout.bound.keys():
-            self._monitor.picture.forget(name)
+        for name in before.layout.job.queries.keys() - job.layout.job.queries.keys():
+            self._monitor.stats.drop_query(name)
         for number in self._staged.keys() - job.staged.keys():
             self._staged[number].clear()
         self._staged = dict(job.staged)
-        for name in before.held.keys() - job.held.keys():
-            before.held[name].release()
+        for name in before.locks.keys() - job.locks.keys():
+            before.locks[name].release()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the job ends or `timeout` seconds pass; return whether it has ended. Its error, if any, is raised."""
@@ -416,7 +412,7 @@ class RunningSession:
                 if self._was_replaced(query):
                     continue
                 self.clear()
-                failure = self._failure or raised_in_a_worker(error)
+                failure = self._failure or worker_error(error)
                 if failure is not None and isinstance(error, StreamingQueryException):
                     raise failure from failure.__cause__
                 raise
@@ -446,8 +442,8 @@ class RunningSession:
             release(self._run_id)
             for staging in self._staged.values():
                 staging.clear()
-            for held in self._job.held.values():
-                held.release()
+            for lock in self._job.locks.values():
+                lock.release()
             _RUNNING.discard(self)
 
 

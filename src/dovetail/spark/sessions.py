@@ -1,8 +1,8 @@
-"""Session: declared streams and queries as one Structured Streaming pipeline.
+"""Session: declares streams and queries, and starts them as one Structured Streaming query.
 
-    source_i -> project -> cut by shard -> union -> group by shard -> join -> decode -> sinks
+    source_i -> project -> partition by shard -> union -> group by shard -> join -> decode -> sinks
 
-One streaming query runs all joins; what becomes of its results is in `running`.
+One streaming query runs all joins; `running` writes its results.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from dovetail.config import Budget, Config
 from dovetail.errors import ConfigError, listed, warn
-from dovetail.plan.explain.shared import Explanation
-from dovetail.query.catalog import check_name
-from dovetail.session.registry import Registry
+from dovetail.plan.explain.explanation import Explanation
+from dovetail.query.catalog import check_name, stream_schema
+from dovetail.session.job import Job
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
-from dovetail.spark.checkpoint.compatibility import digest, frozen_json
+from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry
 from dovetail.spark.driver.arguments import check_checkpoint, check_frame, check_shards, check_sinks, check_trigger
 from dovetail.spark.driver.builder import check
-from dovetail.spark.driver.job import CHECKPOINT, Job, claim_sinks
-from dovetail.spark.driver.job_diff import Comparison, projected, revised
+from dovetail.spark.driver.job import CHECKPOINT, RunningJob, claim_sinks
+from dovetail.spark.driver.job_diff import Comparison, projected, with_changes
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
-from dovetail.spark.driver.pipeline import SparkPipeline, staging_directories
+from dovetail.spark.driver.pipeline import SparkPipeline, staging_directories, with_shard_ids
 from dovetail.spark.driver.placement import Placement
 from dovetail.spark.running import RunningSession, clear_ended
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import sweep_abandoned
 from dovetail.spark.state.shared_memory import claim
-from dovetail.spark.wire import decoded
+from dovetail.spark.wire import decode_results
 
 
 class Session:
-    """Declare streaming DataFrames, register queries, start them together.
+    """A session on Spark: declare streaming DataFrames, register queries, start them together.
 
     Parameters
     ----------
     spark
         A session from `dovetail.spark.session()`, or your own; it is checked for settings that would break the pipeline.
     budget
-        CPU and memory that the queries may use together, over all shards, as the planner expects it of the declared rates and
-        selectivities. A query that does not fit raises `BudgetError`.
+        CPU and memory that the queries may use together, over all shards, as estimated from the declared rates and selectivities. A
+        query that does not fit raises `BudgetError`.
     shards
-        Into how many parts each join is cut; twice the shuffle partitions by default. `dovetail.reshard` changes it for a checkpoint.
+        The number of parts of each join; by default twice the shuffle partitions. `dovetail.reshard` changes it for a checkpoint.
     config
         How queries are run; results never depend on it.
     """
@@ -70,11 +70,14 @@ class Session:
         check(spark)
         self._spark = spark
         self._shards = shards or 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        self._registry = Registry(config or Config(), budget, Placement(self._shards))
+        self._job = Job(config or Config(), budget, Placement(self._shards))
         self._frames: dict[str, DataFrame] = {}
-        self._drafted: Layout | None = None
-        """The layout of all queries so far, if it was asked for: what is planned for `explain` is not planned again to start."""
+        self._cached_layout: tuple[Job, Layout] | None = None
+        """The last layout and its job: `start` does not repeat the planning of `explain`."""
         self._is_started = False
+
+    def __repr__(self) -> str:
+        return f"<Session with {self._job}, {self._shards} shards>"
 
     def stream(
         self,
@@ -95,41 +98,43 @@ class Session:
         name
             Its name in queries.
         frame
-            The source: `spark.readStream...`, and whatever was selected from it.
+            The source: `spark.readStream...`, with any projection or filter.
         event_time
             The timestamp column that windows are measured in.
         lateness
-            How far a tuple may lag behind the largest event time of earlier micro-batches. Later ones are dropped and counted.
+            How far a tuple may lag behind the largest event time of earlier micro-batches. Tuples that lag further are dropped and
+            counted.
         rate
             Expected tuples per second of event time; helps the planner.
         progress_by
             A column whose values (files, partitions) are read out of step: progress is the minimum over them.
         idle_after
-            Standing still for longer, by the time of the micro-batch, the stream no longer holds the others' state.
+            After this long without progress, by the clock of micro-batches, the stream stops delaying expiry in the others.
         max_ahead
-            Tuples further ahead of that time are set aside and counted.
+            Tuples further ahead of that clock are set aside and counted.
         """
         self._check_declaring(f"stream {name!r}")
         check_name("stream", name)
         check_frame(name, frame, event_time)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
-        self._registry.catalog.declare_stream(
+        declared = stream_schema(
             name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
         )
+        self._job = self._job.with_stream(declared)
         self._frames[name] = frame
 
     def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
         """Register a query; see `LocalSession.query`."""
         self._check_declaring(f"query {name!r}")
-        plan = self._registry.bind(name, sql, probe_orders, str(self._spark.conf.get("spark.sql.session.timeZone")))
-        for text in plan.query.warnings:
+        query = self._job.bind(name, sql, probe_orders, str(self._spark.conf.get("spark.sql.session.timeZone")))
+        for text in query.plan.query.warnings:
             warn(text)
-        self._registry.declare(plan, probe_orders)
+        self._job = self._job.with_query(query)
 
     def selectivity(self, condition: str, value: float) -> None:
-        """Tell the planner which share of pairs meets a condition; see `LocalSession.selectivity`."""
+        """Tell the planner which fraction of pairs meets a condition; see `LocalSession.selectivity`."""
         self._check_declaring(f"the selectivity of {condition!r}")
-        self._registry.selectivity(condition, value)
+        self._job = self._job.with_hint(condition, value)
 
     def _check_declaring(self, what: str) -> None:
         if self._is_started:
@@ -138,25 +143,25 @@ class Session:
                 "declare everything before start(); for more queries use add_query() of what start() returned",
             )
 
-    def explain(self, form: str = "text") -> Explanation:
-        """Show the plan: `text` for people, `dict` for programs, `mermaid` for a picture."""
-        return self._pipeline().explained(form, self._layout(), None)
+    def explain(self) -> Explanation:
+        """Return the plan: `print` shows its text, `to_dict()` and `mermaid()` give data and a diagram."""
+        return self._pipeline().explain(self._layout(), None)
 
     def _pipeline(self, run_id: str = "", trigger: Mapping[str, Any] | None = None) -> SparkPipeline:
-        return SparkPipeline(self._spark, self._frames, self._registry, run_id, trigger or {})
+        return SparkPipeline(self._spark, self._frames, run_id, trigger or {})
 
     # -- the pipeline -------------------------------------------------------------------------------------------------------
 
     def dataframe(self, name: str) -> DataFrame:
-        """A query's results as a streaming DataFrame, to be written with `writeStream` as usual.
+        """Return a query's results as a streaming DataFrame, to be written with `writeStream` as usual.
 
-        Each such DataFrame is a pipeline of its own with windows of its own: for several queries `start` shares them.
+        Each such DataFrame is a pipeline with windows of its own; `start` shares windows among queries.
         """
         layout = self._layout(only=name)
         run_id = uuid.uuid4().hex
         claim(run_id)
-        encoded = self._pipeline().encoded(layout, [layout.for_workers(digest(layout)).to_json()], run_id)
-        return decoded(encoded, 0, layout.bound[name].schema)
+        encoded = self._pipeline().encoded_results(layout, [layout.for_workers(digest(layout)).to_json()], run_id)
+        return decode_results(encoded, 0, layout.job.queries[name].schema)
 
     def start(
         self,
@@ -164,93 +169,93 @@ class Session:
         checkpoint: str | os.PathLike[str],
         trigger: Mapping[str, Any] | None = None,
     ) -> RunningSession:
-        """Run all queries as one streaming query. From then on the session takes no more streams and queries.
+        """Run all queries as one streaming query. Afterwards no more streams and queries can be declared.
 
-        It may be started again while it runs, with another checkpoint and other sinks: that is a second run, with windows of its own.
+        The session can be started again while it runs, with another checkpoint and other sinks: a second run with its own windows.
 
         Parameters
         ----------
         sinks
-            Where each query's results go: `dt.sinks.parquet(...)` and others. What a checkpoint has written to is its own.
+            The sink of each query: `dt.sinks.parquet(...)` and others. A sink belongs to the checkpoint that first wrote to it.
         checkpoint
-            A directory that belongs to this session; starting again with it goes on where it ended.
+            A directory that belongs to this session; a start with the same directory continues where the last one ended.
         trigger
             As for `writeStream.trigger`, e.g. `{"availableNow": True}` or `{"processingTime": "1 second"}`.
         """
-        given = check_sinks(sinks, self._registry.queries)
+        sinks = check_sinks(sinks, self._job.queries)
         options, path = check_trigger(trigger), check_checkpoint(checkpoint)
         clear_ended()
-        with ExitStack() as undo:  # what a start that fails has taken
-            taken = Checkpoint.open(Directory.of(self._spark, path))
-            undo.callback(taken.release)
-            layout, changes, entry = taken.bind(self._layout())
+        running = self._start(sinks, Directory.of(self._spark, path), options)
+        self._is_started = True
+        return running
+
+    def _start(self, sinks: Mapping[str, Sink], directory: Directory, trigger: Mapping[str, Any]) -> RunningSession:
+        with ExitStack() as undo:  # releases everything if the start fails
+            checkpoint = Checkpoint.open(directory)
+            undo.callback(checkpoint.release)
+            layout, changes, entry = checkpoint.bind(self._layout())
             run_id = uuid.uuid4().hex
-            pipeline = self._pipeline(run_id, options)
-            # What runs may change from now on, and other runs of this session do not.
-            pipeline = replace(pipeline, registry=self._registry.copy())
-            layout = pipeline.placed(layout)
-            before = _plan_before(layout, taken, entry)
+            pipeline = self._pipeline(run_id, trigger)
+            layout = with_shard_ids(self._spark, layout)
+            before = _plan_before(layout, checkpoint, entry)
             if changes is not None:
-                layout = revised(self._layout(), layout, changes, self._registry.streams, taken.next_batch)
-                layout = pipeline.placed(layout)
-            layout, entry = pipeline.next_entry(layout, before, taken)  # what cannot be planned is not started
-            uses, locks = claim_sinks(self._spark, layout, given, taken)
-            found = {layout.number_of(name): given[name].staging(use, run_id) for name, use in uses.items()}
-            staged = {number: staging for number, staging in found.items() if staging is not None}
+                layout = with_changes(self._layout(), layout, changes, self._job.streams, checkpoint.next_batch)
+                layout = with_shard_ids(self._spark, layout)
+            layout, entry = pipeline.next_entry(layout, before, checkpoint)  # plan before any sink is claimed
+            uses, locks = claim_sinks(self._spark, layout, sinks, checkpoint)
+            stagings = {layout.number_of(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
+            staged = {number: staging for number, staging in stagings.items() if staging is not None}
             entry = replace(entry, sinks=staging_directories(layout, staged))
             plans = (entry.plan,) if before is None else (before.to_json(), entry.plan)
-            bound = replace(taken, layout=frozen_json(layout), log=(*taken.log, entry))
-            job = Job(layout, plans, given, bound, staged, {CHECKPOINT: taken, **locks})
+            bound = replace(checkpoint, layout=pinned_json(layout), log=(*checkpoint.log, entry))
+            job = RunningJob(self._job, layout, plans, sinks, bound, staged, {CHECKPOINT: checkpoint, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
             claim(run_id)
             for staging in staged.values():
                 staging.prepare()
-            for target in {target for old in taken.log for target in old.sinks.values()}:
+            for target in {target for old in checkpoint.log for target in old.sinks.values()}:
                 sweep_abandoned(Path(target))
             if changes is not None:
-                warn(f"the checkpoint {taken.directory.uri} goes on with other queries or streams\n{changes}")
-            taken.discard_uncommitted_state(taken.next_batch)
-            taken.append_entry(entry)  # from here on the checkpoint belongs to this session
+                warn(f"the checkpoint {directory.uri} goes on with other queries or streams\n{changes}")
+            checkpoint.discard_uncommitted_state(checkpoint.next_batch)
+            checkpoint.append_entry(entry)  # from here on the checkpoint belongs to this session
             running.begin()
             undo.pop_all()
-        self._is_started = True
         return running
 
     def compare(self, checkpoint: str | os.PathLike[str]) -> Comparison:
-        """What becomes of a checkpoint if this session is started with it: what is kept, changed, new and dropped.
+        """Return the queries that a start with a checkpoint would keep, change, add and drop.
 
-        Nothing is changed. `StateError` says why it cannot be started.
+        The checkpoint is not changed. Raise `StateError` if the session cannot be started with it.
         """
-        directory, own = Directory.of(self._spark, check_checkpoint(checkpoint)), self._layout()
+        directory, layout = Directory.of(self._spark, check_checkpoint(checkpoint)), self._layout()
         if not directory.names():
-            return Comparison(new=tuple(own.bound))
-        taken = Checkpoint.open(directory)
+            return Comparison(new=tuple(layout.job.queries))
+        opened = Checkpoint.open(directory)
         try:
-            layout, changes, _ = taken.bind(own)
+            bound, changes, _ = opened.bind(layout)
         finally:
-            taken.release()
-        return changes or Comparison(tuple(layout.bound))
+            opened.release()
+        return changes or Comparison(tuple(bound.job.queries))
 
     def _layout(self, only: str | None = None) -> Layout:
-        registry = self._registry
-        names = [only] if only is not None else list(registry.queries)
-        if not names or any(name not in registry.queries for name in names):
-            raise ConfigError(
-                f"there is no query {only!r}; registered: {listed(registry.queries)}", "add one with query()"
-            )
-        plans = tuple(registry.plans[name] for name in names)
-        if only is None and self._drafted is not None and self._drafted.plans == plans:
-            return self._drafted
-        used = {ref.stream for plan in plans for ref in plan.query.refs}
-        queries = [plan.query for plan in plans]
-        # Spark adds no sources to a job that runs, so streams that no query reads yet are there for those that come.
-        streams = tuple(
-            projected(schema, queries) for name, schema in registry.streams.items() if only is None or name in used
-        )
-        layout = Layout(streams, plans, registry.config, self._shards, registry.budget)
+        job = self._job
+        names = [only] if only is not None else list(job.queries)
+        if not names or any(name not in job.queries for name in names):
+            raise ConfigError(f"there is no query {only!r}; registered: {listed(job.queries)}", "add one with query()")
+        if only is None and self._cached_layout is not None and self._cached_layout[0] is job:
+            return self._cached_layout[1]
+        queries = [job.queries[name] for name in names]
+        used = {ref.stream for query in queries for ref in query.refs}
+        # Spark cannot add sources to a running job, so streams that no query reads are kept for queries added later.
+        streams = {
+            name: projected(schema, queries) for name, schema in job.streams.items() if only is None or name in used
+        }
+        registered = {name: job.registered[name] for name in names}
+        layout = Layout.of(replace(job, streams=streams, registered=registered), Placement(self._shards))
         if only is None:
-            self._drafted = layout
+            self._cached_layout = (job, layout)
         return layout
 
 

@@ -1,1 +1,1 @@
-"""Checkpoints: the plan log, compatibility, resharding."""
+"""Checkpoints: directories and locks, the plan log, compatibility, resharding."""

@@ -1,4 +1,4 @@
-"""A checkpoint directory: its identity, the job it is bound to, its plan log, and the lock that keeps other sessions out.
+"""A checkpoint directory: its identity, the job it is bound to, its plan log and its lock.
 
 Beside Spark's own files there is a directory `dovetail` with the first layout and a random identity, both written once. Sinks store
 the identity, so that results of two checkpoints never mix. A checkpoint written by a release without identities takes the id in
@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError, StateError
-from dovetail.spark.checkpoint.compatibility import frozen_json
+from dovetail.spark.checkpoint.compatibility import pinned_json
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.checkpoint.plan_log import (
     FOLDER,
@@ -33,7 +33,7 @@ from dovetail.spark.checkpoint.plan_log import (
 )
 from dovetail.spark.driver.job_diff import Comparison, bind
 from dovetail.spark.driver.layout import Layout
-from dovetail.spark.state.log import RESTORE
+from dovetail.spark.state.log import RESTORE_HINT
 
 LAYOUT, IDENTITY, LOCK = "layout.json", "_identity.json", "_lock"
 MIGRATED, UNFINISHED = "_migrated.json", "_unfinished.json"
@@ -61,7 +61,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: Directory) -> Checkpoint:
-        """Lock and read a checkpoint; refuse one that is in use or belongs to another query. Only the lock is written."""
+        """Lock and read a checkpoint, without changing it; refuse one in use, or one of another query."""
         lock = take_lock(directory.within("dovetail"))
         try:
             return cls._read(directory, lock)
@@ -72,31 +72,31 @@ class Checkpoint:
 
     @classmethod
     def _read(cls, directory: Directory, lock: Lock | None) -> Checkpoint:
-        own = directory.within("dovetail")
+        subdirectory = directory.within("dovetail")
         _check_notes(directory)
         _check_path(directory)
         last_batch, next_batch = _last_and_next_batch(directory)
-        layouts = [name for name in own.names() if not name.startswith(("_", "."))]
+        layouts = [name for name in subdirectory.names() if not name.startswith(("_", "."))]
         if len(layouts) > 1:
             raise StateError(
-                f"{own.uri} holds {len(layouts)} layouts; there is one", "use a new checkpoint and new sinks"
+                f"{subdirectory.uri} holds {len(layouts)} layouts; there is one", "use a new checkpoint and new sinks"
             )
-        layout = own.read(layouts[0]) if layouts else None
+        layout = subdirectory.read(layouts[0]) if layouts else None
         if not layout and last_batch >= 0:
             raise StateError(
-                f"{directory.uri} is the checkpoint of another streaming query, or lost its layout in {own.uri}",
+                f"{directory.uri} is the checkpoint of another streaming query, or lost its layout in {subdirectory.uri}",
                 "start with a new checkpoint directory and new sink paths",
             )
         if last_batch < 0 and any(name.isdigit() for name in directory.within("state").names()):
             raise StateError(
                 f"{directory.uri} holds state and no offsets: the log of its batches was removed",
-                f"{RESTORE} and new sinks",
+                f"{RESTORE_HINT} and new sinks",
             )
-        stored = own.read(IDENTITY)
+        stored = subdirectory.read(IDENTITY)
         is_nameless = stored is None and bool(layout)
         new_identity = _spark_id(directory) if is_nameless else uuid.uuid4().hex
         identity = new_identity if stored is None else str(json.loads(stored)["identity"])
-        log = tuple(read_entries(own))
+        log = tuple(read_entries(subdirectory))
         return cls(directory, identity, layout or None, is_nameless, last_batch, next_batch, lock, log)
 
     @property
@@ -107,7 +107,7 @@ class Checkpoint:
             raise StateError(
                 f"the checkpoint {self.directory.uri} was put back to batch {self.next_batch}, "
                 "which its plan log no longer reaches",
-                RESTORE,
+                RESTORE_HINT,
             )
         return entries[-1] if entries else None
 
@@ -122,7 +122,7 @@ class Checkpoint:
         return 1 + max((entry.epoch for entry in self.log), default=-1)
 
     def bind(self, layout: Layout) -> tuple[Layout, Comparison | None, PlanLogEntry | None]:
-        """Return this checkpoint's layout, the changes that `layout` makes to it, and the log entry that it continues.
+        """Return this checkpoint's layout, the changes that `layout` makes, and the log entry to continue.
 
         There are no changes if `layout` means the same. A layout that the checkpoint cannot continue with is refused.
         """
@@ -148,12 +148,12 @@ class Checkpoint:
 
     def append_entry(self, entry: PlanLogEntry) -> Checkpoint:
         """Append an entry to the plan log and delete the entries that it supersedes."""
-        own = self.directory.within("dovetail")
-        write_entry(own, entry)
+        subdirectory = self.directory.within("dovetail")
+        write_entry(subdirectory, entry)
         log = in_force((*self.log, entry), entry.first)[-MAX_LOG_ENTRIES:]
         with suppress(ConfigError):  # superseded entries are harmless
             for old in set(self.log) - set(log):
-                own.within(FOLDER).remove(entry_name(old.epoch))
+                subdirectory.within(FOLDER).remove(entry_name(old.epoch))
         return replace(self, log=log)
 
     def discard_uncommitted_state(self, next_batch: int) -> None:
@@ -176,7 +176,7 @@ class Checkpoint:
         if self.layout is not None:
             return
         has_identity = bool(self.directory.within("dovetail").read(IDENTITY)) or self._write_identity()
-        if not has_identity or not self.directory.within("dovetail").create(LAYOUT, frozen_json(layout)):
+        if not has_identity or not self.directory.within("dovetail").create(LAYOUT, pinned_json(layout)):
             raise _in_use(self.directory)
 
     def save_identity(self) -> None:
@@ -203,14 +203,14 @@ def _last_and_next_batch(directory: Directory) -> tuple[int, int]:
 
 def _check_notes(directory: Directory) -> None:
     """Refuse a checkpoint that was resharded, and one whose resharding is not complete."""
-    own = directory.within("dovetail")
-    if (note := own.read(MIGRATED)) is not None:
+    subdirectory = directory.within("dovetail")
+    if (note := subdirectory.read(MIGRATED)) is not None:
         new = json.loads(note)["to"]
         raise StateError(
             f"the checkpoint {directory.uri} has been resharded to {new}, which has its sinks now",
             f"use {new}, with its number of shards",
         )
-    if (note := own.read(UNFINISHED)) is not None:
+    if (note := subdirectory.read(UNFINISHED)) is not None:
         unfinished = json.loads(note)
         old_note = Directory.of(SparkSession.active(), unfinished["from"]).within("dovetail").read(MIGRATED)
         if old_note is None or json.loads(old_note)["token"] != unfinished["token"]:
@@ -221,7 +221,7 @@ def _check_notes(directory: Directory) -> None:
 
 
 def _check_path(directory: Directory) -> None:
-    """Refuse a checkpoint that was renamed: Spark has written whole paths into it, and reads files under the old one."""
+    """Refuse a renamed checkpoint: Spark stores absolute paths in it, and would read the old ones."""
     folder = directory.within("state", "0", "_metadata", "v2")
     versions = [name for name in folder.names() if name.isdigit()]
     if not versions:
@@ -237,18 +237,18 @@ def _check_path(directory: Directory) -> None:
             )
 
 
-def take_lock(own: Directory) -> Lock | None:
-    """Lock a checkpoint for this process; `own` is Dovetail's directory in it."""
-    if own.local is None:
+def take_lock(subdirectory: Directory) -> Lock | None:
+    """Lock a checkpoint on a local disk for this process; `subdirectory` is Dovetail's own in it."""
+    if subdirectory.local is None:
         return None
     try:
-        own.local.mkdir(parents=True, exist_ok=True)
-        return Lock(own.local / LOCK)
+        subdirectory.local.mkdir(parents=True, exist_ok=True)
+        return Lock(subdirectory.local / LOCK)
     except BlockingIOError:
-        raise _in_use(own) from None
+        raise _in_use(subdirectory) from None
     except OSError as error:
         raise ConfigError(
-            f"the checkpoint directory {own.local.parent} cannot be written: {error.strerror}",
+            f"the checkpoint directory {subdirectory.local.parent} cannot be written: {error.strerror}",
             "make it writable, or use another path",
         ) from error
 

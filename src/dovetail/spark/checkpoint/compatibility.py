@@ -1,14 +1,14 @@
-"""What a checkpoint is bound to: streams, queries and where their tuples lie, not how they are planned.
+"""Compatibility of layouts with checkpoints: a checkpoint pins streams, queries and shards, not plans.
 
-It is written once, as JSON, and its digest is stored with every shard's state. A later start goes on with it if it means the same,
-however its queries are written by then, and is refused with all that differs if it does not. A checkpoint holds tuples, and any
-plan can go on from those.
+The pinned layout is written once, as JSON, and every shard stores its digest. A later start continues if its layout means the same,
+even if its queries are written differently, and otherwise is refused with all differences. A checkpoint holds tuples, and any plan can
+continue from those.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -23,27 +23,27 @@ from dovetail.schema import StreamSchema
 from dovetail.spark.driver.layout import Layout
 
 VERSION = 4
-"""Of how tuples are assigned to shards, of where a shard keeps its state, and of which windows a query's text means."""
+"""Covers the assignment of tuples to shards, the state of a shard, and the windows that a text means."""
 WITHOUT_BOUNDS = 3
-"""The version in which an alias without a bracket always took the next one to its right."""
+"""The version in which an alias without a bracket always took the next bracket to its right."""
 
 
-def frozen_json(layout: Layout) -> str:
-    """What a checkpoint of a layout is bound to: what an earlier start has stored, or else what is to be stored."""
-    return layout.stored or json.dumps(_content(layout), sort_keys=True)
+def pinned_json(layout: Layout) -> str:
+    """Return the layout that a checkpoint is bound to, as JSON: the stored one, or else `layout` itself."""
+    return layout.first_json or json.dumps(_content(layout), sort_keys=True)
 
 
-def revised_json(layout: Layout) -> str:
-    """What a layout has come to since its checkpoint was made: queries came or went."""
+def current_json(layout: Layout) -> str:
+    """Return a layout as JSON with all changes since its checkpoint was created."""
     content = _content(layout) | {
-        "firsts": {name: seat.first for name, seat in layout.placement.seats.items()},
-        "numbers": {name: layout.number_of(name) for name in layout.bound},
+        "firsts": {name: assignment.first for name, assignment in layout.placement.assignments.items()},
+        "numbers": {name: layout.number_of(name) for name in layout.job.queries},
         "last_number": layout.last_number,
         "numbered": layout.placement.total,
         "ids": layout.ids,
         "widened": layout.widened,
-        "came": {name: to_json(came) for name, came in layout.came.items()},
-        "chosen": None if layout.chosen is None else to_json(layout.chosen),
+        "came": {name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.since},
+        "chosen": None if layout.job.chosen is None else to_json(layout.job.chosen),
     }
     return json.dumps(content, sort_keys=True)
 
@@ -54,48 +54,56 @@ def _content(layout: Layout) -> dict[str, Any]:
         "streams": [to_json(replace(stream, rate=None)) for stream in layout.streams],
         "queries": layout.queries,
         "shards": layout.shards,
-        "shares": layout.placement.shares,
+        "shares": layout.placement.splits,
     }
     return content | ({"time_zones": layout.time_zones} if layout.time_zones else {})
 
 
 def digest(layout: Layout) -> str:
-    """What every shard stores, to know the layout that it belongs to."""
-    return blake2b(frozen_json(layout).encode(), digest_size=16).hexdigest()
+    """Return the digest of the pinned layout; every shard stores it with its state."""
+    return blake2b(pinned_json(layout).encode(), digest_size=16).hexdigest()
 
 
-def thawed(layout: Layout, old: Layout) -> Layout:
-    """A layout as its checkpoint has it, which means the same: how a query is written, and the order of declarations, may differ."""
-    # Spark tells sources apart by their order, and shards are numbered in the order of queries.
-    own = {plan.query.name: plan for plan in layout.plans}
-    rates = {stream.name: stream.rate for stream in layout.streams}
-    return replace(
-        still_chosen(old, layout),
-        streams=tuple(replace(stream, rate=rates.get(stream.name)) for stream in old.streams),
-        plans=tuple(own[plan.query.name] for plan in old.plans),
-        config=layout.config,
-        budget=layout.budget,
-    )
+def rebound(layout: Layout, old: Layout) -> Layout:
+    """Return the layout of a checkpoint with the definitions of one that means the same."""
+    return with_definitions(with_valid_plan(old, layout), layout, ("rate",))
 
 
-def still_chosen(old: Layout, new: Layout) -> Layout:
-    """An old layout without the plan that was chosen while it ran, if another strategy or budget is asked for."""
-    planning = JointPlanning({}, new.config, new.budget)
-    same = old.chosen is not None and (old.chosen.strategy, old.chosen.limits) == (
-        planning.strategy,
-        limits_of(new.budget),
-    )
-    return old if same else replace(old, chosen=None)
+def with_definitions(old: Layout, new: Layout, options: Sequence[str]) -> Layout:
+    """Return an old layout with the queries, configuration and some stream options of a new one.
+
+    Streams and queries keep their order: Spark identifies sources by it, and shards are numbered by it.
+    """
+    streams = {
+        name: replace(stream, **{option: getattr(new.job.streams[name], option) for option in options})
+        for name, stream in old.job.streams.items()
+    }
+    registered = {
+        name: replace(new.job.registered[name], start=query.start) for name, query in old.job.registered.items()
+    }
+    job = replace(old.job, streams=streams, registered=registered, config=new.job.config, budget=new.job.budget)
+    return replace(old, job=job)
 
 
-def check_version(queries: Mapping[str, JoinQuery], stored: str) -> None:
-    """Refuse a contract that this release cannot read, or whose `queries` it reads otherwise than the one that wrote it."""
-    version, faults = json.loads(stored).get("version", 1), []
+def with_valid_plan(old: Layout, new: Layout) -> Layout:
+    """Return an old layout without its chosen plan if the new one has another strategy or budget."""
+    chosen, planning = old.job.chosen, JointPlanning({}, new.job.config, new.job.budget)
+    wanted = (planning.strategy, limits_of(new.job.budget))
+    if chosen is None or (chosen.strategy, chosen.limits) == wanted:
+        return old
+    return replace(old, job=replace(old.job, chosen=None))
+
+
+def check_version(queries: Mapping[str, JoinQuery], contract: str) -> None:
+    """Refuse a contract that this release cannot read, or in which `queries` had other windows."""
+    version, faults = json.loads(contract).get("version", 1), []
     if version not in (WITHOUT_BOUNDS, VERSION):
         faults = [f"its layout has format version {version}; this release writes version {VERSION}"]
     elif version == WITHOUT_BOUNDS:
-        others = [name for name, query in queries.items() if query.inferred]
-        faults = [f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in others]
+        inferred = [name for name, query in queries.items() if query.inferred]
+        faults = [
+            f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in inferred
+        ]
     if faults:
         raise StateError(
             f"the checkpoint cannot go on with this session: {'; '.join(faults)}",
@@ -103,47 +111,47 @@ def check_version(queries: Mapping[str, JoinQuery], stored: str) -> None:
         )
 
 
-def refused(new: Layout, old: Layout) -> list[str]:
-    """Why a checkpoint of one layout cannot go on with another."""
-    found = []
+def incompatibilities(new: Layout, old: Layout) -> list[str]:
+    """Return the reasons why a checkpoint of the old layout cannot continue with the new one."""
+    faults = []
     if old.shards != new.shards:
-        found.append(f"it has {old.shards} shards, this session {new.shards}")
-    used = {ref.stream for query in new.bound.values() for ref in query.refs}
-    found += [f"it lacks stream {name!r}" for name in sorted(used - old.catalog.keys())]
-    found += [f"it also has stream {name!r}" for name in sorted(old.catalog.keys() - new.catalog.keys())]
-    for name in old.catalog.keys() & new.catalog.keys():
-        found += _stream_faults(old.catalog[name], new.catalog[name])
-    for name in old.bound.keys() & new.bound.keys():
-        was, is_ = old.bound[name].time_zone, new.bound[name].time_zone
+        faults.append(f"it has {old.shards} shards, this session {new.shards}")
+    used = {ref.stream for query in new.job.queries.values() for ref in query.refs}
+    faults += [f"it lacks stream {name!r}" for name in sorted(used - old.job.streams.keys())]
+    faults += [f"it also has stream {name!r}" for name in sorted(old.job.streams.keys() - new.job.streams.keys())]
+    for name in old.job.streams.keys() & new.job.streams.keys():
+        faults += _stream_faults(old.job.streams[name], new.job.streams[name])
+    for name in old.job.queries.keys() & new.job.queries.keys():
+        was, is_ = old.job.queries[name].time_zone, new.job.queries[name].time_zone
         if was != is_:
-            found.append(f"the constants of query {name!r} were read in time zone {was}, now in {is_}")
-    return found
+            faults.append(f"the constants of query {name!r} were read in time zone {was}, now in {is_}")
+    return faults
 
 
 def meaning(query: JoinQuery) -> tuple[object, ...]:
-    """All that decides what a query's results are and where its tuples lie, without how it is written."""
+    """Return everything that determines a query's results and shards, independent of how it is written."""
 
-    def plain(expression: Expression) -> Expression:
+    def casefolded(expression: Expression) -> Expression:
         return rename_alias(expression, str.casefold)
 
     return (
         [(ref.alias.casefold(), ref.stream, ref.window) for ref in query.refs],
-        [(output.name, plain(output.expression)) for output in query.outputs],
-        [plain(edge.expression) for edge in query.equalities],
-        [plain(condition.expression) for condition in query.conditions],
-        [plain(condition.expression) for condition in query.filters],
+        [(output.name, casefolded(output.expression)) for output in query.outputs],
+        [casefolded(edge.expression) for edge in query.equalities],
+        [casefolded(condition.expression) for condition in query.conditions],
+        [casefolded(condition.expression) for condition in query.filters],
     )
 
 
-def _stream_faults(stored: StreamSchema, own: StreamSchema) -> list[str]:
-    now = {field.name: field.type for field in own.columns}
+def _stream_faults(old: StreamSchema, new: StreamSchema) -> list[str]:
+    types = {field.name: field.type for field in new.columns}
     faults = [
-        f"column {field.name!r} of stream {own.name!r} was {field.type}, is {now[field.name]}"
-        for field in stored.columns
-        if field.name in now and now[field.name] != field.type
+        f"column {field.name!r} of stream {new.name!r} was {field.type}, is {types[field.name]}"
+        for field in old.columns
+        if field.name in types and types[field.name] != field.type
     ]
     for option in ("event_time", "progress_by"):
-        before, after = getattr(stored, option), getattr(own, option)
+        before, after = getattr(old, option), getattr(new, option)
         if before != after:
-            faults.append(f"{option} of stream {own.name!r} was {before!r}, is {after!r}")
+            faults.append(f"{option} of stream {new.name!r} was {before!r}, is {after!r}")
     return faults

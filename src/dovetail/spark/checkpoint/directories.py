@@ -1,8 +1,8 @@
-"""Directories on any file system that Spark can write, and locks that end with the process that holds them.
+"""Directories on any file system that Spark can write, and locks that end with their process.
 
-A path means what it means to Spark: Hadoop resolves it, in the JVM, against the JVM's working directory and the default file system
-of its configuration. Python's own reading differs (`%20` in a `file:` path, the directory after `os.chdir`), and results
-would then be written where nobody looks for them. Small files are created whole, and by one of those who try at once.
+Hadoop resolves every path, in the JVM, against the JVM's working directory and default file system, as Spark does. Python resolves
+some paths differently (`%20` in a `file:` path, relative ones after `os.chdir`), and results would be written to another directory.
+Small files are created atomically: of several writers that try at once, one succeeds.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ JVM_ERRORS = (Py4JError, PySparkException)
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory, which need not be there yet."""
+    """A directory, which need not exist yet."""
 
     uri: str
-    """Whole, and without a slash at the end: one directory, one text, except for links."""
+    """Absolute, without a trailing slash: two paths of one directory have the same URI, except for links."""
     local: Path | None
-    """On the driver's own disk, with links resolved; None when it is elsewhere."""
+    """Path on the driver's own disk, with links resolved; None if the directory is elsewhere."""
     files: Any = None
-    """Hadoop's file system; on the own disk needed to copy and to remove."""
+    """Hadoop's file system; for a local directory it is only used to look up, copy and remove files."""
 
     @classmethod
     def of(cls, spark: SparkSession, path: str) -> Directory:
-        """The directory that Spark reads and writes under a path."""
+        """Return the directory that Spark reads and writes under a path."""
         jvm: Any = getattr(spark, "_jvm", None)
         if jvm is None:
             raise ConfigError(
@@ -45,30 +45,30 @@ class Directory:
             )
         session: Any = spark
         try:
-            given = jvm.org.apache.hadoop.fs.Path(path)
-            files = given.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-            whole = files.makeQualified(given)
+            hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
+            files = hadoop_path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+            qualified = files.makeQualified(hadoop_path)
         except JVM_ERRORS as error:
             reason = str(error).partition("\n\tat ")[0].splitlines()[-1]
             raise ConfigError(
                 f"Spark cannot use the path {path!r}: {reason}", "see Spark's configuration of that file system"
             ) from error
-        own = whole.toUri().getScheme() == "file"
-        return cls(whole.toString(), Path(whole.toUri().getPath()).resolve() if own else None, files)
+        is_local = qualified.toUri().getScheme() == "file"
+        return cls(qualified.toString(), Path(qualified.toUri().getPath()).resolve() if is_local else None, files)
 
     def within(self, *names: str) -> Directory:
-        """A directory below this one."""
+        """Return a directory below this one."""
         local = None if self.local is None else self.local.joinpath(*names)
         return Directory("/".join((self.uri, *names)), local, self.files)
 
     def holds(self, other: Directory) -> bool:
-        """Whether another directory is this one, or somewhere below it."""
+        """Whether another directory is this one or below it."""
         if self.local is not None and other.local is not None:
             return other.local.is_relative_to(self.local)
         return f"{other.uri}/".startswith(f"{self.uri}/")
 
     def names(self) -> list[str]:
-        """What is in it, by name; nothing when it is not there."""
+        """Return the names of its entries, sorted; none if it does not exist."""
         try:
             if self.local is not None:
                 return sorted(entry.name for entry in self.local.iterdir())
@@ -83,7 +83,7 @@ class Directory:
             ) from error
 
     def read(self, name: str) -> str | None:
-        """The text of a small file; None when there is none."""
+        """Return the text of a small file; None if it does not exist."""
         if self.local is not None:
             try:
                 return (self.local / name).read_text(encoding="utf-8")
@@ -99,43 +99,43 @@ class Directory:
             stream.close()
 
     def has_file(self, uri: str) -> bool:
-        """Return whether there is a file under a whole path of this file system."""
+        """Whether an absolute path of this file system is an existing file."""
         try:
             return bool(self.files.exists(self._jvm().org.apache.hadoop.fs.Path(uri)))
         except JVM_ERRORS:  # a path of another file system
             return False
 
     def create(self, name: str, text: str) -> bool:
-        """Make a small file; False if somebody else has made it before."""
+        """Create a small file; return False if it exists already."""
         try:
             if self.local is not None:
-                return self._create_here(self.local, name, text)
-            return self._create_there(name, text)
+                return self._create_local(self.local, name, text)
+            return self._create_remote(name, text)
         except (OSError, *JVM_ERRORS) as error:
             raise ConfigError(
                 f"{self.uri} cannot be written: {reason(error)}", "make it writable, or use another path"
             ) from error
 
     @staticmethod
-    def _create_here(local: Path, name: str, text: str) -> bool:
+    def _create_local(local: Path, name: str, text: str) -> bool:
         local.mkdir(parents=True, exist_ok=True)
-        whole = local / f".{uuid.uuid4().hex}"
+        complete = local / f".{uuid.uuid4().hex}"
         try:
-            whole.write_text(text, encoding="utf-8")
+            complete.write_text(text, encoding="utf-8")
             try:
-                (local / name).hardlink_to(whole)
+                (local / name).hardlink_to(complete)
             except FileExistsError:
                 return False
-            except OSError:  # no links on this file system: killed in the middle of this, it leaves an empty file
+            except OSError:  # a file system without links; a kill in the middle leaves an empty file
                 with suppress(FileExistsError), (local / name).open("x", encoding="utf-8") as file:
                     file.write(text)
                     return True
                 return False
         finally:
-            whole.unlink(missing_ok=True)
+            complete.unlink(missing_ok=True)
         return True
 
-    def _create_there(self, name: str, text: str) -> bool:
+    def _create_remote(self, name: str, text: str) -> bool:
         try:
             stream = self.files.create(self._path(name), False)
         except JVM_ERRORS:
@@ -144,10 +144,10 @@ class Directory:
             raise
         stream.write(bytearray(text, "utf-8"))
         stream.close()
-        return self.read(name) == text  # object stores may let two writers create it: the last one holds
+        return self.read(name) == text  # object stores may let two writers create it: the last one wins
 
     def copy(self, name: str, to: Directory) -> None:
-        """Copy a file, or a directory with all that is in it, into another directory that has nothing of that name."""
+        """Copy a file or a directory into another directory that has no entry of that name."""
         session: Any = SparkSession.active()
         conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
         source, target = self._path(name), to._path(name)
@@ -160,7 +160,7 @@ class Directory:
             ) from error
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a directory with all that is in it, if it is there."""
+        """Remove a file or a directory, if it exists."""
         try:
             self.files.delete(self._path(name), True)
         except JVM_ERRORS as error:
@@ -178,7 +178,7 @@ class Directory:
 
 
 def reason(error: BaseException) -> str:
-    """What a Python or Java error says, without its trace."""
+    """Return the message of a Python or Java error, without its trace."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     java = getattr(error, "java_exception", None)
@@ -186,13 +186,13 @@ def reason(error: BaseException) -> str:
 
 
 class Lock:
-    """Held by one process at a time, and given back by the system when that process dies.
+    """A file lock that one process holds at a time; the system releases it when that process dies.
 
-    File systems without locks give none; then Spark's own logs are what is left to tell two drivers apart.
+    On a file system without locks every process gets it; then only Spark's own logs keep two drivers apart.
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the lock; `BlockingIOError` if somebody holds it."""
+        """Take the lock; raise `BlockingIOError` if it is held already."""
         self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The plan log beside a checkpoint: which plan runs from which batch on.
+"""The plan log of a checkpoint: records which plan runs from which batch on.
 
 Every start of the streaming query appends a `PlanLogEntry` before its first batch runs. The number of the entry is the *epoch* of
 that start. Workers choose their plan by the number of their batch. Shards store the epoch that wrote their state: if an earlier
@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from dovetail.codec import from_json, to_json
 from dovetail.errors import ConfigError, StateError
 from dovetail.spark.driver.layout import WorkerPlan, read_worker_plan
-from dovetail.spark.state.log import RESTORE
+from dovetail.spark.state.log import RESTORE_HINT
 
 if TYPE_CHECKING:
     from dovetail.spark.checkpoint.directories import Directory
@@ -29,9 +29,9 @@ FOLDER = "_plans"
 """The underscore keeps earlier releases from reading the folder as a layout."""
 _ENTRY = re.compile(r"\d{8}\.json")
 MAX_LOG_ENTRIES = 32
-"""Entries in force that the log keeps; a checkpoint cannot be put back to a batch before the oldest one."""
+"""Entries in force that are kept; a checkpoint cannot be put back to a batch before the oldest one."""
 MAX_PACKED_BYTES = 700_000
-"""Limit in bytes. Spark broadcasts a task closure of more than a megabyte, and a stateful operator cannot read broadcasts."""
+"""Spark broadcasts closures of more than a megabyte, and a stateful operator cannot read broadcasts."""
 _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
 """Fast, with a dictionary large enough to compress one plan against another."""
 
@@ -42,7 +42,7 @@ class PlanLogEntry:
 
     first: int
     contract: str
-    """Streams, queries and shard assignments, as JSON; see `compatibility.revised_json`."""
+    """Streams, queries and shard assignments, as JSON; see `compatibility.current_json`."""
     plan: str
     """The `WorkerPlan` as JSON."""
     cause: str = ""
@@ -79,15 +79,15 @@ def unpack(packed: bytes) -> tuple[WorkerPlan, ...]:
 
 def plan_for(plans: Sequence[WorkerPlan], batch: int | None) -> WorkerPlan:
     """Return the last plan that is in force for `batch`, or the last of all if `batch` is None."""
-    in_force = [plan for plan in plans if batch is None or plan.since <= batch]
-    if not in_force:
+    candidates = [plan for plan in plans if batch is None or plan.since <= batch]
+    if not candidates:
         raise StateError(f"batch {batch} is older than the plans of this start, which begin at {plans[0].since}")
-    return in_force[-1]
+    return candidates[-1]
 
 
-def read_entries(own: Directory) -> list[PlanLogEntry]:
-    """Read the plan log of a checkpoint, in order of epochs; `own` is Dovetail's directory in it."""
-    folder = own.within(FOLDER)
+def read_entries(subdirectory: Directory) -> list[PlanLogEntry]:
+    """Read the plan log of a checkpoint, in order of epochs; `subdirectory` is Dovetail's own in it."""
+    folder = subdirectory.within(FOLDER)
     names = sorted(filter(_ENTRY.fullmatch, folder.names()))
     return [_read_entry(folder, name, is_last=name == names[-1]) for name in names]
 
@@ -100,14 +100,14 @@ def _read_entry(folder: Directory, name: str, *, is_last: bool) -> PlanLogEntry:
             f"the plan log entry {folder.uri}/{name} is damaged or was not written completely",
             "remove that file and start again: a start that is cut off while it writes the entry runs no batch"
             if is_last
-            else RESTORE,
+            else RESTORE_HINT,
         ) from None
     return replace(from_json(PlanLogEntry, content, f"{folder.uri}/{name}"), epoch=int(name.removesuffix(".json")))
 
 
-def write_entry(own: Directory, entry: PlanLogEntry) -> None:
+def write_entry(subdirectory: Directory, entry: PlanLogEntry) -> None:
     """Append an entry to the log, under its epoch."""
-    folder = own.within(FOLDER)
+    folder = subdirectory.within(FOLDER)
     if not folder.create(entry_name(entry.epoch), json.dumps(to_json(entry))):
         raise StateError(f"{folder.uri} is being changed by another session", "stop one of the two")
 

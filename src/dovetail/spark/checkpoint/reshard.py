@@ -1,7 +1,7 @@
-"""Reshard a stopped checkpoint: partition its state again for another number of shards, into a new checkpoint.
+"""Reshard a stopped checkpoint: repartition its state for other shards, into a new checkpoint.
 
 The new directory gets a copy of Spark's own logs and state, and one batch more, without input. In that batch the log of every shard
-is partitioned again and written to the shards of the new layout. Sources continue where they were, batches keep their numbers, and
+is repartitioned and written to the shards of the new layout. Sources continue where they were, batches keep their numbers, and
 Spark itself commits the new state, on any file system. The old checkpoint gets a note, at the very end, that it was resharded, and
 is not changed otherwise.
 """
@@ -24,23 +24,23 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from dovetail.config import Config
 from dovetail.errors import ConfigError, StateError, listed
 from dovetail.spark.checkpoint.checkpoint import IDENTITY, LAYOUT, LOCK, MIGRATED, UNFINISHED, Checkpoint, take_lock
-from dovetail.spark.checkpoint.compatibility import check_version, digest, revised_json
+from dovetail.spark.checkpoint.compatibility import check_version, current_json, digest
 from dovetail.spark.checkpoint.directories import Directory
-from dovetail.spark.checkpoint.recut import MOVED, TAKEN, Move, Mover, progress_of
+from dovetail.spark.checkpoint.repartition import COUNTS, MOVED, Move, MoveProcessor, total_progress
 from dovetail.spark.driver.arguments import check_checkpoint, check_shards
 from dovetail.spark.driver.builder import check
-from dovetail.spark.driver.failures import raised_in_a_worker
-from dovetail.spark.driver.job_diff import stored_layout
+from dovetail.spark.driver.failures import worker_error
+from dovetail.spark.driver.job_diff import read_layout
 from dovetail.spark.driver.layout import Layout
-from dovetail.spark.driver.pipeline import shard_ids, stored_manifests, stored_state
+from dovetail.spark.driver.pipeline import read_manifests, read_state, with_shard_ids
 from dovetail.spark.driver.placement import Placement, ShardAssignment
 from dovetail.spark.running import clear_ended
-from dovetail.spark.state.log import RESTORE, ShardManifest
+from dovetail.spark.state.log import RESTORE_HINT, ShardManifest
 from dovetail.spark.wire import FRAME_BYTES
 
-_MOVED = from_arrow_schema(MOVED)
-_FOR_ONE_BATCH = {
-    "spark.sql.streaming.unsupportedOperationCheck": "false",  # tables and streams in one union
+_MOVED_TYPE = from_arrow_schema(MOVED)
+_BATCH_OPTIONS = {
+    "spark.sql.streaming.unsupportedOperationCheck": "false",  # the batch reads a union of tables and streams
     "spark.sql.execution.arrow.maxBytesPerBatch": str(FRAME_BYTES),
 }
 
@@ -52,11 +52,11 @@ def reshard(
     shards: int,
     rates: Mapping[str, float] | None = None,
 ) -> str:
-    """Cut a stopped checkpoint again for another number of shards, into a new directory, which takes its place.
+    """Repartition a stopped checkpoint for another number of shards, into a new directory.
 
-    What windows hold, what queries were promised and what was counted stays as it is, and so do the sinks: start the session with
-    `shards` and the new directory, and it goes on where it ended. The old checkpoint refuses to start from then on, and can be
-    removed. If the call is interrupted, the old one can be used as before, and the call can be made again.
+    Windows, queries, counters and sinks stay as they are: start the session with `shards` and the new directory, and it continues
+    where it ended. The old checkpoint refuses to start from then on, and can be removed. If the call is interrupted, the old one can
+    be used as before, and the call can be made again.
 
     Parameters
     ----------
@@ -65,15 +65,16 @@ def reshard(
     old
         The checkpoint; no session may be running with it, and its last batch must be completed.
     new
-        A directory that is empty or not there.
+        A directory that is empty or does not exist.
     shards
-        Into how many parts each join is to be cut.
+        The number of parts of each join.
     rates
-        By stream, tuples per second, from which shares follow. Without any, they follow from what the checkpoint has counted.
+        Tuples per second by stream, which determine how joins are split. By default, the arrivals that the
+        checkpoint has counted stand for the rates.
 
     Returns
     -------
-    Which shards the queries use then, as `explain` shows it.
+    The shards of each query from now on, as `explain` shows them.
     """
     check(spark)
     check_shards("reshard", shards)
@@ -90,25 +91,25 @@ def reshard(
         )
     clear_ended()
     with ExitStack() as held:
-        taken = Checkpoint.open(source)
-        held.callback(taken.release)
-        resharding = Resharding.of(spark, taken, shards, rates or {})
+        checkpoint = Checkpoint.open(source)
+        held.callback(checkpoint.release)
+        resharding = Resharding.of(spark, checkpoint, shards, rates or {})
         _check_free(target, source)
         lock = take_lock(target.within("dovetail"))
         if lock is not None:
             held.callback(lock.release)
-        _check_free(target, source)  # somebody may have had it until now
+        _check_free(target, source)  # another process may have held the lock until now
         resharding.run(target)
     return resharding.after.placement.describe()
 
 
 def _check_free(target: Directory, source: Directory) -> None:
-    """Refuse a directory that holds anything but what an interrupted resharding from the same one has left."""
-    own = target.within("dovetail")
-    note = own.read(UNFINISHED)
-    found = [name for name in (*target.names(), *own.names()) if name not in {"dovetail", LOCK}]
-    if note is None and found:
-        raise ConfigError(f"the new directory {target.uri} holds {listed(found[:3])}", "give one that is empty")
+    """Refuse a directory that is not empty, unless an interrupted resharding of `source` wrote it."""
+    subdirectory = target.within("dovetail")
+    note = subdirectory.read(UNFINISHED)
+    names = [name for name in (*target.names(), *subdirectory.names()) if name not in {"dovetail", LOCK}]
+    if note is None and names:
+        raise ConfigError(f"the new directory {target.uri} holds {listed(names[:3])}", "give one that is empty")
     if note is not None and json.loads(note)["from"] != source.uri:
         raise ConfigError(
             f"the new directory {target.uri} holds an unfinished resharding of {json.loads(note)['from']}",
@@ -118,88 +119,88 @@ def _check_free(target: Directory, source: Directory) -> None:
 
 @dataclass(frozen=True)
 class Resharding:
-    """A checkpoint that is to be cut again; all that can be refused has been looked at."""
+    """A checkpoint that can be resharded: all checks have passed."""
 
     spark: SparkSession
     checkpoint: Checkpoint
     before: Layout
     after: Layout
     manifests: Mapping[int, ShardManifest]
-    """By number of a shard, also of those that have no more to do."""
+    """By shard number, those of retired shards included."""
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: Checkpoint, shards: int, rates: Mapping[str, float]) -> Resharding:
-        """Look at a checkpoint and refuse what cannot be resharded."""
-        where, stored = checkpoint.directory.uri, checkpoint.contract
-        if checkpoint.next_batch == 0 or stored is None or checkpoint.layout is None:
+        """Check that a checkpoint can be resharded, and compute its new layout."""
+        where, contract = checkpoint.directory.uri, checkpoint.contract
+        if checkpoint.next_batch == 0 or contract is None or checkpoint.layout is None:
             raise StateError(
                 f"the checkpoint {where} has no completed batch: there is nothing to reshard",
                 f"start the session with shards={shards} and a new checkpoint directory",
             )
         _check_logs(checkpoint)
-        check_version({}, stored)
-        before = _placed(spark, stored_layout(stored, checkpoint.layout, Config()))
-        check_version(before.bound, stored)
+        check_version({}, contract)
+        before = with_shard_ids(spark, read_layout(contract, checkpoint.layout, Config()))
+        check_version(before.job.queries, contract)
         manifests = _manifests(spark, where, before)
-        if unknown := [name for name in rates if name not in before.catalog]:
+        if unknown := [name for name in rates if name not in before.job.streams]:
             raise ConfigError(
-                f"reshard(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(before.catalog)}"
+                f"reshard(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(before.job.streams)}"
             )
-        counted = {name: max(1, progress["arrived"]) for name, progress in progress_of(manifests.values()).items()}
+        counted = {name: max(1, progress["arrived"]) for name, progress in total_progress(manifests.values()).items()}
         after = resharded(before, shards, rates or counted)
-        if shards == before.shards and after.placement.shares == before.placement.shares:
+        if shards == before.shards and after.placement.splits == before.placement.splits:
             raise ConfigError(
                 f"the checkpoint {where} has {shards} shards already, and its tuples lie in the same ones by these rates",
                 "start the session with it as it is, or give another number of shards or other rates",
             )
-        after = _placed(spark, after)
-        return cls(spark, checkpoint, before, replace(after, stored=revised_json(after)), manifests)
+        after = with_shard_ids(spark, after)
+        return cls(spark, checkpoint, before, replace(after, first_json=current_json(after)), manifests)
 
     def run(self, target: Directory) -> None:
-        """Make the new checkpoint. It is the one that can be started as soon as the old one has its note."""
-        source, own = self.checkpoint.directory, target.within("dovetail")
-        own.create(UNFINISHED, json.dumps({"version": 1, "from": source.uri, "token": uuid.uuid4().hex}))
-        token = json.loads(own.read(UNFINISHED) or "")["token"]  # that of an earlier try, if there was one
+        """Create the new checkpoint. It can be started as soon as the old one has its note."""
+        source, subdirectory = self.checkpoint.directory, target.within("dovetail")
+        subdirectory.create(UNFINISHED, json.dumps({"version": 1, "from": source.uri, "token": uuid.uuid4().hex}))
+        token = json.loads(subdirectory.read(UNFINISHED) or "")["token"]  # that of an earlier attempt, if there was one
         _clear(target)
         for name in source.names():
             if not name.startswith(".") and name not in {"dovetail", "sources"}:
                 source.copy(name, target)
         _relocate(target)
         self._run_batch(target)
-        target.remove("sources")  # those of the batch without input
+        target.remove("sources")  # written by the batch without input
         if "sources" in source.names():
             source.copy("sources", target)
         if (identity := source.within("dovetail").read(IDENTITY)) is not None:
-            own.create(IDENTITY, identity)
-        own.create(LAYOUT, self.after.stored or "")
+            subdirectory.create(IDENTITY, identity)
+        subdirectory.create(LAYOUT, self.after.first_json or "")
         if not source.within("dovetail").create(MIGRATED, json.dumps({"version": 1, "to": target.uri, "token": token})):
             raise StateError(f"the checkpoint {source.uri} has been resharded by somebody else", "use the other one")
-        own.remove(UNFINISHED)
+        subdirectory.remove(UNFINISHED)
 
     def _run_batch(self, target: Directory) -> None:
-        """Run one batch more, without input, in which shards take what has been cut again."""
+        """Run one more batch, without input, in which shards replace their state by repartitioned tuples."""
         last, offsets = self.checkpoint.last_batch, target.within("offsets")
         text = offsets.read(str(last)) or ""
-        # The batch ends where it begins, so that Spark asks no source for anything, and any will do.
+        # The batch ends at the offsets where it begins, so Spark reads no source, and any source will do.
         offsets.create(str(last + 1), text)
-        parts = [_nothing(self.spark) for _ in text.splitlines()[2:]]
+        sources = [_empty_source(self.spark) for _ in text.splitlines()[2:]]
         before, after = (layout.for_workers(digest(layout)) for layout in (self.before, self.after))
         move = Move.between(before, after, self.before.ids, self.after.ids, self.manifests)
         ids = sorted({*move.ids, *move.ids_after})
-        called = self.spark.createDataFrame([(shard, None, 0, None) for shard in ids], _MOVED)
-        state = stored_state(self.spark, self.checkpoint.directory.uri).where(F.col("shard").isin(list(move.read)))
-        recut = state.groupBy("shard").applyInArrow(lambda rows: move.recut(rows), _MOVED)  # noqa: PLW0108 - Spark counts arguments
-        rows = reduce(DataFrame.unionAll, [*parts, called, recut])
-        taken = rows.groupBy("shard").transformWithStateInPandas(
-            Mover(move), outputStructType=from_arrow_schema(TAKEN), outputMode="append", timeMode="none"
+        calls = self.spark.createDataFrame([(shard, None, 0, None) for shard in ids], _MOVED_TYPE)
+        state = read_state(self.spark, self.checkpoint.directory.uri).where(F.col("shard").isin(list(move.read)))
+        moved = state.groupBy("shard").applyInArrow(lambda rows: move.repartition(rows), _MOVED_TYPE)  # noqa: PLW0108 - Spark counts arguments
+        rows = reduce(DataFrame.unionAll, [*sources, calls, moved])
+        counts = rows.groupBy("shard").transformWithStateInPandas(
+            MoveProcessor(move), outputStructType=from_arrow_schema(COUNTS), outputMode="append", timeMode="none"
         )
-        writer = taken.writeStream.format("noop").outputMode("append").trigger(once=True)
-        with _set(self.spark, _FOR_ONE_BATCH):
+        writer = counts.writeStream.format("noop").outputMode("append").trigger(once=True)
+        with _options_set(self.spark, _BATCH_OPTIONS):
             query = writer.option("checkpointLocation", target.uri).start()
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
-            raise raised_in_a_worker(error) or error from None
+            raise worker_error(error) or error from None
         finally:
             query.stop()
         if str(last + 1) not in target.within("commits").names():
@@ -207,24 +208,19 @@ class Resharding:
 
 
 def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout:
-    """A layout with the same groups of queries, each cut for so many shards; shards are numbered, and queries planned, anew."""
+    """Return a layout with the same groups on another number of shards, renumbered, without a chosen plan."""
     streams = {stream.name: replace(stream, rate=rates.get(stream.name)) for stream in layout.streams}
-    seats, first = dict[str, ShardAssignment](), 0
+    assignments, first = dict[str, ShardAssignment](), 0
     for group in layout.placement.groups:
         grid = Placement(shards).with_query(group.queries[0], streams).groups[0].grid
-        seats |= {query.name: ShardAssignment(grid.shares, first) for query in group.queries}
+        assignments |= {query.name: ShardAssignment(grid.splits, first) for query in group.queries}
         first += grid.shards
-    return replace(layout, shards=shards, frozen=seats, numbered=0, ids=(), stored="", chosen=None)
-
-
-def _placed(spark: SparkSession, layout: Layout) -> Layout:
-    """A layout whose shards all have ids."""
-    missing = layout.placement.total - len(layout.ids)
-    return replace(layout, ids=(*layout.ids, *shard_ids(spark, missing, layout.ids)))
+    after = Layout.of(replace(layout.job, chosen=None), Placement(shards, assignments))
+    return replace(layout, job=after.job, ids=(), first_json="")
 
 
 def _check_logs(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint whose last batch is not completed, and what Spark has written otherwise than it is read here."""
+    """Refuse a checkpoint with an uncompleted batch, or with offsets or state of an unsupported format."""
     where, last = checkpoint.directory.uri, checkpoint.last_batch
     if not checkpoint.has_completed(last):
         raise StateError(
@@ -242,39 +238,38 @@ def _check_logs(checkpoint: Checkpoint) -> None:
 
 
 def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int, ShardManifest]:
-    """The manifests of a checkpoint, by number of a shard; all of them or an error."""
-    bound = digest(layout)
-    manifests = stored_manifests(spark, checkpoint, layout.ids)
-    found = {shard: ShardManifest.from_json(content, bound) for shard, content in manifests.items()}
+    """Read the manifests of a checkpoint, by shard number; raise `StateError` if one is missing or behind."""
+    contents, bound = read_manifests(spark, checkpoint, layout.ids), digest(layout)
+    manifests = {shard: ShardManifest.from_json(content, bound) for shard, content in contents.items()}
     groups = [(group, range(group.first, group.first + group.grid.shards)) for group in layout.placement.groups]
-    last = max((found[number].batches for _, numbers in groups for number in numbers if number in found), default=-1)
+    active = [number for _, numbers in groups for number in numbers if number in manifests]
+    last = max((manifests[number].batches for number in active), default=-1)
     for group, numbers in groups:
-        begun = min(layout.came[query.name].since if query.name in layout.came else 0 for query in group.queries)
-        behind = [number for number in numbers if number not in found or found[number].batches != last]
-        if behind and (begun <= last or any(number in found for number in numbers)):
-            raise StateError(f"shards {listed(behind)} of {checkpoint} lack the state of batch {last}", RESTORE)
-    return found
+        first_batch = min(layout.first_batch(query.name) for query in group.queries)
+        behind = [number for number in numbers if number not in manifests or manifests[number].batches != last]
+        if behind and (first_batch <= last or any(number in manifests for number in numbers)):
+            raise StateError(f"shards {listed(behind)} of {checkpoint} lack the state of batch {last}", RESTORE_HINT)
+    return manifests
 
 
-def _nothing(spark: SparkSession) -> DataFrame:
-    """A source that will not be asked for anything."""
+def _empty_source(spark: SparkSession) -> DataFrame:
+    """Return a streaming source that Spark never reads."""
     return (
         spark.readStream.format("rate")
         .load()
-        .select(*(F.lit(None).cast(each.dataType).alias(each.name) for each in _MOVED))
+        .select(*(F.lit(None).cast(column.dataType).alias(column.name) for column in _MOVED_TYPE))
     )
 
 
 def _clear(target: Directory) -> None:
-    """Remove what an interrupted resharding has left, but for its note."""
-    own = target.within("dovetail")
-    for directory, kept in ((target, {"dovetail"}), (own, {LOCK, UNFINISHED})):
-        for name in set(directory.names()) - kept:
+    """Remove the files of an interrupted resharding, except its note."""
+    for directory, excepted in ((target, {"dovetail"}), (target.within("dovetail"), {LOCK, UNFINISHED})):
+        for name in set(directory.names()) - excepted:
             directory.remove(name)
 
 
 def _relocate(target: Directory) -> None:
-    """Spark keeps the whole paths of the state's schemas: let those of a copy be in the copy."""
+    """Rewrite the absolute paths of state schemas that Spark has stored, so that they point into the copy."""
     folder = target.within("state", "0", "_metadata", "v2")
     for name in folder.names():
         if not name.startswith("."):
@@ -288,16 +283,16 @@ def _relocate(target: Directory) -> None:
 
 
 @contextmanager
-def _set(spark: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
-    """Options of a session, for a moment."""
+def _options_set(spark: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
+    """Set options of a Spark session within a block."""
     before = {name: spark.conf.get(name, None) for name in options}
     try:
         for name, value in options.items():
             spark.conf.set(name, value)
         yield
     finally:
-        for name, known in before.items():
-            if known is None:
+        for name, old_value in before.items():
+            if old_value is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, known)
+                spark.conf.set(name, old_value)

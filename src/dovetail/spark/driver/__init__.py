@@ -1,1 +1,1 @@
-"""The driver: from declared streams and queries to the streaming query that Spark runs."""
+"""The driver: builds and changes the streaming query that Spark runs for declared streams and queries."""

@@ -1,4 +1,4 @@
-"""What users hand to a `Session`, checked where it comes in: an error names the argument and says what to write instead."""
+"""Checks of the arguments of a `Session`: an error names the argument and shows what to write instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.errors import ConfigError, SchemaError, listed
 from dovetail.query.binder import suggestion
 from dovetail.spark.sinks.sinks import MemorySink, Sink
 
-_MOST_SHARDS = 10_000
+_MAX_SHARDS = 10_000
 _TRIGGERS = ("processingTime", "availableNow", "once")
 _TRIGGER_HINT = (
     'write {"availableNow": True} to read what is there and end, or {"processingTime": "10 seconds"}; '
@@ -24,7 +24,7 @@ _TRIGGER_HINT = (
 
 
 def check_sinks(sinks: Any, queries: Iterable[str]) -> dict[str, Sink]:
-    """One sink for each query."""
+    """Return the sinks; refuse anything but one sink for each query."""
     queries = list(queries)
     example = f"{{{(queries or ['query'])[0]!r}: dt.sinks.parquet('out')}}"
     if not isinstance(sinks, Mapping):
@@ -42,31 +42,31 @@ def check_sinks(sinks: Any, queries: Iterable[str]) -> dict[str, Sink]:
     for name, sink in sinks.items():
         if not isinstance(sink, Sink):
             raise ConfigError(f"sinks[{name!r}] is {_described(sink)}; expected a sink", _sink_hint(sink))
-    kept = [sink for sink in sinks.values() if isinstance(sink, MemorySink)]
-    if len({id(sink) for sink in kept}) < len(kept):
+    memory_sinks = [sink for sink in sinks.values() if isinstance(sink, MemorySink)]
+    if len({id(sink) for sink in memory_sinks}) < len(memory_sinks):
         raise ConfigError("start got one dt.sinks.memory() for several queries", "give each query its own")
     return dict(sinks)
 
 
-def check_shards(whose: str, shards: Any) -> int:
-    """How many parts a join is to be cut into."""
-    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MOST_SHARDS:
-        raise ConfigError(f"{whose}(shards={shards!r}): it must be a whole number from 1 to {_MOST_SHARDS:,}")
+def check_shards(caller: str, shards: Any) -> int:
+    """Return the number of shards; refuse one that is out of range."""
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MAX_SHARDS:
+        raise ConfigError(f"{caller}(shards={shards!r}): it must be a whole number from 1 to {_MAX_SHARDS:,}")
     return shards
 
 
-def check_checkpoint(checkpoint: Any, place: str = "start(checkpoint=...)") -> str:
-    """The path of a directory, as text; `place` is what a message calls it."""
+def check_checkpoint(checkpoint: Any, argument: str = "start(checkpoint=...)") -> str:
+    """Return the path of a checkpoint as text; error messages call it `argument`."""
     if isinstance(checkpoint, str | os.PathLike) and os.fspath(checkpoint):
         return str(os.fspath(checkpoint))
     raise ConfigError(
-        f"{place} is {_described(checkpoint)}; expected the path of a directory, that of a checkpoint",
+        f"{argument} is {_described(checkpoint)}; expected the path of a directory, that of a checkpoint",
         'write "out/checkpoint", for example',
     )
 
 
 def check_trigger(trigger: Any) -> dict[str, Any]:
-    """The options of `writeStream.trigger`; none to go on at once."""
+    """Return the options of `writeStream.trigger`; without any, batches follow each other at once."""
     if trigger is None:
         return {}
     if not isinstance(trigger, Mapping):
@@ -88,8 +88,8 @@ def check_trigger(trigger: Any) -> dict[str, Any]:
     return dict(trigger)
 
 
-def triggered(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataStreamWriter:
-    """With a trigger that `check_trigger` has passed; only Spark knows which texts are intervals."""
+def with_trigger(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataStreamWriter:
+    """Return `writer` with a trigger from `check_trigger`; only Spark can check the text of its interval."""
     try:
         return writer.trigger(**trigger) if trigger else writer
     except PySparkException as error:
@@ -97,7 +97,7 @@ def triggered(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataStrea
 
 
 def check_frame(name: str, frame: Any, event_time: str) -> None:
-    """A streaming DataFrame whose event time is a timestamp."""
+    """Refuse anything but a streaming DataFrame whose event time is a timestamp."""
     if not isinstance(frame, DataFrame):
         raise ConfigError(
             f"stream {name!r}: got {_described(frame)}; expected a streaming DataFrame", "read it with spark.readStream"
@@ -108,37 +108,35 @@ def check_frame(name: str, frame: Any, event_time: str) -> None:
             "read it with spark.readStream; a table that does not change is no stream: join it to a stream's frame first, "
             "session.stream(name, stream_frame.join(static_frame, 'key'), ...)",
         )
-    found = {field.name: field.dataType for field in frame.schema}.get(event_time)
-    if found is not None and not isinstance(found, TimestampType | TimestampNTZType):
+    kind = {field.name: field.dataType for field in frame.schema}.get(event_time)
+    if kind is not None and not isinstance(kind, TimestampType | TimestampNTZType):
         raise SchemaError(
-            f"stream {name!r}: event time {event_time!r} is {found.simpleString()}; it must be a timestamp",
-            _conversion(found, event_time),
+            f"stream {name!r}: event time {event_time!r} is {kind.simpleString()}; it must be a timestamp",
+            _conversion_hint(kind, event_time),
         )
 
 
-def _conversion(found: DataType, column: str) -> str:
-    if isinstance(found, StringType):
-        made, note = f"F.to_timestamp({column!r})", ""
-    elif isinstance(found, IntegralType):
-        made, note = (
-            f"F.timestamp_micros({column!r})",
-            "; or F.timestamp_millis, F.timestamp_seconds, as the numbers are",
-        )
+def _conversion_hint(kind: DataType, column: str) -> str:
+    note = ""
+    if isinstance(kind, StringType):
+        timestamp = f"F.to_timestamp({column!r})"
+    elif isinstance(kind, IntegralType):
+        timestamp = f"F.timestamp_micros({column!r})"
+        note = "; or F.timestamp_millis, F.timestamp_seconds, as the numbers are"
     else:
-        made, note = f"F.col({column!r}).cast('timestamp')", ""
-    return f"convert it first: frame.withColumn({column!r}, {made}){note}"
+        timestamp = f"F.col({column!r}).cast('timestamp')"
+    return f"convert it first: frame.withColumn({column!r}, {timestamp}){note}"
 
 
-def _sink_hint(found: object) -> str:
-    if isinstance(found, str | os.PathLike):
-        return f"for a directory write dt.sinks.parquet({os.fspath(found)!r}), for a table dt.sinks.table({os.fspath(found)!r})"
-    if callable(found):
+def _sink_hint(value: object) -> str:
+    if isinstance(value, str | os.PathLike):
+        return f"for a directory write dt.sinks.parquet({os.fspath(value)!r}), for a table dt.sinks.table({os.fspath(value)!r})"
+    if callable(value):
         return "write dt.sinks.call(function)"
     return "write dt.sinks.parquet(path), table(name), memory(), call(function) or format(name)"
 
 
-def _described(found: object) -> str:
-    """A value as a message shows it: its type, and itself when that is short."""
-    shown = repr(found)
-    kind = type(found).__name__
-    return kind if found is None or len(shown) > 60 else f"{shown} ({kind})"
+def _described(value: object) -> str:
+    """Return the type of a value, and the value itself if it is short."""
+    text, kind = repr(value), type(value).__name__
+    return kind if value is None or len(text) > 60 else f"{text} ({kind})"

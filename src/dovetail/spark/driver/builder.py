@@ -1,15 +1,14 @@
-"""A good local Spark session for newcomers, and the check of anybody's own.
+"""Local Spark sessions for Dovetail, and checks of the sessions that users build themselves.
 
-`session` needs no knowledge of Spark: it gives an embedded session that retries a task whose worker died, keeps state in RocksDB and
-runs Python workers with this very interpreter. `check` refuses a session only for what is known to break the pipeline, and names the
-line that mends it. It reads the session and changes nothing: an option set behind the user's back would also hold for their other
-queries.
+`session` needs no knowledge of Spark: it returns an embedded session that retries a task whose worker died, keeps state in RocksDB and
+runs Python workers with this interpreter. `check` refuses a session only for settings known to break the pipeline, and names the line
+that fixes them. It only reads the session: an option set behind the user's back would also hold for their other queries.
 
-What `check` lets pass, on purpose (each tried on Spark 4.3.0):
+`check` deliberately accepts (each tried on Spark 4.3.0):
 
-- any `spark.sql.session.timeZone`: `mapInArrow` gets a timestamp as microseconds since 1970 in UTC whatever the zone; only the Arrow
+- any `spark.sql.session.timeZone`: `mapInArrow` gets a timestamp as microseconds since 1970 in UTC in every zone; only the Arrow
   type's label differs (`timestamp[us, tz=<session zone>]`);
-- any `spark.sql.execution.arrow.maxRecordsPerBatch`: zero or less lifts the limit of rows, and that of bytes still holds;
+- any `spark.sql.execution.arrow.maxRecordsPerBatch`: zero or less lifts the limit of rows, but that of bytes still holds;
 - any `spark.sql.shuffle.partitions`, and RocksDB without changelog checkpointing: slower, not wrong.
 """
 
@@ -48,8 +47,8 @@ _COMPILE_LATER = " ".join(
         "BackEdgeThreshold": 40000,
     }.items()
 )
-# What a worker imports, and how to install it. PySpark speaks to the state store in Protocol Buffers without asking for the package:
-# lacking it, the query ends with "driver worker exited unexpectedly (crashed)".
+# Modules that a worker imports, and how to install them. PySpark uses Protocol Buffers for the state store but does not depend on the
+# package: without it the query ends with "driver worker exited unexpectedly (crashed)".
 _WORKER_NEEDS = {
     "dovetail": "dovetail",
     "numba": "numba",
@@ -57,30 +56,30 @@ _WORKER_NEEDS = {
     "pyarrow": "pyarrow",
     "google.protobuf.descriptor": "protobuf>=6.33.5",
 }
-# Run by another interpreter: prints those of its arguments that it cannot find. It looks, and imports nothing heavy.
-_LOOK = """
+# Run by another interpreter: prints the modules that it cannot find, and imports nothing heavy.
+_PRINT_MISSING = """
 import importlib.util, sys
 for module in sys.argv[1:]:
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         print(module)
 """
 
 
 Fault = tuple[str, str]
-"""What is wrong, and what mends it."""
+"""A message and a hint."""
 
 
 def session(
     cores: int | str = "*", memory: str = "2g", name: str = "dovetail", *, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Give a local Spark session that suits Dovetail.
+    """Return a local Spark session with settings that suit Dovetail.
 
-    The process's session, if it has one already, is returned as it is once `check` has passed it: then none of the arguments apply.
-    Memory holds for the first session of a process only, because the JVM outlives `stop()`.
+    If the process already has a session that `check` accepts, that one is returned, and the arguments do not apply. Memory holds for
+    the first session of a process only, because the JVM outlives `stop()`.
 
     Parameters
     ----------
@@ -91,15 +90,15 @@ def session(
     name
         The application's name.
     conf
-        More Spark options by their full names; they win over the ones chosen here.
+        More Spark options by their full names; they override the ones chosen here.
     """
     options = settings(cores, memory) | dict(conf or {})
-    spark = _running()
+    spark = _active_session()
     if spark is None:
-        # Spark starts workers with the `python3` of the PATH, which is another one whenever a virtual environment is not activated.
+        # Spark starts workers with the `python3` of the PATH, which is another one if the virtual environment is not activated.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # or Spark warns of a host name that resolves to loopback
-        # The JVM and its workers: one heap for all threads, or each keeps what it once needed (0.1 GB in a JVM with two cores).
+        # For the JVM and its workers: one heap for all threads; otherwise each keeps its peak (0.1 GB in a JVM with two cores).
         os.environ.setdefault("MALLOC_ARENA_MAX", "1")
         spark = SparkSession.builder.appName(name).config(map={**options}).getOrCreate()
     check(spark)
@@ -107,7 +106,7 @@ def session(
 
 
 def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
-    """Give the options that `session` sets, by name.
+    """Return the options that `session` sets, by name.
 
     >>> chosen = settings(cores=4)
     >>> chosen["spark.master"], chosen["spark.sql.shuffle.partitions"]
@@ -117,60 +116,61 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         raise ConfigError(f"cores is {cores!r}; allowed: a number of at least 1, or '*' for all")
     if not re.fullmatch(r"[1-9]\d*[kmgt]b?", memory, re.IGNORECASE):
         raise ConfigError(f"memory is {memory!r}; allowed: a number with a unit, such as '512m' or '2g'")
-    used = _usable_cores() if cores == "*" else int(cores)
+    tasks = _usable_cores() if cores == "*" else int(cores)
     return {
         "spark.master": f"local[{cores},{_FAILURES}]",
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:GCTimeRatio=9 {_COMPILE_LATER} -Xmn{_young(memory)}k",
+        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:GCTimeRatio=9 {_COMPILE_LATER} -Xmn{_young_kilobytes(memory)}k",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.log.level": "ERROR",
         "spark.python.daemon.module": "dovetail.spark.worker.daemon",
         "spark.python.worker.reuse": "true",
-        # Nothing leaves this machine, and tuples do not shrink much.
+        # Data stays on this machine, and tuples compress little.
         "spark.shuffle.compress": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Or a union of cut streams copies each of their large rows once more.
+        # Otherwise a union of routed streams copies each of their large rows once more.
         "spark.sql.codegen.wholeStage.union.enabled": "false",
-        # Streaming turns it off for stateful queries, with a warning each; results of a batch are few and large.
+        # Streaming turns it off for stateful queries, with a warning each time; the rows of a batch are few and large.
         "spark.sql.adaptive.enabled": "false",
         # Each broadcast, of which a micro-batch has several, begins with a buffer of this size; 4 MB if it is not set.
         "spark.broadcast.blockSize": "256k",
-        # See `wire.fillers`.
+        # See `wire.filler_rows`.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(FRAME_ROWS),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Its variable would tell workers of the two callbacks apart: one pool serves both without it.
+        # Its environment variable would give the two callbacks separate pools of workers; without it one pool serves both.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
-        # A file up to this size is read by one task: a part without a row group of its own would be a task that reads nothing.
+        # A file up to this size is read by one task: if it were divided, parts without a row group would be tasks that read nothing.
         "spark.sql.files.openCostInBytes": "16m",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(used),
+        "spark.sql.shuffle.partitions": str(tasks),
         # The default starts ten processes (`chmod`, `readlink`) for each new file of a checkpoint on a local disk. This manager
         # renames files into place through Hadoop's file system, and Hive's, which Spark would take, does not replace a file.
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
-        # State is what windows hold; checkpoints of 100 batches, looked through once a minute, would be many times that.
-        "spark.sql.streaming.minBatchesToRetain": "5",
+        # With the defaults, 100 batches cleaned up once a minute, a checkpoint would take many times the size of the windows. With
+        # fewer than 32 batches, Spark may delete a snapshot that the last version still needs: it counts snapshots of failed attempts.
+        "spark.sql.streaming.minBatchesToRetain": "32",
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "5",
-        # Files of the state have names of their own for each attempt at a batch, so that a replay never meets those of another.
+        # Each attempt at a batch names its state files differently, so that a replay never reads those of another attempt.
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         PROVIDER: ROCKSDB,
         f"{_ROCKSDB}.changelogCheckpointing.enabled": "true",
     }
 
 
-def _young(memory: str) -> int:
-    """Kilobytes of a heap for what has just been made: batches on their way, which die young. Java would take a third of the heap."""
+def _young_kilobytes(memory: str) -> int:
+    """Return the young generation's size, at most a third of the heap, Java's default: batches die young."""
     amount, unit = re.findall(r"\d+|[kmgt]", memory.lower())
     return min(_YOUNG, (int(amount) << 10 * "kmgt".index(unit)) // 3)
 
 
 def check(spark: SparkSession) -> None:
-    """Refuse a session on which the pipeline would fail: raise `ConfigError` with the lines that mend all of it."""
-    # A Connect session has no context, and its workers run elsewhere: nothing to look at.
+    """Raise `ConfigError` if the pipeline would fail on a session; the hint fixes all faults at once."""
+    # A Connect session has no context, and its workers run elsewhere: they cannot be checked.
     context = getattr(spark, "sparkContext", None)
     local = context is not None and str(context.master).startswith("local")
     faults = [
@@ -183,8 +183,8 @@ def check(spark: SparkSession) -> None:
         raise ConfigError("; ".join(messages), hint="; and ".join(hints))
 
 
-def _running() -> SparkSession | None:
-    """Give this process's session, if there is one. `getActiveSession` would miss it in a thread that did not build it."""
+def _active_session() -> SparkSession | None:
+    """Return this process's session, if any; `getActiveSession` misses it in other threads."""
     try:
         return SparkSession.active()
     except PySparkRuntimeError:
@@ -192,45 +192,45 @@ def _running() -> SparkSession | None:
 
 
 def _version_faults(version: str) -> Iterator[Fault]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is None or tuple(map(int, found.groups())) < OLDEST:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None or tuple(map(int, match.groups())) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         yield f"Spark is version {version}; needed: {needed} or later", f"pip install 'pyspark>={needed}'"
 
 
-def _provider_faults(found: str) -> Iterator[Fault]:
-    # By the last part of its name: vendors ship RocksDB providers of their own.
-    if not found.endswith("RocksDBStateStoreProvider"):
-        message = f"{PROVIDER} is {found!r}; needed: {ROCKSDB!r}, the only one that holds several states per shard"
+def _provider_faults(provider: str) -> Iterator[Fault]:
+    # Only the end of the name is compared: vendors ship their own RocksDB providers.
+    if not provider.endswith("RocksDBStateStoreProvider"):
+        message = f"{PROVIDER} is {provider!r}; needed: {ROCKSDB!r}, the only one that holds several states per shard"
         ready = "dovetail.spark.driver.builder.session() for one that is ready"
         yield message, f'.config("{PROVIDER}", "{ROCKSDB}") on the builder of the session, or {ready}'
 
 
 def _worker_faults(python: str) -> Iterator[Fault]:
-    """What an interpreter for local workers lacks of what they import."""
-    found = shutil.which(python)
-    own = found is not None and Path(found).parent == Path(sys.executable).parent
-    missing = _missing(sys.executable if own else found)
+    """Check that the interpreter of local workers has the modules that they import."""
+    path = shutil.which(python)
+    is_this_one = path is not None and Path(path).parent == Path(sys.executable).parent
+    missing = _missing_modules(sys.executable if is_this_one else path)
     if missing:
-        lacks = f"PYSPARK_PYTHON is {python!r} ({found or 'not found'}), which lacks {listed(missing)}"
+        lacks = f"PYSPARK_PYTHON is {python!r} ({path or 'not found'}), which lacks {listed(missing)}"
         install = f"pip install {' '.join(repr(_WORKER_NEEDS[module]) for module in missing)}"
         other = 'os.environ["PYSPARK_PYTHON"] = sys.executable before the session is built'
-        yield f"{lacks}; needed: a Python that has {listed(_WORKER_NEEDS)}", install if own else other
+        yield f"{lacks}; needed: a Python that has {listed(_WORKER_NEEDS)}", install if is_this_one else other
 
 
-def _missing(python: str | None) -> list[str]:
-    """List what a worker imports and this interpreter does not find."""
+def _missing_modules(python: str | None) -> list[str]:
+    """Return the modules that a worker imports and an interpreter does not find."""
     if python is None:
         return [*_WORKER_NEEDS]
     if python == sys.executable:
-        return [module for module in _WORKER_NEEDS if not _found(module)]
-    answer = subprocess.run(  # noqa: S603
-        [python, "-c", _LOOK, *_WORKER_NEEDS], check=False, capture_output=True, text=True
+        return [module for module in _WORKER_NEEDS if not _has_module(module)]
+    process = subprocess.run(  # noqa: S603
+        [python, "-c", _PRINT_MISSING, *_WORKER_NEEDS], check=False, capture_output=True, text=True
     )
-    return answer.stdout.split() if answer.returncode == 0 else [*_WORKER_NEEDS]
+    return process.stdout.split() if process.returncode == 0 else [*_WORKER_NEEDS]
 
 
-def _found(module: str) -> bool:
+def _has_module(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # its parent is missing
@@ -238,5 +238,5 @@ def _found(module: str) -> bool:
 
 
 def _usable_cores() -> int:
-    """Count the cores this process may run on; a container may have fewer than the machine."""
+    """Return the number of cores this process may run on; a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

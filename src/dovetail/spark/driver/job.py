@@ -1,4 +1,4 @@
-"""What runs and for whom: plans, sinks and what others cannot have meanwhile."""
+"""The job of a running session: its layout, its plans for workers, its sinks and its locks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError
+from dovetail.session.job import Job
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Lock
 from dovetail.spark.driver.layout import Layout
@@ -19,18 +20,18 @@ from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import Staging
 
 CHECKPOINT = ""
-"""The name under which a job holds its checkpoint."""
+"""Key of the checkpoint in `RunningJob.locks`; the other keys are names of queries."""
 
 
-class Held(Protocol):
-    """Something that others cannot have before it is released."""
+class HeldLock(Protocol):
+    """A lock on a checkpoint or a sink."""
 
     def release(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class RunningQuery:
-    """A query whose results come from the shards."""
+    """A query with its sink."""
 
     name: str
     schema: pa.Schema
@@ -38,23 +39,25 @@ class RunningQuery:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What runs, and for whom."""
+class RunningJob:
+    """A job with its plans for workers, its sinks, and the locks that it holds until it ends."""
 
+    declared: Job
+    """The job with all columns of its streams; the layout has the columns that queries read."""
     layout: Layout
     plans: tuple[str, ...]
-    """What workers are given: each a `WorkerPlan` as JSON, those that a replay may need and the last."""
+    """Each a `WorkerPlan` as JSON: the current one, after the one that a replay may need."""
     sinks: Mapping[str, Sink]
     checkpoint: Checkpoint
     staged: Mapping[int, Staging]
-    held: Mapping[str, Held]
-    """The checkpoint, and the sinks of queries."""
+    locks: Mapping[str, HeldLock]
+    """Locks of the checkpoint and the sinks."""
 
     def answers(self) -> dict[int, RunningQuery]:
-        """Its queries by number."""
+        """Return its queries with their sinks, by query number."""
         return {
             self.layout.number_of(name): RunningQuery(name, query.schema, self.sinks[name])
-            for name, query in self.layout.bound.items()
+            for name, query in self.layout.job.queries.items()
             if name in self.sinks
         }
 
@@ -62,10 +65,10 @@ class Job:
 def claim_sinks(
     spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, late: str | None = None
 ) -> tuple[dict[str, SinkUse], dict[str, Lock]]:
-    """Make sinks the checkpoint's own, all of them or none, or only that of a query that comes `late`."""
+    """Claim all sinks for the checkpoint, or none; if `late` is given, only the sink of that query."""
     uses = {
         name: SinkUse(spark, name, query.schema, checkpoint, name == late)
-        for name, query in layout.bound.items()
+        for name, query in layout.job.queries.items()
         if name in sinks
     }
     _check_apart(uses, sinks)
@@ -88,11 +91,13 @@ def claim_sinks(
 
 
 def _check_apart(uses: Mapping[str, SinkUse], sinks: Mapping[str, Sink]) -> None:
-    """Refuse directories that are, or contain, one another or the checkpoint."""
-    given = {f"query {name!r}": sinks[name].directory(use) for name, use in uses.items()}
-    used = {whose: directory for whose, directory in given.items() if directory is not None}
-    used["the checkpoint"] = next(iter(uses.values())).checkpoint.directory
-    for (first, outer), (second, inner) in permutations(used.items(), 2):
+    """Refuse sinks whose directories overlap with one another or with the checkpoint."""
+    directories = {}
+    for name, use in uses.items():
+        if (directory := sinks[name].directory(use)) is not None:
+            directories[f"query {name!r}"] = directory
+    directories["the checkpoint"] = next(iter(uses.values())).checkpoint.directory
+    for (first, outer), (second, inner) in permutations(directories.items(), 2):
         if outer.holds(inner):
             how = "is also" if inner.holds(outer) else "is inside"
             raise ConfigError(

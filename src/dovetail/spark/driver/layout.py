@@ -1,7 +1,7 @@
-"""What a session on Spark runs: streams, queries, where their tuples go, and the plan; and the part of it that workers need.
+"""The layout of a job on Spark: its shards and query numbers, and the plan that workers get.
 
-The driver makes a `Layout` when a session starts. Where tuples go is in `placement`, what of it a checkpoint is bound to in
-`contract`. Workers get a `WorkerPlan` as JSON: no SQL, nothing to be planned.
+The driver makes a `Layout` when a session starts; `placement` assigns tuples to shards, `checkpoint.compatibility` decides what a
+checkpoint pins of it. Workers get a `WorkerPlan` as JSON: no SQL, nothing left to plan.
 """
 
 from __future__ import annotations
@@ -14,31 +14,27 @@ from math import prod
 from typing import Any
 
 from dovetail.codec import from_json, to_json
-from dovetail.config import Budget, Config
-from dovetail.optimizer.joint import JointPlanning
-from dovetail.optimizer.lowering import Lowering
-from dovetail.partition import Grid, dimensions_of
+from dovetail.config import Config
+from dovetail.partition import HypercubeGrid, dimensions_of
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.query_plan import QueryPlan
-from dovetail.plan.shared_plan import SharedPlan
-from dovetail.plan.steps import Cell, JoinStep
-from dovetail.query.model import JoinQuery
+from dovetail.plan.steps import JoinStep
 from dovetail.schema import StreamSchema
-from dovetail.spark.driver.placement import Placement, Route, ShardAssignment
+from dovetail.session.job import Job
+from dovetail.spark.driver.placement import Placement, Route
 
 
 @dataclass(frozen=True)
 class ShardGroupPlan:
-    """What the shards of a group do."""
+    """The plan of a group of shards."""
 
     first: int
     """Number of the group's first shard."""
     shares: tuple[int, ...]
-    """Into how many parts each dimension is cut."""
+    """Number of parts of each dimension."""
     ways: Mapping[str, tuple[Route, ...]]
-    """By stream, how its tuples are placed."""
+    """By stream, the routes of its tuples."""
     plan: ExecutionPlan
-    """The same for all shards; in a cell the number of a dimension stands for the shard's part of it."""
+    """The plan of every shard; in a cell, the number of a dimension stands for the shard's part of it."""
 
     @cached_property
     def shards(self) -> int:
@@ -46,49 +42,51 @@ class ShardGroupPlan:
 
     @property
     def numbers(self) -> range:
-        """Of its shards."""
+        """The numbers of its shards."""
         return range(self.first, self.first + self.shards)
 
     @cached_property
-    def is_settled(self) -> bool:
-        """Whether its tuples wait for count windows."""
+    def has_count_windows(self) -> bool:
+        """Whether its tuples wait for the watermark to pass before they enter count windows."""
         return any(step.frontier for step in self.plan.steps)
 
     def plan_of(self, shard: int) -> ExecutionPlan:
-        """What one shard runs."""
-        parts, number = list[int](), shard - self.first
-        for share in reversed(self.shares):
-            parts.insert(0, number % share)
-            number //= share
+        """Return the plan of one shard: its part of each dimension is filled into the cells."""
+        parts, cell = list[int](), shard - self.first
+        for splits in reversed(self.shares):
+            parts.insert(0, cell % splits)
+            cell //= splits
         steps = []
         for step in self.plan.steps:
-            cells = [[(key, share, parts[axis]) for key, share, axis in each.cell] for each in step.consumers]
-            consumers = [replace(each, cell=tuple(cell)) for each, cell in zip(step.consumers, cells, strict=True)]
+            consumers = [
+                replace(consumer, cell=tuple((key, splits, parts[axis]) for key, splits, axis in consumer.cell))
+                for consumer in step.consumers
+            ]
             steps.append(replace(step, consumers=tuple(consumers)))
         return ExecutionPlan.of(steps, self.plan)
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """All that the two callbacks on workers need."""
+    """Everything that the two callbacks on workers need."""
 
     streams: tuple[StreamSchema, ...]
     queries: Mapping[str, int]
-    """With the numbers by which the driver knows their results."""
+    """Number of each query, which identifies its results to the driver."""
     joins: tuple[tuple[str, ...], ...]
-    """The streams of each query: those of a join wait for each other, in whatever shard."""
+    """The streams of each query: those of a join wait for each other, on whichever shard they are."""
     config: Config
     digest: str
-    """Of what the checkpoint is bound to."""
+    """Digest of the layout that the checkpoint is bound to."""
     groups: tuple[ShardGroupPlan, ...]
     since: int = 0
-    """The batch from which on it holds."""
+    """The first batch that it holds for."""
     retired: tuple[int, ...] = ()
-    """Shards that have no more to do from that batch on."""
+    """Shards that have nothing to do from that batch on."""
     widened: tuple[int, ...] = ()
-    """The batches from which on tuples have more columns, or with which queries came that are planned with others since."""
+    """Batches in which columns were added, and first batches of late queries that are planned with others."""
     progress: Mapping[str, Any] = field(default_factory=dict)
-    """How far streams had come before that batch, for shards that begin with it."""
+    """Progress of the streams before that batch, for shards that begin with it."""
     epoch: int = 0
     """The start of the streaming query that runs it; see `plan_log`."""
     epochs: tuple[tuple[int, int], ...] = ()
@@ -102,7 +100,7 @@ class WorkerPlan:
 
     @property
     def shards(self) -> list[int]:
-        """The numbers of those that have something to do."""
+        """The numbers of all shards of its groups."""
         return [number for group in self.groups for number in group.numbers]
 
     def active(self, batch: int) -> list[int]:
@@ -118,11 +116,11 @@ class WorkerPlan:
         return {}
 
     def plan_of(self, shard: int) -> ExecutionPlan:
-        """What a shard runs; worked out once."""
+        """Return the plan of a shard; cached."""
         if shard not in self._plans:
             group = next(group for group in self.groups if shard in group.numbers)
-            whole = any(consumer.cell for step in group.plan.steps for consumer in step.consumers)
-            self._plans[shard] = group.plan_of(shard) if whole else group.plan
+            has_cells = any(consumer.cell for step in group.plan.steps for consumer in step.consumers)
+            self._plans[shard] = group.plan_of(shard) if has_cells else group.plan
         return self._plans[shard]
 
     def to_json(self) -> str:
@@ -131,176 +129,101 @@ class WorkerPlan:
 
 @cache
 def read_worker_plan(text: str) -> WorkerPlan:
-    """The plan that `to_json` wrote; read once per process."""
+    """Return the plan that `WorkerPlan.to_json` wrote; cached per process."""
     content = json.loads(text)
-    content.pop("carried", None)  # earlier releases had there what the sources of steps have now
+    content.pop("carried", None)  # written by earlier releases; now part of the sources of steps
     return from_json(WorkerPlan, content)
 
 
 @dataclass(frozen=True)
-class QueryStart:
-    """When a query came that was not there from the beginning."""
-
-    since: int
-    """The batch from which on it sees tuples."""
-    backfill: bool = False
-    """Whether it also sees those that windows held then."""
-    carried: Mapping[str, int] = field(default_factory=dict)
-    """By stream, from which batch on tuples have all columns that it needs, if it is not the first."""
-    heads: Mapping[str, int] = field(default_factory=dict)
-    """By stream, the largest event time before that batch, if it is known."""
-    merged: bool = False
-    """Whether it is planned with those that were there first: no tuple to come meets one from before it came."""
-
-
-@dataclass(frozen=True)
 class Layout:
-    """Streams as the pipeline carries them, queries, and the number of shards asked for."""
+    """A job with its shards and the numbers that identify its queries to workers."""
 
-    streams: tuple[StreamSchema, ...]
-    plans: tuple[QueryPlan, ...]
-    """The queries, each with the plan that it has by itself."""
-    config: Config
-    shards: int
-    budget: Budget | None = None
-    frozen: Mapping[str, ShardAssignment] = field(default_factory=dict)
-    """By query, where an earlier start placed it; rates may have changed since, the checkpoint has not."""
-    stored: str = ""
-    """What the checkpoint is bound to, as it was first written: a query may be written otherwise since, and mean the same."""
-    came: Mapping[str, QueryStart] = field(default_factory=dict)
-    """Queries that came while others ran."""
+    job: Job
+    """Its streams have the columns that the pipeline carries."""
+    first_json: str = ""
+    """The layout that the checkpoint was created with, as JSON; queries may be written differently now."""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """Of queries whose numbers are not those of their places."""
+    """Numbers of queries that differ from their positions."""
     last_number: int = -1
-    """The largest that a query had that is gone."""
-    numbered: int = 0
-    """How many numbers were given to shards before."""
+    """The largest number of a dropped query; -1 if none was dropped."""
     widened: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By stream, the columns that tuples have only from some batch on."""
-    chosen: SharedPlan | None = None
-    """The plan of the queries that are planned together, if it was chosen while they ran."""
+    """By stream, columns that tuples do not have from the start, with their first batch."""
     ids: tuple[int, ...] = ()
-    """By number of a shard, the value by which Spark groups its rows; if none are given they follow from the number of shards."""
+    """By shard, the value by which Spark groups its rows; see `pipeline.with_shard_ids`."""
 
-    @cached_property
-    def catalog(self) -> dict[str, StreamSchema]:
-        return {stream.name: stream for stream in self.streams}
+    @classmethod
+    def of(cls, job: Job, placement: Placement, **numbering: Any) -> Layout:
+        """Return the layout of a job, with its queries added to `placement`, which has none yet."""
+        for query in job.queries.values():
+            placement = placement.with_query(query, job.streams)
+        return cls(replace(job, placement=placement), **numbering)
 
-    @cached_property
-    def bound(self) -> dict[str, JoinQuery]:
-        """The queries by name."""
-        return {plan.query.name: plan.query for plan in self.plans}
+    @property
+    def placement(self) -> Placement:
+        assert isinstance(self.job.placement, Placement)  # noqa: S101 - `of` has set it
+        return self.job.placement
+
+    @property
+    def shards(self) -> int:
+        """The number of shards that the user asked for."""
+        return self.placement.shards
+
+    @property
+    def streams(self) -> tuple[StreamSchema, ...]:
+        return tuple(self.job.streams.values())
 
     @property
     def queries(self) -> tuple[tuple[str, str], ...]:
-        """Name and SQL."""
-        return tuple((name, query.sql) for name, query in self.bound.items())
+        """Name and SQL of each query."""
+        return tuple((name, query.sql) for name, query in self.job.queries.items())
 
     @property
     def time_zones(self) -> dict[str, str]:
-        """Of the queries whose constants are not read in UTC."""
-        return {name: query.time_zone for name, query in self.bound.items() if query.time_zone != "UTC"}
-
-    @cached_property
-    def placement(self) -> Placement:
-        placed = Placement(self.shards, self.frozen, self.numbered)
-        for query in self.bound.values():
-            placed = placed.with_query(query, self.catalog)
-        return placed
+        """Time zones of the queries whose constants are not read in UTC."""
+        return {name: query.time_zone for name, query in self.job.queries.items() if query.time_zone != "UTC"}
 
     @property
     def needs_clock(self) -> bool:
         return any(stream.idle_after is not None or stream.max_ahead is not None for stream in self.streams)
 
-    # -- the plan -----------------------------------------------------------------------------------------------------------
-
     @cached_property
-    def together(self) -> dict[str, QueryPlan]:
-        """The queries that are planned together: those that were there first, and those that came long ago."""
-        plans = {plan.query.name: plan for plan in self.plans}
-        return {name: plan for name, plan in plans.items() if name not in self.came or self.came[name].merged}
-
-    @cached_property
-    def joint(self) -> SharedPlan:
-        """The plan of the queries that are planned together, or else of all; what can be shared depends on where tuples lie."""
-        plans = self.together or {plan.query.name: plan for plan in self.plans}
-        if self.chosen is not None and {answer.query for answer in self.chosen.answers} == plans.keys():
-            return self.chosen
-        return self.planning(plans, self.budget).plan()
-
-    def planning(self, plans: Mapping[str, QueryPlan], budget: Budget | None) -> JointPlanning:
-        """How some of the queries are planned together."""
-        units = None
-        if budget is not None:
-            from dovetail.calibrate import units_for  # noqa: PLC0415 - only who has a budget loads the engine on the driver
-
-            own = ExecutionPlan.of(map(Lowering(self.catalog, self.config).own, self.plans))
-            units = units_for(own, self.catalog, self.placement.copies)
-        # Where tuples may be shed for room, nothing is stored beside them.
-        config = self.config if self.config.shedding is None else replace(self.config, strategy="mjoin")
-        return JointPlanning(plans, config, budget, units, self.placement.scopes)
-
-    @cached_property
-    def _cells(self) -> dict[str, Cell]:
-        return {query.name: group.cell(query) for group in self.placement.groups for query in group.queries}
-
-    @cached_property
-    def _answering(self) -> tuple[tuple[str, JoinStep], ...]:
-        """The joins of all groups, each with one of the queries that it serves."""
-        first = self.together
-        steps = Lowering(self.catalog, self.config, cells=self._cells).steps(self.joint, first) if first else ()
-        found = [(join.queries[0], step) for join, step in zip(self.joint.joins if first else (), steps, strict=True)]
-        for plan in self.plans:
-            if plan.query.name not in first:
-                came = self.came[plan.query.name]
-                lowering = Lowering(self.catalog, self.config, came.since, self._cells, came.backfill, came.carried)
-                found.append((plan.query.name, lowering.own(plan)))
-        return tuple(found)
-
-    @cached_property
-    def steps(self) -> tuple[JoinStep, ...]:
-        """The joins of all groups."""
-        return tuple(step for _, step in self._answering)
-
-    @cached_property
-    def parts(self) -> list[tuple[range, list[JoinStep]]]:
-        """The shards of each group, by number, and the joins that they run."""
-        found = []
+    def group_steps(self) -> list[tuple[range, list[JoinStep]]]:
+        """The shard numbers of each group, and the joins that these shards run."""
+        joins = self.job.shared_plan.joins if self.job.together else ()
+        steps = [(join.queries[0], step) for join, step in zip(joins, self.job.first_steps, strict=True)]
+        steps += self.job.late_steps.items()
+        group_steps = []
         for group in self.placement.groups:
             names = {query.name for query in group.queries}
-            steps = [step for query, step in self._answering if query in names]
-            found.append((range(group.first, group.first + group.grid.shards), steps))
-        return found
+            shards = range(group.first, group.first + group.grid.shards)
+            group_steps.append((shards, [step for query, step in steps if query in names]))
+        return group_steps
 
     def copies(self, query: str, aliases: Collection[str]) -> int:
-        """To how many shards a combination of tuples of some aliases goes; see `optimizer.picture`."""
-        grid = Grid(dimensions_of(self.bound[query]), self.placement.seats[query].shares)
+        """Return the number of shards that a combination of tuples of some aliases goes to; see `Copies`."""
+        grid = HypercubeGrid(dimensions_of(self.job.queries[query]), self.placement.assignments[query].splits)
         return grid.copies(*aliases)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether each query is by itself."""
-        return not self.joint.states and all(step.is_own for step in self.steps)
-
-    def began(self, query: str) -> int:
+    def first_batch(self, query: str) -> int:
         """Return the first batch whose tuples a query sees."""
-        return self.came[query].since if query in self.came else 0
+        return self.job.registered[query].start.since
 
     def number_of(self, query: str) -> int:
-        """The number by which a query's results are known."""
-        return self.numbers[query] if query in self.numbers else list(self.bound).index(query)
+        """Return the number of a query in results and reports."""
+        return self.numbers[query] if query in self.numbers else list(self.job.registered).index(query)
 
-    def _config_of_a_shard(self, groups: Sequence[ShardGroupPlan]) -> Config:
-        """The configuration with a shard's part of the cap; refuse one that is too small for it."""
-        shedding = self.config.shedding
+    def _shard_config(self, groups: Sequence[ShardGroupPlan]) -> Config:
+        """Return the configuration with a shard's part of the shedding cap; refuse a cap that is too small."""
+        shedding = self.job.config.shedding
         if shedding is None:
-            return self.config
-        from dovetail.engine.shedding.room import check_room  # noqa: PLC0415 - only who sheds loads the engine on the driver
+            return self.job.config
+        from dovetail.engine.shedding.room import check_room  # noqa: PLC0415 - the driver loads the engine only if it sheds
 
         shards = sum(group.shards for group in groups)
         for group in groups:
-            check_room(shedding, group.plan, self.catalog, shards)
-        return replace(self.config, shedding=shedding.part(shards))
+            check_room(shedding, group.plan, self.job.streams, shards)
+        return replace(self.job.config, shedding=shedding.per_shard(shards))
 
     def for_workers(
         self,
@@ -309,32 +232,32 @@ class Layout:
         since: int = 0,
         progress: Mapping[str, Any] | None = None,
     ) -> WorkerPlan:
-        """What workers need; `digest` is that of what the checkpoint is bound to.
+        """Return the plan for workers; `digest` is that of the layout that the checkpoint is bound to.
 
-        A plan that follows one `before` it, from batch `since` on, leaves rows as they are: what both have keeps its bits.
-        `progress`: how far streams have come by then.
+        The plan replaces `before` from batch `since` on. Views that both have keep their flag bits, so that rows stay valid.
+        `progress` is that of the streams before that batch.
         """
-        known = {group.first: group.plan for group in before.groups} if before is not None else {}
+        plans_before = {group.first: group.plan for group in before.groups} if before is not None else {}
         groups = []
-        for group, (_, steps) in zip(self.placement.groups, self.parts, strict=True):
-            ways = {stream: tuple(group.ways[stream].values()) for stream in sorted(group.ways)}
-            plan = ExecutionPlan.of(steps, known.get(group.first))
-            groups.append(ShardGroupPlan(group.first, group.grid.shares, ways, plan))
-        joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.bound.values())
-        numbers = {name: self.number_of(name) for name in self.bound}
+        for group, (_, steps) in zip(self.placement.groups, self.group_steps, strict=True):
+            routes = {stream: tuple(group.routes[stream].values()) for stream in sorted(group.routes)}
+            plan = ExecutionPlan.of(steps, plans_before.get(group.first))
+            groups.append(ShardGroupPlan(group.first, group.grid.splits, routes, plan))
+        joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.job.queries.values())
+        numbers = {name: self.number_of(name) for name in self.job.queries}
         widened = {batch for columns in self.widened.values() for batch in columns.values()}
-        widened |= {came.since for came in self.came.values() if came.merged}
-        made = WorkerPlan(
+        widened |= {query.start.since for query in self.job.registered.values() if query.start.merged}
+        worker_plan = WorkerPlan(
             self.streams,
             numbers,
             tuple(joins),
-            self._config_of_a_shard(groups),
+            self._shard_config(groups),
             digest,
             tuple(groups),
             since,
             widened=tuple(sorted(widened)),
         )
         if before is None:
-            return made
-        retired = tuple(sorted({*before.active(since)} - set(made.shards)))
-        return replace(made, retired=retired, progress=progress or {}, epoch=before.epoch + 1)
+            return worker_plan
+        retired = tuple(sorted({*before.active(since)} - set(worker_plan.shards)))
+        return replace(worker_plan, retired=retired, progress=progress or {}, epoch=before.epoch + 1)

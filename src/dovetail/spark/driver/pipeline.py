@@ -1,14 +1,14 @@
-"""From streams and queries to what Spark runs, and from one set of queries to the next.
+"""The Spark pipeline: builds the streaming query of a job, and changes a running job.
 
-    source_i -> project -> cut by shard -> union -> group by shard -> join -> decode -> sinks
+    source_i -> project -> partition by shard -> union -> group by shard -> join -> decode -> sinks
 
-A job that runs can get another query, or lose one: it is planned while the old one runs, and takes its place between two batches.
+A changed job is planned while the old one runs, and replaces it between two batches.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -19,19 +19,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import ConfigError, StateError, listed, warn
-from dovetail.optimizer.adapt.proposal import Proposal, propose
+from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.plan.explain.execution import explain
-from dovetail.plan.explain.shared import Explanation
-from dovetail.session.monitor import Monitor
-from dovetail.session.registry import Registry
+from dovetail.plan.explain.explanation import Explanation
+from dovetail.session.job import Job, QueryStart, check_backfill
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
-from dovetail.spark.checkpoint.compatibility import digest, revised_json
+from dovetail.spark.checkpoint.compatibility import current_json, digest
 from dovetail.spark.checkpoint.directories import JVM_ERRORS, reason
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry, in_force, pack
-from dovetail.spark.driver.arguments import check_sinks, triggered
-from dovetail.spark.driver.job import CHECKPOINT, Held, Job, claim_sinks
-from dovetail.spark.driver.job_diff import begun, replanned, with_plan, without
-from dovetail.spark.driver.layout import Layout, QueryStart, WorkerPlan, read_worker_plan
+from dovetail.spark.driver.arguments import check_sinks, with_trigger
+from dovetail.spark.driver.job import CHECKPOINT, HeldLock, RunningJob, claim_sinks
+from dovetail.spark.driver.job_diff import with_query, without_query
+from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.driver.reports import BatchProgress, observed
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import Staging
@@ -41,208 +40,183 @@ from dovetail.spark.worker.callbacks import SEGMENTS, ShardProcessor, router_fun
 from dovetail.stats.counters import Measurements
 from dovetail.stats.history import History
 
-_MOST_TRIED_IDS = 100
+_CANDIDATES_PER_SHARD = 100
+"""Ids that are tried for each shard."""
 
 
 @dataclass(frozen=True)
 class SparkPipeline:
-    """Declared streams and queries as one streaming query."""
+    """Builds one streaming query for all queries of a job."""
 
     spark: SparkSession
     frames: Mapping[str, DataFrame]
-    registry: Registry
     run_id: str = ""
     trigger: Mapping[str, Any] = field(default_factory=dict)
 
-    def encoded(
+    def encoded_results(
         self, layout: Layout, plans: Sequence[str], run_id: str, staged: Mapping[int, Staging] | None = None
     ) -> DataFrame:
-        """What shards give, as rows that are still to be decoded."""
-        ids = list(self.placed(layout).ids)
-        # The batch's own time: a replay reads the same.
+        """Return the rows that shards produce: results as Arrow IPC bytes, counts and metrics."""
+        ids = list(with_shard_ids(self.spark, layout).ids)
+        # Spark stores the time of a batch, so a replay reads the same.
         clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
-        packed, pieces = pack(plans), []
+        packed, routed = pack(plans), []
         for number, stream in enumerate(layout.streams):
             frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
-            pieces.append(frame.mapInArrow(router_function(packed, number, ids), from_arrow_schema(ROUTED_SCHEMA)))
+            routed.append(frame.mapInArrow(router_function(packed, number, ids), from_arrow_schema(ROUTED_SCHEMA)))
         processor = ShardProcessor(packed, ids, run_id, staged)
         joined = (
-            reduce(DataFrame.unionAll, pieces)
+            reduce(DataFrame.unionAll, routed)
             .groupBy("shard")
             .transformWithStateInPandas(processor, outputStructType=RESULT_SCHEMA, outputMode="append", timeMode="none")
         )
         return joined.observe("dovetail", *observed(layout))
 
     def writer(
-        self, job: Job, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
+        self, job: RunningJob, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
     ) -> DataStreamWriter:
-        """The streaming query of a job, to be started; `write` takes its batches."""
-        writer = self.encoded(job.layout, job.plans, run_id, staged).writeStream.foreachBatch(write)
+        """Return the streaming query of a job, ready to start; `write` is called with each batch."""
+        writer = self.encoded_results(job.layout, job.plans, run_id, staged).writeStream.foreachBatch(write)
         writer = writer.outputMode("append").option("checkpointLocation", job.checkpoint.directory.uri)
-        return triggered(writer, self.trigger)
+        return with_trigger(writer, self.trigger)
 
-    def explained(
-        self,
-        form: str,
-        layout: Layout,
-        measured: Measurements | None,
-        history: History | None = None,
-    ) -> Explanation:
-        """The plan of a layout, and what its shards have measured, if they run."""
-        plan = layout.joint if layout.budget is not None or not layout.is_plain else None
+    def explain(self, layout: Layout, measured: Measurements | None, history: History | None = None) -> Explanation:
+        """Return the plan of a layout, with its shards' measurements if they run."""
+        job = layout.job
+        plan = job.shared_plan if job.together and (job.budget is not None or job.shares_joins) else None
         units = None
         if measured is not None:
-            from dovetail.calibrate import units_of  # noqa: PLC0415 - it loads the engine
+            from dovetail.calibrate import unit_times_for  # noqa: PLC0415 - it loads the engine
 
-            units = units_of(measured)
-        described = explain(
-            self.registry.catalog,
-            layout.steps,
-            layout.config,
-            form,
+            units = unit_times_for(measured)
+        explanation = explain(
+            job,
+            job.steps,
+            job.config,
             measured=measured,
             units=units,
             plan=plan,
             history=history,
-            together=[steps for _, steps in layout.parts],
+            together=[steps for _, steps in layout.group_steps],
         )
-        return described if form != "text" else f"{described}\n\n{layout.placement.describe()}"
+        return replace(explanation, text=f"{explanation.text}\n\n{layout.placement.describe()}")
 
-    # -- queries that come and go -------------------------------------------------------------------------------------------
+    # -- changes of a job ---------------------------------------------------------------------------------------------------
 
-    def with_query(self, job: Job, name: str, sql: str, sink: Sink, *, backfill: bool) -> JobChange:
-        """A job with one more query; it is refused if it cannot be run, or does not fit, beside the others."""
-        registry, layout = self.registry, job.layout
-        plan = registry.bind(name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone")))
+    def with_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> JobChange:
+        """Return the change that adds a query to a job; refuse one that cannot run or exceeds the budget."""
+        layout = job.layout
+        query = job.declared.bind(name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone")))
+        bound = query.plan.query
         check_sinks({name: sink}, [name])
         if not isinstance(backfill, bool):
             raise ConfigError.choice("add_query(backfill=...)", backfill, (True, False))
-        registry.check_backfill(plan.query, backfill=backfill)
-        missing = [ref.stream for ref in plan.query.refs if ref.stream not in layout.catalog]
+        check_backfill(bound, layout.job.config, backfill=backfill)
+        missing = [ref.stream for ref in bound.refs if ref.stream not in layout.job.streams]
         if missing:
             raise ConfigError(
                 f"query {name!r} reads {listed(missing)}; the job that runs was started without, and Spark does not add sources to it",
                 "start the session with all streams declared and a new checkpoint",
             )
-        for text in plan.query.warnings:
+        for text in bound.warnings:
             warn(text)
-        registry.declare(plan, None)
+        declared = job.declared.with_query(query)
 
-        def made(since: int) -> Layout:
-            return self.placed(with_plan(layout, plan, registry.streams, QueryStart(since, backfill)))
+        def layout_from(since: int) -> Layout:
+            started = replace(query, start=QueryStart(since, backfill))
+            return with_shard_ids(self.spark, with_query(layout, started, declared.streams))
 
-        change = JobChange(self, job, made, {**job.sinks, name: sink}, name)
+        change = JobChange(self, job, declared, layout_from, {**job.sinks, name: sink}, name)
         try:
-            change.claim(made(job.checkpoint.last_batch + 1))
+            change.claim(layout_from(job.checkpoint.last_batch + 1))
         except BaseException:
             change.undo()
             raise
         return change
 
-    def without_query(self, job: Job, name: str) -> JobChange:
-        """A job with one query less."""
-        registry, layout = self.registry, job.layout
-        registry.catalog.check_query(name)
-        if len(layout.plans) == 1:
+    def without_query(self, job: RunningJob, name: str) -> JobChange:
+        """Return the change that drops a query of a job."""
+        declared = job.declared.without_query(name)
+        if len(job.layout.job.registered) == 1:
             raise ConfigError(f"query {name!r} is the last one that runs", "stop() the job, or add another query first")
-        made = without(layout, [name])
+        layout = without_query(job.layout, name)
         sinks = {query: sink for query, sink in job.sinks.items() if query != name}
-        return JobChange(self, job, lambda _: made, sinks, dropped=name)
+        return JobChange(self, job, declared, lambda _: layout, sinks)
 
-    def proposal(self, job: Job, monitor: Monitor, cause: str, late: Collection[str]) -> Proposal | None:
-        """Another plan for the queries that are planned together and those that came `late`; None if it is not worth it."""
-        layout, registry = job.layout, self.registry
-        joined = {plan.query.name: plan for plan in layout.plans if plan.query.name in {*layout.together, *late}}
-        if not joined:
-            return None
-        alone = [layout.planning({name: joined[name]}, None).apart() for name in joined if name not in layout.together]
-        others = {plan.query.name: plan for plan in layout.plans if plan.query.name not in joined}
-        left = layout.budget
-        if left is not None and others:
-            left = registry.left(left, [layout.planning(others, layout.budget).apart().load])
-        planning = layout.planning(registry.planned_again(joined, monitor.picture), left).paced(monitor.pace)
-        running = [layout.joint, *alone] if layout.together else alone
-        return propose(planning, running, cause, monitor.strained)
-
-    def replanned(self, job: Job, proposal: Proposal) -> JobChange:
-        """A job whose queries are planned together in another way."""
-        layout = replanned(job.layout, proposal.plan, proposal.plans)
-        return JobChange(self, job, lambda _: layout, job.sinks, cause=proposal.cause)
+    def replanned(self, job: RunningJob, proposal: Proposal) -> JobChange:
+        """Return the change that switches a job to a proposed plan."""
+        layout = replace(job.layout, job=job.layout.job.replanned(proposal))
+        return JobChange(self, job, job.declared, lambda _: layout, job.sinks, cause=proposal.cause)
 
     def next_entry(
         self,
         layout: Layout,
         before: WorkerPlan | None,
         checkpoint: Checkpoint,
-        reached: BatchProgress | None = None,
+        reported: BatchProgress | None = None,
         cause: str = "",
     ) -> tuple[Layout, PlanLogEntry]:
-        """Build the plan log entry that replaces `before` with `layout` from the next batch on; return the layout and the entry.
+        """Return the layout and the plan log entry that replace `before` from the next batch on.
 
-        New shards start from the streams' progress, and the first shard inherits the counters of retired ones. `reached` holds both
+        New shards start from the streams' progress, and the first shard inherits the counters of retired ones. `reported` holds both
         if shards reported them; otherwise they are read from the state store.
         """
         since = checkpoint.next_batch
         if before is None:
             plan = layout.for_workers(digest(layout))
         else:
-            changes = layout.for_workers(before.digest, before, since)
-            replaces = changes.shards != before.shards or before.retired or before.since == since
-            late = any(came.since == since and not came.heads for came in layout.came.values())
-            if since and (replaces or late) and (reached is None or not reached.progress):
-                reached = stored_progress(self.spark, checkpoint.directory.uri, layout.ids)
-            reached = reached or BatchProgress()
-            layout = begun(layout, since, reached.progress)
-            plan = layout.for_workers(before.digest, before, since, reached.progress or before.progress)
+            plan = layout.for_workers(before.digest, before, since)
+            changes_shards = plan.shards != before.shards or before.retired or before.since == since
+            starts = [query.start for query in layout.job.registered.values()]
+            needs_heads = any(start.since == since and not start.heads for start in starts)
+            if since and (changes_shards or needs_heads) and (reported is None or not reported.progress):
+                reported = read_progress(self.spark, checkpoint.directory.uri, layout.ids)
+            reported = reported or BatchProgress()
+            heads = {name: int(progress["head"]) for name, progress in reported.progress.items()}
+            layout = replace(layout, job=layout.job.with_heads(since, heads))
+            plan = layout.for_workers(before.digest, before, since, reported.progress or before.progress)
             # A batch without tuples calls no shard, so some may not have retired yet.
-            retired = {*plan.retired, *(shard for shard in before.retired if shard in reached.counters)}
-            plan = replace(plan, retired=tuple(sorted(retired)), inherited=reached.total(retired))
+            retired = {*plan.retired, *(shard for shard in before.retired if shard in reported.counters)}
+            plan = replace(plan, retired=tuple(sorted(retired)), inherited=reported.total(retired))
         epoch = checkpoint.next_epoch
         earlier = [(entry.first, entry.epoch) for entry in in_force(checkpoint.log, since) if entry.first < since]
         plan = replace(plan, epoch=epoch, epochs=(*earlier, (since, epoch)))
-        return layout, PlanLogEntry(since, revised_json(layout), plan.to_json(), cause, epoch=epoch)
-
-    def placed(self, layout: Layout) -> Layout:
-        """A layout whose shards all have ids; those that have some keep them."""
-        missing = layout.placement.total - len(layout.ids)
-        return replace(layout, ids=(*layout.ids, *shard_ids(self.spark, missing, layout.ids))) if missing else layout
+        return layout, PlanLogEntry(since, current_json(layout), plan.to_json(), cause, epoch=epoch)
 
 
 @dataclass
 class JobChange:
-    """A job that takes the place of another between two batches; `made` gives its layout for the batch that it begins with."""
+    """A change of a job between two batches; `layout_from` gives the layout from a batch on."""
 
     pipeline: SparkPipeline
-    job: Job
-    made: Callable[[int], Layout]
+    job: RunningJob
+    declared: Job
+    layout_from: Callable[[int], Layout]
     sinks: Mapping[str, Sink]
-    late: str | None = None
-    dropped: str | None = None
+    added: str | None = None
     cause: str = ""
     staged: dict[int, Staging] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
+    locks: dict[str, HeldLock] = field(default_factory=dict)
 
     def claim(self, layout: Layout) -> None:
-        """Make the sink of the query that comes the checkpoint's own."""
-        assert self.late is not None  # noqa: S101 - asked of changes with a new query only
-        pack([self.job.plans[-1], layout.for_workers("").to_json()])  # what cannot be planned, or run, is not begun
-        uses, locks = claim_sinks(self.pipeline.spark, layout, self.sinks, self.job.checkpoint.refreshed(), self.late)
-        self.held |= locks
-        staging = self.sinks[self.late].staging(uses[self.late], self.pipeline.run_id)
+        """Claim the sink of the added query for the checkpoint, and prepare its staging."""
+        assert self.added is not None  # noqa: S101 - called for changes with an added query only
+        pack([self.job.plans[-1], layout.for_workers("").to_json()])  # raises an error if the plan is too large
+        uses, locks = claim_sinks(self.pipeline.spark, layout, self.sinks, self.job.checkpoint.refreshed(), self.added)
+        self.locks |= locks
+        staging = self.sinks[self.added].staging(uses[self.added], self.pipeline.run_id)
         if staging is not None:
             staging.prepare()
-            self.staged[layout.number_of(self.late)] = staging
+            self.staged[layout.number_of(self.added)] = staging
 
     def undo(self) -> None:
-        """Release what the added query has claimed, and its name."""
+        """Release the staging and locks of the added query."""
         for staging in self.staged.values():
             staging.clear()
-        for held in self.held.values():
-            held.release()
-        if self.late is not None:
-            self.pipeline.registry.drop(self.late)
+        for lock in self.locks.values():
+            lock.release()
 
-    def commit(self, progress: Mapping[int, BatchProgress]) -> Job:
+    def commit(self, progress: Mapping[int, BatchProgress]) -> RunningJob:
         """Write the plan log entry and return the job that starts with the first uncompleted batch.
 
         A batch that was begun is run again: queries that ran before get the same results, an added query gets its own.
@@ -250,9 +224,9 @@ class JobChange:
         try:
             checkpoint = self.job.checkpoint.refreshed()
             since = checkpoint.next_batch
-            layout, before = self.made(since), read_worker_plan(self.job.plans[-1])
+            layout, before = self.layout_from(since), read_worker_plan(self.job.plans[-1])
             layout, entry = self.pipeline.next_entry(layout, before, checkpoint, progress.get(since - 1), self.cause)
-            numbers = {layout.number_of(name) for name in layout.bound}
+            numbers = {layout.number_of(name) for name in layout.job.queries}
             staged = {**self.job.staged, **self.staged}
             staged = {number: staging for number, staging in staged.items() if number in numbers}
             checkpoint.discard_uncommitted_state(since)
@@ -261,29 +235,30 @@ class JobChange:
         except BaseException:
             self.undo()
             raise
-        if self.dropped is not None:
-            self.pipeline.registry.drop(self.dropped)
         earlier = [text for text in self.job.plans if read_worker_plan(text).since < since]
-        kept = {name: held for name, held in self.job.held.items() if name in layout.bound or name == CHECKPOINT}
-        return Job(layout, (*earlier[-1:], entry.plan), self.sinks, checkpoint, staged, {**kept, **self.held})
+        locks = {
+            name: lock for name, lock in self.job.locks.items() if name in layout.job.queries or name == CHECKPOINT
+        }
+        plans = (*earlier[-1:], entry.plan)
+        return RunningJob(self.declared, layout, plans, self.sinks, checkpoint, staged, {**locks, **self.locks})
 
 
 def staging_directories(layout: Layout, staged: Mapping[int, Staging]) -> dict[str, str]:
     """Return the sink directories in which shards stage results, by query."""
-    numbers = {layout.number_of(name): name for name in layout.bound}
+    numbers = {layout.number_of(name): name for name in layout.job.queries}
     return {numbers[number]: staging.target for number, staging in staged.items()}
 
 
-def stored_state(spark: SparkSession, checkpoint: str) -> DataFrame:
-    """Return the segments and manifests of all shards, as of the last completed batch."""
+def read_state(spark: SparkSession, checkpoint: str) -> DataFrame:
+    """Return the segments and manifests of all shards as of the last completed batch."""
     state = spark.read.format("statestore").option("stateVarName", SEGMENTS).load(checkpoint)
     return state.select("key.shard", "user_map_key.number", "user_map_value.content")
 
 
-def stored_manifests(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> dict[int, bytes]:
+def read_manifests(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> dict[int, bytes]:
     """Read the manifests of a checkpoint, by shard; `ids` are the keys of the stored state."""
     try:
-        rows = stored_state(spark, checkpoint).where(F.col("number") == MANIFEST).collect()
+        rows = read_state(spark, checkpoint).where(F.col("number") == MANIFEST).collect()
     except JVM_ERRORS as error:
         raise StateError(
             f"Spark cannot read the state of {checkpoint}: {reason(error)}",
@@ -292,26 +267,33 @@ def stored_manifests(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -
     return {ids.index(row.shard): bytes(row.content) for row in rows}
 
 
-def stored_progress(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> BatchProgress:
+def read_progress(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> BatchProgress:
     """Read the streams' progress and the shards' counters from the state of the last completed batch."""
-    manifests = {shard: json.loads(content) for shard, content in stored_manifests(spark, checkpoint, ids).items()}
+    manifests = {shard: json.loads(content) for shard, content in read_manifests(spark, checkpoint, ids).items()}
     counters = {shard: manifest["progress"] for shard, manifest in manifests.items()}
     latest = max(manifests, key=lambda shard: int(manifests[shard]["batches"]), default=None)
     return BatchProgress({} if latest is None else counters[latest], counters)
 
 
-def shard_ids(spark: SparkSession, count: int, taken: Sequence[int] = ()) -> list[int]:
-    """Numbers that Spark's hash partitioner spreads evenly over any number of partitions that divides the shards'.
+def with_shard_ids(spark: SparkSession, layout: Layout) -> Layout:
+    """Return a layout whose shards all have ids; existing ids stay."""
+    missing = layout.placement.total - len(layout.ids)
+    return replace(layout, ids=(*layout.ids, *shard_ids(spark, missing, layout.ids))) if missing else layout
 
-    They are the keys of the stored state, so they must depend on nothing but the number of shards, and on those `taken` before.
+
+def shard_ids(spark: SparkSession, count: int, used: Sequence[int] = ()) -> list[int]:
+    """Return `count` ids that Spark's hash partitioner spreads evenly over its partitions.
+
+    This holds for any number of partitions that divides `count`. The ids are the keys of the stored state, so they must depend only on
+    the number of shards and the ids `used` before.
     """
     if not count:
         return []
-    tried = spark.range(len(taken) + count * _MOST_TRIED_IDS).select(
+    candidates = spark.range(len(used) + count * _CANDIDATES_PER_SHARD).select(
         F.col("id").cast("int").alias("id"), F.expr(f"pmod(hash(cast(id as int)), {count})").alias("part")
     )
     first: dict[int, int] = {}
-    for row in tried.sort("id").collect():
-        if row.id not in taken:
+    for row in candidates.sort("id").collect():
+        if row.id not in used:
             first.setdefault(row.part, row.id)
     return [first[part] for part in range(count)]

@@ -1,17 +1,17 @@
-"""Where tuples go: which shards the queries of a session use, and which of them a tuple belongs to. Pure: nothing here is stored.
+"""Placement: the shards of each query, and the routes of tuples to them. Nothing here is serialized.
 
-Queries that place the tuples of their common streams in the same way form a group and share shards, windows and joins; each group has
-shards of its own. Where tuples lie follows from the queries, the number of shards and the streams' rates, or, in place of the rates,
-the shares that a checkpoint is bound to.
+Queries that route the tuples of their common streams alike form a group and share shards, windows and joins; each group has shards of
+its own. The placement follows from the queries, the number of shards and the streams' rates. For a query of a checkpoint, the pinned
+splits replace the rates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dovetail.partition import Grid, dimensions_of, divide
+from dovetail.partition import HypercubeGrid, dimensions_of, divide
 from dovetail.plan.names import window_name
 from dovetail.plan.steps import Cell
 from dovetail.query.expressions import Expression, rename_alias
@@ -19,17 +19,19 @@ from dovetail.query.model import JoinQuery, Key
 from dovetail.schema import StreamSchema
 
 EVERYWHERE = "everywhere"
-"""An axis along which a tuple goes to all parts."""
+"""Marks an axis along which a tuple goes to all parts."""
 Route = tuple[Expression | str | None, ...]
-"""How a tuple is placed, by axis: the expression whose value says to which part it goes, None for the whole row, or `EVERYWHERE`."""
+"""By axis, the expression that determines a tuple's part, None for the whole row, or `EVERYWHERE`."""
 
 
 @dataclass(frozen=True)
 class ShardAssignment:
-    """Where a query is: into how many parts its dimensions are cut, and the first shard of its group, if it is known."""
+    """The shards of a query."""
 
-    shares: tuple[int, ...]
+    splits: tuple[int, ...]
+    """Number of parts of each dimension."""
     first: int | None = None
+    """Number of its group's first shard; None if no group is pinned."""
 
 
 @dataclass(frozen=True)
@@ -37,63 +39,64 @@ class ShardGroup:
     """Queries that share shards."""
 
     queries: tuple[JoinQuery, ...]
-    grid: Grid
+    grid: HypercubeGrid
     first: int
     """Number of the group's first shard."""
-    ways: Mapping[str, Mapping[tuple[str, ...], Route]]
-    """By stream, the ways in which its tuples are placed, by their text: one for each different use of it."""
+    routes: Mapping[str, Mapping[tuple[str, ...], Route]]
+    """By stream, the routes of its tuples by their text: one for each different use of the stream."""
 
     @classmethod
-    def of(cls, query: JoinQuery, grid: Grid, first: int) -> ShardGroup:
-        """The group of one query."""
-        ways: dict[str, dict[tuple[str, ...], Route]] = {}
+    def of(cls, query: JoinQuery, grid: HypercubeGrid, first: int) -> ShardGroup:
+        """Return the group of one query."""
+        routes: dict[str, dict[tuple[str, ...], Route]] = {}
         axes = [dict(axis.keys) for axis in dimensions_of(query)]
         for ref in query.refs:
-            way = tuple(_bare(axis[ref.alias]) if ref.alias in axis else EVERYWHERE for axis in axes)
-            ways.setdefault(ref.stream, {})[tuple(map(str, way))] = way
-        return cls((query,), grid, first, ways)
+            route = tuple(_without_alias(axis[ref.alias]) if ref.alias in axis else EVERYWHERE for axis in axes)
+            routes.setdefault(ref.stream, {})[tuple(map(str, route))] = route
+        return cls((query,), grid, first, routes)
 
-    def takes(self, other: ShardGroup) -> bool:
-        """Whether another group's queries can use the same shards: they place tuples of all common streams in the same way."""
-        if self.grid.shares != other.grid.shares or self.is_apart or other.is_apart:
+    def can_share_with(self, other: ShardGroup) -> bool:
+        """Whether another group can use the same shards: both route the tuples of all common streams alike."""
+        if self.grid.splits != other.grid.splits or self.is_isolated or other.is_isolated:
             return False
-        common = self.ways.keys() & other.ways.keys()
-        return bool(common) and all(self.ways[stream].keys() == other.ways[stream].keys() for stream in common)
+        common = self.routes.keys() & other.routes.keys()
+        return bool(common) and all(self.routes[stream].keys() == other.routes[stream].keys() for stream in common)
 
     def with_group(self, other: ShardGroup) -> ShardGroup:
-        """The group with another's queries, which it takes."""
-        return replace(self, queries=(*self.queries, *other.queries), ways={**self.ways, **other.ways})
+        """Return the group with the queries of another that can share its shards."""
+        return replace(self, queries=(*self.queries, *other.queries), routes={**self.routes, **other.routes})
 
     @property
-    def is_apart(self) -> bool:
-        """Whether its tuples must not meet those of other queries: spread by whole rows, or waiting for count windows."""
-        spread = any(expression is None for axis in self.grid.dimensions for _, expression in axis.keys)
-        return spread or self.queries[0].has_count_window
+    def is_isolated(self) -> bool:
+        """Whether it can share no shards: its rows are spread by content, or wait for count windows."""
+        by_row = any(expression is None for axis in self.grid.dimensions for _, expression in axis.keys)
+        return by_row or self.queries[0].has_count_window
 
     @property
     def label(self) -> str:
         return f"shards {self.first} to {self.first + self.grid.shards - 1}"
 
     def copies(self, query: JoinQuery, alias: str) -> int:
-        """To how many shards each tuple of a query's alias goes: all queries have the same shares, each has axes of its own."""
-        return Grid(dimensions_of(query), self.grid.shares).copies(alias)
+        """Return the number of shards that a tuple of an alias goes to; queries share splits, not dimensions."""
+        return HypercubeGrid(dimensions_of(query), self.grid.splits).copies(alias)
 
     def cell(self, query: JoinQuery) -> Cell:
-        """What a shard checks before it gives a result, with the number of a dimension for its part of it.
+        """Return the keys that a shard checks before it emits a result.
 
-        Nothing where a tuple can be there for one reason only.
+        The number of a dimension stands for the shard's part of it. There are no keys if every stream has one route: then a tuple is
+        in a shard for one reason, and the check would always pass.
         """
-        if all(len(ways) == 1 for ways in self.ways.values()):
+        if all(len(routes) == 1 for routes in self.routes.values()):
             return ()
         cell = []
-        for number, (axis, share) in enumerate(zip(dimensions_of(query), self.grid.shares, strict=True)):
+        for dimension, (axis, splits) in enumerate(zip(dimensions_of(query), self.grid.splits, strict=True)):
             alias, expression = axis.keys[0]
-            if share > 1 and expression is not None:
-                cell.append((Key(alias, expression), share, number))
+            if splits > 1 and expression is not None:
+                cell.append((Key(alias, expression), splits, dimension))
         return tuple(cell)
 
 
-def _bare(expression: Expression | None) -> Expression | None:
+def _without_alias(expression: Expression | None) -> Expression | None:
     return None if expression is None else rename_alias(expression, lambda _: "")
 
 
@@ -102,90 +105,96 @@ class Placement:
     """The shards of all queries, in groups that follow each other."""
 
     shards: int
-    """Asked for."""
-    frozen: Mapping[str, ShardAssignment] = field(default_factory=dict)
-    """By query, what an earlier start chose."""
+    """The number of shards that the user asked for."""
+    pinned: Mapping[str, ShardAssignment] = field(default_factory=dict)
+    """By query, the assignment that an earlier start chose."""
     numbered: int = 0
-    """How many numbers were given to shards before: those of shards that are gone are not given again."""
+    """Shard numbers used so far; those of retired shards are not used again."""
     groups: tuple[ShardGroup, ...] = ()
 
     def with_query(self, query: JoinQuery, streams: Mapping[str, StreamSchema]) -> Placement:
-        """The same with one more query, over some of `streams`."""
-        known = self.frozen.get(query.name)
-        grid = _grid(query, self.shards, streams) if known is None else Grid(dimensions_of(query), known.shares)
-        seat = known.first if known is not None else None
-        alone = ShardGroup.of(query, grid, self.total if seat is None else seat)
-        number = next(
-            (
-                index
-                for index, group in enumerate(self.groups)
-                if (group.takes(alone) if seat is None else group.first == seat)
-            ),
-            None,
-        )
-        if number is None:
-            return replace(self, groups=(*self.groups, alone))
-        joined = self.groups[number].with_group(alone)
-        return replace(self, groups=(*self.groups[:number], joined, *self.groups[number + 1 :]))
+        """Return the placement with one more query, over some of `streams`."""
+        assignment, first = self.pinned.get(query.name), None
+        if assignment is None:
+            grid = _grid(query, self.shards, streams)
+        else:
+            grid, first = HypercubeGrid(dimensions_of(query), assignment.splits), assignment.first
+        added = ShardGroup.of(query, grid, self.total if first is None else first)
+        for index, group in enumerate(self.groups):
+            if group.can_share_with(added) if first is None else group.first == first:
+                return replace(self, groups=(*self.groups[:index], group.with_group(added), *self.groups[index + 1 :]))
+        return replace(self, groups=(*self.groups, added))
+
+    def restricted(self, queries: Iterable[JoinQuery]) -> Placement:
+        """Return the placement of some of its queries; shards keep their numbers, and no number is used again."""
+        placement = Placement(self.shards, self.assignments, self.total)
+        for query in queries:
+            placement = placement.with_query(query, {})
+        return placement
 
     @property
     def total(self) -> int:
-        """Shards that have a number."""
+        """The number of shard numbers in use, those of retired shards included."""
         return max(self.numbered, *(group.first + group.grid.shards for group in self.groups), 0)
 
     @property
-    def seats(self) -> dict[str, ShardAssignment]:
-        """By query, where it is."""
+    def assignments(self) -> dict[str, ShardAssignment]:
+        """The shards of each query."""
         return {
-            query.name: ShardAssignment(group.grid.shares, group.first)
+            query.name: ShardAssignment(group.grid.splits, group.first)
             for group in self.groups
             for query in group.queries
         }
 
     @property
-    def shares(self) -> dict[str, tuple[int, ...]]:
-        """By query, into how many parts each of its dimensions is cut."""
-        return {query.name: group.grid.shares for group in self.groups for query in group.queries}
+    def splits(self) -> dict[str, tuple[int, ...]]:
+        """By query, the number of parts of each of its dimensions."""
+        return {query.name: group.grid.splits for group in self.groups for query in group.queries}
 
     def group_of(self, shard: int) -> ShardGroup:
         return next(group for group in self.groups if group.first <= shard < group.first + group.grid.shards)
 
     @cached_property
     def scopes(self) -> dict[str, str]:
-        """By query, the name of its group if there are several."""
+        """By query, the name of its group; empty if there is one group."""
         if len(self.groups) == 1:
             return {}
         return {query.name: group.label for group in self.groups for query in group.queries}
 
+    @cached_property
+    def cells(self) -> dict[str, Cell]:
+        """By query, the keys that a shard checks before it emits a result."""
+        return {query.name: group.cell(query) for group in self.groups for query in group.queries}
+
     @property
     def copies(self) -> dict[str, tuple[str, float]]:
-        """By window as a plan names it: its name without a scope, and how often a tuple is kept."""
-        found: dict[str, tuple[str, float]] = {}
+        """By window of the plan: its name without a scope, and the number of shards that keep each tuple."""
+        copies: dict[str, tuple[str, float]] = {}
         for group in self.groups:
             for query in group.queries:
                 for ref in query.refs:
                     settled, scope = query.has_count_window, self.scopes.get(query.name, "")
                     name = window_name(ref.stream, settled=settled, scope=scope)
-                    plain, known = found.get(name, (window_name(ref.stream, settled=settled), 1.0))
-                    found[name] = (plain, max(known, group.copies(query, ref.alias)))
-        return found
+                    unscoped, count = copies.get(name, (window_name(ref.stream, settled=settled), 1.0))
+                    copies[name] = (unscoped, max(count, group.copies(query, ref.alias)))
+        return copies
 
     def describe(self) -> str:
-        """Who uses which shards, for people."""
+        """Return the queries and dimensions of each group of shards, as text for people."""
         lines = []
         for group in self.groups:
             lines.append(f"{group.label}: {', '.join(query.name for query in group.queries)}")
-            for axis, share in zip(group.grid.dimensions, group.grid.shares, strict=True):
+            for axis, splits in zip(group.grid.dimensions, group.grid.splits, strict=True):
                 keys = " = ".join(str(key) if key is not None else f"{alias} by row" for alias, key in axis.keys)
-                lines.append(f"  {keys} in {share} part{'s' if share > 1 else ''}")
+                lines.append(f"  {keys} in {splits} part{'s' if splits > 1 else ''}")
             copies = {alias: group.copies(query, alias) for query in group.queries for alias in query.aliases}
             lines += [f"  each tuple of {alias} goes to {count} shards" for alias, count in copies.items() if count > 1]
         return "\n".join(lines)
 
 
-def _grid(query: JoinQuery, shards: int, streams: Mapping[str, StreamSchema]) -> Grid:
-    spread = [axis for axis in dimensions_of(query) for _, expression in axis.keys if expression is None]
-    repeated = len({ref.stream for ref in query.refs}) < len(query.refs)
-    # Spread by whole rows, a tuple's other alias would be taken for the one that is spread.
+def _grid(query: JoinQuery, shards: int, streams: Mapping[str, StreamSchema]) -> HypercubeGrid:
+    by_row = any(expression is None for axis in dimensions_of(query) for _, expression in axis.keys)
+    is_self_join = len({ref.stream for ref in query.refs}) < len(query.refs)
     rates = {ref.alias: streams[ref.stream].rate or 1.0 for ref in query.refs}
-    return divide(query, rates, 1 if spread and repeated else shards)
+    # If rows are spread by content, a tuple's other alias would be taken for the spread one.
+    return divide(query, rates, 1 if by_row and is_self_join else shards)

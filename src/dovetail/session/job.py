@@ -1,0 +1,416 @@
+"""The job: streams, queries with their starts, and the shared plan. Sessions hold one; every change makes another.
+
+While streams and queries are being *declared*, a query is only checked: that it can be planned, and that it fits the budget with the
+others. When the job begins to *run*, all queries are planned together, once. A query that is added later is planned alone, within
+what the others leave of the budget, until it has caught up and the monitor plans it with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf, isinf
+from typing import Any
+
+from dovetail.config import Budget, Config
+from dovetail.errors import BudgetError, ConfigError, listed
+from dovetail.optimizer.adapt.proposal import Proposal, propose
+from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
+from dovetail.optimizer.cost.units import UnitCosts
+from dovetail.optimizer.graph.hints import hints_for, parse_hint
+from dovetail.optimizer.joint import JointPlanning
+from dovetail.optimizer.lowering import Lowering
+from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.sharing import limits_of
+from dovetail.plan.execution import ExecutionPlan
+from dovetail.plan.query_plan import QueryPlan
+from dovetail.plan.shared_plan import Load, SharedPlan
+from dovetail.plan.sheddable import check_sheddable
+from dovetail.plan.steps import Cell, JoinStep
+from dovetail.plan.subset import restrict_plan
+from dovetail.query.catalog import check_name
+from dovetail.query.model import JoinQuery, TimeWindow
+from dovetail.query.sql import parse_query
+from dovetail.schema import StreamSchema
+from dovetail.session.admission import CostUpperBound, ShardPlacement
+
+Orders = Mapping[str, Sequence[str]]
+SMALLEST_LIMIT = 1e-9
+"""Limit that is left of a budget that is used up."""
+_EASY_FRACTION = 0.8
+"""A query is admitted by its upper bound alone while all of them use no more than this fraction of the budget."""
+
+
+@dataclass(frozen=True)
+class QueryStart:
+    """When a query began, and what it may see from before."""
+
+    since: int = 0
+    """The first batch whose tuples it sees."""
+    backfill: bool = False
+    """Whether it also sees the tuples that windows held then."""
+    carried: Mapping[str, int] = field(default_factory=dict)
+    """By stream, the first batch whose tuples have all columns that it needs, if that is not the first batch of all."""
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """By stream, the largest event time before that batch, if there was one."""
+    merged: bool = False
+    """Whether it is planned with the first queries: it has caught up."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the query is planned alone."""
+        return self.since > 0 and not self.merged
+
+    def has_caught_up(
+        self, query: JoinQuery, watermarks: Mapping[str, int], streams: Mapping[str, StreamSchema]
+    ) -> bool:
+        """Whether no tuple from before the start can still match: every watermark is more than a window past it."""
+        for ref in query.refs:
+            if not isinstance(ref.window, TimeWindow) or streams[ref.stream].progress_by is not None:
+                return (
+                    False  # count windows are not bounded by times; `heads` is not the largest time of each partition
+                )
+            others = [watermarks[other.stream] for other in query.refs if other is not ref]
+            if self.heads.get(ref.stream, inf) >= min(others) - ref.window.micros:
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class RegisteredQuery:
+    """A query of a job."""
+
+    plan: QueryPlan
+    """The plan that it has alone."""
+    choices: PlanChoices = field(default_factory=PlanChoices)
+    start: QueryStart = field(default_factory=QueryStart)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Streams, queries with their starts, configuration and shared plan."""
+
+    config: Config
+    budget: Budget | None = None
+    placement: ShardPlacement | None = None
+    """Shards of the queries; None in one process."""
+    streams: Mapping[str, StreamSchema] = field(default_factory=dict)
+    hints: Mapping[frozenset[str], float] = field(default_factory=dict)
+    """Selectivities that users gave, by pair of aliases."""
+    registered: Mapping[str, RegisteredQuery] = field(default_factory=dict)
+    chosen: SharedPlan | None = None
+    """Plan of the queries that run together; None while they are declared."""
+    upper_bound: CostUpperBound | None = field(default_factory=CostUpperBound)
+    """Upper bound of what the queries take; None if it is not known."""
+
+    def __str__(self) -> str:
+        return f"streams {listed(self.streams)} and queries {listed(self.registered)}"
+
+    @cached_property
+    def queries(self) -> dict[str, JoinQuery]:
+        return {name: query.plan.query for name, query in self.registered.items()}
+
+    @cached_property
+    def plans(self) -> dict[str, QueryPlan]:
+        """By query, the plan that it has alone."""
+        return {name: query.plan for name, query in self.registered.items()}
+
+    @cached_property
+    def together(self) -> dict[str, QueryPlan]:
+        """The queries that are planned together: the first ones, and later ones that have caught up."""
+        return {name: query.plan for name, query in self.registered.items() if not query.start.is_late}
+
+    @cached_property
+    def late(self) -> dict[str, RegisteredQuery]:
+        """The queries that are planned alone."""
+        return {name: query for name, query in self.registered.items() if query.start.is_late}
+
+    # -- declaring ----------------------------------------------------------------------------------------------------------
+
+    def with_stream(self, schema: StreamSchema) -> Job:
+        if schema.name in self.streams:
+            raise ConfigError(f"stream {schema.name!r} is already declared", "give the second one another name")
+        return replace(self, streams={**self.streams, schema.name: schema})
+
+    def with_hint(self, condition: str, value: float) -> Job:
+        """Return the job with a selectivity; it holds for queries registered afterwards."""
+        return replace(self, hints={**self.hints, **parse_hint(condition, value)})
+
+    def bind(self, name: str, sql: str, orders: Orders | None, time_zone: str = "UTC") -> RegisteredQuery:
+        """Parse a query and plan it alone."""
+        check_name("query", name)
+        query = parse_query(name, sql, self.streams, time_zone)
+        if name in self.registered:
+            raise ConfigError(
+                f"query {name!r} is already registered",
+                "give it another name, or drop_query() the first where it runs",
+            )
+        if self.config.shedding is not None:
+            check_sheddable(query, self.config.shedding)
+        choices = PlanChoices(hints_for(self.hints, query.aliases), orders)
+        return RegisteredQuery(plan_query(query, self.streams, self.config, choices), choices)
+
+    def with_query(self, query: RegisteredQuery) -> Job:
+        """Return the job with a query declared; refuse one that cannot be planned, or does not fit, with the others."""
+        job = self._with(query, chosen=None)
+        return replace(job, upper_bound=_upper_bound(job, query.plan))
+
+    def _with(self, query: RegisteredQuery, **changes: Any) -> Job:
+        placement, bound = self.placement, query.plan.query
+        if placement is not None:
+            placement = placement.with_query(bound, self.streams)
+        return replace(self, registered={**self.registered, bound.name: query}, placement=placement, **changes)
+
+    def unshared(self, plans: Iterable[QueryPlan], before: ExecutionPlan | None = None) -> ExecutionPlan:
+        """Return an execution plan in which each query has a join of its own, after those of `before`."""
+        lowering = Lowering(self.streams, self.config)
+        return (before or ExecutionPlan()).with_steps(map(lowering.unshared_step, plans))
+
+    def _unit_costs(self, unshared: ExecutionPlan) -> UnitCosts:
+        from dovetail.calibrate import unit_costs_for  # noqa: PLC0415 - loads the engine, which a driver without budget need not
+
+        return unit_costs_for(unshared, self.streams, None if self.placement is None else self.placement.copies)
+
+    # -- running ------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def shared_plan(self) -> SharedPlan:
+        """The plan of the queries that are planned together: the chosen one, or else the one to begin with."""
+        if self.chosen is not None and {answer.query for answer in self.chosen.answers} == self.together.keys():
+            return self.chosen
+        sheds_on_shards = self.config.shedding is not None and self.placement is not None
+        planning = self.planning(self.together, self.budget, "mjoin" if sheds_on_shards else None)
+        by_bytes = self.config.shedding is not None and self.config.shedding.max_bytes is not None
+        return (
+            planning.plan_windows_only() if by_bytes else planning.plan()
+        )  # the size of materialized joins has no bound
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its queries have been planned to run."""
+        return self.chosen is not None or bool(self.late)
+
+    def begun(self) -> Job:
+        """Return the job as it begins to run."""
+        return replace(self, chosen=self.shared_plan) if self.together else self
+
+    @cached_property
+    def steps(self) -> tuple[JoinStep, ...]:
+        """The joins to run."""
+        return (*self.first_steps, *self.late_steps.values())
+
+    @property
+    def shares_joins(self) -> bool:
+        """Whether queries that are planned together share a join, or one is materialized."""
+        return bool(self.shared_plan.states) or not all(step.is_private for step in self.first_steps)
+
+    @cached_property
+    def first_steps(self) -> tuple[JoinStep, ...]:
+        """The joins of the shared plan, in its order."""
+        if not self.together:
+            return ()
+        return Lowering(self.streams, self.config, cells=self._cells).steps(self.shared_plan, self.together)
+
+    @cached_property
+    def late_steps(self) -> dict[str, JoinStep]:
+        """The joins of queries that are planned alone, by query."""
+        return {name: self.late_step(query) for name, query in self.late.items()}
+
+    def late_step(self, query: RegisteredQuery) -> JoinStep:
+        """Return the join of a query that is planned alone."""
+        start = query.start
+        lowering = Lowering(self.streams, self.config, start.since, self._cells, start.backfill, start.carried)
+        return lowering.unshared_step(query.plan)
+
+    @cached_property
+    def _cells(self) -> Mapping[str, Cell] | None:
+        return None if self.placement is None else self.placement.cells
+
+    @cached_property
+    def late_plans(self) -> dict[str, SharedPlan]:
+        """The plan of each query that is planned alone."""
+        budget = None if self.budget is None else Budget()
+        return {name: self.planning({name: query.plan}, budget, "mjoin").plan() for name, query in self.late.items()}
+
+    def planning(
+        self,
+        plans: Mapping[str, QueryPlan],
+        budget: Budget | None,
+        strategy: str | None = None,
+        unshared: ExecutionPlan | None = None,
+    ) -> JointPlanning:
+        """Return the planning of some queries; `unshared` gives unit costs where there is no budget."""
+        config = self.config if strategy is None else replace(self.config, strategy=strategy)
+        if unshared is None and budget is not None:
+            unshared = self.unshared(plans.values())
+        units = None if unshared is None else self._unit_costs(unshared)
+        return JointPlanning(plans, config, budget, units, {} if self.placement is None else self.placement.scopes)
+
+    def with_running_query(self, query: RegisteredQuery) -> Job:
+        """Return the job with a query that starts while others run; it must fit what they leave of the budget."""
+        name = query.plan.query.name
+        check_backfill(query.plan.query, self.config, backfill=query.start.backfill)
+        if name in {step.name for step in self.steps}:
+            raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
+        left = None if self.budget is None else remaining_budget(self.budget, self._loads())
+        try:
+            plan = self.planning({name: query.plan}, left, "mjoin").plan()
+        except BudgetError as error:
+            raise BudgetError(f"running queries leave too little of the budget: {error}") from None
+        job = self.with_started_query(query)
+        # The other queries are not planned or lowered again.
+        job.__dict__["late_plans"] = {**self.late_plans, name: plan}
+        job.__dict__["late_steps"] = {**self.late_steps, name: job.late_step(query)}
+        job.__dict__["first_steps"] = self.first_steps
+        return job
+
+    def with_started_query(self, query: RegisteredQuery) -> Job:
+        """Return the job with a query that starts while others run, without looking at the budget."""
+        return self._with(query, upper_bound=None)
+
+    def _loads(self) -> list[Load]:
+        return [*([self.shared_plan.load] if self.together else []), *(plan.load for plan in self.late_plans.values())]
+
+    def check_query(self, name: str) -> None:
+        if name not in self.registered:
+            raise ConfigError(f"there is no query {name!r}; registered: {listed(self.registered)}")
+
+    def without_query(self, name: str) -> Job:
+        """Return the job without a query, and without what only that query needed."""
+        self.check_query(name)
+        chosen = None if self.chosen is None else restrict_plan(self.chosen, self.together.keys() - {name})
+        registered = {other: query for other, query in self.registered.items() if other != name}
+        placement = self.placement
+        if placement is not None:
+            placement = placement.restricted(query.plan.query for query in registered.values())
+        job = replace(self, registered=registered, placement=placement, chosen=chosen, upper_bound=None)
+        if self.placement is None:
+            if name in self.late:
+                job.__dict__["first_steps"] = self.first_steps
+            _keep_late(job, self)
+        return job
+
+    def without_materialized_joins(self) -> Job:
+        """Return the job with a plan that materializes nothing but windows, at any cost in CPU."""
+        if not self.together or not self.shared_plan.states:
+            return self
+        return replace(self, chosen=JointPlanning(self.together, self.config).plan_windows_only())
+
+    # -- adapting -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is a budget to watch, or more than one plan for the queries."""
+        stores = JointPlanning({}, self.config, self.budget).stores
+        return self.budget is not None or stores or bool(self.late)
+
+    def caught_up(self, watermarks: Mapping[str, int]) -> list[str]:
+        """Return the late queries that have caught up and can be planned with the others."""
+        return [
+            name
+            for name, query in self.late.items()
+            if query.start.has_caught_up(query.plan.query, watermarks, self.streams)
+        ]
+
+    def propose(
+        self,
+        stats: RuntimeStats,
+        cause: str,
+        caught_up: Collection[str],
+        batch_rate: float,
+        load_near_limit: Load | None,
+    ) -> Proposal | None:
+        """Return a better plan for the first queries and those that have `caught_up`; None if none is worth a change."""
+        joined = {name: plan for name, plan in self.plans.items() if name in self.together or name in caught_up}
+        if not joined:
+            return None
+        plans = self._planned_by(stats, joined)
+        others = [plan.load for name, plan in self.late_plans.items() if name not in joined]
+        budget = None if self.budget is None else remaining_budget(self.budget, others)
+        # A materialized join that was dropped to make room must not come back while tuples may be shed.
+        strategy = None if self.config.shedding is None else "mjoin"
+        planning = self.planning(plans, budget, strategy).with_batch_rate(batch_rate)
+        running = [self.shared_plan] if self.together else []
+        running += [plan for name, plan in self.late_plans.items() if name in joined]
+        return propose(planning, running, cause, load_near_limit)
+
+    def _planned_by(self, stats: RuntimeStats, plans: Mapping[str, QueryPlan]) -> dict[str, QueryPlan]:
+        """Return the plan that each query has alone, by measured rates and selectivities."""
+        known = stats.planner_stats({name: plan.query for name, plan in plans.items()}, plans)
+        choices = {name: replace(self.registered[name].choices, hints=known[name].hints) for name in plans}
+        return {
+            name: plan_query(plan.query, self.streams, self.config, choices[name], known[name].rates)
+            for name, plan in plans.items()
+        }
+
+    def replanned(self, proposal: Proposal) -> Job:
+        """Return the job with a proposed plan; late queries in it are planned with the others from now on."""
+        registered = dict(self.registered)
+        for name, plan in proposal.plans.items():
+            query = registered[name]
+            registered[name] = replace(query, plan=plan, start=replace(query.start, merged=query.start.since > 0))
+        return _keep_late(replace(self, registered=registered, chosen=proposal.plan), self)
+
+    def unmerged(self) -> Job:
+        """Return the job with its late queries planned alone again."""
+        registered = {
+            name: replace(query, start=replace(query.start, merged=False)) for name, query in self.registered.items()
+        }
+        job = replace(self, registered=registered)
+        return replace(job, chosen=None if self.chosen is None else restrict_plan(self.chosen, job.together.keys()))
+
+    def with_heads(self, since: int, heads: Mapping[str, int]) -> Job:
+        """Return the job with the largest event times before batch `since` stored for the queries that start with it."""
+        registered = dict(self.registered)
+        for name, query in self.registered.items():
+            if since and query.start.since == since:
+                registered[name] = replace(query, start=replace(query.start, heads=heads))
+        return replace(self, registered=registered)
+
+
+def _upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
+    """Return the upper bound of a job with a query just added; raise an error if its queries cannot be planned."""
+    name, strategy = added.query.name, job.config.strategy
+    if job.budget is None:
+        JointPlanning(job.plans if strategy == "exact" else {name: added}, job.config).check()
+        return None
+    if job.upper_bound is not None and strategy != "exact":
+        unshared = job.unshared([added], job.upper_bound.unshared)
+        alone = job.planning({name: added}, None, unshared=unshared)
+        upper_bound = job.upper_bound.with_query(unshared, alone.units, alone.plan_windows_only())
+        if upper_bound.load.fits(Load(*(_EASY_FRACTION * limit for limit in limits_of(job.budget)))):
+            return upper_bound
+    unshared = job.unshared(job.plans.values())
+    planning = job.planning(job.plans, job.budget, unshared=unshared)
+    return CostUpperBound().with_query(unshared, planning.units, planning.check())
+
+
+def _keep_late(job: Job, before: Job) -> Job:
+    """Let a job take over the plans and joins of late queries from the job before a change."""
+    for cached in ("late_plans", "late_steps"):
+        values = getattr(before, cached)
+        job.__dict__[cached] = {name: value for name, value in values.items() if name in job.late}
+    return job
+
+
+def remaining_budget(budget: Budget, loads: Iterable[Load]) -> Budget:
+    """Return what running queries leave of the budget."""
+    used, limits = Load.total(loads), limits_of(budget)
+    cpu, memory = max(limits.cpu - used.cpu, SMALLEST_LIMIT), max(limits.memory - used.memory, SMALLEST_LIMIT)
+    return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)
+
+
+def check_backfill(query: JoinQuery, config: Config, *, backfill: bool) -> None:
+    """Refuse `backfill` where the tuples from before the query are not known."""
+    if backfill and config.shedding is not None:
+        raise ConfigError(
+            f"query {query.name!r} cannot see what was there before it: tuples may have been shed, or not been kept as no query "
+            "needed them",
+            "leave backfill out, and its windows fill from now on",
+        )
+    if backfill and query.has_count_window:
+        raise ConfigError(
+            f"query {query.name!r} has count windows: which tuples were the last ones before it came is not known any more",
+            "leave backfill out, and its windows fill from now on",
+        )
