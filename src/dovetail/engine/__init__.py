@@ -1,1 +1,1 @@
-"""One shard: Arrow batches and progress in, result batches out. No Spark, no wall clock."""
+"""The engine of one shard: Arrow batches and progress in, result batches out. No Spark, no wall clock."""

@@ -1,7 +1,7 @@
-"""Expressions over Arrow columns, by the rules of `dovetail.query.expressions`.
+"""Evaluate expressions over Arrow columns, with the semantics of `dovetail.query.expressions`.
 
-Arrow's kernels do the work; this module bends them where Spark differs: NaN equals NaN and is larger than any number, and what
-would raise (overflow, division by zero, a value that a cast cannot hold, bytes that are no text) is NULL.
+Arrow's compute functions do the work; this module adapts them where Spark differs: NaN equals NaN and is larger than any number, and
+where Arrow would raise (overflow, division by zero, a value out of a cast's range, invalid UTF-8) the result is NULL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Operation: TypeAlias = Callable[[Call, list[pa.Array]], pa.Array]
 
 
 def evaluate(expression: Expression, resolve: Resolve, length: int) -> pa.Array:
-    """Evaluate to an array of `length` values of the expression's type; `resolve` gives the columns."""
+    """Return `length` values of the expression's type; `resolve` returns the values of a column."""
     if isinstance(expression, Column):
         return resolve(expression)
     if isinstance(expression, Literal):
@@ -38,7 +38,7 @@ def evaluate(expression: Expression, resolve: Resolve, length: int) -> pa.Array:
 
 
 def is_true(values: pa.Array) -> BoolArray:
-    """Booleans as a NumPy mask; NULL is not true."""
+    """Convert booleans to a NumPy mask; NULL becomes False."""
     mask: BoolArray = (values.fill_null(False) if values.null_count else values).to_numpy(zero_copy_only=False)
     return mask
 
@@ -54,7 +54,7 @@ def _repeat(literal: Literal, length: int) -> pa.Array:
 
 
 def _array(values: list[object], dtype: pa.DataType) -> pa.Array:
-    """Values as `Literal` has them: times are whole microseconds."""
+    """Build an array of the values of `Literal`s, in which times are integer microseconds."""
     temporal = pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype)
     return pa.array(values, pa.int64()).cast(dtype) if temporal else pa.array(values, dtype)
 
@@ -63,7 +63,7 @@ def _array(values: list[object], dtype: pa.DataType) -> pa.Array:
 
 
 def _nan(values: pa.Array) -> pa.Array | None:
-    """Where a floating array is NaN, or None when it nowhere is."""
+    """Return the mask of NaNs of a floating-point array; None if there are none."""
     if not pa.types.is_floating(values.type):
         return None
     mask = pc.is_nan(values)
@@ -96,19 +96,19 @@ def _null_safe_equal(call: Call, arguments: list[pa.Array]) -> pa.Array:
 def _is_in(values: pa.Array, constants: Sequence[Expression]) -> pa.Array:
     listed = [constant.value for constant in constants if isinstance(constant, Literal) and constant.value is not None]
     if pa.types.is_floating(values.type) and 0.0 in listed:
-        listed += [0.0, -0.0]  # Arrow's table of values tells them apart
-    found = pc.is_in(values, value_set=_array(listed, values.type), skip_nulls=True)
+        listed += [0.0, -0.0]  # Arrow's hash table distinguishes them
+    contained = pc.is_in(values, value_set=_array(listed, values.type), skip_nulls=True)
     unknown = pa.scalar(None, pa.bool_())
     if any(isinstance(constant, Literal) and constant.value is None for constant in constants):
-        found = pc.if_else(found, found, unknown)
-    return pc.if_else(values.is_valid(), found, unknown) if values.null_count else found
+        contained = pc.if_else(contained, contained, unknown)
+    return pc.if_else(values.is_valid(), contained, unknown) if values.null_count else contained
 
 
 def _extreme(call: Call, arguments: list[pa.Array], better: Callable[[pa.Array, pa.Array], pa.Array]) -> pa.Array:
     chosen = arguments[0]
     for candidate in arguments[1:]:
-        takes = pc.or_(pc.fill_null(better(candidate, chosen), False), chosen.is_null())
-        chosen = _flat(pc.if_else(takes, candidate, chosen))
+        is_better = pc.or_(pc.fill_null(better(candidate, chosen), False), chosen.is_null())
+        chosen = _flat(pc.if_else(is_better, candidate, chosen))
     return chosen.cast(call.type)
 
 
@@ -116,9 +116,9 @@ def _extreme(call: Call, arguments: list[pa.Array], better: Callable[[pa.Array, 
 
 
 def _checked(function: Callable[..., pa.Array], exact: Callable[..., int | Decimal | None]) -> Operation:
-    """An operation by Arrow's checked kernel; where that overflows, value by value, NULL for what does not fit.
+    """Return an operation that uses Arrow's checked function, and NULL where that overflows.
 
-    The second way is slow and taken only by batches that hold an overflow.
+    A batch with an overflow is computed again with `exact`, value by value, which is slow.
     """
 
     def operate(call: Call, arguments: list[pa.Array]) -> pa.Array:
@@ -174,7 +174,7 @@ def _modulo(call: Call, arguments: list[pa.Array]) -> pa.Array:
     nonzero = b != 0
     with np.errstate(invalid="ignore"):
         remainder = np.fmod(a, np.where(nonzero, b, b.dtype.type(1)))
-    # fmod of NaN is NaN; a divisor of -1 gives 0 without the overflow that dividing would meet.
+    # fmod of NaN is NaN; a divisor of -1 gives 0 without the overflow of a division.
     return pa.array(remainder, call.type, mask=~(valid & nonzero))
 
 
@@ -200,31 +200,31 @@ def _cast_to(values: pa.Array, dtype: pa.DataType) -> pa.Array:
         return _decimal_to_floating(values).cast(dtype, safe=False)
     if types.is_date(source) and types.is_string(dtype):
         values = _cast_to(values, pa.date32())
-        written = pc.and_(pc.greater_equal(values, _FIRST_DATE), pc.less_equal(values, _LAST_DATE))
-        values = pc.if_else(written, values, pa.scalar(None, values.type))  # or Arrow writes that it cannot
+        printable = pc.and_(pc.greater_equal(values, _FIRST_DATE), pc.less_equal(values, _LAST_DATE))
+        values = pc.if_else(printable, values, pa.scalar(None, values.type))  # Arrow would write an error text
     return values.cast(dtype, safe=False)
 
 
 def _rescaled(values: pa.Array, dtype: pa.DataType, multiplier: int, divisor: int) -> pa.Array:
-    """Times as whole numbers of another unit: finer digits are cut off downwards, what does not fit is NULL."""
-    numbers = fixed_values(values, storage_dtype(values.type)).astype(np.int64)
+    """Convert times to another unit, rounding down; times out of range are NULL."""
+    ticks = fixed_values(values, storage_dtype(values.type)).astype(np.int64)
     valid = (
         np.ones(len(values), np.bool_) if not values.null_count else values.is_valid().to_numpy(zero_copy_only=False)
     )
     if multiplier > 1:
         limit = np.iinfo(np.int64).max // multiplier
-        valid = valid & (numbers <= limit) & (numbers >= -limit)
-        numbers = np.where(valid, numbers, 0) * multiplier
-    numbers = numbers // divisor
+        valid = valid & (ticks <= limit) & (ticks >= -limit)
+        ticks = np.where(valid, ticks, 0) * multiplier
+    ticks = ticks // divisor
     if pa.types.is_date32(dtype):
         days = np.iinfo(np.int32)
-        valid = valid & (numbers >= days.min) & (numbers <= days.max)
-        return pa.array(np.where(valid, numbers, 0), pa.int32(), mask=~valid).cast(dtype)
-    return pa.array(numbers, pa.int64(), mask=~valid).cast(dtype)
+        valid = valid & (ticks >= days.min) & (ticks <= days.max)
+        return pa.array(np.where(valid, ticks, 0), pa.int32(), mask=~valid).cast(dtype)
+    return pa.array(ticks, pa.int64(), mask=~valid).cast(dtype)
 
 
 def _unit_size(dtype: pa.DataType) -> tuple[int, int]:
-    """A time type's unit in microseconds, as a fraction."""
+    """Return the unit of a time type in microseconds, as a fraction."""
     if pa.types.is_date32(dtype):
         return 86_400_000_000, 1
     if pa.types.is_date64(dtype):
@@ -268,7 +268,7 @@ def _decimal_to_integer(values: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def _decimal_to_floating(values: pa.Array) -> pa.Array:
-    """The nearest double. Arrow's own cast is off by a bit at times; reading the decimal text is not."""
+    """Return the nearest double. Arrow's own cast can be off by one bit; parsing the decimal text cannot."""
     return values.cast(pa.string()).cast(pa.float64())
 
 
@@ -285,30 +285,30 @@ def _to_decimal(values: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def _text(operation: Operation) -> Operation:
-    """An operation on characters; where bytes are no UTF-8, which Arrow allows a string to be, the value is NULL.
+    """Return an operation on characters that is NULL for invalid UTF-8, which Arrow allows in strings.
 
-    The second way looks at each such value in Python, and is taken only by batches that hold one.
+    A batch with such strings is computed again after decoding its non-ASCII strings in Python.
     """
 
     def operate(call: Call, arguments: list[pa.Array]) -> pa.Array:
         try:
             return operation(call, arguments)
         except (pa.ArrowInvalid, UnicodeDecodeError):
-            text, *others = arguments
-            return operation(call, [pc.if_else(pa.array(_readable(text)), text, pa.scalar(None, text.type)), *others])
+            text, *rest = arguments
+            return operation(call, [pc.if_else(pa.array(_valid_utf8(text)), text, pa.scalar(None, text.type)), *rest])
 
     return operate
 
 
-def _readable(text: pa.Array) -> BoolArray:
+def _valid_utf8(text: pa.Array) -> BoolArray:
     mask: BoolArray = pc.fill_null(pc.string_is_ascii(text), True).to_numpy(zero_copy_only=False).copy()
-    others = np.flatnonzero(~mask)
-    for place, value in zip(others, text.cast(pa.binary()).take(others).to_pylist(), strict=True):
-        mask[place] = _decodes(value)
+    non_ascii = np.flatnonzero(~mask)
+    for index, value in zip(non_ascii, text.cast(pa.binary()).take(non_ascii).to_pylist(), strict=True):
+        mask[index] = _is_utf8(value)
     return mask
 
 
-def _decodes(value: bytes) -> bool:
+def _is_utf8(value: bytes) -> bool:
     try:
         value.decode()
     except UnicodeDecodeError:

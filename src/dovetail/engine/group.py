@@ -1,8 +1,8 @@
-"""Steps over the same windows: how they take over another plan, and how they join.
+"""JoinGroup: windows that are filled in the same way, and the joins over them.
 
-A window holds what any of its users needs. Which rows a user may see is one bit per row, set when the row arrives: it passed the
-filters, its keys are not NULL, and the user was there. A query added later therefore starts with empty windows, whatever its windows'
-stores already hold.
+A window keeps what any of its users needs. One flag bit per row and view says whether the users of that view see the row: it passed
+their filters, its keys are not NULL, and they were registered when it arrived. So a query added later starts with empty windows,
+whatever the stores already hold.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import pyarrow as pa
 
 from dovetail._typing import Int64Array
 from dovetail.config import INTERLEAVING, Config
-from dovetail.engine.change.adopt import Adoption, Installed, Positions
-from dovetail.engine.join.drivers import DriverChoice, Ranks, interleaved, ranks_of
+from dovetail.engine.change.adopt import Adoption, InstalledPlan, Positions
+from dovetail.engine.join.drivers import DriverChoice, Ranks, rank_arrivals, split_interleaved
 from dovetail.engine.join.stages import Bounds
 from dovetail.engine.join.step import Driver, JoinRun
-from dovetail.engine.join.tree import Trees
+from dovetail.engine.join.tree import ProbeTrees
 from dovetail.engine.shedding.shedder import Shedder
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import Arena
 from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time import expiry
-from dovetail.engine.time.intake import Batch, Reach, arrivals
+from dovetail.engine.time.intake import BackfillStarts, Batch, window_rows
 from dovetail.engine.time.progress import Progress
-from dovetail.plan.execution import StoredPlan, WindowPlan
+from dovetail.plan.execution import MaterializedJoinPlan, WindowPlan
 from dovetail.plan.steps import JoinStep
 from dovetail.schema import StreamSchema
 
-NOW = 1 << 62
-"""A batch after all others: whoever is there sees its tuples."""
+LATEST_BATCH = 1 << 62
+"""A batch number after all others: every registered query sees its tuples."""
 
 
 class JoinGroup:
-    """Windows that tuples enter in the same way, and the joins over them."""
+    """Windows that are filled in the same way, and the joins over them."""
 
     def __init__(
         self,
@@ -49,62 +49,61 @@ class JoinGroup:
         *,
         numbered: bool = False,
     ) -> None:
-        """Start without windows; `numbered`: theirs are to keep the numbers by which tuples are known outside."""
+        """Start without windows; `numbered`: windows keep the numbers by which a log refers to tuples."""
         self.name = name
         self._numbered = numbered
         self._streams = streams
         self._config = config
         self._arena = arena
-        self.installed = Installed()
+        self.installed = InstalledPlan()
         self.batches = 0
         """Batches joined so far."""
         self.arrived = 0
-        """Tuples that were joined since somebody looked."""
+        """Tuples joined since `ShardEngine.adapt` last read this."""
         self.shedder = Shedder(config.shedding, streams) if config.shedding is not None else None
         self.expiry = expiry.Expiry(lazy=config.expiration == "lazy" and config.shedding is None)
         self._choice = DriverChoice(config.driver_policy)
         self.results_to: Callable[[str, pa.Table], None] | None = None
-        """Takes results of a query while others are found, so that any number of them fits; None to give them at the end."""
+        """Receives results during the join, so that they need not all fit into memory; None: `join` yields them all."""
         self._first_new: dict[str, int] = {}
         self._fed: dict[str, list[JoinRun]] = {}
-        self._trees: Trees | None = None
-        self._known_trees = False
-        """Whether trees are those of what is installed: they are made when tuples come, for a plan may be followed by another."""
+        self._trees: ProbeTrees | None = None
+        self._has_current_trees = False
+        """Whether the trees belong to the installed plan. They are built when tuples arrive: another plan may come first."""
 
-    # -- another plan -------------------------------------------------------------------------------------------------------
+    # -- plans --------------------------------------------------------------------------------------------------------------
 
-    def extended(
+    def build(
         self,
         windows: Sequence[WindowPlan],
-        stored: Sequence[StoredPlan],
+        stored: Sequence[MaterializedJoinPlan],
         steps: Sequence[JoinStep],
         now: int,
         positions: Positions | None = None,
-    ) -> Installed:
-        """Make what other windows and steps need; see `adoption`. `now`: the number of the next batch."""
-        return self._adoption(now, positions).make(windows, stored, steps)
+    ) -> InstalledPlan:
+        """Build what a new plan needs, without installing it; see `Adoption`. `now`: the number of the next batch."""
+        return self._adoption(now, positions).build(windows, stored, steps)
 
     def _adoption(self, now: int, positions: Positions | None) -> Adoption:
-        kept_from = self.expiry.kept_from
         return Adoption(
             self.installed,
             self._streams,
             self._arena,
             self._config.stage_rows,
             now,
-            kept_from,
+            self.expiry.kept_from,
             positions,
             numbered=self._numbered,
         )
 
-    def install(self, new: Installed) -> list[WindowStore]:
-        """Go on with what was made; return the stores that nobody needs any more."""
+    def install(self, new: InstalledPlan) -> list[WindowStore]:
+        """Replace the installed plan by a new one; return the stores that are no longer needed."""
         before = list(self.all_stores())
         for store in new.windows.values():
-            store.linked = []
-        for state in new.states.values():
-            for source, window in state.windows.items():
-                window.linked.append((state, source))
+            store.referrers = []
+        for matches in new.materialized.values():
+            for source, window in matches.windows.items():
+                window.referrers.append((matches, source))
         if self.shedder is not None:
             self.shedder.install(new)
         self.installed = new
@@ -115,16 +114,16 @@ class JoinGroup:
         self._choice.install(self.runs.values())
         if self._trees is not None:
             self._trees.close()
-        self._known_trees = False
-        kept = {store.name for store in self.all_stores()}
-        return [store for store in before if store.name not in kept]
+        self._has_current_trees = False
+        needed = {store.name for store in self.all_stores()}
+        return [store for store in before if store.name not in needed]
 
     def trim(self) -> None:
-        """Keep no more than the plan says."""
+        """Free the arrays that the installed plan does not need."""
         for stream, plan in self.plans.items():
             self.windows[stream].trim(plan.kept, plan.ledgers)
-        for state in self.states.values():
-            state.trim(state.plan.kept)
+        for matches in self.materialized.values():
+            matches.trim(matches.plan.kept)
 
     @property
     def plans(self) -> dict[str, WindowPlan]:
@@ -135,51 +134,56 @@ class JoinGroup:
         return self.installed.windows
 
     @property
-    def states(self) -> dict[str, MaterializedJoin]:
-        return self.installed.states
+    def materialized(self) -> dict[str, MaterializedJoin]:
+        return self.installed.materialized
 
     @property
     def runs(self) -> dict[str, JoinRun]:
         return self.installed.runs
 
     def stores(self, stream: str) -> list[WindowStore]:
-        """Where the group keeps tuples of a stream."""
+        """Return the stores that hold tuples of a stream."""
         return [self.windows[stream]] if stream in self.windows else []
 
     def all_stores(self) -> Iterator[WindowStore]:
-        """Every store of tuples, then those of matches."""
+        """Yield every store of tuples, then every materialized join."""
         for stream in sorted(self.windows):
             yield from self.stores(stream)
-        yield from self.states.values()
+        yield from self.materialized.values()
 
-    def earliest(self, step: JoinStep) -> dict[str, int]:
-        """By source of a step, the earliest event time of a tuple that it sees; sources that see none are left out."""
-        found = {}
+    def earliest_visible(self, step: JoinStep) -> dict[str, int]:
+        """Return the earliest event time that each source of a step sees; sources without visible tuples are omitted."""
+        earliest = {}
         for source in step.sources:
             store = self.windows[source.stream]
             words, bit = store.flags(self.plans[source.stream].bits[step.name, source.name])
-            times = store.living("ts")[(words & bit) != 0]
+            times = store.live_values("ts")[(words & bit) != 0]
             if len(times):
-                found[source.name] = int(times.min())
-        return found
+                earliest[source.name] = int(times.min())
+        return earliest
 
     # -- joining ------------------------------------------------------------------------------------------------------------
 
     def prepare(
-        self, batches: Mapping[str, Batch], *, all_rows: bool = False, came: int = NOW, reach: Reach | None = None
+        self,
+        batches: Mapping[str, Batch],
+        *,
+        all_rows: bool = False,
+        batch_number: int = LATEST_BATCH,
+        backfill_starts: BackfillStarts | None = None,
     ) -> dict[str, NewRows]:
-        """Evaluate all that the windows store of tuples that came with batch `came`. Changes nothing."""
+        """Compute the rows that windows append for tuples of batch `batch_number`; see `window_rows`. Changes nothing."""
         prepared = {}
         for stream, batch in batches.items():
             if stream in self.windows and len(batch):
                 began = perf_counter()
-                prepared[stream] = arrivals(
+                prepared[stream] = window_rows(
                     batch,
                     self.plans[stream],
                     all_rows=all_rows,
-                    came=came,
-                    reach=reach,
-                    unseen=self.shedder is not None,
+                    batch_number=batch_number,
+                    backfill_starts=backfill_starts,
+                    keep_hidden=self.shedder is not None,
                 )
                 self.windows[stream].seconds += perf_counter() - began
         return prepared
@@ -187,10 +191,10 @@ class JoinGroup:
     def join(
         self, incoming: Mapping[str, NewRows], progress: Progress, piece_rows: int | None = None
     ) -> Iterator[dict[str, list[pa.Table]]]:
-        """Insert the arrivals, find the results they complete, and gather their columns.
+        """Append the arrivals, find the results they complete, and gather their columns.
 
-        Which of them come first the driver policy says; each sees those before it. Results are given once, for all arrivals, or
-        for each piece of about `piece_rows` of them.
+        The driver policy orders the arrivals; each sees those before it. Yields results once, or for each piece of about
+        `piece_rows` arrivals.
         """
         for part in (incoming,) if self.shedder is None else self.shedder.slices(incoming):
             self._clear()
@@ -201,107 +205,110 @@ class JoinGroup:
                 else:
                     self._join_together(piece, progress, ranks)
                 if piece_rows is not None:
-                    yield self._gathered()
+                    yield self._gather()
                     self._clear()
             if piece_rows is None:
-                yield self._gathered()
+                yield self._gather()
         self.batches += 1
         sizes = {stream: len(arrived) for stream, arrived in incoming.items()}
         self.arrived += sum(sizes.values())
-        self._choice.end(sizes)
+        self._choice.end_batch(sizes)
 
     def _clear(self) -> None:
         for run in self.runs.values():
             run.matches.clear(self._config.stage_rows)
-            run.matches.give = partial(self._give, run) if self.results_to is not None and run.state is None else None
+            run.matches.emit = (
+                partial(self._emit, run) if self.results_to is not None and run.materialized is None else None
+            )
 
-    def _give(self, run: JoinRun) -> None:
-        assert self.results_to is not None  # noqa: S101 - given to runs only if somebody takes them
+    def _emit(self, run: JoinRun) -> None:
+        assert self.results_to is not None  # noqa: S101 - runs emit only if it is set
         for name, tables in run.results():
             for table in tables:
                 self.results_to(name, table)
 
-    def _gathered(self) -> dict[str, list[pa.Table]]:
+    def _gather(self) -> dict[str, list[pa.Table]]:
         return {name: tables for run in self.runs.values() if len(run.matches) for name, tables in run.results()}
 
     def _pieces(
         self, incoming: Mapping[str, NewRows], rows: int | None
     ) -> Iterator[tuple[Mapping[str, NewRows], Ranks | None]]:
-        """The arrivals in the order in which they are joined; of those that are interleaved also how many come before each."""
+        """Yield the arrivals in join order; for interleaved ones also how many of each stream precede each tuple."""
         policy = self._config.driver_policy
         if policy in INTERLEAVING:
-            yield from interleaved(incoming, ranks_of(incoming, policy), rows)
+            yield from split_interleaved(incoming, rank_arrivals(incoming, policy), rows)
             return
         waiting = {stream: len(arrived) for stream, arrived in incoming.items() if len(arrived)}
         while waiting:
-            stream = self._choice.next(waiting)
+            stream = self._choice.next_stream(waiting)
             count = waiting.pop(stream)
             for first in range(0, count, rows or count):
-                yield {stream: incoming[stream].part(first, min(count, first + (rows or count)))}, None
+                yield {stream: incoming[stream].slice(first, min(count, first + (rows or count)))}, None
 
     def _join_stream(self, stream: str, arrived: NewRows) -> None:
-        """Let one stream's new tuples through all joins that they reach, stored sub-joins before those who read them."""
+        """Run the new tuples of one stream through its joins, materialized joins before their readers."""
         store, began = self.windows[stream], perf_counter()
         first = store.append(arrived)
         store.seconds += perf_counter() - began
         fresh = {stream: (first, first + len(arrived))}
         if not len(arrived):
             return
-        found = self._all_trees.run(stream, fresh)
-        for run in self._all_trees.others[stream]:
+        trees = self._build_trees()
+        tree_matches = trees.run(stream, fresh)
+        for run in trees.separate_runs[stream]:
             matches = run.matches
-            there = found.pop(run.name, 0)
-            begin, total = len(matches) - there, matches.total - there
+            count = tree_matches.pop(run.name, 0)
+            begin, total = len(matches) - count, matches.total - count
             for driver in run.drivers:
-                if driver.feed in fresh and driver.runner.shared is None:
+                if driver.feed in fresh and driver.runner.tree_counts is None:
                     driver.runner.run(driver.bounds(fresh), matches)
             if matches.total > total:
-                self._choice.match(run, matches.total - total)
-                if run.state is not None:
-                    assert run.step.state is not None  # noqa: S101 - it has a state
-                    fresh[run.step.state] = run.store(matches, begin)
+                self._choice.count_matches(run, matches.total - total)
+                if run.materialized is not None:
+                    assert run.step.state is not None  # noqa: S101 - the step is materialized
+                    fresh[run.step.state] = run.materialize(matches, begin)
                     if not run.collectors:
                         matches.count = begin
-        for name, count in found.items():
-            self._choice.match(self.runs[name], count)
-        self._choice.offer(fresh)
+        for name, count in tree_matches.items():
+            self._choice.count_matches(self.runs[name], count)
+        self._choice.count_combinations(fresh)
 
-    @property
-    def _all_trees(self) -> Trees:
-        if self._trees is None or not self._known_trees:
-            self._trees = Trees(self.runs, self.windows, self._config.stage_rows, self._trees)
-            self._known_trees = True
+    def _build_trees(self) -> ProbeTrees:
+        """Return the probe trees of the installed plan; build them if the plan is new."""
+        if self._trees is None or not self._has_current_trees:
+            self._trees = ProbeTrees(self.runs, self.windows, self._config.stage_rows, self._trees)
+            self._has_current_trees = True
         return self._trees
 
     def _join_together(self, incoming: Mapping[str, NewRows], progress: Progress, ranks: Ranks) -> None:
-        """Insert all new tuples, then join each with those before it. Joins that are run so have no stored inputs."""
+        """Append all new tuples, then join each with those before it. Such joins read no materialized joins."""
         self._first_new = {}
         for stream, arrived in incoming.items():
             store, began = self.windows[stream], perf_counter()
             self._first_new[stream] = store.append(arrived)
             store.seconds += perf_counter() - began
-        hidden = self._config.expiration == "eager"
+        is_eager = self._config.expiration == "eager"
         for stream, arrived in incoming.items():
-            floors = expiry.floors(self.plans, self.windows, arrived.ts, progress) if hidden else {}
+            floors = expiry.floors(self.plans, self.windows, arrived.ts, progress) if is_eager else {}
             for run in self._fed[stream] if len(arrived) else ():
-                found = run.matches.total
+                total = run.matches.total
                 for driver in run.drivers:
                     if driver.feed == stream:
                         bounds = self._bounds(driver, len(arrived), ranks, floors)
                         driver.runner.run(bounds, run.matches)
-                self._choice.match(run, run.matches.total - found)
-        self._choice.offer({stream: (0, len(arrived)) for stream, arrived in incoming.items()})
+                self._choice.count_matches(run, run.matches.total - total)
+        self._choice.count_combinations({stream: (0, len(arrived)) for stream, arrived in incoming.items()})
 
     def load(self, incoming: Mapping[str, NewRows]) -> None:
-        """Insert arrivals whose results have been found before."""
+        """Append tuples whose results were returned before."""
         for stream, arrived in incoming.items():
             self.windows[stream].append(arrived)
 
-    def store_again(self) -> None:
-        """Find the stored matches of all tuples that are in the windows; none are stored yet."""
+    def materialize_all(self) -> None:
+        """Fill the materialized joins, which must be empty, with the matches of all tuples in the windows."""
         for run in self.runs.values():
-            if run.state is not None:
-                run.store_all()
+            if run.materialized is not None:
+                run.materialize_all()
 
     def _bounds(
         self,
@@ -310,24 +317,24 @@ class JoinGroup:
         ranks: Ranks,
         floors: Mapping[str, Int64Array],
     ) -> Bounds:
-        """What each driving tuple sees: those before it in the batch, and what has not expired for it."""
+        """Return the rows that each driving tuple sees: those before it in the batch that have not expired for it."""
         stream, first = driver.feed, self._first_new[driver.feed]
         limits = np.empty((len(driver.targets), count), np.int64)
-        lows = np.empty_like(limits)
-        for place, (target, store) in enumerate(driver.targets):
-            if target == stream and place != driver.place:
-                # A tuple under two aliases counts once: it is driven by the first of them.
-                limits[place] = np.arange(first, first + count) + (place > driver.place)
+        floors_of = np.empty_like(limits)
+        for column, (target, store) in enumerate(driver.targets):
+            if target == stream and column != driver.column:
+                # A tuple that matches under two aliases drives the result under the first of them only.
+                limits[column] = np.arange(first, first + count) + (column > driver.column)
             elif (stream, target) in ranks:
-                limits[place] = ranks[stream, target] + self._first_new[target]
+                limits[column] = ranks[stream, target] + self._first_new[target]
             else:
-                limits[place] = store.rows.head
-            lows[place] = floors.get(target, store.rows.tail)
-        return Bounds(first, first + count, limits, lows)
+                limits[column] = store.rows.head
+            floors_of[column] = floors.get(target, store.rows.tail)
+        return Bounds(first, first + count, limits, floors_of)
 
     def expire(self, progress: Progress) -> None:
-        """Forget what has expired."""
+        """Drop what has expired."""
         if self.shedder is not None:
             self.shedder.complete(progress)
-        self.expiry(self.plans, self.windows, progress)
-        expiry.expire_matches(self.states, progress)
+        self.expiry.drop_expired(self.plans, self.windows, progress)
+        expiry.expire_matches(self.materialized, progress)

@@ -1,7 +1,7 @@
-"""Codes: 64-bit stand-ins for the values that equalities compare.
+"""Compute codes: 64-bit representations of the values that equalities compare.
 
-Equal values have equal codes. For types that fit 64 bits the code *is* the value, once the numbers that Spark holds equal are made
-the same (-0.0 and 0.0, all NaNs); for the others it is a hash, and `is_exact` says that matches must be verified.
+Equal values have equal codes. For types that fit into 64 bits the code is the value, after normalizing floats that Spark considers
+equal (-0.0 and 0.0, all NaNs). For other types it is a hash, `is_exact` is false, and matches must be verified.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dovetail.engine.storage.buffers import byte_values, fixed_values, storage_d
 from dovetail.schema import is_exact
 
 NULL_CODE = np.uint64(0xA5C3_96E1_7B4D_2F08)
-"""The code of NULL. It equals nothing: every reader checks validity, the value only keeps NULLs out of other chains."""
+"""The code of NULL. Every reader checks validity, since NULL equals nothing; the code only keeps NULLs out of other chains."""
 _INT64 = np.dtype(np.int64)
 
 
 def codes_of(values: pa.Array) -> UInt64Array:
-    """The code of every value of a SQL type."""
+    """Return the code of each value of an array of a SQL type."""
     codes = _codes(values)
     valid = valid_mask(values)
     return codes if valid is None else np.where(valid, codes, NULL_CODE)
@@ -45,27 +45,27 @@ def _codes(values: pa.Array) -> UInt64Array:
         return out
     bits = fixed_values(values, storage_dtype(dtype))
     if pa.types.is_floating(dtype):
-        numbers = bits.astype(np.float64) + 0.0
-        numbers[np.isnan(numbers)] = np.nan
-        return numbers.view(np.uint64)
+        doubles = bits.astype(np.float64) + 0.0
+        doubles[np.isnan(doubles)] = np.nan
+        return doubles.view(np.uint64)
     return bits.astype(np.int64).view(np.uint64)
 
 
-def coordinates(codes: UInt64Array, share: int) -> Int64Array:
-    """Where codes lie on an axis that is cut into `share` parts; another hash than the indexes', so that both spread."""
+def coordinates(codes: UInt64Array, splits: int) -> Int64Array:
+    """Return the coordinate of each code on a dimension with `splits` cells; indexes use another hash."""
     mixed = codes ^ (codes >> np.uint64(33))
     mixed = mixed * np.uint64(0xFF51AFD7ED558CCD)
     mixed ^= mixed >> np.uint64(33)
     mixed *= np.uint64(0xC4CEB9FE1A85EC53)
     mixed ^= mixed >> np.uint64(33)
-    return (mixed % np.uint64(share)).astype(np.int64)
+    return (mixed % np.uint64(splits)).astype(np.int64)
 
 
 def combine(codes: list[UInt64Array]) -> UInt64Array:
-    """One code for a key of several parts."""
+    """Return one code for each key of several parts, given the codes of the parts."""
     combined = codes[0]
-    for other in codes[1:]:
+    for part in codes[1:]:
         out = np.empty(len(combined), np.uint64)
-        mix(combined, other, out)
+        mix(combined, part, out)
         combined = out
     return combined

@@ -1,16 +1,14 @@
-"""ShardEngine: the driver of one shard. Arrow batches and progress in, result batches out; no Spark, no wall clock.
+"""ShardEngine: runs a plan in one shard. Arrow batches and progress in, result batches out; no Spark, no wall clock.
 
-A push does everything that can fail before it changes anything: tables are checked, judged by time, and every stored expression is
-computed. Then time moves, tuples join, results are gathered, and last of all tuples expire, so that nothing a result needs is gone.
-
-An interrupt or a lack of memory can come at any moment, so a change is announced in `unfinished` before it begins; whoever has the
-results takes the announcement back. Until tuples expire a push only adds rows, and the announcement says where they began: the way
-back is to forget them.
+A push does everything that can fail before it changes the engine: it checks tables, drops late tuples and evaluates every
+expression that windows keep. Then event time advances, tuples join, and results are gathered. Tuples expire last, when no result
+needs them any more. `dovetail.engine.change.savepoint` describes how an interrupted change is undone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,17 +16,18 @@ import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.change.adopt import Positions
+from dovetail.engine.change.savepoint import IRREVERSIBLE, Savepoint, rollback, savepoint
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.join.gather import Collector
-from dovetail.engine.join.step import JoinRun, due_together
+from dovetail.engine.join.step import JoinRun, due_for_joint_replan
 from dovetail.engine.join.watch import Replan
 from dovetail.engine.kernels.times import LONG_AGO
-from dovetail.engine.shedding.shedder import ShedderMark
+from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import Arena, HeapArena, MappedArena
 from dovetail.engine.storage.window import WindowStore
-from dovetail.engine.time.count_windows import SettledGroup
-from dovetail.engine.time.intake import Batch, Reach, TableReader, in_time_order, judge
-from dovetail.engine.time.progress import Observed, Progress
+from dovetail.engine.time.count_windows import CountWindowGroup
+from dovetail.engine.time.intake import BackfillStarts, Batch, TableReader, accept, in_time_order
+from dovetail.engine.time.progress import ArrivalStats, Progress
 from dovetail.errors import ConfigError, listed
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.steps import JOINED, JoinStep
@@ -36,21 +35,15 @@ from dovetail.schema import StreamSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Savepoint:
-    """Where an engine stood before a change, if there is a way back to it."""
+class PreparedBatch:
+    """A batch that has passed every check, ready to join."""
 
-    plan: ExecutionPlan
-    batches: int
-    begun: int | None
-    progress: Mapping[str, tuple[Any, ...]]
-    stores: Mapping[str, tuple[int, int]]
-    """By name: the row number that came next, and how often rows had been numbered anew."""
-    results: Mapping[str, int]
-    """By query: results so far."""
-    shedding: ShedderMark | None = None
-
-
-IRREVERSIBLE = Savepoint(ExecutionPlan(), -1, None, {}, {}, {})
+    accepted: Mapping[str, Batch]
+    """Tuples by stream, in event-time order, without late ones."""
+    rows: Mapping[str, NewRows]
+    """Rows that the windows of the joined group append, by stream."""
+    arrivals: Mapping[str, ArrivalStats]
+    now: int | None
 
 
 class ShardEngine:
@@ -60,32 +53,35 @@ class ShardEngine:
         self.config = config or Config()
         self.arena = arena or HeapArena()
         self._numbered = self.config.shedding is not None and isinstance(self.arena, MappedArena)
-        """Whether tuples have numbers, by which a log follows what is kept of them: where arrays outlive the process."""
+        """Whether tuples carry the numbers by which a log refers to them: where tuples are shed and arrays outlive the process."""
         self.replan = replan if self.config.adaptive else None
-        """Chooses new orders while the queries run; without it they stay."""
+        """Chooses new probe orders while queries run; None keeps the planned ones."""
         self.plan = ExecutionPlan()
         self.streams: dict[str, StreamSchema] = {}
         self.progress = Progress({})
         self._readers: dict[str, TableReader] = {}
         self._related: dict[str, set[str]] = {}
+        """Streams that each stream is joined with."""
         self.batches = 0
-        self._begun: int | None = None
-        """Event time when this engine was made, or of its first tuple."""
-        self._came = LONG_AGO
-        """Event time that was reached before the latest batch."""
-        self.reached: dict[str, dict[str, int]] = {}
-        """By join that also sees what was there before it, and by source: the earliest event time of that, if there was any."""
+        self.start_time: int | None = None
+        """Event time when the engine was created, or of its first tuple."""
+        self._previous_event_time = LONG_AGO
+        """Largest event time before the latest batch."""
+        self.earliest_visible: dict[str, dict[str, int]] = {}
+        """Earliest event time that a backfilled join sees, by join and source; sources without tuples then are omitted."""
         self.needs_clock = False
-        self.without_stored: Callable[[], ExecutionPlan] | None = None
-        """Gives a plan for the same queries that stores no sub-joins."""
-        self.notice: Callable[[StreamSchema, Observed], None] | None = None
-        """Told what was seen of each stream's part of a batch, before anything changes."""
-        self.unfinished: Savepoint | None = None
-        """Set when the engine begins to change: if it still is when the next call begins, the last one was not completed."""
+        """Whether a stream has `idle_after` or `max_ahead`."""
+        self.plan_without_materialized: Callable[[], ExecutionPlan] | None = None
+        """Returns a plan for the same queries without materialized joins."""
+        self.on_arrivals: Callable[[StreamSchema, ArrivalStats], None] | None = None
+        """Receives the arrival counts of each stream in a batch, before the batch changes the engine."""
+        self.open_savepoint: Savepoint | None = None
+        """Set while a change is under way; if it is set when a call begins, the previous call was interrupted."""
         self.joined = JoinGroup(JOINED, self.streams, self.config, self.arena, numbered=self._numbered)
-        self.settled: dict[str, SettledGroup] = {}
+        self.count_window_groups: dict[str, CountWindowGroup] = {}
+        """Groups of queries with count windows, by name."""
         self._collectors: dict[str, Collector] | None = None
-        """Those of what is installed, once they were asked for."""
+        """Cache of `collectors`."""
 
     def add_stream(self, schema: StreamSchema) -> None:
         self.streams[schema.name] = schema
@@ -96,87 +92,91 @@ class ShardEngine:
     # -- plans --------------------------------------------------------------------------------------------------------------
 
     def adopt(self, plan: ExecutionPlan, positions: Positions | None = None) -> None:
-        """Go on with another plan, whatever was there before: queries come and go, orders change, sub-joins are stored or not.
+        """Replace the plan by any other: with more or fewer queries, other probe orders, other materialized joins.
 
-        Queries of both plans go on as if they had always run by the new one; a new query sees the tuples of later batches. With
-        `positions` the arrays are there already: an empty engine attaches to what another one left in the arena.
+        Queries in both plans continue as if they had always run under the new one; a new query sees the tuples of later batches.
+        With `positions` an empty engine attaches to the arrays that another engine left in the arena.
         """
-        settled: dict[str, SettledGroup] = {}
+        count_window_groups: dict[str, CountWindowGroup] = {}
         for step in plan.steps:
-            if step.group != JOINED and step.group not in settled:
-                settled[step.group] = self.settled.get(step.group) or SettledGroup(
+            if step.group != JOINED and step.group not in count_window_groups:
+                count_window_groups[step.group] = self.count_window_groups.get(step.group) or CountWindowGroup(
                     step, self.streams, self.config, self.arena
                 )
-        gone = [group for name, group in self.settled.items() if name not in settled]
-        made = []
-        for group in (self.joined, *settled.values(), *gone):
+        dropped = [group for name, group in self.count_window_groups.items() if name not in count_window_groups]
+        built = []
+        for group in (self.joined, *count_window_groups.values(), *dropped):
             windows = [window for window in plan.windows if window.group == group.name]
             steps = [step for step in plan.steps if step.group == group.name]
             stored = plan.stored if group is self.joined else ()
-            made.append((group, group.extended(windows, stored, steps, self.batches, positions)))
-        if self.unfinished is not None and self.unfinished is not IRREVERSIBLE:
-            # All that was missing is there: from here on the way back is to be done with it.
-            self.unfinished = replace(self.unfinished, plan=plan)
+            built.append((group, group.build(windows, stored, steps, self.batches, positions)))
+        if self.open_savepoint is not None and self.open_savepoint is not IRREVERSIBLE:
+            # Everything the new plan needs exists: from here on a rollback completes the adoption.
+            self.open_savepoint = replace(self.open_savepoint, plan=plan)
         self._collectors = None
-        unneeded = [store for group, new in made for store in group.install(new)]
-        self.plan, self.settled, self._collectors = plan, settled, None
-        for group, _ in made:
+        unneeded = [store for group, new in built for store in group.install(new)]
+        self.plan, self.count_window_groups, self._collectors = plan, count_window_groups, None
+        for group, _ in built:
             group.trim()
         for store in unneeded:
             store.remove()
         backfilled = [step for step in plan.steps if step.backfill]
-        self.reached = {
-            step.name: self.reached.get(step.name) or self.group_of(step.consumers[0].query).earliest(step)
+        self.earliest_visible = {
+            step.name: self.earliest_visible.get(step.name)
+            or self.group_of(step.consumers[0].query).earliest_visible(step)
             for step in backfilled
         }
-        self.relate([{source.stream for source in step.sources} for step in plan.steps if step.consumers])
+        self.relate_streams([{source.stream for source in step.sources} for step in plan.steps if step.consumers])
 
-    def relate(self, joins: Iterable[set[str]]) -> None:
-        """Note which streams are joined with which: by this engine's queries, or by those of all shards."""
-        known = list(joins)
-        self._related = {stream: set().union(*(join for join in known if stream in join)) for stream in self.streams}
+    def relate_streams(self, joins: Iterable[set[str]]) -> None:
+        """Set which streams are joined with each other: by the queries of this engine, or by those of all shards."""
+        joins = list(joins)
+        self._related = {stream: set().union(*(join for join in joins if stream in join)) for stream in self.streams}
 
     def group_of(self, name: str) -> JoinGroup:
         return next(group for group in self.groups if name in group.installed.queries)
 
     @property
     def groups(self) -> list[JoinGroup]:
-        return [self.joined, *self.settled.values()]
+        return [self.joined, *self.count_window_groups.values()]
 
     @property
     def runs(self) -> Iterator[JoinRun]:
         return (run for group in self.groups for run in group.runs.values())
 
     def run_of(self, name: str) -> JoinRun:
-        """The join that answers a query."""
+        """Return the join that answers a query."""
         return self.group_of(name).installed.queries[name]
 
     @property
     def collectors(self) -> dict[str, Collector]:
-        """By query."""
+        """Collectors of results, by query."""
         if self._collectors is None:
-            self._collectors = {name: it for run in self.runs for name, it in run.collectors.items()}
+            self._collectors = {name: collector for run in self.runs for name, collector in run.collectors.items()}
         return self._collectors
 
     def adapt(self) -> None:
-        """After a batch: look at the counters of joins that have seen enough, and replace orders that have become bad."""
+        """Replace probe orders that have become bad, judging by the counters of joins that have seen enough tuples."""
         if self.replan is None:
             return
-        changed, time = list[JoinStep](), self._head
-        tau = (time - self._came) / 1e6 if LONG_AGO < self._came < time else None
+        changed, time = list[JoinStep](), self.max_event_time
+        previous = self._previous_event_time
+        tau = (time - previous) / 1e6 if LONG_AGO < previous < time else None
         for group in self.groups:
             arrived, group.arrived = group.arrived, 0
-            waiting, count = False, len(group.runs)
+            has_waiting, count = False, len(group.runs)
             for run in group.runs.values():
                 run.watch.fresh += arrived
-                if run.watch.is_ready(run.runners, time, run.span, count) and run.watch.look(run.runners, time):
-                    if self.replan.chooses_together and run.sharing:
+                if run.watch.is_ready(run.runners, time, run.span, count) and run.watch.read_counters(
+                    run.runners, time
+                ):
+                    if self.replan.can_share_orders and run.sharing:
                         run.watch.waits += 1
-                        waiting = True
+                        has_waiting = True
                     elif (revised := self.replan(run.plan, replace(run.watch.measured, tau=tau))) is not None:
                         changed += run.revise(*revised, group.batches)
-            if waiting and (joins := due_together(group.runs.values())):
-                revisions = self.replan.together({run.name: run.as_sharing for run in joins})
+            if has_waiting and (joins := due_for_joint_replan(group.runs.values())):
+                revisions = self.replan.replan_sharing({run.name: run.sharing_join for run in joins})
                 for name, revised in revisions.items():
                     changed += group.runs[name].revise(*revised, group.batches)
         if changed:
@@ -188,31 +188,56 @@ class ShardEngine:
         self,
         tables: Mapping[str, object],
         now: int | None = None,
-        observed: Mapping[str, Observed] | None = None,
+        observed: Mapping[str, ArrivalStats] | None = None,
         *,
-        more: bool = False,
+        more_follows: bool = False,
         results_to: Callable[[str, pa.Table], None] | None = None,
     ) -> dict[str, pa.Table]:
         """Join one batch; return the results it completes, one table per query.
 
-        A shard is given what all shards together `observed` of each stream; alone, an engine observes its own tuples. `more` says
-        that this is a part of a batch, and others follow. `results_to` takes results while others are found, if there are many; what
-        is returned are the others.
+        `observed`: arrivals of each stream over all shards; an engine that runs alone counts its own. `more_follows`: this is a
+        part of a batch, and not the last one. `results_to` receives large results during the join; the others are returned.
         """
         for group in self.groups:
             group.results_to = results_to
-        return self._completed(self.pieces(tables, now, observed), more=more)
+        batch = self._prepare(tables, now, observed)
+        with self.savepoint(until_delivered=True):
+            parts = list(self._join(batch))
+            results = self._concat_parts(parts)
+            self._complete(more_follows=more_follows)
+        return results
 
-    def pieces(
-        self,
-        tables: Mapping[str, object],
-        now: int | None = None,
-        observed: Mapping[str, Observed] | None = None,
-        piece_rows: int | None = None,
+    def push_pieces(
+        self, tables: Mapping[str, object], now: int | None, piece_rows: int
     ) -> Iterator[dict[str, list[pa.Table]]]:
-        """Join one batch; give results as they are found, each time after about `piece_rows` tuples, or all at once.
+        """Join one batch; yield the results of about `piece_rows` tuples at a time.
 
-        All that can fail is done before the first piece. When the last was taken, `complete` has to be called.
+        Everything that can fail happens before the first piece. The batch is complete when the iterator is exhausted.
+        """
+        batch = self._prepare(tables, now)
+        with self.savepoint(until_delivered=True):
+            yield from self._join(batch, piece_rows)
+            self._complete()
+
+    def advance(
+        self, times: Mapping[str, int], now: int | None = None, *, more_follows: bool = False
+    ) -> dict[str, pa.Table]:
+        """Advance the event time of streams without tuples; return the results that this settles. `more_follows`: see `push`."""
+        with self.savepoint(until_delivered=True):
+            for stream, time in times.items():
+                self.progress[stream].advance(time, now)
+            results = self._concat_parts(
+                [group.join_settled(self.progress) for group in self.count_window_groups.values()]
+            )
+            self._complete(more_follows=more_follows)
+        return results
+
+    def _prepare(
+        self, tables: Mapping[str, object], now: int | None, observed: Mapping[str, ArrivalStats] | None = None
+    ) -> PreparedBatch:
+        """Read and check a batch, and evaluate what windows keep of it: everything that can fail.
+
+        The engine changes only if the batch needs room that materialized joins take up.
         """
         unknown = [stream for stream in tables if stream not in self.streams]
         if unknown:
@@ -221,164 +246,120 @@ class ShardEngine:
                 "declare a stream before pushing to it",
             )
         batches = {
-            stream: judge(reader.read(tables[stream]), self.progress[stream], now)
+            stream: accept(reader.read(tables[stream]), self.progress[stream], now)
             for stream, reader in self._readers.items()
             if stream in tables
         }
-        accepted = {stream: judged.accepted for stream, judged in batches.items()}
-        self._give_up_stored(accepted)
-        prepared = self.joined.prepare(accepted)
-        if self.notice is not None:
-            for stream, judged in batches.items():
-                self.notice(self.streams[stream], judged.seen)
-        if self._begun is None:
-            self._begin(accepted.values())
+        accepted = {stream: arrived.batch for stream, arrived in batches.items()}
+        arrivals = {stream: arrived.stats for stream, arrived in batches.items()}
+        self._make_room(accepted)
+        rows = self.joined.prepare(accepted)
+        if self.on_arrivals is not None:
+            for stream, stats in arrivals.items():
+                self.on_arrivals(self.streams[stream], stats)
+        return PreparedBatch(accepted, rows, arrivals if observed is None else observed, now)
 
-        if observed is None:
-            observed = {stream: judged.seen for stream, judged in batches.items()}
-        self.unfinished, self._came = self.mark(), self._head
-        for stream, seen in observed.items():
-            self.progress[stream].observe(seen, now)
-        self.progress.lift_idle(now, self._related)
-        yield from self.joined.join(prepared, self.progress, piece_rows)
-        for group in self.settled.values():
-            group.wait(accepted)
-        yield from self._settle()
-
-    def _give_up_stored(self, batches: Mapping[str, Batch]) -> None:
-        """If windows may become too large: store no sub-joins, so that there is room, and no match outlives a tuple that is shed."""
+    def _make_room(self, batches: Mapping[str, Batch]) -> None:
+        """Adopt a plan without materialized joins if windows may run out of room; no match then outlives a shed tuple."""
         shedder = self.joined.shedder
-        if shedder is None or not self.plan.stored or self.without_stored is None:
+        if shedder is None or not self.plan.stored or self.plan_without_materialized is None:
             return
         if shedder.may_reach({stream: len(batch) for stream, batch in batches.items()}):
-            self.unfinished = self.mark()
-            self.adopt(self.without_stored())
+            with self.savepoint():
+                self.adopt(self.plan_without_materialized())
 
-    def mark(self) -> Savepoint:
-        """Where the engine stands."""
-        return Savepoint(
-            self.plan,
-            self.batches,
-            self._begun,
-            {name: progress.figures() for name, progress in self.progress.streams.items()},
-            {store.name: (store.rows.head, store.rows.renumbered) for store in self.stores()},
-            {name: collector.results for name, collector in self.collectors.items()},
-            self.joined.shedder.mark() if self.joined.shedder is not None else None,
-        )
+    def _join(self, batch: PreparedBatch, piece_rows: int | None = None) -> Iterator[dict[str, list[pa.Table]]]:
+        """Advance event time by a batch and join its tuples; yield results once, or for each `piece_rows` tuples."""
+        self._previous_event_time = self.max_event_time
+        if self.start_time is None:
+            first_times = [int(arrived.ts[0]) for arrived in batch.accepted.values() if len(arrived)]
+            self.start_time = self.max_event_time if self.max_event_time > LONG_AGO else min(first_times, default=None)
+        for stream, stats in batch.arrivals.items():
+            self.progress[stream].observe(stats, batch.now)
+        self.progress.advance_idle_streams(batch.now, self._related)
+        yield from self.joined.join(batch.rows, self.progress, piece_rows)
+        for group in self.count_window_groups.values():
+            group.add_pending(batch.accepted)
+            yield group.join_settled(self.progress)
 
-    def rollback(self, mark: Savepoint) -> bool:
-        """Forget what came after a mark; False if that is not possible.
+    def _concat_parts(self, parts: Iterable[dict[str, list[pa.Table]]]) -> dict[str, pa.Table]:
+        """Concatenate partial results into one table per query."""
+        tables_by_query: dict[str, list[pa.Table]] = {name: [] for name in self.collectors}
+        for part in parts:
+            for name, tables in part.items():
+                tables_by_query[name] += tables
+        return {name: _concat(self.collectors[name], tables) for name, tables in tables_by_query.items()}
 
-        Counters of work done (probes, matches) keep what the unfinished change has added.
+    def _complete(self, *, more_follows: bool = False) -> None:
+        """End a batch once its results are gathered: revise probe orders, then expire tuples that no later batch needs."""
+        self.adapt()
+        self.open_savepoint = IRREVERSIBLE
+        for group in self.groups:
+            group.expire(self.progress)
+        self.batches += not more_follows
+
+    def savepoint(self, *, until_delivered: bool = False) -> AbstractContextManager[None]:
+        """Return a context manager for a change that `rollback` undoes if an interrupt cuts it short.
+
+        `until_delivered`: the savepoint stays open after the block, until the caller that holds the results clears it.
         """
-        if mark is IRREVERSIBLE or any(store.rows.moving for store in self.stores()):
-            return False
-        known = [
-            (store, mark.stores.get(store.name, (store.rows.tail, store.rows.renumbered))) for store in self.stores()
-        ]
-        if any(renumbered != store.rows.renumbered for store, (_, renumbered) in known):
-            return False  # rows were shed and overwritten
-        if self.joined.shedder is not None and mark.shedding is not None:
-            self.joined.shedder.rollback(mark.shedding)
-        for name in [name for name in self.streams if name not in mark.progress]:
-            del self.streams[name]
-        for store, (head, _) in known:
-            store.rows.head = head
-            store.rebuild_chains()
-        self.adopt(mark.plan)
-        for name, collector in self.collectors.items():
-            collector.results = mark.results.get(name, 0)
-        for name, figures in mark.progress.items():
-            self.progress[name].rollback(figures)
-        self.batches, self._begun = mark.batches, mark.begun
-        return True
+        return savepoint(self, until_delivered=until_delivered)
+
+    def rollback(self) -> bool:
+        """Undo the changes since the open savepoint; return False if that is not possible."""
+        return rollback(self)
 
     def stores(self) -> Iterator[WindowStore]:
-        """Every store, always in the same order."""
+        """Yield every store, always in the same order."""
         return (store for group in self.groups for store in group.all_stores())
 
-    def _begin(self, batches: Iterable[Batch]) -> None:
-        reached = self._head
-        first = [int(batch.ts[0]) for batch in batches if len(batch)]
-        if reached > LONG_AGO or first:
-            self._begun = reached if reached > LONG_AGO else min(first)
-
     @property
-    def _head(self) -> int:
-        return max((progress.head for progress in self.progress.streams.values()), default=LONG_AGO)
+    def max_event_time(self) -> int:
+        """Largest event time of all streams."""
+        return max((progress.max_event_time for progress in self.progress.streams.values()), default=LONG_AGO)
 
     def load(
         self,
-        held: Iterable[tuple[int, Mapping[str, pa.Table]]],
+        tables_by_batch: Iterable[tuple[int, Mapping[str, pa.Table]]],
         progress: Mapping[str, Mapping[str, Any]],
         batches: int = 0,
-        reach: Reach | None = None,
+        backfill_starts: BackfillStarts | None = None,
     ) -> None:
-        """Fill an empty engine with tuples that were accepted, and joined, before; only later batches produce results.
+        """Fill an empty engine with tuples whose results were returned before; only later batches produce results.
 
-        `held`: the number of a batch, and tuples that came with it, or after it and before the next query did; earliest first.
-        `progress`: how far streams had come. `batches`: how many there were. `reach`: for queries that came later and also see what
-        the windows held then, from which event times on.
+        `tables_by_batch`: batch numbers, ascending, each with the tuples that arrived from that batch on, up to a later one at which
+        a query started. `progress`: the progress of each stream. `batches`: the number of batches so far.
         """
-        for came, tables in held:
+        for number, tables in tables_by_batch:
             read = {stream: self._readers[stream].read(table) for stream, table in tables.items()}
             for batch in read.values():
-                batch.in_order = self._numbered  # these come in the order in which they came
+                batch.in_order = self._numbered  # numbered tuples keep their order of arrival
             accepted = {stream: in_time_order(batch) for stream, batch in read.items() if len(batch)}
-            self.joined.load(self.joined.prepare(accepted, came=came, reach=reach))
-            for group in self.settled.values():
-                if group.since <= came:
-                    group.wait(accepted)
-        self.joined.store_again()
+            self.joined.load(self.joined.prepare(accepted, batch_number=number, backfill_starts=backfill_starts))
+            for group in self.count_window_groups.values():
+                if group.since <= number:
+                    group.add_pending(accepted)
+        self.joined.materialize_all()
         self.batches = batches
         for stream, stored in progress.items():
             self.progress[stream].restore(stored)
-        for group in self.settled.values():
-            group.settle_loaded(self.progress)
-        for joined in self.groups:
-            joined.expire(self.progress)
+        for group in self.count_window_groups.values():
+            group.load_settled(self.progress)
+        for joins in self.groups:
+            joins.expire(self.progress)
 
-    def oldest(self, stream: str) -> int | None:
-        """The smallest event time of a tuple of `stream` that is still held; None when there is none."""
-        held = [store.living("ts") for group in self.groups for store in group.stores(stream) if len(store.rows)]
-        return min(int(ts.min()) for ts in held) if held else None
-
-    def advance(self, times: Mapping[str, int], now: int | None = None, *, more: bool = False) -> dict[str, pa.Table]:
-        """Move streams' progress without tuples; return the results that this settles. `more` parts of the batch may follow."""
-        self.unfinished = self.mark()
-        for stream, time in times.items():
-            self.progress[stream].move(time, now)
-        return self._completed(self._settle(), more=more)
-
-    def _settle(self) -> Iterator[dict[str, list[pa.Table]]]:
-        for settled in self.settled.values():
-            yield settled.settle(self.progress)
-
-    def _completed(self, parts: Iterable[dict[str, list[pa.Table]]], *, more: bool) -> dict[str, pa.Table]:
-        """Put results together, and only then forget what no later batch needs."""
-        found: dict[str, list[pa.Table]] = {}
-        for part in parts:
-            for name, tables in part.items():
-                found.setdefault(name, []).extend(tables)
-        results = {name: _whole(collector, found.get(name, [])) for name, collector in self.collectors.items()}
-        self.complete(more=more)
-        return results
-
-    def complete(self, *, more: bool = False) -> None:
-        """End a batch whose results have been taken: look whether orders are still good, and forget what no later batch needs."""
-        self.adapt()
-        self.unfinished = IRREVERSIBLE
-        for group in self.groups:
-            group.expire(self.progress)
-        self.batches += not more
+    def oldest_event_time(self, stream: str) -> int | None:
+        """Return the smallest event time of the tuples of `stream` in stores; None if there are none."""
+        times = [store.live_values("ts") for group in self.groups for store in group.stores(stream) if len(store.rows)]
+        return min(int(ts.min()) for ts in times) if times else None
 
     @property
     def seconds(self) -> float:
-        """Of event time, since the engine was made or its first tuple came."""
-        return (self._head - self._begun) / 1e6 if self._begun is not None else 0.0
+        """Seconds of event time since the engine was created, or since its first tuple."""
+        return (self.max_event_time - self.start_time) / 1e6 if self.start_time is not None else 0.0
 
 
-def _whole(collector: Collector, tables: list[pa.Table]) -> pa.Table:
+def _concat(collector: Collector, tables: list[pa.Table]) -> pa.Table:
     if len(tables) == 1:
         return tables[0]
-    return pa.concat_tables(tables) if tables else collector.nothing
+    return pa.concat_tables(tables) if tables else collector.empty_table

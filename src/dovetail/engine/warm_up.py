@@ -1,7 +1,7 @@
-"""Compile every kernel before the first batch does.
+"""Compile every kernel before the first batch.
 
-Compiled code is kept on disk beside the kernels (or where NUMBA_CACHE_DIR says), so this takes some seconds once and some
-milliseconds afterwards.
+Compiled code is cached on disk beside the kernels (or in NUMBA_CACHE_DIR), so this takes some seconds once and some milliseconds
+afterwards.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.config import Config, Shedding
-from dovetail.engine.kernels.extend import Added, Wanted, WindowArrays, gather_codes, probe_hash
+from dovetail.engine.kernels.extend import LookupCodes, TargetAlias, WindowArrays, gather_codes, probe_hash
 from dovetail.engine.kernels.index import Chain
 from dovetail.engine.kernels.verify import keep_marked, keep_marked_results
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding import POLICIES
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.paths import probe_path
+from dovetail.plan.paths import build_path
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.steps import Consumer, JoinStep, SourceUse
 from dovetail.query.expressions import Column, rename_alias
@@ -41,7 +41,7 @@ _NULLS = pa.table([[1], [1], [None], [None]], schema=_COLUMNS)
 
 @cache
 def warm_up() -> None:
-    """Run a few tuples through every kernel, once per process."""
+    """Run a few tuples through every kernel that all sessions need, once per process."""
     for config in (
         Config(),
         Config(join="nested-loop", nested_loop="naive"),
@@ -49,35 +49,35 @@ def warm_up() -> None:
     ):
         engine = ShardEngine(config)
         engine.add_stream(StreamSchema("w", _COLUMNS, "t"))
-        # Each twice, so that some of it is shared, and goes through a tree of probes.
-        steps = [_step(f"q{number}", window, keys, config) for number, (window, keys) in enumerate(2 * _SHAPES)]
+        # Two queries of each kind share stages, which run in a probe tree.
+        steps = [_step(f"q{index}", window, keys, config) for index, (window, keys) in enumerate(2 * _QUERIES)]
         engine.adopt(ExecutionPlan.of(steps))
         for rows in (_ROWS, _ROWS, _NULLS):
             engine.push({"w": rows})
         for store in engine.joined.windows.values():
-            store.rewrite(np.ones(len(store.rows), np.bool_))
+            store.compact(np.ones(len(store.rows), np.bool_))
             for column in store.columns.values():
                 column.take(np.zeros(1, np.int64))
         engine.advance({"w": 1 << 40})
     _warm_up_stages()
-    marks = np.zeros(1, np.int64)  # what follows is needed only where a condition fails or two hashes collide
+    marks = np.zeros(1, np.int64)  # the next kernels run only if a condition fails or two hashes collide
     keep_marked(np.zeros((1, 1), np.int64), 1, marks)
     keep_marked_results(np.zeros((1, 1), np.int64), 0, marks)
 
 
 def _warm_up_stages() -> None:
-    """Stages that are probed one at a time: those behind a condition."""
+    """Compile the kernels of stages that run one at a time, after a condition."""
     words, codes, rows = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros((1, 3), np.int64)
     window = WindowArrays(0, codes, words, words, codes)
     chain = Chain(words, words, np.uint64(63))
-    wanted, bounds = Wanted(codes, -1, 0), (rows[:, :1].copy(), rows[:, :1].copy())
-    probe_hash(rows, 0, 0, -1, *window, *Added(0, 1, np.uint64(1)), *chain, words, *wanted, *bounds, 0, 0, rows)
+    lookup, bounds = LookupCodes(codes, -1, 0), (rows[:, :1].copy(), rows[:, :1].copy())
+    probe_hash(rows, 0, 0, -1, *window, *TargetAlias(0, 1, np.uint64(1)), *chain, words, *lookup, *bounds, 0, 0, rows)
     gather_codes(rows, 0, 0, codes, 0, codes)
 
 
 @cache
 def warm_up_shedding() -> None:
-    """The same for the kernels that sessions need which may shed tuples."""
+    """Run a few tuples through the kernels of shedding, once per process."""
     for policy in POLICIES:
         engine = ShardEngine(Config(shedding=Shedding(policy, max_tuples=2)))
         engine.add_stream(StreamSchema("w", _COLUMNS, "t"))
@@ -89,7 +89,7 @@ def warm_up_shedding() -> None:
         shedder.warm_up()
 
 
-_SHAPES: tuple[tuple[TimeWindow | CountWindow, tuple[str, ...]], ...] = (
+_QUERIES: tuple[tuple[TimeWindow | CountWindow, tuple[str, ...]], ...] = (
     (TimeWindow(10), ("k",)),
     (TimeWindow(10), ("k", "s")),
     (TimeWindow(10), ("s",)),
@@ -110,16 +110,16 @@ def _step(name: str, window: TimeWindow | CountWindow, keys: tuple[str, ...], co
     scan = config.join == "nested-loop"
     orders = {"x": "xy", "y": "xy" if scan else "yx"}
     paths = (
-        probe_path(query, driver, order, lambda *_: "scan" if scan else "hash") for driver, order in orders.items()
+        build_path(query, driver, order, lambda *_: "scan" if scan else "hash") for driver, order in orders.items()
     )
     plan = QueryPlan(query, tuple(paths), "fixed")
-    own = {
+    key_columns = {
         alias: tuple(rename_alias(column, lambda _: "") for column in columns[alias] if column.name in keys)
         for alias in "xy"
     }
     text = Column("", "s", pa.string())
     partition = (text, text) if isinstance(window, CountWindow) and window.partition_by else None
-    sources = [SourceUse(alias, "w", window, alias, (), own[alias], partition) for alias in "xy"]
+    sources = [SourceUse(alias, "w", window, alias, (), key_columns[alias], partition) for alias in "xy"]
     spans = dict.fromkeys("xy", window.micros) if isinstance(window, TimeWindow) else {}
     consumer = Consumer(name, {alias: alias for alias in "xy"}, outputs, tuple(range(len(outputs))), spans)
     return JoinStep(plan, tuple(sources), (consumer,))

@@ -1,1 +1,1 @@
-"""A running engine takes over another plan."""
+"""Changes of a running engine: another plan, backfill of new queries, savepoints and rollback."""

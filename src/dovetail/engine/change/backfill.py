@@ -1,7 +1,7 @@
-"""Which rows of a window a query may see that came before it.
+"""Backfill: find the rows of a window from before a query's registration that the query may see.
 
-What is known of a row follows from who sees it: all that they need of it was kept when it came. So a row counts if for each thing
-that the new query needs somebody saw it who needs that as well. Its filters may also be computed from columns that are known.
+A window kept of each row what the users that saw it needed. So a new query may see a row if, for each column and key part that it
+needs, some view that needed the same saw the row. Its filters may also be evaluated from columns that were kept.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ from dovetail.query.expressions import Column, Expression, columns
 
 
 @dataclass(frozen=True)
-class HeldRows:
-    """The living rows of a window, as the users of some `views` have seen them; `asked` is what each user needs of it."""
+class VisibleRows:
+    """Live rows of a window, as seen by some `views`; `needs` of each user say what was kept for it."""
 
     store: WindowStore
     views: Sequence[View]
-    asked: Mapping[User, Needs]
+    needs: Mapping[User, Needs]
 
-    def seen_by(self, is_one: Callable[[View], bool]) -> BoolArray:
-        """Which rows some view sees of those that `is_one` says."""
+    def seen_by(self, condition: Callable[[View], bool]) -> BoolArray:
+        """Return which rows are visible to at least one view that meets a condition."""
         visible = np.zeros(len(self.store.rows), np.bool_)
-        for view in filter(is_one, self.views):
+        for view in filter(condition, self.views):
             words, bit = self.store.flags(view.bit)
             visible |= (words & bit) != 0
         return visible
 
-    def known_to(self, view: View, needs: Needs, first: int) -> BoolArray:
-        """Which rows, from event time `first` on, a new view whose users have these `needs` can be shown."""
-        held: BoolArray = self.store.living("ts") >= first
+    def backfilled_for(self, view: View, needs: Needs, first: int) -> BoolArray:
+        """Return which rows, from event time `first` on, a new view with these `needs` may see."""
+        usable: BoolArray = self.store.live_values("ts") >= first
         for name in needs.columns:
-            held &= self._has_column(name)
+            usable &= self._has_column(name)
         for name in needs.parts:
-            held &= self._read(name, lambda needs: needs.parts)
+            usable &= self._has_needed(name, lambda needs: needs.parts)
         for key in view.keys:
-            held &= self._has_key(key)
+            usable &= self._has_key(key)
         for condition in view.filters:
-            held &= self._satisfies(condition, held)
-        return held
+            usable &= self._satisfies(condition, usable)
+        return usable
 
     def _has_key(self, key: Expression) -> BoolArray:
         return self.seen_by(lambda view: key in view.keys)
 
     def _has_column(self, name: str) -> BoolArray:
-        return self._read(name, lambda needs: needs.columns)
+        return self._has_needed(name, lambda needs: needs.columns)
 
-    def _read(self, name: str, of: Callable[[Needs], Iterable[str]]) -> BoolArray:
-        return self.seen_by(lambda view: any(name in of(self.asked[user]) for user in view.users))
+    def _has_needed(self, name: str, of: Callable[[Needs], Iterable[str]]) -> BoolArray:
+        return self.seen_by(lambda view: any(name in of(self.needs[user]) for user in view.users))
 
     def _satisfies(self, condition: Expression, among: BoolArray) -> BoolArray:
-        """Which of some rows meet a condition: those who see them have it as well, or its columns are known."""
+        """Return which rows meet a condition: a view with that filter sees them, or it is true of the kept columns."""
         met = self.seen_by(lambda view: condition in view.filters)
-        open_ = among & ~met
+        unknown = among & ~met
         for column in columns(condition):
-            open_ &= self._has_column(f".{column.name}")
-        places = np.flatnonzero(open_)
-        numbers = places + self.store.rows.tail
+            unknown &= self._has_column(f".{column.name}")
+        indices = np.flatnonzero(unknown)
+        row_numbers = indices + self.store.rows.tail
 
         def resolve(column: Column) -> pa.Array:
-            return self.store.take(f".{column.name}", numbers)
+            return self.store.take(f".{column.name}", row_numbers)
 
-        if len(places):
-            met[places] = is_true(evaluate(condition, resolve, len(places)))
+        if len(indices):
+            met[indices] = is_true(evaluate(condition, resolve, len(indices)))
         return met

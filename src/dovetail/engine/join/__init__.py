@@ -1,1 +1,1 @@
-"""From new tuples to results: probe paths, probe trees, gathering, verification."""
+"""The join of new tuples: probe paths, probe trees, gathering, verification."""

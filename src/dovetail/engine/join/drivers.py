@@ -1,16 +1,17 @@
-"""Which input of a batch drives next: the policies of Valsomatzis and Gounaris (section 3.2), for any number of joins.
+"""Choose which input of a batch drives next, for any number of joins.
 
-`timestamp` and `round-robin` take the inputs' tuples in turn, one by one; here that is a matter of which tuples each one sees, so a
-batch is still joined in pieces. The others take whole buffers, one input after another:
+The policies are those of Valsomatzis and Gounaris (section 3.2). `timestamp` and `round-robin` take the inputs' tuples in turn, one
+by one. Here they only determine which tuples each tuple sees, so a batch is still joined in pieces. The other policies take whole
+buffers, one input after another:
 
-- `declared`: as streams were declared;
+- `declared`: in the order of declaration;
 - `consumption-rate`: the input with the fewest results per tuple first (ascending σ_S, figure 3);
-- `initial-output-size`: the input whose buffer promises most results (equation 1, figure 4), asked again after each buffer;
-- `output-rate`: the same per tuple of the buffer.
+- `initial-output-size`: the input whose buffer has the most expected results (equation 1, figure 4), chosen again after each buffer;
+- `output-rate`: the input with the most expected results per tuple of its buffer.
 
-The paper has one join over streams. Here an input's results are those of all joins that its tuples reach, also by way of stored
-sub-joins, each counted once for every query that takes them. A join's selectivity is what its inputs have matched of the combinations
-that they were offered; joins over the same inputs are counted together, and one that was offered nothing yet matches everything.
+The paper has one join over streams. Here an input's results are those of all joins that its tuples reach, also through materialized
+joins, counted once for every query that consumes them. The selectivity of a join is the number of its matches divided by the number
+of combinations of its inputs' rows. Joins over the same inputs are counted together; without any combination the selectivity is 1.
 """
 
 from __future__ import annotations
@@ -22,107 +23,107 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dovetail._typing import Float64Array, Int64Array
-from dovetail.engine.join.step import Fresh, JoinRun
+from dovetail.engine.join.step import JoinRun, NewRowRanges
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.window import WindowStore
 
 Ranks: TypeAlias = Mapping[tuple[str, str], Int64Array]
 """For two streams of a batch, how many tuples of the second come before each of the first."""
 _Inputs: TypeAlias = tuple[tuple[str, ...], str | None]
-"""The streams and stored sub-joins that a join is over, and the one that its matches go to."""
-_MEMORY = 0.9
-"""What was counted weighs so much less with each batch."""
+"""The streams and materialized joins that a join reads, and the materialized join that it writes."""
+_DECAY = 0.9
+"""Factor by which each batch reduces the weight of earlier counts."""
 
 
-class _Shapes:
-    """Joins, those over the same inputs taken together, as arrays: there may be hundreds, and they are asked for each buffer."""
+class _JoinCounts:
+    """Counters of joins as arrays, since there may be hundreds; joins over equal inputs share an entry."""
 
     def __init__(self, joins: Mapping[_Inputs, Sequence[JoinRun]]) -> None:
         stores = {feed: store for runs in joins.values() for feed, store in runs[0].drivers[0].targets}
         self.stores = list(stores.values())
-        """Of each stream and stored sub-join, its rows."""
-        self.feeds = {feed: number for number, feed in enumerate(stores)}
-        nobody, widest = len(self.stores), max((len(feeds) for feeds, _ in joins), default=0)
-        inputs = [[*(self.feeds[feed] for feed in feeds), *[nobody] * (widest - len(feeds))] for feeds, _ in joins]
+        """Rows of each stream and materialized join."""
+        self.feeds = {feed: index for index, feed in enumerate(stores)}
+        padding, widest = len(self.stores), max((len(feeds) for feeds, _ in joins), default=0)
+        inputs = [[*(self.feeds[feed] for feed in feeds), *[padding] * (widest - len(feeds))] for feeds, _ in joins]
         self._inputs = np.array(inputs, np.intp).reshape(len(joins), widest)
-        self._is_input = self._inputs < nobody
-        self.numbers = {key: number for number, key in enumerate(joins)}
-        self.takers = np.array([sum(len(run.collectors) for run in runs) for runs in joins.values()], np.float64)
-        """Queries that take the results."""
-        self.offered, self.matched, self.given = np.zeros((3, len(joins)))
-        """Combinations of rows; those that match; results: matches, once for each query that takes them."""
-        self._stored = [(number, self.feeds[state]) for (_, state), number in self.numbers.items() if state in stores]
-        """Joins whose matches others read, and where those are."""
+        self._is_input = self._inputs < padding
+        self.indices = {key: index for index, key in enumerate(joins)}
+        self.consumers = np.array([sum(len(run.collectors) for run in runs) for runs in joins.values()], np.float64)
+        """Number of queries that consume the results."""
+        self.combinations, self.matches, self.results = np.zeros((3, len(joins)))
+        """Combinations of rows; matching ones; matches times the queries that consume them."""
+        self._materialized = [(join, self.feeds[feed]) for (_, feed), join in self.indices.items() if feed in stores]
+        """Joins whose matches other joins read, and the index of their materialized join in `stores`."""
 
-    def go_on(self, before: _Shapes) -> None:
-        """Keep what was counted of the same inputs."""
-        for key, number in self.numbers.items():
-            if (other := before.numbers.get(key)) is not None:
-                self.offered[number] = before.offered[other]
-                self.matched[number] = before.matched[other]
-                self.given[number] = before.given[other]
+    def copy_counters(self, before: _JoinCounts) -> None:
+        """Continue the counts of joins over the same inputs."""
+        for key, join in self.indices.items():
+            if (join_before := before.indices.get(key)) is not None:
+                self.combinations[join] = before.combinations[join_before]
+                self.matches[join] = before.matches[join_before]
+                self.results[join] = before.results[join_before]
 
-    def _rows(self, grown: Mapping[str, float]) -> Float64Array:
-        """Rows of each stream and stored sub-join, which may be about to have `grown`; and one of nothing."""
+    def _rows(self, growth: Mapping[str, float]) -> Float64Array:
+        """Return the number of rows of each store after `growth`, and 1 for padding."""
         rows = np.array([*[store.rows.head - store.rows.tail for store in self.stores], 1.0])
-        for feed, count in grown.items():
+        for feed, count in growth.items():
             if feed in self.feeds:
                 rows[self.feeds[feed]] += count
         return rows
 
     def _per_row(self, rows: Float64Array) -> Float64Array:
-        """For each join and input: the combinations that a new row of the input makes with rows of all others."""
-        held = rows[self._inputs]
+        """Return, by join and input, the combinations of one new row of the input with the other inputs."""
+        sizes = rows[self._inputs]
         if rows.min() > 0:
-            made: Float64Array = held.prod(axis=1)[:, None] / held
+            combinations: Float64Array = sizes.prod(axis=1)[:, None] / sizes
         else:
-            others = [np.delete(held, place, axis=1).prod(axis=1) for place in range(held.shape[1])]
-            made = np.stack(others, axis=1) if others else held
-        return np.where(self._is_input, made, 0.0)
+            columns = [np.delete(sizes, column, axis=1).prod(axis=1) for column in range(sizes.shape[1])]
+            combinations = np.stack(columns, axis=1) if columns else sizes
+        return np.where(self._is_input, combinations, 0.0)
 
-    def offer(self, fresh: Mapping[str, float]) -> None:
-        """Count the combinations that new rows make."""
+    def count_combinations(self, new_rows: Mapping[str, float]) -> None:
+        """Add the combinations of new rows, whose number is given by stream or materialized join."""
         new = np.zeros(len(self.stores) + 1)
-        for feed, count in fresh.items():
+        for feed, count in new_rows.items():
             if feed in self.feeds:
                 new[self.feeds[feed]] = count
-        self.offered += (self._per_row(self._rows({})) * new[self._inputs]).sum(axis=1)
+        self.combinations += (self._per_row(self._rows({})) * new[self._inputs]).sum(axis=1)
 
-    def _share(self, counted: Float64Array, default: Float64Array | float) -> Float64Array:
-        """What was counted of each combination; of joins that were offered none, the default."""
-        known = self.offered > 0
-        return np.where(known, counted / np.where(known, self.offered, 1.0), default)
+    def _per_combination(self, counts: Float64Array, default: Float64Array | float) -> Float64Array:
+        """Return counts per combination, or the default for joins without any combination."""
+        known = self.combinations > 0
+        return np.where(known, counts / np.where(known, self.combinations, 1.0), default)
 
-    def promised(self, waiting: Mapping[str, int], grown: Mapping[str, float]) -> dict[str, float]:
-        """By stream, the results that so many new tuples are expected to give."""
-        per_row = self._per_row(self._rows(grown))
-        given = per_row * self._share(self.given, self.takers)[:, None]
-        if not self._stored:
-            each = np.bincount(self._inputs.ravel(), given.ravel(), len(self.stores) + 1)
-            return {stream: count * each[self.feeds.get(stream, -1)] for stream, count in waiting.items()}
-        matched = per_row * self._share(self.matched, 1.0)[:, None]
-        found = {}
+    def expected_results(self, waiting: Mapping[str, int], growth: Mapping[str, float]) -> dict[str, float]:
+        """Return the expected results of each stream's `waiting` tuples, if windows grow by `growth` first."""
+        per_row = self._per_row(self._rows(growth))
+        results = per_row * self._per_combination(self.results, self.consumers)[:, None]
+        if not self._materialized:
+            per_tuple = np.bincount(self._inputs.ravel(), results.ravel(), len(self.stores) + 1)
+            return {stream: count * per_tuple[self.feeds.get(stream, -1)] for stream, count in waiting.items()}
+        matches = per_row * self._per_combination(self.matches, 1.0)[:, None]
+        results_by_stream = {}
         for stream, count in waiting.items():
             new = np.zeros(len(self.stores) + 1)
             new[self.feeds.get(stream, -1)] = count
-            for number, state in self._stored:  # what matches is new to those who read it
-                new[state] = matched[number] @ new[self._inputs[number]]
-            found[stream] = float((given * new[self._inputs]).sum())
-        return found
+            for join, store in self._materialized:  # its matches are new rows for the joins that read them
+                new[store] = matches[join] @ new[self._inputs[join]]
+            results_by_stream[stream] = float((results * new[self._inputs]).sum())
+        return results_by_stream
 
-    def reached(self, stream: str) -> float:
-        """Results so far of the joins that a stream's tuples reach, also by way of stored sub-joins."""
-        inside = np.zeros(len(self.stores) + 1, bool)
-        inside[self.feeds.get(stream, -1)] = True
-        inside[-1] = False
-        for number, state in self._stored:
-            inside[state] |= inside[self._inputs[number]].any()
-        return float(self.given[inside[self._inputs].any(axis=1)].sum())
+    def results_of(self, stream: str) -> float:
+        """Return the results so far of all joins that a stream reaches, also through materialized joins."""
+        reached = np.zeros(len(self.stores) + 1, bool)
+        reached[self.feeds.get(stream, -1)] = True
+        reached[-1] = False
+        for join, store in self._materialized:
+            reached[store] |= reached[self._inputs[join]].any()
+        return float(self.results[reached[self._inputs].any(axis=1)].sum())
 
-    def fade(self) -> None:
-        self.offered *= _MEMORY
-        self.matched *= _MEMORY
-        self.given *= _MEMORY
+    def decay(self) -> None:
+        self.combinations *= _DECAY
+        self.matches *= _DECAY
+        self.results *= _DECAY
 
 
 class DriverChoice:
@@ -130,127 +131,127 @@ class DriverChoice:
 
     def __init__(self, policy: str) -> None:
         self._policy = policy
-        self._shapes = _Shapes({})
-        self._of_run: dict[str, int] = {}
-        self._seen: dict[str, float] = {}
-        """By stream: tuples that were joined."""
-        self._asks = policy in ("consumption-rate", "initial-output-size", "output-rate")
-        self._only: dict[str, WindowStore] | None = None
-        """The inputs of the only join there is: its selectivity is a factor of all that is compared, and need not be known."""
+        self._counts = _JoinCounts({})
+        self._index_of_run: dict[str, int] = {}
+        self._tuples: dict[str, float] = {}
+        """Decayed number of joined tuples, by stream."""
+        self._uses_counts = policy in ("consumption-rate", "initial-output-size", "output-rate")
+        self._only_join: dict[str, WindowStore] | None = None
+        """Inputs of the only join, if there is one: its selectivity is a factor of all compared values and need not be counted."""
 
     def install(self, runs: Iterable[JoinRun]) -> None:
-        """Go on with other joins; what was counted of the same inputs stays."""
+        """Replace the joins; joins over the same inputs keep their counts."""
         joins: dict[_Inputs, list[JoinRun]] = {}
-        for run in runs if self._asks else ():
+        for run in runs if self._uses_counts else ():
             feeds = sorted(feed for feed, _ in run.drivers[0].targets)
             joins.setdefault((tuple(feeds), run.step.state), []).append(run)
-        before, self._shapes = self._shapes, _Shapes(joins)
-        self._shapes.go_on(before)
-        self._of_run = {run.name: self._shapes.numbers[key] for key, same in joins.items() for run in same}
-        self._only = None
+        before, self._counts = self._counts, _JoinCounts(joins)
+        self._counts.copy_counters(before)
+        self._index_of_run = {run.name: self._counts.indices[key] for key, same in joins.items() for run in same}
+        self._only_join = None
         if len(joins) == 1:
             inputs = next(iter(joins.values()))[0].drivers[0].targets
-            self._only = dict(inputs) if len(dict(inputs)) == len(inputs) else None
+            self._only_join = dict(inputs) if len(dict(inputs)) == len(inputs) else None
 
-    def next(self, waiting: Mapping[str, int], grown: Mapping[str, float] | None = None) -> str:
-        """Choose among streams with so many tuples `waiting`; windows may be about to have `grown`."""
-        if len(waiting) == 1 or not self._asks:
+    def next_stream(self, waiting: Mapping[str, int], growth: Mapping[str, float] | None = None) -> str:
+        """Choose among streams with numbers of `waiting` tuples, if windows grow by `growth` first."""
+        if len(waiting) == 1 or not self._uses_counts:
             return next(iter(waiting))
-        if self._only is not None:
-            return self._next_of_one(waiting, self._only, grown or {})
+        if self._only_join is not None:
+            return self._next_of_one_join(waiting, self._only_join, growth or {})
         if self._policy == "consumption-rate":
             return min(waiting, key=self._results_per_tuple)
-        worth = self._shapes.promised(waiting, grown or {})
+        scores = self._counts.expected_results(waiting, growth or {})
         if self._policy == "output-rate":
-            worth = {stream: results / max(waiting[stream], 1) for stream, results in worth.items()}
-        return max(worth, key=worth.__getitem__)
+            scores = {stream: results / max(waiting[stream], 1) for stream, results in scores.items()}
+        return max(scores, key=scores.__getitem__)
 
-    def _next_of_one(
-        self, waiting: Mapping[str, int], windows: Mapping[str, WindowStore], grown: Mapping[str, float]
+    def _next_of_one_join(
+        self, waiting: Mapping[str, int], windows: Mapping[str, WindowStore], growth: Mapping[str, float]
     ) -> str:
-        """For one join: whose buffer is largest for its window (equation 1 without what all have in common), and so on."""
+        """Choose for a single join by the buffer's size over the window's: equation 1 without common factors."""
         if self._policy == "consumption-rate":
-            return max(waiting, key=lambda stream: self._seen.get(stream, 0.0))
-        best, most = "", -1.0
+            return max(waiting, key=lambda stream: self._tuples.get(stream, 0.0))
+        best, best_score = "", -1.0
         for stream, count in waiting.items():
             rows = windows[stream].rows
-            held = rows.head - rows.tail + grown.get(stream, 0.0)
-            worth = (count if self._policy == "initial-output-size" else 1.0) / (held or 1e-9)
-            if worth > most:
-                best, most = stream, worth
+            size = rows.head - rows.tail + growth.get(stream, 0.0)
+            score = (count if self._policy == "initial-output-size" else 1.0) / (size or 1e-9)
+            if score > best_score:
+                best, best_score = stream, score
         return best
 
     def order(self, waiting: Mapping[str, int]) -> list[str]:
-        """The order in which all streams are chosen if nothing else becomes known in between."""
-        left, grown, chosen = dict(waiting), dict[str, float](), list[str]()
-        while left:
-            chosen.append(self.next(left, grown))
-            grown[chosen[-1]] = left.pop(chosen[-1])
+        """Return the order in which all streams are chosen if the counts do not change in between."""
+        remaining, growth, chosen = dict(waiting), dict[str, float](), list[str]()
+        while remaining:
+            chosen.append(self.next_stream(remaining, growth))
+            growth[chosen[-1]] = remaining.pop(chosen[-1])
         return chosen
 
     def _results_per_tuple(self, stream: str) -> float:
-        """σ_S: results so far that a stream's tuples are in, by the tuples there were."""
-        return self._shapes.reached(stream) / max(self._seen.get(stream, 0.0), 1.0)
+        """Return σ_S: results so far that contain a tuple of the stream, per tuple of the stream."""
+        return self._counts.results_of(stream) / max(self._tuples.get(stream, 0.0), 1.0)
 
-    def offer(self, fresh: Fresh) -> None:
-        """Count the combinations that new rows make."""
-        if self._asks and self._only is None:
-            self._shapes.offer({feed: float(stop - first) for feed, (first, stop) in fresh.items()})
+    def count_combinations(self, new_rows: NewRowRanges) -> None:
+        """Count the combinations of new rows with the rows of other inputs."""
+        if self._uses_counts and self._only_join is None:
+            self._counts.count_combinations({feed: float(stop - first) for feed, (first, stop) in new_rows.items()})
 
-    def match(self, run: JoinRun, count: int) -> None:
-        """Count what a join has found."""
-        if self._asks and self._only is None:
-            number = self._of_run[run.name]
-            self._shapes.matched[number] += count
-            self._shapes.given[number] += count * len(run.collectors)
+    def count_matches(self, run: JoinRun, count: int) -> None:
+        """Count new matches of a join."""
+        if self._uses_counts and self._only_join is None:
+            index = self._index_of_run[run.name]
+            self._counts.matches[index] += count
+            self._counts.results[index] += count * len(run.collectors)
 
-    def end(self, joined: Mapping[str, int]) -> None:
-        """After a batch: count its tuples, and let what was counted before weigh less."""
-        if not self._asks or (self._only is not None and self._policy != "consumption-rate"):
+    def end_batch(self, joined: Mapping[str, int]) -> None:
+        """Count the tuples of a batch and decay the earlier counts."""
+        if not self._uses_counts or (self._only_join is not None and self._policy != "consumption-rate"):
             return
-        self._seen = {name: _MEMORY * seen for name, seen in self._seen.items()}
+        self._tuples = {stream: _DECAY * count for stream, count in self._tuples.items()}
         for stream, count in joined.items():
-            self._seen[stream] = self._seen.get(stream, 0.0) + count
-        self._shapes.fade()
+            self._tuples[stream] = self._tuples.get(stream, 0.0) + count
+        self._counts.decay()
 
 
-def ranks_of(incoming: Mapping[str, NewRows], policy: str) -> Ranks:
-    """Who comes before whom: by time, in turns, or, for any other policy, streams one after another."""
+def rank_arrivals(incoming: Mapping[str, NewRows], policy: str) -> Ranks:
+    """Rank the tuples of a batch: by time, in turns, or, for any other policy, one stream after another."""
     ranks = {}
-    for number, (stream, own) in enumerate(incoming.items()):
-        for other_number, (other, others) in enumerate(incoming.items()):
+    for position, (stream, rows) in enumerate(incoming.items()):
+        for other_position, (other, other_rows) in enumerate(incoming.items()):
             if stream == other:
                 continue
-            first = other_number < number
+            first = other_position < position
             if policy == "timestamp":
                 side: Literal["left", "right"] = "right" if first else "left"
-                ranks[stream, other] = np.searchsorted(others.ts, own.ts, side=side)
+                ranks[stream, other] = np.searchsorted(other_rows.ts, rows.ts, side=side)
             elif policy == "round-robin":
-                ranks[stream, other] = np.minimum(np.arange(first, len(own) + first), len(others))
+                ranks[stream, other] = np.minimum(np.arange(first, len(rows) + first), len(other_rows))
             else:
-                ranks[stream, other] = np.full(len(own), len(others) if first else 0, np.int64)
+                ranks[stream, other] = np.full(len(rows), len(other_rows) if first else 0, np.int64)
     return ranks
 
 
-def interleaved(
-    incoming: Mapping[str, NewRows], ranks: Ranks, rows: int | None
+def split_interleaved(
+    incoming: Mapping[str, NewRows], ranks: Ranks, piece_rows: int | None
 ) -> Iterator[tuple[dict[str, NewRows], Ranks]]:
-    """Cut interleaved streams into pieces of so many tuples that follow each other, with the ranks inside each."""
+    """Split interleaved streams into pieces of `piece_rows` tuples, with the ranks inside each piece."""
     total = sum(map(len, incoming.values()))
-    if rows is None or total <= rows:
+    if piece_rows is None or total <= piece_rows:
         yield dict(incoming), ranks
         return
-    ends = np.arange(0, total + rows, rows)
+    ends = np.arange(0, total + piece_rows, piece_rows)
     cuts = {}
-    for stream, own in incoming.items():
-        places = np.arange(len(own))
+    for stream, rows in incoming.items():
+        positions = np.arange(len(rows))
         for other in incoming:
             if other != stream:
-                places += ranks[stream, other]
-        cuts[stream] = np.searchsorted(places, ends)
-    for number, _ in enumerate(pairwise(ends)):
-        spans = {stream: slice(own[number], own[number + 1]) for stream, own in cuts.items()}
+                positions += ranks[stream, other]
+        cuts[stream] = np.searchsorted(positions, ends)
+    for piece, _ in enumerate(pairwise(ends)):
+        spans = {stream: slice(cut[piece], cut[piece + 1]) for stream, cut in cuts.items()}
         inside = {
             (stream, other): before[spans[stream]] - spans[other].start for (stream, other), before in ranks.items()
         }
-        yield {stream: own.part(spans[stream].start, spans[stream].stop) for stream, own in incoming.items()}, inside
+        yield {stream: rows.slice(spans[stream].start, spans[stream].stop) for stream, rows in incoming.items()}, inside

@@ -1,4 +1,4 @@
-"""The stages of a probe path at run time: one at a time, or the first ones in one compiled call."""
+"""The stages of a probe path at run time: run one at a time, or the leading ones in one compiled call."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.join.verify import Member
-from dovetail.engine.kernels.extend import Added, Wanted, WindowArrays, gather_codes, probe_hash, probe_scan
-from dovetail.engine.kernels.follow import CODES_ROOM, HELD, PART_END, follow
+from dovetail.engine.kernels.extend import LookupCodes, TargetAlias, WindowArrays, gather_codes, probe_hash, probe_scan
+from dovetail.engine.kernels.follow import CODES_ROOM, PART_END, SIZE, follow
 from dovetail.engine.kernels.index import mix
 from dovetail.engine.kernels.times import FOREVER, LONG_AGO
 from dovetail.engine.storage.buffers import address_of
@@ -22,14 +22,14 @@ from dovetail.plan.query_plan import ProbePath, ProbeStage
 _NO_CODES = np.zeros(0, np.uint64)
 _FIRST_CAPACITY = 1024
 _CHUNK = 2048
-"""Partial results that leading stages take on together."""
-_NEW = 1 / 16
-"""What looking at a new tuple is taken to cost, in probes, when time is divided among stages."""
+"""Partial results that the leading stages process at a time."""
+_NEW_TUPLE_COST = 1 / 16
+"""Assumed cost of reading a new tuple, in probes, when time is divided among stages."""
 
 
 @dataclass(slots=True)
 class Bounds:
-    """Which rows the driving tuples `first` to `stop` may see: one row per alias, one column for all of them or one for each."""
+    """Rows that driving tuples `first` to `stop` may see: a row per alias, a column for all or each tuple."""
 
     first: int
     stop: int
@@ -38,7 +38,7 @@ class Bounds:
 
 
 class Scratch:
-    """Partial results between stages: a matrix for each depth, which the paths of a join use one after another."""
+    """Buffers for partial results: one matrix per depth, which the paths of a join use in turn."""
 
     def __init__(self, aliases: int, most_rows: int) -> None:
         self._most_rows = most_rows
@@ -46,7 +46,7 @@ class Scratch:
 
     @cached_property
     def chunks(self) -> Int64Array:
-        """The same for leading stages, all as long as a chunk is; the last one is for the partial result of nothing."""
+        """Matrices of one chunk each for the leading stages; the last one holds the empty partial result."""
         aliases = len(self.stages)
         chunks = np.empty((aliases + 1, min(_CHUNK, self._most_rows), aliases + 2), np.int64)
         chunks[-1, 0, aliases:] = LONG_AGO, FOREVER
@@ -54,25 +54,25 @@ class Scratch:
 
     @cached_property
     def codes(self) -> UInt64Array:
-        """Room for codes of keys of several parts, as long as chunks are."""
+        """Buffers for the combined codes of multi-part keys, one chunk each."""
         return np.empty(self.chunks.shape[:2], np.uint64)
 
     def grow(self, depth: int) -> None:
-        """Make a matrix longer; what it holds is lost."""
+        """Replace the matrix of a depth by a longer one; its contents are lost."""
         rows, width = self.stages[depth].shape
         if rows < self._most_rows:
             self.stages[depth] = np.empty((min(4 * rows, self._most_rows), width), np.int64)
 
 
 class LeadingStages:
-    """The first stages of a path: its new tuples, then windows that are probed by hash, up to one that has conditions."""
+    """The new tuples of a path, and its probes by hash up to the first stage with conditions."""
 
     def __init__(self, path: ProbePath, members: Mapping[str, Member], scratch: Scratch) -> None:
         self._stages = _leading(path)
         self._members = members
-        self._driver = members[path.driver].place
+        self._driver = members[path.driver].column
         self.depth = depth = len(self._stages)
-        """How many they are; 0 if the path does not begin with its new tuples."""
+        """Number of leading stages; 0 if the path does not begin with its new tuples."""
         self._windows = [members[stage.alias].store.rows for stage in self._stages]
         sources = [members[part.source.alias].store.rows for stage in self._stages for part in stage.key]
         self._watched = list({id(rows): rows for rows in (*self._windows, *sources)}.values())
@@ -85,13 +85,13 @@ class LeadingStages:
         self._seconds = 0.0
 
     def run(self, bounds: Bounds, counts: Int64Array) -> Iterator[tuple[Int64Array, int]]:
-        """Take driving tuples through the stages; give matrices of partial results, and how many rows of each are."""
+        """Run driving tuples through the stages; yield matrices of partial results with their number of rows."""
         self._refresh()
         self._state[:] = self._start
-        more, chunks, codes = True, self._scratch.chunks, self._scratch.codes
-        while more:
+        unfinished, chunks, codes = True, self._scratch.chunks, self._scratch.codes
+        while unfinished:
             began = perf_counter()
-            written, more = follow(
+            written, unfinished = follow(
                 self._table, self._parts, self._state, chunks, codes, counts,
                 bounds.limits, bounds.floors, bounds.first, bounds.stop, self._driver,
             )  # fmt: skip
@@ -99,45 +99,47 @@ class LeadingStages:
             if written:
                 yield chunks[self.depth - 1], written
 
-    def settle(self, counts: Int64Array, seconds: list[float]) -> None:
-        """Add the time that it took since the last call, divided among the stages by what came and was looked at."""
+    def flush_seconds(self, counts: Int64Array, seconds: list[float]) -> None:
+        """Add the time since the last call to `seconds`, divided by the probes and rows read of each stage."""
         if self._seconds:
-            work = counts[: self.depth, 0] + counts[: self.depth, 1] * np.where(np.arange(self.depth), 1.0, _NEW)
-            for depth, share in enumerate((work / max(work.sum(), 1.0)).tolist()):
-                seconds[depth] += self._seconds * share
+            work = counts[: self.depth, 0] + counts[: self.depth, 1] * np.where(
+                np.arange(self.depth), 1.0, _NEW_TUPLE_COST
+            )
+            for depth, fraction in enumerate((work / max(work.sum(), 1.0)).tolist()):
+                seconds[depth] += self._seconds * fraction
             self._seconds = 0.0
 
     def _refresh(self) -> None:
-        """Look addresses up again after a window has moved or grown; take note of how many rows there are."""
+        """Update the addresses after a window has moved or grown, and the number of rows in each window."""
         versions = [rows.version for rows in self._watched]
         if versions != self._versions:
             end = 0
-            for number, stage in enumerate(self._stages):
+            for depth, stage in enumerate(self._stages):
                 begin = end
                 for part in stage.key:
                     member, name = self._members[part.source.alias], stored_name(part.source.expression)
                     rows = member.store.rows
                     code = address_of(rows[member.store.codes[(name,)]])
-                    self._parts[end] = member.place, code, rows.base, rows.capacity
+                    self._parts[end] = member.column, code, rows.base, rows.capacity
                     end += 1
-                self._table[number] = [*_addresses(self._members[stage.alias], stage), 0, begin, end]
+                self._table[depth] = [*_addresses(self._members[stage.alias], stage), 0, begin, end]
             self._versions = versions
-        self._table[:, HELD] = [rows.head - rows.tail for rows in self._windows]
+        self._table[:, SIZE] = [rows.head - rows.tail for rows in self._windows]
 
 
 def _leading(path: ProbePath) -> list[ProbeStage]:
-    found: list[ProbeStage] = []
+    stages: list[ProbeStage] = []
     for stage in path.stages:
-        if stage.access != ("hash" if found else "new"):
+        if stage.access != ("hash" if stages else "new"):
             break
-        found.append(stage)
+        stages.append(stage)
         if stage.conditions:
             break
-    return found
+    return stages
 
 
 def _addresses(member: Member, stage: ProbeStage) -> list[int]:
-    """A row of a table of stages, up to what changes from batch to batch."""
+    """Return a row of the stage table of `kernels.follow`, up to `LATEST`."""
     rows, key = member.store.rows, key_id(stage)
     arrays = [rows[name] for name in ("ts", member.ends, member.store.flag_name(member.word))]
     ts, ends, flags = (address_of(array) for array in arrays)
@@ -147,94 +149,80 @@ def _addresses(member: Member, stage: ProbeStage) -> list[int]:
         code, heads, links = (address_of(array) for array in (rows[member.store.codes[key]], chain.head, chain.links))
         count, shift = len(chain.head), int(chain.shift)
     bit, latest = int(member.bit.view(np.int64)), address_of(rows["prefix_max"])
-    return [
-        member.place,
-        member.span,
-        bit,
-        rows.base,
-        rows.capacity,
-        code,
-        ts,
-        ends,
-        flags,
-        heads,
-        count,
-        links,
-        shift,
-        latest,
-    ]
+    window = [rows.base, rows.capacity, code, ts, ends, flags, heads, count, links, shift, latest]
+    return [member.column, member.span, bit, *window]
 
 
-class Search:
-    """One stage at run time: its window, and where the codes to look for come from."""
+class StageRunner:
+    """One stage at run time: extends partial results by rows of its window."""
 
     def __init__(self, path: ProbePath, depth: int, members: Mapping[str, Member]) -> None:
         self.stage = stage = path.stages[depth]
         member = members[stage.alias]
         self._store, self._rows, self._key = member.store, member.store.rows, key_id(stage)
         self._ends, self._flags = member.ends, member.store.flag_name(member.word)
-        self._added = Added(member.place, member.span, member.bit)
-        self._driver = members[path.driver].place
+        self._target = TargetAlias(member.column, member.span, member.bit)
+        self._driver = members[path.driver].column
         joined = path.stages[:depth] if stage.access == "new" else ()
-        self._joined = np.array([members[before.alias].place for before in joined], np.int64)
-        self._started = path.driver in path.order[:depth]
+        self._joined = np.array([members[before.alias].column for before in joined], np.int64)
+        self._after_driver = path.driver in path.order[:depth]
         self._parts = [(members[part.source.alias], stored_name(part.source.expression)) for part in stage.key]
         self._source = self._parts[0][0].store.rows if len(self._parts) == 1 else None
         self._codes = np.empty(0, np.uint64)
-        self._wanted = (*Wanted(_NO_CODES, -1, 0),)
+        self._lookup = (*LookupCodes(_NO_CODES, -1, 0),)
         self._versions = (-1, -1)
 
     @property
-    def rows_held(self) -> int:
+    def window_size(self) -> int:
         return len(self._rows)
 
     def _before_driver(self) -> tuple[Int64Array, Int64Array]:
-        """Bounds while the driving tuple is not known yet: all rows there are."""
-        shape = (self._added.column + 1, 1)
+        """Return limits and floors of a stage before the driver's: all rows of the window."""
+        shape = (self._target.column + 1, 1)
         return np.full(shape, self._rows.head), np.full(shape, self._rows.tail)
 
     def _refresh(self) -> None:
-        """Look up arrays again after a window has moved or grown. Plain tuples of them are spread faster than named ones."""
+        """Update the arrays after a window has moved or grown. Plain tuples unpack faster than named ones."""
         rows, arrays = self._rows, self._rows.arrays
         if len(self._parts) == 1:
             member, name = self._parts[0]
             source = member.store.rows
-            self._wanted = (*Wanted(source[member.store.codes[(name,)]], member.place, source.base),)
+            self._lookup = (*LookupCodes(source[member.store.codes[(name,)]], member.column, source.base),)
         code = arrays[self._store.codes[self._key]] if self._key else _NO_CODES
         window = WindowArrays(rows.base, code, arrays["ts"], arrays[self._ends], arrays[self._flags])
-        self._window = (*window, *self._added)
+        self._window = (*window, *self._target)
         if self.stage.access == "hash":
             chain = self._store.chain(self._store.indexes[self._key])
-            self._chained = (*window, *self._added, *chain, arrays["prefix_max"])
+            self._chained = (*window, *self._target, *chain, arrays["prefix_max"])
         self._versions = (rows.version, -1 if self._source is None else self._source.version)
 
-    def _mixed_codes(self, partial: Int64Array, count: int) -> UInt64Array:
-        """For a key of several parts: the code to look for, for each partial result."""
+    def _combined_codes(self, partial: Int64Array, count: int) -> UInt64Array:
+        """Return the combined code of a multi-part key for each partial result."""
         if len(self._codes) < count:
             self._codes = np.empty(max(count, 2 * len(self._codes)), np.uint64)
-        wanted, more = self._codes[:count], np.empty(count, np.uint64)
-        for number, (member, name) in enumerate(self._parts):
+        combined, part_codes = self._codes[:count], np.empty(count, np.uint64)
+        for part, (member, name) in enumerate(self._parts):
             code, base = member.store.rows[member.store.codes[(name,)]], member.store.rows.base
-            gather_codes(partial, count, member.place, code, base, wanted if number == 0 else more)
-            if number:
-                mix(wanted, more, wanted)
-        return wanted
+            gather_codes(partial, count, member.column, code, base, part_codes if part else combined)
+            if part:
+                mix(combined, part_codes, combined)
+        return combined
 
     def __call__(
         self, partial: Int64Array, count: int, at: int, cursor: int, bounds: Bounds, out: Int64Array
     ) -> tuple[int, int, int, int]:
-        """Fill `out`, from partial result `at`, row `cursor`, on; return as the kernels do."""
+        """Fill `out` from partial result `at`, row `cursor` on; return what the kernels return."""
         versions = self._versions
         if versions[0] != self._rows.version or (self._source is not None and versions[1] != self._source.version):
             self._refresh()
-        wanted = (self._mixed_codes(partial, count), -1, 0) if len(self._parts) > 1 else self._wanted
+        lookup = (self._combined_codes(partial, count), -1, 0) if len(self._parts) > 1 else self._lookup
         new = self.stage.access == "new"
-        limits, floors = (bounds.limits, bounds.floors) if new or self._started else self._before_driver()
+        limits, floors = (bounds.limits, bounds.floors) if new or self._after_driver else self._before_driver()
         if self.stage.access == "hash":
             return probe_hash(
-                partial, count, at, cursor, *self._chained, *wanted, limits, floors, bounds.first, self._driver, out
+                partial, count, at, cursor, *self._chained, *lookup, limits, floors, bounds.first, self._driver, out
             )
         return probe_scan(
-            partial, count, at, cursor, *self._window, *wanted, limits, floors, bounds.first, self._driver,
+            partial, count, at, cursor, *self._window, *lookup, limits, floors, bounds.first, self._driver,
             bounds.stop if new else -1, self._joined, out,
         )  # fmt: skip

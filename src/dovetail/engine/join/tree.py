@@ -1,8 +1,8 @@
-"""The paths of many joins from one stream's new tuples as one tree: stages that they have in common are probed once.
+"""Run the probe paths of many joins from one stream's new tuples as a tree: shared prefixes run once.
 
-What a tree is follows from the plan (`plan.stems`). A path that ends in the tree gives matches. One that goes on behind it, because it
-scans a window, checks a condition or has to compare values, takes its partial matches from there and goes on alone. Nothing is kept
-from walk to walk but counters.
+The plan determines the tree (`plan.prefixes`). A path that ends in the tree outputs matches. A path with further stages, because it
+scans a window, checks a condition or has to compare values, continues alone from its partial matches there. Only counters persist
+between two traversals.
 """
 
 from __future__ import annotations
@@ -15,171 +15,173 @@ import numpy as np
 
 from dovetail._typing import Float64Array, Int64Array
 from dovetail.engine.join import path as probe
-from dovetail.engine.join.step import Fresh, JoinRun
-from dovetail.engine.join.tree_layout import TreePath, TreeShape
+from dovetail.engine.join.step import JoinRun, NewRowRanges
+from dovetail.engine.join.tree_layout import TreeLayout, TreePath
 from dovetail.engine.join.verify import MatchTable
 from dovetail.engine.kernels.tree_arrays import (
-    ADDRESS,
     BOTTOM,
     FLAGS,
     LOGGED,
+    PACKED,
     ROW,
     SLOTS,
-    TOLD,
+    STAGES,
     TOP,
-    Accounts,
+    Attribution,
     Counters,
     Targets,
-    Walk,
+    Traversal,
 )
-from dovetail.engine.kernels.trees import account, hand_over, walk
+from dovetail.engine.kernels.trees import attribute_work, distribute_matches, traverse
 from dovetail.engine.storage.window import WindowStore
-from dovetail.plan.prefixes import together
+from dovetail.plan.prefixes import group_prefixes
 
 _CHUNK = 2048
-"""Partial matches of a node that go on together."""
+"""Partial matches that a node processes at a time."""
 _FIRST_LOG = 1024
 
 
-class _Figures(NamedTuple):
-    """What was counted so far."""
+class _TreeTotals(NamedTuple):
+    """Totals of a tree so far."""
 
-    walks: int
+    traversals: int
     stages: Int64Array
-    """Per slot, for each of its paths: what came, rows looked at, what was made, rows that the window held for all that came."""
+    """Per slot, for each of its paths: probes, rows read, partial matches produced, and the window's size summed over the probes."""
     seconds: Float64Array
 
 
 class ProbeTree:
-    """The tree of one stream."""
+    """The probe tree of one stream."""
 
     def __init__(
         self, stream: str, windows: Mapping[str, WindowStore], paths: Sequence[TreePath], stage_rows: int
     ) -> None:
-        """Make the tree of `paths` over `windows`, by stream."""
-        shape = TreeShape(stream, paths)
-        self.stream, self.paths = stream, shape.paths
-        self._tree = shape.arrays()
-        self._numbers = [path.number for path in paths]
-        self._likeness = [path.likeness for path in paths]
-        self._widths = np.array([len(path.places) for path in self.paths], np.int64)
+        """Build the tree of `paths` over `windows`, by stream."""
+        layout = TreeLayout(stream, paths)
+        self.stream, self.paths = stream, layout.paths
+        self._tree = layout.arrays()
+        self._path_numbers = [path.number for path in paths]
+        self._layout_keys = [path.layout_key for path in paths]
+        self._widths = np.array([len(path.alias_stages) for path in self.paths], np.int64)
         self._slots = np.concatenate([path.slots for path in self.paths])
-        """Of all paths, one path after another."""
+        """Slots of all paths, concatenated."""
         lengths = np.array([len(path.slots) for path in self.paths])
         self._firsts = np.cumsum(lengths) - lengths
-        self._table, self._takers = MatchTable(0), np.zeros(0, np.int64)
+        self._table, self._join_slots = MatchTable(0), np.zeros(0, np.int64)
+        """`_join_slots`: slot of each path's join in `_table`, or -1 if the path continues after the tree."""
         self._joins: Sequence[JoinRun] = ()
-        self._met = [(windows[met], key) for met, key in shape.targets]
-        self._wanted = [(windows[of], name) for of, name in shape.codes]
-        words = max(store.flag_words for store, _ in self._met)
+        self._probed = [(windows[probed], key) for probed, key in layout.targets]
+        self._code_arrays = [(windows[source], name) for source, name in layout.codes]
+        words = max(store.flag_words for store, _ in self._probed)
         self._targets = Targets(
-            np.zeros((len(self._met), FLAGS + words), np.int64), np.zeros((len(self._wanted), 2), np.int64)
+            np.zeros((len(self._probed), FLAGS + words), np.int64), np.zeros((len(self._code_arrays), 2), np.int64)
         )
-        self._streams = list(dict.fromkeys(stream for stream, _ in (*shape.targets, *shape.codes)))
+        self._streams = list(dict.fromkeys(stream for stream, _ in (*layout.targets, *layout.codes)))
         self._stores = [windows[stream] for stream in self._streams]
         self._versions: list[int] = []
-        self._kept: list[object] = []
-        """The arrays whose addresses are known."""
+        self._referenced: list[object] = []
+        """Keeps the arrays alive whose addresses are in `_targets`."""
         nodes = len(self._tree.nodes)
-        self._counters = Counters(*(np.zeros(count, np.int64) for count in (len(shape.slots), nodes, nodes)))
-        self._accounts = _accounts(shape.slots, nodes)
-        self._most = max(stage_rows, shape.most_leaving)
-        depths = shape.depths
-        log = max(min(_FIRST_LOG, self._most), shape.most_leaving)
+        self._counters = Counters(*(np.zeros(count, np.int64) for count in (len(layout.slots), nodes, nodes)))
+        self._attribution = _new_attribution(layout.slots, nodes)
+        self._max_log_rows = max(stage_rows, layout.most_exits)
+        depths = layout.depths
+        log = max(min(_FIRST_LOG, self._max_log_rows), layout.most_exits)
         chunk = min(_CHUNK, stage_rows)
-        counts, nodes_at, picked, at, cursors = np.zeros((5, depths + 1), np.int64)
-        self._walk = Walk(
-            stages=np.empty((depths, chunk, shape.width), np.int64),
+        counts, nodes_at, selected_counts, next_selected, cursors = np.zeros((5, depths + 1), np.int64)
+        self._traversal = traversal = Traversal(
+            stages=np.empty((depths, chunk, layout.width), np.int64),
             counts=counts,
             nodes=nodes_at,
-            picked=picked,
-            at=at,
+            selected_counts=selected_counts,
+            next_selected=next_selected,
             cursors=cursors,
-            chosen=np.empty((depths, chunk), np.int64),
-            wanted=np.empty((depths, chunk), np.uint64),
-            rows=np.empty((depths, chunk), np.int64),
-            state=np.zeros(TOLD + 1, np.int64),
+            selected=np.empty((depths, chunk), np.int64),
+            codes=np.empty((depths, chunk), np.uint64),
+            chain_rows=np.empty((depths, chunk), np.int64),
+            state=np.zeros(PACKED + 1, np.int64),
             log=np.empty((log, int(self._widths.max()) + 2), np.int64),
-            paths=np.empty(log, np.int64),
+            log_paths=np.empty(log, np.int64),
         )
-        self._start = np.zeros(TOLD + 1, np.int64)
-        """The state of a walk that has not begun."""
-        known = (self._walk.stages, self._walk.wanted, self._walk.rows, self._walk.chosen, self._tree.told)
-        self._start[ADDRESS:] = [array.ctypes.data for array in known]
-        self._walks = self._rows = self._held = 0
-        self._figures: _Figures | None = None
+        self._start = np.zeros(PACKED + 1, np.int64)
+        """Initial state of a traversal."""
+        arrays = (traversal.stages, traversal.codes, traversal.chain_rows, traversal.selected, self._tree.packed)
+        self._start[STAGES:] = [array.ctypes.data for array in arrays]
+        self._traversals = self._new_tuples = self._window_sizes = 0
+        self._totals: _TreeTotals | None = None
         self._produced: list[tuple[int, int]] | None = None
 
     def can_serve(self, windows: Mapping[str, WindowStore], paths: Sequence[TreePath]) -> bool:
-        """Whether it is also the tree of these paths."""
-        same = [path.likeness for path in paths] == self._likeness
+        """Whether a tree of `paths` would be equal to this one."""
+        same = [path.layout_key for path in paths] == self._layout_keys
         stores, words = [windows.get(stream) for stream in self._streams], self._targets.windows.shape[1] - FLAGS
         return same and stores == self._stores and all(store.flag_words <= words for store in self._stores)
 
     def serve(self, paths: Sequence[TreePath], table: MatchTable, joins: Sequence[JoinRun]) -> None:
-        """Go on for `paths`; `joins` have their matches in `table`, in the same order."""
+        """Run `paths` from now on; the matches of `joins` are in `table`, in the same order."""
         self._table, self._joins = table, joins
         slots = {run.name: slot for slot, run in enumerate(joins)}
-        for number, path in zip(self._numbers, paths, strict=True):
-            path.slots, path.part = self.paths[number].slots, self.paths[number].part
+        for number, path in zip(self._path_numbers, paths, strict=True):
+            path.slots, path.cost_fraction = self.paths[number].slots, self.paths[number].cost_fraction
             self.paths[number] = path
-            path.driver.runner.share(_PathCounts(self, number, path))
-        takers = [slots[path.run.name] if path.is_whole else -1 for path in self.paths]
-        self._takers = np.array(takers, np.int64)
+            path.driver.runner.set_tree_counts(_PathCounts(self, number, path))
+        self._join_slots = np.array(
+            [slots[path.run.name] if path.ends_in_tree else -1 for path in self.paths], np.int64
+        )
 
-    def run(self, fresh: Fresh) -> None:
-        """Take a stream's new tuples through the tree, and add what matches to the joins' matches."""
+    def run(self, new_rows: NewRowRanges) -> None:
+        """Run a stream's new tuples through the tree, and append to the joins' matches."""
         began = perf_counter()
-        first, stop = fresh[self.stream]
+        first, stop = new_rows[self.stream]
         self._refresh()
-        self._walk.state[:] = self._start
-        self._walk.state[ROW] = first
-        apart = 0.0
-        while not walk(self._tree, self._targets, self._counters, self._walk, first, stop):
-            apart += self._empty_log(fresh)
+        self._traversal.state[:] = self._start
+        self._traversal.state[ROW] = first
+        excluded = 0.0
+        while not traverse(self._tree, self._targets, self._counters, self._traversal, first, stop):
+            excluded += self._empty_log(new_rows)
             self._lengthen_log()
-        apart += self._empty_log(fresh)
-        self._walks += 1
-        self._rows += stop - first
-        self._held += len(self._met[0][0].rows)
-        self._figures = self._produced = None
-        seconds = perf_counter() - began - apart
-        account(self._tree, self._targets, self._counters, self._accounts, seconds)
+        excluded += self._empty_log(new_rows)
+        self._traversals += 1
+        self._new_tuples += stop - first
+        self._window_sizes += len(self._probed[0][0].rows)
+        self._totals = self._produced = None
+        seconds = perf_counter() - began - excluded
+        attribute_work(self._tree, self._targets, self._counters, self._attribution, seconds)
 
     def close(self) -> None:
-        """Let the paths go: they count alone from here on."""
+        """Detach the paths: their runners count alone from now on."""
         for path in self.paths:
-            path.driver.runner.share(None)
+            path.driver.runner.set_tree_counts(None)
 
     @property
-    def figures(self) -> _Figures:
-        """What was counted."""
-        if self._figures is None:
-            made, accounts = self._counters.made, self._accounts
-            stages = np.stack(
-                [made[accounts.parents], np.rint(accounts.looked).astype(np.int64), made, accounts.offered]
-            )
+    def totals(self) -> _TreeTotals:
+        """Totals so far."""
+        if self._totals is None:
+            produced, attribution = self._counters.produced, self._attribution
+            rows_read = np.rint(attribution.rows_read).astype(np.int64)
+            stages = np.stack([produced[attribution.parents], rows_read, produced, attribution.pairs])
             roots = int(self._tree.nodes[0, SLOTS + 1])
-            stages[0, :roots], stages[1, :roots], stages[3, :roots] = self._walks, self._rows, self._held
-            self._figures = _Figures(self._walks, stages.T.copy(), accounts.seconds.copy())
-        return self._figures
+            stages[0, :roots], stages[1, :roots] = self._traversals, self._new_tuples
+            stages[3, :roots] = self._window_sizes
+            self._totals = _TreeTotals(self._traversals, stages.T.copy(), attribution.seconds.copy())
+        return self._totals
 
     @property
     def produced(self) -> list[tuple[int, int]]:
-        """By number of a path: its new tuples, and all that was made of them, these included."""
+        """By path number: its new tuples, and all partial and final matches including these."""
         if self._produced is None:
-            made = self._counters.made[self._slots]
-            new, whole = made[self._firsts], np.add.reduceat(made, self._firsts)
-            self._produced = list(zip(new.tolist(), whole.tolist(), strict=True))
+            produced = self._counters.produced[self._slots]
+            new, total = produced[self._firsts], np.add.reduceat(produced, self._firsts)
+            self._produced = list(zip(new.tolist(), total.tolist(), strict=True))
         return self._produced
 
     def _refresh(self) -> None:
-        """Look addresses up again after a window has moved or grown; take note of which rows there are."""
+        """Update the addresses after a window has moved or grown, and the live rows of each window."""
         windows = self._targets.windows
         versions = [store.rows.version for store in self._stores]
         if versions != self._versions:
-            self._kept = []
-            for number, (store, key) in enumerate(self._met):
+            self._referenced = []
+            for target, (store, key) in enumerate(self._probed):
                 rows = store.rows
                 chain = store.chain(store.indexes[key]) if key else None
                 code = self._address(rows[store.codes[key]]) if key else 0
@@ -188,144 +190,152 @@ class ProbeTree:
                 flags = [self._address(rows[store.flag_name(word)]) for word in range(store.flag_words)]
                 times = (self._address(rows[name]) for name in ("ts", "prefix_max"))
                 row = [rows.base, 0, 0, *times, code, heads, links, shift, *flags]
-                windows[number, : len(row)] = row
-            for number, (store, name) in enumerate(self._wanted):
-                self._targets.codes[number] = self._address(store.rows[store.codes[(name,)]]), store.rows.base
+                windows[target, : len(row)] = row
+            for target, (store, name) in enumerate(self._code_arrays):
+                self._targets.codes[target] = self._address(store.rows[store.codes[(name,)]]), store.rows.base
             self._versions = versions
-        windows[:, TOP] = [store.rows.head for store, _ in self._met]
-        windows[:, BOTTOM] = [store.rows.tail for store, _ in self._met]
+        windows[:, TOP] = [store.rows.head for store, _ in self._probed]
+        windows[:, BOTTOM] = [store.rows.tail for store, _ in self._probed]
 
     def _address(self, array: Int64Array) -> int:
-        self._kept.append(array)
+        self._referenced.append(array)
         return int(array.ctypes.data)
 
-    def _empty_log(self, fresh: Fresh) -> float:
-        """Give what has left the tree to the joins; return the seconds that results took which leave, and paths that go on alone."""
-        log, paths, count = self._walk.log, self._walk.paths, int(self._walk.state[LOGGED])
+    def _empty_log(self, new_rows: NewRowRanges) -> float:
+        """Pass logged matches on; return the seconds spent emitting results and running later stages."""
+        log, paths, count = self._traversal.log, self._traversal.log_paths, int(self._traversal.state[LOGGED])
         if not count:
             return 0.0
-        self._walk.state[LOGGED] = 0
-        table, left = self._table, np.bincount(paths[:count], minlength=len(self.paths))
-        added = np.bincount(self._takers + 1, left, len(table.counts) + 1)[1:]
+        self._traversal.state[LOGGED] = 0
+        table, path_counts = self._table, np.bincount(paths[:count], minlength=len(self.paths))
+        added = np.bincount(self._join_slots + 1, path_counts, len(table.counts) + 1)[1:]
         for slot in np.flatnonzero(table.counts + added > table.capacities).tolist():
             self._joins[slot].matches.reserve(int(added[slot]))
-        hand_over(log, paths, count, self._takers, self._widths, table.counts, table.capacities, table.addresses)
+        distribute_matches(
+            log, paths, count, self._join_slots, self._widths, table.counts, table.capacities, table.addresses
+        )
         began = perf_counter()
-        for slot in np.flatnonzero(table.counts >= probe.GIVEN_ROWS).tolist():
-            if self._joins[slot].matches.give is not None:
-                self._joins[slot].matches.hand_on()
-        alone = np.flatnonzero((left > 0) & (self._takers < 0))
-        order = np.argsort(paths[:count], kind="stable") if len(alone) else alone
-        ends = np.cumsum(left)
-        for number in alone.tolist():
+        for slot in np.flatnonzero(table.counts >= probe.EMIT_ROWS).tolist():
+            if self._joins[slot].matches.emit is not None:
+                self._joins[slot].matches.flush()
+        continuing = np.flatnonzero((path_counts > 0) & (self._join_slots < 0))
+        order = np.argsort(paths[:count], kind="stable") if len(continuing) else continuing
+        ends = np.cumsum(path_counts)
+        for number in continuing.tolist():
             path, width = self.paths[number], self._widths[number]
-            partial = log[order[ends[number] - left[number] : ends[number]], : width + 2]
-            bounds, depth = path.driver.bounds(fresh), len(path.stem) + 1
-            path.driver.runner.go_on_from(depth, partial, bounds, path.run.matches)
+            partial = log[order[ends[number] - path_counts[number] : ends[number]], : width + 2]
+            bounds, depth = path.driver.bounds(new_rows), len(path.prefix) + 1
+            path.driver.runner.run_from(depth, partial, bounds, path.run.matches)
         return perf_counter() - began
 
     def _lengthen_log(self) -> None:
-        rows, width = self._walk.log.shape
-        if rows < self._most:
-            rows = min(4 * rows, self._most)
-            self._walk = self._walk._replace(log=np.empty((rows, width), np.int64), paths=np.empty(rows, np.int64))
+        rows, width = self._traversal.log.shape
+        if rows < self._max_log_rows:
+            rows = min(4 * rows, self._max_log_rows)
+            self._traversal = self._traversal._replace(
+                log=np.empty((rows, width), np.int64), log_paths=np.empty(rows, np.int64)
+            )
 
 
 class _PathCounts:
-    """What one path has done in a tree.
+    """The `TreeCounts` of one path.
 
-    Partial matches that came and were made are its own; rows looked at are its part of the stage's, by what came; so is the time,
-    and the times of all paths together are what the tree took.
+    Probes and partial matches are the path's own. Rows read and time are its part of a stage's, in proportion to its probes; the
+    times of all paths add up to the time of the tree.
     """
 
     def __init__(self, tree: ProbeTree, number: int, path: TreePath) -> None:
-        self._tree, self._number, self._slots, self.part = tree, number, np.array(path.slots), path.part
-        self._added, self._before = tree.figures, tree.produced[number]
-        """As of the walk up to which all was added."""
-        self._noted: _Figures | None = None
+        self._tree, self._number, self._slots = tree, number, np.array(path.slots)
+        self.cost_fraction = path.cost_fraction
+        self._flushed, self._flushed_produced = tree.totals, tree.produced[number]
+        """Totals at the last flush."""
+        self._baseline: _TreeTotals | None = None
 
     @property
     def produced(self) -> tuple[int, int]:
-        """New tuples, and all that was made of them, since the last call of `settle`."""
-        new, whole = self._tree.produced[self._number]
-        return new - self._before[0], whole - self._before[1]
+        new, total = self._tree.produced[self._number]
+        return new - self._flushed_produced[0], total - self._flushed_produced[1]
 
-    def note(self) -> None:
-        """Remember what has been counted up to now."""
-        self._noted = self._tree.figures
+    def set_baseline(self) -> None:
+        self._baseline = self._tree.totals
 
-    def settle(self, counts: Int64Array, seconds: list[float], noted: Int64Array) -> None:
-        """Add what was counted since the last call, and to `noted` what was when it was to be remembered."""
-        figures, before = self._tree.figures, self._added
-        if self._noted is not None:
-            noted[: len(self._slots)] += self._noted.stages[self._slots] - before.stages[self._slots]
-            self._noted = None
-        if figures.walks != before.walks:
-            counts[: len(self._slots)] += figures.stages[self._slots] - before.stages[self._slots]
-            took = figures.seconds[self._slots] - before.seconds[self._slots]
-            for depth, more in enumerate(took.tolist()):
-                seconds[depth] += more
-            self._added, self._before = figures, self._tree.produced[self._number]
+    def flush(self, counts: Int64Array, seconds: list[float], baseline: Int64Array) -> None:
+        totals, flushed = self._tree.totals, self._flushed
+        if self._baseline is not None:
+            baseline[: len(self._slots)] += self._baseline.stages[self._slots] - flushed.stages[self._slots]
+            self._baseline = None
+        if totals.traversals != flushed.traversals:
+            counts[: len(self._slots)] += totals.stages[self._slots] - flushed.stages[self._slots]
+            new_seconds = totals.seconds[self._slots] - flushed.seconds[self._slots]
+            for depth, added in enumerate(new_seconds.tolist()):
+                seconds[depth] += added
+            self._flushed, self._flushed_produced = totals, self._tree.produced[self._number]
 
 
-def _accounts(slots: Sequence[tuple[int, int, int]], nodes: int) -> Accounts:
-    parents, of, paths = np.array(slots, np.int64).T.copy()
-    noted, offered = np.zeros((2, len(slots)), np.int64)
-    looked, seconds = np.zeros((2, len(slots)))
-    came, rows = np.zeros((2, nodes), np.int64)
-    return Accounts(parents, of, paths, noted, offered, looked, seconds, came, rows, np.zeros(nodes))
+def _new_attribution(slots: Sequence[tuple[int, int, int]], nodes: int) -> Attribution:
+    parents, node_of_slot, paths = np.array(slots, np.int64).T.copy()
+    produced, pairs = np.zeros((2, len(slots)), np.int64)
+    rows, seconds = np.zeros((2, len(slots)))
+    probes, node_rows = np.zeros((2, nodes), np.int64)
+    return Attribution(parents, node_of_slot, paths, produced, pairs, rows, seconds, probes, node_rows, np.zeros(nodes))
 
 
-class Trees:
-    """The trees of a group of windows, one for each stream whose new tuples take several paths."""
+class ProbeTrees:
+    """The probe trees of a group of windows, one for each stream whose paths share enough stages."""
 
     def __init__(
         self,
         runs: Mapping[str, JoinRun],
         windows: Mapping[str, WindowStore],
         stage_rows: int,
-        before: Trees | None = None,
+        before: ProbeTrees | None = None,
     ) -> None:
-        """Make the trees of all `runs`, by name; those from `before` that are the same go on."""
+        """Build the trees of all `runs`, by name; equal trees of `before` are reused."""
         self._joins, self._table = list(runs.values()), MatchTable(len(runs))
         self._names = [run.name for run in self._joins]
         for slot, run in enumerate(self._joins):
-            run.matches.enter(self._table, slot)
+            run.matches.attach(self._table, slot)
         drivers = {(run.name, driver.alias): (run, driver) for run in self._joins for driver in run.drivers}
         self._trees: dict[str, ProbeTree] = {}
-        stems = ((driver.feed, name, driver.stem) for name, (_, driver) in drivers.items())
-        for stream, paths in together(stems).items():
+        prefixes = ((driver.feed, name, driver.prefix) for name, (_, driver) in drivers.items())
+        for stream, paths in group_prefixes(prefixes).items():
             members = [TreePath(*drivers[name]) for name in paths]
             tree = before.of(stream) if before is not None else None
             if tree is None or not tree.can_serve(windows, members):
                 tree = ProbeTree(stream, windows, members, stage_rows)
             tree.serve(members, self._table, self._joins)
             self._trees[stream] = tree
-        self.others = {stream: [run for run in self._joins if _is_left(run, stream)] for stream in windows}
-        """By stream: joins with paths that are in no tree, and those whose matches are stored."""
+        self.separate_runs = {
+            stream: [run for run in self._joins if _runs_separately(run, stream)] for stream in windows
+        }
+        """By stream: joins with paths outside the trees, and joins that read or write a materialized join."""
 
     def of(self, stream: str) -> ProbeTree | None:
         return self._trees.get(stream)
 
-    def run(self, stream: str, fresh: Fresh) -> dict[str, int]:
-        """Take a stream's new tuples through its tree, if it has one; return how many matches of which joins that has given."""
+    def run(self, stream: str, new_rows: NewRowRanges) -> dict[str, int]:
+        """Run a stream's new tuples through its tree, if it has one; return the number of new matches by join."""
         if stream not in self._trees:
             return {}
-        before = self._table.counts + self._table.given
-        self._trees[stream].run(fresh)
-        found = self._table.counts + self._table.given - before
-        slots = np.flatnonzero(found)
-        return {self._names[slot]: count for slot, count in zip(slots.tolist(), found[slots].tolist(), strict=True)}
+        before = self._table.counts + self._table.emitted
+        self._trees[stream].run(new_rows)
+        added = self._table.counts + self._table.emitted - before
+        slots = np.flatnonzero(added)
+        return {self._names[slot]: count for slot, count in zip(slots.tolist(), added[slots].tolist(), strict=True)}
 
     def close(self) -> None:
-        """Let all paths go."""
+        """Detach all paths."""
         for tree in self._trees.values():
             tree.close()
 
 
-def _is_left(run: JoinRun, stream: str) -> bool:
-    """Whether a join has to be asked apart when tuples of a stream come."""
+def _runs_separately(run: JoinRun, stream: str) -> bool:
+    """Whether tuples of a stream must be joined outside the trees too."""
     if stream not in {source.stream for source in run.step.sources}:
         return False
-    alone = [driver for driver in run.drivers if driver.runner.shared is None]
-    return run.state is not None or bool(run.step.stored_inputs) or any(driver.feed == stream for driver in alone)
+    alone = [driver for driver in run.drivers if driver.runner.tree_counts is None]
+    return (
+        run.materialized is not None
+        or bool(run.step.materialized_inputs)
+        or any(driver.feed == stream for driver in alone)
+    )

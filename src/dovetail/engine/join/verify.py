@@ -1,4 +1,4 @@
-"""The results of one query in one batch, as row numbers, and the proof that their keys are really equal."""
+"""Store the matches of a join as row numbers, and verify that keys with equal codes are equal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from dovetail._typing import BoolArray, Int64Array
+from dovetail._typing import Int64Array
 from dovetail.engine.evaluate import is_true
 from dovetail.engine.kernels.extend import transpose
 from dovetail.engine.kernels.verify import keep_marked_results, mark_equal_bytes, mark_equal_codes
@@ -27,12 +27,12 @@ _FIRST_CAPACITY = 1024
 class Member:
     """One alias of a query at run time."""
 
-    place: int
+    column: int
     """Its column in the matrices of row numbers."""
     store: WindowStore
     window: Window
     flag: int
-    """The bit of the rows that it may see."""
+    """The flag bit of the rows that the alias may see."""
 
     @property
     def word(self) -> int:
@@ -44,45 +44,45 @@ class Member:
 
     @property
     def span(self) -> int:
-        """Microseconds of a time window; -1 for one whose ends are stored."""
+        """Microseconds of a time window; -1 if the ends of the rows are stored."""
         return self.window.micros if isinstance(self.window, TimeWindow) else -1
 
     @property
     def ends(self) -> str:
-        """The array with the last instant of each row, if they are stored."""
+        """Name of the array with the last instant of each row, if the ends are stored; else `ts`."""
         if isinstance(self.window, CountWindow):
-            return self.store.ledgers[self.window].ends
+            return self.store.expiry_tables[self.window].ends
         if isinstance(self.window, StoredWindow) and isinstance(self.store, MaterializedJoin):
             return self.store.ends(self.window.spans)
         return "ts"
 
 
 class MatchTable:
-    """Where the matches of several joins lie and how many there are, as arrays, so that one kernel can add to all of them."""
+    """Addresses and lengths of the matches of several joins, so that one kernel can append to all of them."""
 
     def __init__(self, joins: int) -> None:
-        self.counts, self.capacities, self.addresses, self.given = (np.zeros(joins, np.int64) for _ in range(4))
-        """`given`: those that were handed on since the last `clear`, while others were found."""
+        self.counts, self.capacities, self.addresses, self.emitted = (np.zeros(joins, np.int64) for _ in range(4))
+        """`emitted`: matches passed to `Matches.emit` since the last `clear`."""
 
 
 class Matches:
-    """Row numbers of results: a row per alias, a column per result."""
+    """Row numbers of matches: a row per alias, a column per match."""
 
     def __init__(self, aliases: int) -> None:
         self._table, self._slot = MatchTable(1), 0
         self._use(np.empty((aliases, _FIRST_CAPACITY), np.int64))
-        self._most = 0
-        """Those before the last `clear`: room for as many is taken at once, and costs nothing until it is used."""
-        self.give: Callable[[], None] | None = None
-        """Hands results on that have been verified, while others are still to be found; None if all are kept until the end."""
+        self._previous_count = 0
+        """Count at the last `clear`: the next growth reserves as much, which costs nothing until it is used."""
+        self.emit: Callable[[], None] | None = None
+        """Outputs the verified matches before the batch is complete; None if all matches are kept until the end."""
 
     def __len__(self) -> int:
         return self.count
 
     @property
     def total(self) -> int:
-        """Those that were found since the last `clear`."""
-        return int(self._table.given[self._slot]) + self.count
+        """Number of matches since the last `clear`, emitted ones included."""
+        return int(self._table.emitted[self._slot]) + self.count
 
     @property
     def count(self) -> int:
@@ -92,12 +92,12 @@ class Matches:
     def count(self, count: int) -> None:
         self._table.counts[self._slot] = count
 
-    def enter(self, table: MatchTable, slot: int) -> None:
-        """Be one of several in a table."""
-        count, given = self.count, self._table.given[self._slot]
+    def attach(self, table: MatchTable, slot: int) -> None:
+        """Publish address and count in slot `slot` of a shared table."""
+        count, emitted = self.count, self._table.emitted[self._slot]
         self._table, self._slot = table, slot
         self._use(self.rows)
-        self.count, table.given[slot] = count, given
+        self.count, table.emitted[slot] = count, emitted
 
     def _use(self, rows: Int64Array) -> None:
         self.rows = rows
@@ -105,47 +105,42 @@ class Matches:
         self._table.addresses[self._slot] = rows.ctypes.data
 
     def clear(self, most: int) -> None:
-        """Forget all, and give room back that is for more than `most`."""
+        """Remove all matches, and free the memory if it holds more than `most`."""
         table, slot = self._table, self._slot
-        self._most, table.counts[slot], table.given[slot] = int(table.counts[slot]), 0, 0
+        self._previous_count, table.counts[slot], table.emitted[slot] = int(table.counts[slot]), 0, 0
         if self.rows.shape[1] > most:
             self._use(np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64))
 
-    def hand_on(self) -> None:
-        """Make room by handing results on."""
-        assert self.give is not None  # noqa: S101 - asked only if there is somebody who takes them
-        self.give()
-        self._table.given[self._slot] += self.count
+    def flush(self) -> None:
+        """Emit all matches to make room."""
+        assert self.emit is not None  # noqa: S101 - called only if results are emitted early
+        self.emit()
+        self._table.emitted[self._slot] += self.count
         self.count = 0
 
     def reserve(self, count: int) -> None:
-        """Make room for so many more."""
+        """Make room for `count` more matches."""
         needed = self.count + count
         if needed > self.rows.shape[1]:
-            longer = np.empty((len(self.rows), max(needed, self._most, 2 * self.rows.shape[1])), np.int64)
+            longer = np.empty((len(self.rows), max(needed, self._previous_count, 2 * self.rows.shape[1])), np.int64)
             longer[:, : self.count] = self.rows[:, : self.count]
             self._use(longer)
 
     def add(self, partial: Int64Array, count: int) -> None:
-        """Take over partial results that are complete."""
+        """Append the first `count` partial results, which are complete."""
         before = self.count
         if before + count > self.rows.shape[1]:
             self.reserve(count)
         transpose(partial, count, self.rows, before)
         self.count = before + count
 
-    def keep(self, marked: BoolArray) -> None:
-        """Drop the results that are not marked."""
-        if not marked.all():
-            self.count = keep_marked_results(self.rows, 0, marked.astype(np.int64))
-
-    def of(self, place: int, begin: int = 0) -> Int64Array:
-        """The row numbers of one alias, from result `begin` on."""
-        return self.rows[place, begin : self.count]
+    def of(self, column: int, begin: int = 0) -> Int64Array:
+        """Return the row numbers of one alias, from match `begin` on."""
+        return self.rows[column, begin : self.count]
 
 
 class Verifier:
-    """Compares the values behind codes that do not prove equality: hashes, and codes of several columns mixed."""
+    """Compares key values where equal codes do not prove equality: hashes, and codes of multi-part keys."""
 
     def __init__(self, path: ProbePath, members: Mapping[str, Member]) -> None:
         self._checks: Sequence[tuple[Member, str, Member, str, bool]] = [
@@ -165,10 +160,10 @@ class Verifier:
         return bool(self._checks)
 
     def __call__(self, matches: Matches, begin: int) -> None:
-        """Drop the results from `begin` on whose keys only look equal."""
+        """Drop the matches from `begin` on whose keys differ although their codes are equal."""
         for left, left_name, right, right_name, exact in self._checks:
             if len(matches) > begin:
-                left_rows, right_rows = matches.of(left.place, begin), matches.of(right.place, begin)
+                left_rows, right_rows = matches.of(left.column, begin), matches.of(right.column, begin)
                 marks = self._equal(left, left_name, left_rows, right, right_name, right_rows, exact=exact)
                 if not marks.all():
                     matches.count = keep_marked_results(matches.rows, begin, marks)

@@ -1,19 +1,19 @@
-"""What a query's probes have found lately, and which changes of its plan came of it.
+"""Monitor the probes of a join, decide when to plan its probe orders again, and record the changes.
 
-Probes are counted where they happen (`PathRunner`), and there are three ways to use the counters, each far dearer than the one before:
+`PathRunner` counts the probes. `ProbeWatch` uses its counters in three ways, each far more expensive than the one before:
 
-- a *glance*, after a thousand new tuples, asks what each path has produced per new tuple: a few microseconds;
-- a *look* reads what every probe has found since the last glance. Older findings are forgotten as newer ones fill the memory, which is
-  counted in probes and not in time: a busy query notices a drift within a batch, a quiet one is not led astray by three tuples;
-- orders are *considered* when a probe's selectivity, or the size of a window, has left the range it had when they last were, and
-  else ever more rarely. Joins that share stages pay, and wait until they have paid for all of them to be considered together.
+- a *check*, after about a thousand new tuples, compares what each path produced per new tuple: a few microseconds;
+- a *read* takes the counts of every probe since the last check. Older counts fade as newer ones arrive. The memory is measured in
+  probes, not in time: a busy query detects a drift within a batch, and a quiet one is not misled by three tuples;
+- a *replan* chooses probe orders again when the selectivity of a probe or the size of a window has left the range it had at the last
+  replan, and otherwise ever more rarely. Joins that share stages are planned together, once they have saved enough credit for all.
 
-Watching pays with credit, which is `SHARE` of the tuples that the joins produce, so it costs the same part of the time whatever the
-width of a join. Most of the credit is kept for glances that find a drift. Credit is counted in tuples, never in seconds: the same
-batches are followed by the same orders on any machine.
+Watching is paid from credit, `CREDIT_FRACTION` of the tuples that the joins produce, so its fraction of the time does not depend on
+the width of a join. Most of the credit is reserved for checks that find a drift. Credit is counted in tuples, never in seconds: equal
+batches lead to equal orders on any machine.
 
-What an order really cost is remembered too. An estimate can promise the same gain again and again, from each of two orders to the
-other; an order that was tried and was no better is not tried again until the costs drift.
+The measured cost of each order is recorded too. Estimates can promise a gain from each of two orders to the other, again and again;
+an order that was tried without gain is not tried again until the costs drift.
 """
 
 from __future__ import annotations
@@ -26,87 +26,88 @@ from typing import Annotated, Protocol
 from dovetail.codec import LARGEST, Count, Positive, Size, Time
 from dovetail.engine.join.path import PathRunner
 from dovetail.engine.kernels.times import LONG_AGO
-from dovetail.plan.query_plan import QueryPlan, Sharing
-from dovetail.stats.probes import Cost, Measured, ProbeCounts, ProbeKey, ProbeOrderChange
+from dovetail.plan.query_plan import QueryPlan, SharingJoin
+from dovetail.stats.probes import PathCost, ProbeCounts, ProbeKey, ProbeOrderChange, QueryStats
 
 MEMORY = 1000
-"""Probes of one kind that are remembered."""
-LOOK_AFTER = 1000
-"""New tuples between two glances at the counters; more from `WIDE` inputs on, in proportion, and up to so many for each join if
-there are several, until a glance is paid for."""
+"""Probes over which the counts of one kind of probe are averaged."""
+CHECK_AFTER = 1000
+"""New tuples between two checks; proportionally more above `WIDE` inputs, and up to this many for each join of the group until the
+next check is paid for."""
 WIDE = 5
-GLANCE = 200
-"""What a glance costs for each input, in tuples."""
-MANY = 16
-"""Joins from which on each has less credit."""
-LEAST_NEW = 50
-"""New tuples of one driver that a glance judges its path by."""
-SHARE = 0.02
-"""What watching may cost, in tuples, for each tuple that a stage produces: some 30 nanoseconds."""
+CHECK_COST = 200
+"""Cost of a check per input, in tuples."""
+MANY_JOINS = 16
+"""Joins of a group above which each has less credit."""
+LEAST_NEW_TUPLES = 50
+"""New tuples of a driver that a check needs to detect a drift of its path."""
+CREDIT_FRACTION = 0.02
+"""Credit for each tuple that a stage produces, in tuples of some 30 nanoseconds."""
 MOST_CREDIT = 200_000
-"""Tuples that watching may cost at once, besides looking and considering orders four times; less from `MANY` joins on, which begin
-with half of both."""
+"""Largest credit, besides the cost of four reads and replans; less above `MANY_JOINS` joins, which start with half of both."""
 RESERVE = 0.75
-"""The part of that which is kept for drifts."""
+"""Fraction of the largest credit that is reserved for drifts."""
 MOST_PATIENCE = 64
-"""How many looks may pass before orders are considered again though nothing drifts."""
+"""Largest number of reads between two replans without a drift."""
 DRIFT = 1.5
-"""The factor by which a selectivity, or the size of a window, must change to be a drift."""
+"""Factor by which a selectivity or the size of a window must change to count as a drift."""
 OLDEST = 1000
-"""Looks after which what a probe found is forgotten, if no such probe was made again."""
-TOGETHER = 2
-"""How many times dearer it is to consider the orders of joins together than one after another."""
+"""Reads after which the counts of a probe are dropped if it was not made again."""
+JOINT_REPLAN_FACTOR = 2
+"""Cost of planning joins together, relative to planning them one after another."""
 MOST_CHANGES = 100
-"""Changes that are remembered."""
+"""Number of recorded changes."""
 
 
 class Replan(Protocol):
-    """Chooses new orders."""
+    """Chooses new probe orders."""
 
-    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[ProbeOrderChange]] | None:
-        """A plan with the orders to go on with and its estimates, and what it changes; None if there is nothing to go by."""
+    def __call__(self, plan: QueryPlan, measured: QueryStats) -> tuple[QueryPlan, list[ProbeOrderChange]] | None:
+        """Return a plan with new orders and estimates, and its changes; None if there are too few samples."""
 
     @property
-    def chooses_together(self) -> bool:
-        """Whether orders of paths that share stages are chosen together."""
+    def can_share_orders(self) -> bool:
+        """Whether the orders of paths that share stages are chosen together."""
 
-    def together(self, joins: Mapping[str, Sharing]) -> Mapping[str, tuple[QueryPlan, list[ProbeOrderChange]]]:
-        """The same for joins that share stages, by name; those are left out of which too little is known."""
+    def replan_sharing(
+        self, joins: Mapping[str, SharingJoin]
+    ) -> Mapping[str, tuple[QueryPlan, list[ProbeOrderChange]]]:
+        """Return new plans and changes of joins that share stages, by name; omit those with too few samples."""
 
 
 @dataclass(slots=True)
 class ProbeWatch:
-    """One query's statistics."""
+    """Statistics of one join's probes. The fields are serialized in snapshots under their names."""
 
     found: dict[ProbeKey, ProbeCounts] = field(default_factory=dict)
     rates: dict[str, Positive] = field(default_factory=dict)
     sizes: dict[str, Size] = field(default_factory=dict)
-    tried: dict[str, dict[tuple[str, ...], Cost]] = field(default_factory=dict)
+    tried: dict[str, dict[tuple[str, ...], PathCost]] = field(default_factory=dict)
     changes: list[ProbeOrderChange] = field(default_factory=list)
     fresh: Count = 0
-    """New tuples since the last glance."""
+    """New tuples since the last check."""
     wait: Count = 0
-    """How many there have to be for the next."""
+    """New tuples that pay for the next check."""
     credit: Annotated[float, (-LARGEST, inf)] = inf
-    """Tuples that watching may still cost; what the first glance finds is too much."""
+    """Tuples that watching may still cost; infinite until the first check, which caps it."""
     seen: dict[str, tuple[Count, Count]] = field(default_factory=dict)
-    """By driver, at the last glance: its new tuples so far, and all that its path had produced, these included."""
+    """By driver, at the last check: its new tuples so far, and all that its path had produced, including these."""
     costs: dict[str, Size] = field(default_factory=dict)
-    """By driver, at the last look: what its path produced per new tuple."""
+    """By driver, at the last read: tuples that its path produced per new tuple."""
     time: Time | None = None
     ready_at: Time | None = None
     patience: Count = 1
     skipped: Count = 0
     settled: dict[ProbeKey, Size] = field(default_factory=dict)
-    """When orders were last considered: selectivities, and, as steps after no input, the rows that probes met in each window."""
+    """Selectivities at the last replan and, under keys without inputs, the size of each window."""
     unmeasured: dict[str, Count] = field(default_factory=dict)
-    """Drivers whose last change waits for its measured cost."""
+    """Index in `changes` of each driver's last change while its measured cost is pending."""
     waits: Count = 0
-    """How often orders should have been considered since they last were, together with those of joins that share stages."""
+    """Replans that were due since the last joint replan of the joins that share stages."""
 
     def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int, joins: int = 1) -> bool:
-        """Whether to look now; not before windows of `span` microseconds have filled for the first time. `joins`: of the group."""
-        due = max(min(self.wait, LOOK_AFTER * joins), LOOK_AFTER * max(WIDE, len(runners)) / WIDE)
+        """Whether to read the counters now; not before windows of `span` us have filled. `joins`: group size."""
+        due = max(min(self.wait, CHECK_AFTER * joins), CHECK_AFTER * max(WIDE, len(runners)) / WIDE)
         if self.fresh < due or time <= LONG_AGO:
             return False
         fresh, self.fresh = self.fresh, 0
@@ -114,82 +115,83 @@ class ProbeWatch:
             self.ready_at = time + span
         if time < self.ready_at:
             return False
-        look, price = look_cost(len(runners)), consider_cost(len(runners))
-        drifted = self._glance(runners, fresh)
-        most = MOST_CREDIT * MANY / max(MANY, joins) + 4 * (look + price)
-        self.credit = min(self.credit, most if self.credit < inf or joins <= MANY else most / 2)
-        # What has drifted may still be on its way: windows change places in the time that they last.
-        least = 2 * (look + price) if self.patience == 1 else RESERVE * most
-        if self.time is not None and self.credit >= (look + price if drifted else least):
+        price = read_cost(len(runners)) + replan_cost(len(runners))
+        drifted = self._check_costs(runners, fresh)
+        most = MOST_CREDIT * MANY_JOINS / max(MANY_JOINS, joins) + 4 * price
+        self.credit = min(self.credit, most if self.credit < inf or joins <= MANY_JOINS else most / 2)
+        # After a drift less credit suffices: the drift may go on until the contents of the windows have been replaced.
+        least = 2 * price if self.patience == 1 else RESERVE * most
+        if self.time is not None and self.credit >= (price if drifted else least):
             return True
         self.time = time
         for runner in runners.values():
-            runner.forget()
+            runner.discard_recent_counts()
         return False
 
-    def _glance(self, runners: Mapping[str, PathRunner], fresh: int) -> bool:
-        """Take credit for what `fresh` tuples were joined with; say whether a path's cost has drifted since the last look.
+    def _check_costs(self, runners: Mapping[str, PathRunner], fresh: int) -> bool:
+        """Add credit for `fresh` tuples; return whether the cost of a path has drifted since the last read.
 
-        What joins share is counted once, in parts. The next glance is due when as many tuples will have paid for it.
+        Each path of a shared stage counts a fraction of its output. The next check is due when the tuples at this rate pay for it.
         """
-        drifted, paid = False, 0.0
+        drifted, credited = False, 0.0
         for driver, runner in runners.items():
-            before = self.seen.get(driver, (0, 0))
-            self.seen[driver] = new, whole = runner.produced
-            new, made = new - before[0], whole - before[1]
-            paid += made * runner.part
-            if new >= LEAST_NEW:
-                drifted |= not 1 / DRIFT < made / new / (1 + self.costs.get(driver, 0.0)) < DRIFT
-        self.credit += SHARE * paid
-        self.wait = int(GLANCE * len(runners) * fresh / (SHARE * max(paid, 1.0)))
+            new_before, total_before = self.seen.get(driver, (0, 0))
+            self.seen[driver] = new, total = runner.produced
+            new, produced = new - new_before, total - total_before
+            credited += produced * runner.cost_fraction
+            if new >= LEAST_NEW_TUPLES:
+                drifted |= not 1 / DRIFT < produced / new / (1 + self.costs.get(driver, 0.0)) < DRIFT
+        self.credit += CREDIT_FRACTION * credited
+        self.wait = int(CHECK_COST * len(runners) * fresh / (CREDIT_FRACTION * max(credited, 1.0)))
         return drifted
 
-    def look(self, runners: Mapping[str, PathRunner], time: int) -> bool:
-        """Read the counters; say whether orders should be considered."""
-        looking, price = look_cost(len(runners)), consider_cost(len(runners))
-        self.credit -= looking
+    def read_counters(self, runners: Mapping[str, PathRunner], time: int) -> bool:
+        """Read the runners' counters; return whether to plan the probe orders again."""
+        read_price, replan_price = read_cost(len(runners)), replan_cost(len(runners))
+        self.credit -= read_price
         seconds = (time - self.time) / 1e6 if self.time is not None and time > self.time else None
         self.time = time
-        self.found = {step: found for step, found in self.found.items() if found.age < OLDEST}
-        for found in self.found.values():
-            found.age += 1
-        newer: dict[ProbeKey, ProbeCounts] = {}
+        self.found = {key: counts for key, counts in self.found.items() if counts.age < OLDEST}
+        for counts in self.found.values():
+            counts.age += 1
+        recent: dict[ProbeKey, ProbeCounts] = {}
         for driver, runner in runners.items():
-            new = runner.since_last()
-            if not new[0][2]:
+            stages = runner.take_recent_counts()
+            new_tuples = stages[0][2]
+            if not new_tuples:
                 continue
-            rate = new[0][2] / (seconds or 1.0)
+            rate = new_tuples / (seconds or 1.0)
             self.rates[driver] = (self.rates[driver] + rate) / 2 if driver in self.rates else rate
-            cost = Cost(*(sum(counted[kind] for counted in new[1:]) / new[0][2] for kind in (2, 1)))
-            self._note_change(driver, cost.produced)
-            self._note_cost(driver, runner.path.order[1:], cost)
-            for step, found in _steps(runner.path.order, new):
-                newer[step] = newer.get(step, ProbeCounts()) + found
+            cost = PathCost(*(sum(stage[kind] for stage in stages[1:]) / new_tuples for kind in (2, 1)))
+            self._record_change_cost(driver, cost.produced)
+            self._record_cost(driver, runner.path.order[1:], cost)
+            for key, counts in _probe_counts(runner.path.order, stages):
+                recent[key] = recent.get(key, ProbeCounts()) + counts
         drifted = False
-        for step, found in newer.items():
-            drifted |= self._note_step(step, found)
+        for key, counts in recent.items():
+            drifted |= self._record_probe(key, counts)
         self._measure_sizes()
         for alias, size in self.sizes.items():
-            drifted |= _left_range(self.settled.get((frozenset(), alias)), size)
+            drifted |= _has_drifted(self.settled.get((frozenset(), alias)), size)
         self.skipped += 1
-        # Without a drift, enough is left to answer one.
-        calm = self.skipped >= self.patience and self.credit >= looking + 2 * price
-        if self.credit < price or not (drifted or calm):
+        # Without a drift, keep enough credit for the next one.
+        overdue = self.skipped >= self.patience and self.credit >= read_price + 2 * replan_price
+        if self.credit < replan_price or not (drifted or overdue):
             return False
-        self.credit -= price
+        self.credit -= replan_price
         self.patience = 1 if drifted else min(2 * self.patience, MOST_PATIENCE)
         self.skipped = 0
-        self.settled = {step: found.selectivity or 0.0 for step, found in self.found.items()}
+        self.settled = {key: counts.selectivity or 0.0 for key, counts in self.found.items()}
         self.settled |= {(frozenset(), alias): size for alias, size in self.sizes.items()}
         return True
 
-    def _note_step(self, step: ProbeKey, newer: ProbeCounts) -> bool:
-        """Take note of what a probe has found, whatever the driver; say whether its selectivity left its range."""
-        self.found[step] = self.found.get(step, ProbeCounts()).followed_by(newer, MEMORY)
-        return _left_range(self.settled.get(step), self.found[step].selectivity)
+    def _record_probe(self, key: ProbeKey, recent: ProbeCounts) -> bool:
+        """Add recent counts of a probe, over all drivers; return whether its selectivity has drifted."""
+        self.found[key] = self.found.get(key, ProbeCounts()).followed_by(recent, MEMORY)
+        return _has_drifted(self.settled.get(key), self.found[key].selectivity)
 
-    def _note_cost(self, driver: str, order: tuple[str, ...], cost: Cost) -> None:
-        """Take note of what an order costs; when that has drifted, what others cost once says nothing any more."""
+    def _record_cost(self, driver: str, order: tuple[str, ...], cost: PathCost) -> None:
+        """Record the cost of an order; if it has drifted, drop the costs of the driver's other orders."""
         before = self.tried.get(driver, {}).get(order, cost)
         if not 1 / DRIFT < (1 + before.produced) / (1 + cost.produced) < DRIFT:
             self.tried[driver] = {}
@@ -198,54 +200,54 @@ class ProbeWatch:
         self.costs[driver] = cost.produced
 
     def _measure_sizes(self) -> None:
-        """The rows that probes met in each window, on average over the recent ones."""
+        """Set the size of each window to the average over the probes of this read."""
         recent: dict[str, list[ProbeCounts]] = {}
-        for (_, alias), found in self.found.items():
-            if found.age == 0:
-                recent.setdefault(alias, []).append(found)
-        for alias, steps in recent.items():
-            self.sizes[alias] = sum(found.pairs for found in steps) / sum(found.probes for found in steps)
+        for (_, alias), counts in self.found.items():
+            if counts.age == 0:
+                recent.setdefault(alias, []).append(counts)
+        for alias, probes in recent.items():
+            self.sizes[alias] = sum(counts.pairs for counts in probes) / sum(counts.probes for counts in probes)
 
-    def _note_change(self, driver: str, produced: float) -> None:
+    def _record_change_cost(self, driver: str, produced: float) -> None:
         if driver in self.unmeasured:
-            number = self.unmeasured.pop(driver)
-            self.changes[number] = replace(self.changes[number], measured_after=produced)
+            index = self.unmeasured.pop(driver)
+            self.changes[index] = replace(self.changes[index], measured_after=produced)
 
-    def changed(self, changes: list[ProbeOrderChange], runners: Mapping[str, PathRunner], batch: int) -> None:
-        """Take note of a new plan; `runners` are those of the old one."""
+    def record_changes(self, changes: list[ProbeOrderChange], runners: Mapping[str, PathRunner], batch: int) -> None:
+        """Record the changes of a new plan; `runners` are those of the old plan."""
         if len(self.changes) + len(changes) > MOST_CHANGES:
             del self.changes[: len(changes)]
             self.unmeasured.clear()
         for change in changes:
-            measured = runners[change.driver].produced_lately
+            measured = runners[change.driver].produced_per_tuple
             self.unmeasured[change.driver] = len(self.changes)
             self.seen.pop(change.driver, None)
             self.changes.append(replace(change, measured_before=measured, batch=batch))
 
     @property
-    def measured(self) -> Measured:
-        return Measured(self.rates, self.sizes, self.found, self.tried)
+    def measured(self) -> QueryStats:
+        return QueryStats(self.rates, self.sizes, self.found, self.tried)
 
 
-def _left_range(before: float | None, after: float | None) -> bool:
-    """Whether something has drifted since orders were last considered."""
+def _has_drifted(before: float | None, after: float | None) -> bool:
+    """Whether a value has left the range of `DRIFT` around its value at the last replan."""
     return bool(after and (not before or not before / DRIFT < after < before * DRIFT))
 
 
-def look_cost(width: int) -> float:
-    """Tuples that a join of so many inputs produces while its counters are read."""
+def read_cost(width: int) -> float:
+    """Return the cost of reading the counters of a join of `width` inputs, in tuples."""
     return 1500 + 200 * width**2
 
 
-def consider_cost(width: int) -> float:
-    """The same while its orders are considered."""
+def replan_cost(width: int) -> float:
+    """Return the cost of planning the probe orders of a join of `width` inputs, in tuples."""
     return 12_000 + 18 * width**4
 
 
-def _steps(order: tuple[str, ...], counted: list[list[int]]) -> Iterator[tuple[ProbeKey, ProbeCounts]]:
-    """What was found along a path, as far as anything came."""
-    for place in range(1, len(order)):
-        probes, _, matches, offered = counted[place]
+def _probe_counts(order: tuple[str, ...], stages: list[list[int]]) -> Iterator[tuple[ProbeKey, ProbeCounts]]:
+    """Yield the counts of each stage of a path, up to the first one without probes."""
+    for depth in range(1, len(order)):
+        probes, _, matches, pairs = stages[depth]
         if not probes:
             return
-        yield (frozenset(order[:place]), order[place]), ProbeCounts(probes, offered, matches)
+        yield (frozenset(order[:depth]), order[depth]), ProbeCounts(probes, pairs, matches)

@@ -1,1 +1,1 @@
-"""Compiled loops over arrays and scalars. Nothing here allocates on the data path, checks arguments or knows about Arrow."""
+"""Compiled loops over arrays and scalars: no allocation on the data path, no checks, no Arrow."""

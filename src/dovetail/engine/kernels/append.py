@@ -1,4 +1,4 @@
-"""Rows put into a window, all of its arrays in one call."""
+"""Append rows to all arrays of a window in one call."""
 
 from __future__ import annotations
 
@@ -8,43 +8,47 @@ from dovetail._typing import Int64Array
 from dovetail.engine.kernels.compile import kernel
 from dovetail.engine.kernels.gather import write_extents
 from dovetail.engine.kernels.index import insert
-from dovetail.engine.kernels.memory import codes, copy, halves, words
+from dovetail.engine.kernels.memory import copy, int32_at, int64_at, uint64_at
 from dovetail.engine.kernels.times import LONG_AGO, extend_prefix_max
 
 KIND, TO, WIDTH, FROM, OTHER, ROOM, AT, SIZE, END = range(9)
-"""Columns of a table of what is to be written: the kind; the address of an array, and the bytes of an entry; the address of what is
-new, 0 where there is nothing to write. What the others are depends on the kind."""
+"""Columns of a task table: the kind of task; the address of the target array and the bytes per entry; the address of the new values,
+0 to skip the task. The meaning of the other columns depends on the kind."""
 COPY, FILL, TEXT, LATEST, CHAIN = range(5)
-"""Kinds. Entries are copied, or all get the value `OTHER`. Of texts, starts go to `TO` and lengths to `OTHER`, `FROM` are offsets of
-`WIDTH` bytes, and `SIZE` bytes go from `AT` to `ROOM`, which is heap position `END`. The running maximum of the times at `FROM`.
-Chains: `TO` are links, `FROM` codes, and there are `ROOM` heads at `OTHER`, whose shift is `AT`."""
-_SMALL = 4
+"""Kinds of tasks. `COPY` copies the values; `FILL` sets all entries to `OTHER`. `TEXT` writes starts to `TO` and lengths to `OTHER`
+from offsets of `WIDTH` bytes, and copies `SIZE` bytes from `AT` to `ROOM`, at heap position `END`. `LATEST` writes the running maximum
+of the times at `FROM`. `CHAIN` inserts into a hash index with links `TO`, codes `FROM`, and `ROOM` heads at `OTHER`; `AT`: shift."""
+_SMALL_OFFSET = 4
 
 
 @kernel
 def append_rows(tasks: Int64Array, base: int, tail: int, first: int, stop: int, room: int) -> None:
-    """Write rows `first` to `stop` of a window; `tail` is the oldest that lives, and arrays begin with `base` and hold `room`."""
-    place, count = first - base, stop - first
-    for number in range(len(tasks)):
-        task = tasks[number]
+    """Write rows `first` to `stop`; `tail` is the oldest live row, arrays begin at `base` and hold `room`."""
+    index, count = first - base, stop - first
+    for i in range(len(tasks)):
+        task = tasks[i]
         kind, width = task[KIND], task[WIDTH]
         if task[FROM] == 0:
             continue
         if kind == COPY:
-            copy(task[TO] + place * width, task[FROM], count * width)
+            copy(task[TO] + index * width, task[FROM], count * width)
         elif kind == FILL:
-            words(task[TO] + 8 * place, count)[:] = task[OTHER]
+            int64_at(task[TO] + 8 * index, count)[:] = task[OTHER]
         elif kind == TEXT:
-            starts, lengths = words(task[TO], room), words(task[OTHER], room)
-            if width == _SMALL:
-                write_extents(halves(task[FROM], count + 1), task[END], starts, lengths, place)
+            starts, lengths = int64_at(task[TO], room), int64_at(task[OTHER], room)
+            if width == _SMALL_OFFSET:
+                write_extents(int32_at(task[FROM], count + 1), task[END], starts, lengths, index)
             else:
-                write_extents(words(task[FROM], count + 1), task[END], starts, lengths, place)
+                write_extents(int64_at(task[FROM], count + 1), task[END], starts, lengths, index)
             copy(task[ROOM], task[AT], task[SIZE])
         elif kind == LATEST:
-            latest = words(task[TO], room)
-            before = latest[place - 1] if first > tail else LONG_AGO
-            extend_prefix_max(words(task[FROM], room), latest, place, place + count, before)
+            latest = int64_at(task[TO], room)
+            before = latest[index - 1] if first > tail else LONG_AGO
+            extend_prefix_max(int64_at(task[FROM], room), latest, index, index + count, before)
         else:
-            heads, links, own = words(task[OTHER], task[ROOM]), words(task[TO], room), codes(task[FROM], room)
-            insert(heads, links, np.uint64(task[AT]), own, base, tail, first, stop)
+            heads, links, codes = (
+                int64_at(task[OTHER], task[ROOM]),
+                int64_at(task[TO], room),
+                uint64_at(task[FROM], room),
+            )
+            insert(heads, links, np.uint64(task[AT]), codes, base, tail, first, stop)

@@ -1,7 +1,7 @@
-"""A checksum of memory that costs little more than reading it.
+"""Compute a checksum of memory that costs little more than reading it.
 
-Four lanes are independent of each other, so that a processor works on all of them at once. Each step of a lane is one-to-one in the
-word that it takes in: a single word that differs, by however few bits, always gives another sum.
+Four independent lanes let the processor work in parallel. Each step of a lane is a bijection of the word that it consumes: a single
+changed word, by however few bits, always changes the sum.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dovetail.engine.kernels.compile import kernel
 from dovetail.engine.kernels.index import GOLDEN
 
 PAGE = 512
-"""Words that are summed up together: 4 KB."""
+"""Words per page: 4 KB."""
 _LEFT, _RIGHT = np.uint64(27), np.uint64(37)
 
 
 @kernel
 def checksum(words: UInt64Array, first: int, stop: int, stride: int, salt: int) -> np.uint64:
-    """Sum up words `first` to `stop`: of each `stride` pages the one numbered `salt`, and always the last page."""
+    """Sum words `first` to `stop`: pages whose number modulo `stride` is `salt`, and always the last page."""
     a = np.uint64(stop - first)
     b, c, d = a + GOLDEN, a ^ GOLDEN, a * GOLDEN
     last = (stop - 1) // PAGE

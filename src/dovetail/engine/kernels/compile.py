@@ -1,4 +1,4 @@
-"""The one place that says how kernels are compiled."""
+"""Decorators and intrinsics that define how kernels are compiled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTERPRETED = bool(numba.config.DISABLE_JIT)  # type: ignore[attr-defined]
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` with Numba; with `NUMBA_DISABLE_JIT=1` run it as Python, where hashing may overflow silently too."""
+    """Compile `function` with Numba; `NUMBA_DISABLE_JIT=1` runs it as Python, where hashes may overflow."""
     if not INTERPRETED:
         compiled: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
         return compiled
@@ -36,11 +36,11 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 
 _UNCOUNTED: dict[str, Any] = {"_nrt": False}
-"""Numba's own name for functions that neither allocate nor count references."""
+"""Numba's option for functions that neither allocate nor count references."""
 
 
 def borrowing(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel that allocates nothing, without counting references: of groups of many arrays that costs more than its work."""
+    """Compile a kernel that allocates nothing without reference counting, which is slow for many arrays."""
     if INTERPRETED:
         return kernel(function)
     compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, **_UNCOUNTED)(function)
@@ -48,7 +48,7 @@ def borrowing(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """A part of borrowing kernels that becomes part of their code: handing over so many arrays takes longer than what it does."""
+    """Compile a helper that is inlined into borrowing kernels, because passing many arrays is slow."""
     if INTERPRETED:
         return kernel(function)
     compiled: Callable[P, R] = numba.njit(nogil=True, forceinline=True, **_UNCOUNTED)(function)
@@ -56,22 +56,22 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _copy_bytes(out: ByteArray, at: int, data: ByteArray, start: int, count: int) -> None:
-    """Copy `count` bytes, one call of memcpy when compiled; a loop over bytes is several times slower."""
+    """Copy `count` bytes; compiled to one memcpy, since a loop over bytes is several times slower."""
     out[at : at + count] = data[start : start + count]
 
 
 @intrinsic
 def _memcpy(context: Any, out: Any, at: Any, data: Any, start: Any, count: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        places = []
+        pointers = []
         for array, kind, offset in (
             (arguments[0], signature.args[0], arguments[1]),
             (arguments[2], signature.args[2], arguments[3]),
         ):
             pointer = context.make_array(kind)(context, builder, array).data
-            places.append(builder.gep(pointer, [offset]))
+            pointers.append(builder.gep(pointer, [offset]))
         cgutils.raw_memcpy(  # type: ignore[no-untyped-call]
-            builder, places[0], places[1], arguments[4], 1
+            builder, pointers[0], pointers[1], arguments[4], 1
         )
         return context.get_dummy_value()
 
@@ -87,7 +87,7 @@ copy_bytes = _copy_bytes if INTERPRETED else _copy_bytes_compiled
 
 
 def _prefetch(array: Any, at: int) -> None:
-    """Say that an entry of an array will be needed soon, so that it is on its way when it is."""
+    """Prefetch an entry of an array."""
 
 
 @intrinsic
@@ -96,11 +96,11 @@ def _fetch(context: Any, array: Any, at: Any) -> Any:  # noqa: ARG001
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
         byte = ir.IntType(8).as_pointer()
         offset = builder.mul(arguments[1], builder.extract_value(view.strides, 0))
-        place = builder.gep(builder.bitcast(view.data, byte), [offset])
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        pointer = builder.gep(builder.bitcast(view.data, byte), [offset])
+        int32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, int32, int32, int32])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")  # type: ignore[no-untyped-call]
-        builder.call(function, [place, number(1), number(3), number(1)])
+        builder.call(function, [pointer, int32(1), int32(3), int32(1)])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate

@@ -1,7 +1,7 @@
-"""The first stages of a probe path in one call, as long as windows are probed by hash.
+"""Run the leading stages of a probe path, those that probe by hash, in one call.
 
-Stages are those of `extend`, and a chunk of partial results goes through all later ones before the next is made. Windows are known by
-their addresses, for a path has as many as its join has inputs.
+The stages are those of `extend`. A chunk of partial results passes all later stages before the next chunk is produced. Windows are
+passed by address, because a path has as many as its join has inputs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import kernel
 from dovetail.engine.kernels.extend import gather_codes, probe_hash, probe_scan
 from dovetail.engine.kernels.index import mix
-from dovetail.engine.kernels.memory import codes, words
+from dovetail.engine.kernels.memory import int64_at, uint64_at
 
-ADDED, SPAN, BIT, BASE, ROOM, CODE, TS, ENDS, FLAGS, HEADS, HEAD_COUNT, LINKS, SHIFT, LATEST, HELD, PART, PART_END = (
+TARGET, SPAN, BIT, BASE, ROOM, CODE, TS, ENDS, FLAGS, HEADS, HEAD_COUNT, LINKS, SHIFT, LATEST, SIZE, PART, PART_END = (
     range(17)
 )
-"""Columns of a table of stages: `extend.Added`; the first row of the window's arrays, and how many they hold; the addresses of these;
-how many rows there are; and where the parts of the key are in a table of parts."""
+"""Columns of the stage table: `extend.TargetAlias`; first row and capacity of the window's arrays; their addresses; number of live
+rows; and the range of the key's parts in the part table."""
 OF, CODES, CODES_BASE, CODES_ROOM = range(4)
-"""Columns of a table of parts: the column of the alias that has a code, and where codes are."""
+"""Columns of the part table: column of the alias that has a code; address, first row and capacity of its codes."""
 AT, CURSOR, COUNT = range(3)
-"""Columns of the state of a walk, by stage: the next partial result, the next row for it, and how many partial results there are.
-Behind that of the last stage it has the stage to go on with; -1 when all is done."""
+"""Columns of the state, by stage: next partial result, next row for it, number of partial results. The entry after the last stage is
+the stage to continue with; -1 when all are done."""
 
 
 @kernel
@@ -31,10 +31,10 @@ def follow(
     stages: Int64Array, parts: Int64Array, state: Int64Array, chunks: Int64Array, mixed: UInt64Array, counts: Int64Array,
     limits: Int64Array, floors: Int64Array, first: int, stop: int, driver: int,
 ) -> tuple[int, bool]:  # fmt: skip
-    """Take the driving tuples `first` to `stop` through all stages.
+    """Run the driving tuples `first` to `stop` through all stages.
 
-    Return how many partial results of the last one are in `chunks`, and whether to call again for others. The last of `chunks` has the
-    partial result of nothing, `mixed` is room for codes, and `counts` are those of `PathRunner`.
+    Return how many partial results of the last stage are in `chunks`, and whether to call again for more. The last of `chunks` holds
+    the empty partial result, `mixed` is scratch space for combined codes, and `counts` are those of `PathRunner`.
     """
     end = len(stages)
     depth = state[end, 0]
@@ -45,37 +45,39 @@ def follow(
             depth -= 1
             continue
         base, room, begin = stage[BASE], stage[ROOM], stage[PART]
-        ts, ends, flags = words(stage[TS], room), words(stage[ENDS], room), codes(stage[FLAGS], room)
+        ts, ends, flags = int64_at(stage[TS], room), int64_at(stage[ENDS], room), uint64_at(stage[FLAGS], room)
         bit = np.uint64(stage[BIT])
-        partial = chunks[depth - 1]  # before the first stage the last one, which is of nothing
+        partial = chunks[depth - 1]  # for the first stage this is the last chunk, the empty partial result
         if at == 0 and cursor < 0:
             counts[depth, 0] += count
-            counts[depth, 3] += count * stage[HELD]
+            counts[depth, 3] += count * stage[SIZE]
             if stage[PART_END] - begin > 1:
-                for number in range(begin, stage[PART_END]):
-                    part, out = parts[number], mixed[depth if number == begin else -1]
-                    gather_codes(partial, count, part[OF], codes(part[CODES], part[CODES_ROOM]), part[CODES_BASE], out)
-                    if number > begin:
+                for k in range(begin, stage[PART_END]):
+                    part, out = parts[k], mixed[depth if k == begin else -1]
+                    gather_codes(
+                        partial, count, part[OF], uint64_at(part[CODES], part[CODES_ROOM]), part[CODES_BASE], out
+                    )
+                    if k > begin:
                         mix(mixed[depth, :count], out[:count], mixed[depth, :count])
         if depth == 0:
-            written, at, cursor, looked = probe_scan(
-                partial, count, at, cursor, base, mixed[0, :0], ts, ends, flags, stage[ADDED], stage[SPAN], bit,
+            written, at, cursor, rows_read = probe_scan(
+                partial, count, at, cursor, base, mixed[0, :0], ts, ends, flags, stage[TARGET], stage[SPAN], bit,
                 mixed[0, :0], -1, 0, limits, floors, first, driver, stop, counts[0, :0], chunks[0],
             )  # fmt: skip
         else:
-            wanted, source, wanted_base = mixed[depth], -1, 0
+            lookup, source, lookup_base = mixed[depth], -1, 0
             if stage[PART_END] - begin == 1:
-                wanted = codes(parts[begin, CODES], parts[begin, CODES_ROOM])
-                source, wanted_base = parts[begin, OF], parts[begin, CODES_BASE]
-            written, at, cursor, looked = probe_hash(
-                partial, count, at, cursor, base, codes(stage[CODE], room), ts, ends, flags,
-                stage[ADDED], stage[SPAN], bit,
-                words(stage[HEADS], stage[HEAD_COUNT]), words(stage[LINKS], room), np.uint64(stage[SHIFT]),
-                words(stage[LATEST], room),
-                wanted, source, wanted_base, limits, floors, first, driver, chunks[depth],
+                lookup = uint64_at(parts[begin, CODES], parts[begin, CODES_ROOM])
+                source, lookup_base = parts[begin, OF], parts[begin, CODES_BASE]
+            written, at, cursor, rows_read = probe_hash(
+                partial, count, at, cursor, base, uint64_at(stage[CODE], room), ts, ends, flags,
+                stage[TARGET], stage[SPAN], bit,
+                int64_at(stage[HEADS], stage[HEAD_COUNT]), int64_at(stage[LINKS], room), np.uint64(stage[SHIFT]),
+                int64_at(stage[LATEST], room),
+                lookup, source, lookup_base, limits, floors, first, driver, chunks[depth],
             )  # fmt: skip
         state[depth, AT], state[depth, CURSOR] = at, cursor
-        counts[depth, 1] += looked
+        counts[depth, 1] += rows_read
         counts[depth, 2] += written
         if written > 0:
             depth += 1

@@ -1,4 +1,4 @@
-"""A heap of queues, the one whose tuples are worth least in front: for patterns, whose worth is any number, and which are few."""
+"""A binary heap of queues, least valuable first, for patterns: few queues with arbitrary worths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dovetail.engine.kernels.roster import Ranks
 
 @inlined
 def move(ranks: Ranks, pool: int, queue: int) -> None:
-    """Let a queue find its place in the heap after its worth or its tie has changed."""
+    """Restore the heap order of a queue after its worth or its tie has changed."""
     heap, start, size = ranks.heap, ranks.start[pool], ranks.size[pool]
     at = int(ranks.queues[queue].at)
     worth, tie = heap[start + at].worth, heap[start + at].tie
@@ -39,15 +39,15 @@ def move(ranks: Ranks, pool: int, queue: int) -> None:
 
 @inlined
 def put(ranks: Ranks, start: int, at: int, worth: float, tie: int, queue: int) -> None:
-    """Put a queue at a place of a heap."""
-    place = ranks.heap[start + at]
-    place.worth, place.tie, place.queue = worth, tie, queue
+    """Write a queue to an entry of a heap."""
+    entry = ranks.heap[start + at]
+    entry.worth, entry.tie, entry.queue = worth, tie, queue
     ranks.queues[queue].at = at
 
 
 @inlined
 def take_out(ranks: Ranks, pool: int, queue: int) -> None:
-    """Take a queue out of its heap."""
+    """Remove a queue from its heap."""
     ranks.size[pool] -= 1
     start = ranks.start[pool]
     end = ranks.heap[start + ranks.size[pool]]

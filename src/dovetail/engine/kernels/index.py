@@ -1,10 +1,11 @@
-"""Chained hash indexes: `head[slot]` leads to the newest row of a chain, `links[row - base]` to the one before it.
+"""Chained hash indexes.
 
-Row numbers along a chain only fall, so a walk ends at the first row that is too old to matter, and expiry never touches the index.
+`head[slot]` links to the newest row of a chain, `links[row - base]` to the next older one. Row numbers decrease along a chain, so a
+probe stops at the first row that is too old, and expiry never touches the index.
 
-What leads to a row also tells what may be found from there on: above the row number each key of the chain has set one of sixteen
-bits. A probe whose bit is missing is turned away without touching a row, and a walk ends with the last row of its key but for one
-in sixteen. Bits of keys that have expired stay until the whole chain has; 0 leads nowhere.
+Each link carries a 16-bit Bloom tag of the keys further down its chain, above the bits of the row number. A probe whose tag bit is
+missing reads no row, and a probe stops after the last row of its key unless another key down the chain has the same tag bit, one in
+sixteen. Tag bits of expired keys remain until the whole chain has expired. The link 0 ends a chain.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from dovetail.engine.kernels.compile import inlined, kernel, prefetch
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _TAG_AT = 47
 ROWS = (1 << _TAG_AT) - 1
-"""The bits of a row number."""
+"""Mask of the row number in a link."""
 AHEAD = 8
-"""How many steps before it is needed something is fetched from memory."""
+"""Prefetch distance, in iterations."""
 
 
 class Chain(NamedTuple):
-    """The chains of one key."""
+    """The arrays of one hash index."""
 
     head: Int64Array
     links: Int64Array
     shift: np.uint64
-    """A slot is the uppermost bits of a hash: what is left when it is shifted so far."""
+    """Right shift that reduces a hash to its slot, the uppermost bits."""
 
 
 @inlined
 def tag(hashed: np.uint64, shift: np.uint64) -> int:
-    """The bit of a hash: which one, the four bits after those of its slot say."""
+    """Return the tag bit of a hash; the four hash bits below the slot bits choose it."""
     return 1 << (_TAG_AT + int((hashed >> (shift - np.uint64(4))) & np.uint64(15)))
 
 
 @inlined
-def led_to(link: int, own: int) -> int:
-    """The row that a link leads to; -1 if no row from there on has the tag `own`."""
-    return link & ROWS if link & own else -1
+def follow_link(link: int, key_tag: int) -> int:
+    """Return the row that a link points to; -1 if no row from there on has the tag `key_tag`."""
+    return link & ROWS if link & key_tag else -1
 
 
 @kernel
@@ -50,18 +51,18 @@ def insert(
     head: Int64Array, links: Int64Array, shift: np.uint64,
     code: UInt64Array, base: int, oldest: int, first: int, stop: int,
 ) -> None:  # fmt: skip
-    """Put rows `first` to `stop` (exclusive) on top of their chains; rows before `oldest` have expired."""
+    """Insert rows `first` to `stop` (exclusive) into their chains; rows before `oldest` have expired."""
     for row in range(first, stop):
-        place = row - base
+        index = row - base
         if row + AHEAD < stop:
-            prefetch(head, int((code[place + AHEAD] * GOLDEN) >> shift))
-        hashed = code[place] * GOLDEN
+            prefetch(head, int((code[index + AHEAD] * GOLDEN) >> shift))
+        hashed = code[index] * GOLDEN
         slot = np.int64(hashed >> shift)
-        before = head[slot]
-        if before & ROWS < oldest:
-            before = 0
-        links[place] = before
-        head[slot] = ((before | tag(hashed, shift)) & ~ROWS) | row
+        next_link = head[slot]
+        if next_link & ROWS < oldest:
+            next_link = 0
+        links[index] = next_link
+        head[slot] = ((next_link | tag(hashed, shift)) & ~ROWS) | row
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Tuples leave: the windows of those who see them, and then those that hold them, when no later tuple can need them."""
+"""Remove expired tuples from the roster: from each use's window, and at last from the store's window."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEVER = (1 << 63) - 1
 
 @inlined
 def leave_key(roster: Roster, place: int, use: int, rank: int) -> None:
-    """A tuple no longer counts for its key in a use of its window; it has left its queue."""
+    """Stop counting a tuple for its key in one use of its window; the tuple is in no queue."""
     keys, marks, own = roster.keys, roster.marks, roster.marks[place, use]
     key = int(own.key)
     slot = roster.uses.slot[roster.uses.first[roster.held[place].window] + use]
@@ -51,7 +51,7 @@ def leave_key(roster: Roster, place: int, use: int, rank: int) -> None:
 
 @inlined
 def remove(roster: Roster, place: int, rank: int) -> None:
-    """A tuple is held no more."""
+    """Remove a tuple from the roster."""
     held, uses, at = roster.held, roster.uses, roster.at
     window = int(held[place].window)
     pool = uses.pool[window]
@@ -87,7 +87,7 @@ def remove(roster: Roster, place: int, rank: int) -> None:
 
 @inlined
 def _expect_leaving(roster: Roster, place: int, use: int, rank: int) -> None:
-    """Let memory bring what the tuple that leaves next needs, and the two after it."""
+    """Prefetch the data of the tuple that leaves next, and of the two after it."""
     if place < 0:
         return
     if rank == FREQUENCY and roster.marks[place, use].key >= 0:
@@ -102,7 +102,7 @@ def _expect_leaving(roster: Roster, place: int, use: int, rank: int) -> None:
 
 @inlined
 def leave_windows(roster: Roster, rank: int) -> None:
-    """Let time reach all uses: tuples whose window has passed no longer count."""
+    """Advance all uses to the clock: tuples whose window has passed no longer count."""
     held, uses, clock = roster.held, roster.uses, roster.at[CLOCK]
     leaving = np.int64(_NEVER)
     for window in range(len(uses.pool)):
@@ -125,7 +125,7 @@ def leave_windows(roster: Roster, rank: int) -> None:
 
 @inlined
 def _release(roster: Roster, window: int, rank: int) -> None:
-    """Let go of what no later tuple can need in a window."""
+    """Remove the tuples of one window that no later tuple can need."""
     uses, held = roster.uses, roster.held
     bound = np.int64(1 << 62)
     for kept in range(len(uses.kept)):
@@ -142,14 +142,14 @@ def _release(roster: Roster, window: int, rank: int) -> None:
 
 @borrowing
 def release(roster: Roster, rank: int) -> None:
-    """Let go of what no later tuple can need."""
+    """Remove all tuples that no later tuple can need."""
     for window in range(len(roster.uses.pool)):
         _release(roster, window, rank)
 
 
 @inlined
 def wait(roster: Roster, watch: ExpiryDeadline, window: int) -> None:
-    """Find a stream that has to move on before the oldest tuple of a window can go: that which has furthest to go."""
+    """Set the deadline of a window: the stream that must advance furthest before its oldest tuple expires."""
     uses, furthest = roster.uses, np.int64(-1)
     place = int(roster.oldest[window])
     watch.stream[window], watch.time[window] = NONE, _NEVER
@@ -172,7 +172,7 @@ def wait(roster: Roster, watch: ExpiryDeadline, window: int) -> None:
 
 @inlined
 def look_at(watch: ExpiryDeadline, window: int) -> None:
-    """A window has to be looked at when the next tuple comes."""
+    """Set the deadline of a window to the next tuple of any stream."""
     watch.stream[window], watch.time[window] = NONE, NOW
     for other in range(len(watch.alarm)):
         watch.alarm[other] = NOW
@@ -180,7 +180,7 @@ def look_at(watch: ExpiryDeadline, window: int) -> None:
 
 @inlined
 def release_over(roster: Roster, watch: ExpiryDeadline, rank: int) -> None:
-    """Let go of what is over in windows whose stream to wait for has moved on."""
+    """Remove expired tuples of the windows whose deadline has passed."""
     heads = roster.heads
     for window in range(len(watch.alarm)):
         watch.alarm[window] = _NEVER

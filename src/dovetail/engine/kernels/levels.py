@@ -1,7 +1,7 @@
-"""Levels of queues by what their tuples are worth: for keys, whose worth is a number of tuples or of results, and which are many.
+"""Buckets of queues by worth, for keys: many queues whose worths are numbers of tuples or results.
 
-Worths below `_EXACT` have a level each, larger ones share one with those that differ by less than 1.6 %. Of a level the queue that
-has been in it longest goes first. Each change is a matter of a few lines of memory, however many queues there are.
+Worths below `_EXACT` have a level each; larger ones share a level with those that differ by less than 1.6 %. Within a level, the queue
+that entered first is shed first. Each change touches a few cache lines, however many queues there are.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ WORDS = LEVELS // 64
 
 @inlined
 def level_of(worth: float) -> int:
-    """The level of a worth, which is a whole number."""
-    number, octaves = np.int64(min(worth, _LARGEST)), 0
-    while number >= _EXACT:
-        number, octaves = number >> 1, octaves + 1
-    return int(number) + octaves * _HALF
+    """Return the level of a worth, which is an integer."""
+    mantissa, octaves = np.int64(min(worth, _LARGEST)), 0
+    while mantissa >= _EXACT:
+        mantissa, octaves = mantissa >> 1, octaves + 1
+    return int(mantissa) + octaves * _HALF
 
 
 @inlined
 def put_in(ranks: Ranks, pool: int, queue: int, level: int) -> None:
-    """Put a queue behind the others of a level."""
-    own, place = ranks.queues[queue], ranks.levels[pool * LEVELS + level]
-    own.at, own.before, own.after = level, place.last, NONE
-    if place.last >= 0:
-        ranks.queues[place.last].after = queue
+    """Append a queue to a level."""
+    entry, bucket = ranks.queues[queue], ranks.levels[pool * LEVELS + level]
+    entry.at, entry.before, entry.after = level, bucket.last, NONE
+    if bucket.last >= 0:
+        ranks.queues[bucket.last].after = queue
     else:
-        place.first = queue
+        bucket.first = queue
         ranks.filled[pool * WORDS + (level >> 6)] |= np.uint64(1) << np.uint64(level & 63)
-    place.last = queue
+    bucket.last = queue
 
 
 @inlined
 def take_off(ranks: Ranks, pool: int, queue: int) -> None:
-    """Take a queue out of its level."""
-    own = ranks.queues[queue]
-    level = int(own.at)
-    place = ranks.levels[pool * LEVELS + level]
-    if own.before >= 0:
-        ranks.queues[own.before].after = own.after
+    """Remove a queue from its level."""
+    entry = ranks.queues[queue]
+    level = int(entry.at)
+    bucket = ranks.levels[pool * LEVELS + level]
+    if entry.before >= 0:
+        ranks.queues[entry.before].after = entry.after
     else:
-        place.first = own.after
-    if own.after >= 0:
-        ranks.queues[own.after].before = own.before
+        bucket.first = entry.after
+    if entry.after >= 0:
+        ranks.queues[entry.after].before = entry.before
     else:
-        place.last = own.before
-    if place.first < 0:
+        bucket.last = entry.before
+    if bucket.first < 0:
         ranks.filled[pool * WORDS + (level >> 6)] &= ~(np.uint64(1) << np.uint64(level & 63))
 
 
 @inlined
 def lowest(ranks: Ranks, pool: int) -> int:
-    """The first queue of the lowest level that has one; `NONE` if none has."""
+    """Return the first queue of the lowest level that has one; `NONE` if there is none."""
     for word in range(WORDS):
         bits, level = ranks.filled[pool * WORDS + word], word << 6
         if bits:

@@ -1,6 +1,6 @@
-"""Arrays that a kernel knows by their addresses: it can then be given any number of them in one table.
+"""Access arrays by address, so that a kernel can take any number of arrays in one table.
 
-Whoever makes a table keeps its arrays alive, and makes it anew when they move.
+The caller keeps the arrays of a table alive, and rebuilds the table when they move.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from numba.np.numpy_support import from_dtype
 from dovetail.engine.kernels.compile import INTERPRETED
 
 SHORT = 16
-"""Bytes that are copied at once, which is faster than to find out how many there are to be copied."""
+"""Bytes that `copy_short` always copies: faster than copying the exact number."""
 
 
-def _peek(address: int, place: int) -> np.int64:
-    """The signed word at a place of an array."""
-    return np.int64(ctypes.c_int64.from_address(int(address) + 8 * int(place)).value)
+def _peek(address: int, index: int) -> np.int64:
+    """Return entry `index` of the int64 array at `address`."""
+    return np.int64(ctypes.c_int64.from_address(int(address) + 8 * int(index)).value)
 
 
-def _peek_code(address: int, place: int) -> np.uint64:
-    """The same, unsigned."""
-    return np.uint64(ctypes.c_uint64.from_address(int(address) + 8 * int(place)).value)
+def _peek_code(address: int, index: int) -> np.uint64:
+    """Return entry `index` of the uint64 array at `address`."""
+    return np.uint64(ctypes.c_uint64.from_address(int(address) + 8 * int(index)).value)
 
 
-def _poke(address: int, place: int, value: int) -> None:
-    """Write a signed word to a place of an array."""
-    ctypes.c_int64.from_address(int(address) + 8 * int(place)).value = int(value)
+def _poke(address: int, index: int, value: int) -> None:
+    """Set entry `index` of the int64 array at `address`."""
+    ctypes.c_int64.from_address(int(address) + 8 * int(index)).value = int(value)
 
 
-def _pointer(builder: Any, address: Any, place: Any) -> Any:
+def _pointer(builder: Any, address: Any, index: Any) -> Any:
     word = ir.IntType(64)
-    return builder.inttoptr(builder.add(address, builder.shl(place, ir.Constant(word, 3))), word.as_pointer())
+    return builder.inttoptr(builder.add(address, builder.shl(index, ir.Constant(word, 3))), word.as_pointer())
 
 
 def _reader(kind: Any) -> Any:
     @intrinsic
-    def read(typing: Any, address: Any, place: Any) -> Any:  # noqa: ARG001
+    def read(typing: Any, address: Any, index: Any) -> Any:  # noqa: ARG001
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
             return builder.load(_pointer(builder, *arguments))
 
@@ -56,7 +56,7 @@ _read, _read_code = _reader(types.int64), _reader(types.uint64)
 
 
 @intrinsic
-def _write(typing: Any, address: Any, place: Any, value: Any) -> Any:  # noqa: ARG001
+def _write(typing: Any, address: Any, index: Any, value: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         builder.store(arguments[2], _pointer(builder, *arguments[:2]))
         return context.get_dummy_value()
@@ -64,20 +64,20 @@ def _write(typing: Any, address: Any, place: Any, value: Any) -> Any:  # noqa: A
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-def _fetch(address: int, place: int) -> None:
-    """Have a word brought near that will soon be read; it need not be there."""
+def _fetch(address: int, index: int) -> None:
+    """Prefetch entry `index` of the array at `address`; the address need not be valid."""
 
 
 @intrinsic
-def _prefetch(typing: Any, address: Any, place: Any) -> Any:  # noqa: ARG001
+def _prefetch(typing: Any, address: Any, index: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        int32, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, int32, int32, int32])
         function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
             builder.module, kind, "llvm.prefetch.p0i8"
         )
         pointer = builder.bitcast(_pointer(builder, *arguments), byte)
-        builder.call(function, [pointer, *(ir.Constant(number, flag) for flag in (0, 3, 1))])
+        builder.call(function, [pointer, *(ir.Constant(int32, flag) for flag in (0, 3, 1))])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
@@ -92,8 +92,8 @@ def _copy(to: int, start: int, size: int) -> None:
 def _memcpy(typing: Any, to: Any, start: Any, size: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         byte = ir.IntType(8).as_pointer()
-        places = [builder.inttoptr(argument, byte) for argument in arguments[:2]]
-        cgutils.raw_memcpy(builder, places[0], places[1], arguments[2], 1)  # type: ignore[no-untyped-call]
+        target, source = (builder.inttoptr(argument, byte) for argument in arguments[:2])
+        cgutils.raw_memcpy(builder, target, source, arguments[2], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
@@ -116,7 +116,7 @@ def _move(typing: Any, to: Any, start: Any) -> Any:  # noqa: ARG001
 
 
 def _viewer(kind: type[np.generic]) -> Any:
-    """A function (address, count) that gives an array of `count` numbers of a kind, from an address on."""
+    """Return a function (address, count) that views memory as an array of `count` numbers of type `kind`."""
     if INTERPRETED:
 
         def read(address: int, count: int) -> Any:
@@ -140,8 +140,8 @@ def _viewer(kind: type[np.generic]) -> Any:
     return view
 
 
-words, codes = _viewer(np.int64), _viewer(np.uint64)
-halves, quarters, octets = _viewer(np.int32), _viewer(np.int16), _viewer(np.uint8)
+int64_at, uint64_at = _viewer(np.int64), _viewer(np.uint64)
+int32_at, int16_at, uint8_at = _viewer(np.int32), _viewer(np.int16), _viewer(np.uint8)
 copy: Any = _copy if INTERPRETED else _memcpy
 copy_short: Any = _copy_short if INTERPRETED else _move
 fetch: Any = _fetch if INTERPRETED else _prefetch

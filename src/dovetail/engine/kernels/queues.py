@@ -1,4 +1,4 @@
-"""Queues of tuples that are worth the same, ranked by what they are worth: patterns in a heap, keys by levels.
+"""Queues of equally valuable tuples, ranked by worth: in a heap for patterns, by levels for keys.
 
 By keys, a queue may stand too low: when its tuples come to be worth more it stays, and moves when it comes to be the first to go. It
 moves at once when they come to be worth less. So its level is never above what it is worth.

@@ -1,6 +1,6 @@
-"""What windows hold, tuple by tuple in event-time order, over codes alone: who arrives, who leaves, and who is shed.
+"""The tuple table of shedding: the tuples that windows hold, in event-time order, with the codes of their keys.
 
-No join is needed for that. A table of keys counts, for each key and each input of a join, the tuples that are inside their windows:
+Shedding needs no join. A table of keys counts, for each key and each input of a join, the tuples that are inside their windows:
 AMJoin's bit-vector table, with counts in the place of bits, so that a bit goes out when the last tuple leaves. Which counts are not
 zero when a tuple arrives is its existence pattern (Kwon et al., definition 1), and their product over the other inputs is the number
 of results that it completes.
@@ -40,7 +40,7 @@ BUCKETS = 32
 
 
 class Uses(NamedTuple):
-    """Who sees the windows, and for how long. A use is one input of a join; the uses of a window follow each other."""
+    """The uses of windows. A use is one input of a join that reads a window; the uses of a window are consecutive."""
 
     first: Int64Array
     """By window: its first use; then how many there are."""
@@ -125,7 +125,7 @@ LEVEL = np.dtype([("first", np.int32), ("last", np.int32)], align=True)
 
 
 class Ranks(NamedTuple):
-    """Tuples that are alike, and by pool a heap of their queues, the first to go in front, or levels of them."""
+    """Queues of equivalent tuples and, by pool, their order: a heap with the first to be shed in front, or levels."""
 
     queues: Records
     """By queue: `QUEUE`."""
@@ -148,7 +148,7 @@ class Ranks(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """All that is known of what windows hold."""
+    """The tuple table: arrays of tuples, keys and queues."""
 
     uses: Uses
     held: Records
@@ -187,7 +187,7 @@ class Roster(NamedTuple):
 
 
 class KeySample(NamedTuple):
-    """Which keys are looked at more closely."""
+    """A sample of keys by hash."""
 
     limit: np.uint64
     """Those whose hash is below; all if it is the largest number."""
@@ -198,7 +198,7 @@ class KeySample(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """New tuples, in order."""
+    """New tuples in event-time order."""
 
     window: Int64Array
     row: Int64Array
@@ -210,9 +210,9 @@ class Incoming(NamedTuple):
 
 
 class ExpiryDeadline(NamedTuple):
-    """When something may be over, so that it is looked for only then: written to.
+    """Deadlines before which nothing can expire, so that expiry is checked only then. Kernels update them.
 
-    The oldest tuple of a window goes when all streams that it waits for have moved on. It is enough to watch one that has not.
+    The oldest tuple of a window expires when all streams that it waits for have advanced. It is enough to watch one of them.
     """
 
     stream: Int64Array
@@ -224,7 +224,7 @@ class ExpiryDeadline(NamedTuple):
 
 
 class Shed(NamedTuple):
-    """What was shed: written to."""
+    """Output: the tuples that were shed."""
 
     window: Int64Array
     row: Int64Array

@@ -1,4 +1,4 @@
-"""Tuples come, leave their windows, and are shed: a roster brought from one event time to the next."""
+"""Advance a roster through event time: add tuples, expire them, and shed the least valuable ones."""
 
 from __future__ import annotations
 
@@ -255,10 +255,10 @@ def take_in(
     watch: ExpiryDeadline,
     shed: Shed,
 ) -> tuple[int, int]:
-    """Let tuples arrive one after another; return how many have, and how many were shed, which `shed` has.
+    """Add tuples in order; return how many were added and how many were shed, which are written to `shed`.
 
-    `least`: of `least_hashes`, if others than sampled tuples are left out. `moving`: by window, whether its tuples move its stream's
-    time; else `heads` says how far that is. If nothing can be shed, because `shed` has no room, tuples arrive while there is room.
+    `least`: from `least_hashes`, if only sampled tuples are added. `moving`: by window, whether its tuples advance its stream's time;
+    otherwise `heads` is the time. If `shed` has no room, nothing can be shed, and tuples are added only while the roster has room.
     """
     uses, at, count = roster.uses, roster.at, 0
     for window in range(len(uses.pool)):
@@ -299,7 +299,7 @@ def take_in(
 
 @borrowing
 def enqueue_all(roster: Roster, rank: int) -> None:
-    """Rank all tuples anew; no queue is there yet."""
+    """Rank all tuples of a roster that has no queues yet."""
     for window in range(len(roster.uses.pool)):
         pool = roster.uses.pool[window]
         place = int(roster.oldest[window])
@@ -315,7 +315,7 @@ def enqueue_all(roster: Roster, rank: int) -> None:
 
 @borrowing
 def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None:
-    """Let go of keys whose hash is not below `limit`, and of tuples that then have none."""
+    """Remove keys whose hash is not below `limit`, and tuples without any remaining key."""
     held, uses, keys = roster.held, roster.uses, roster.keys
     for window in range(len(uses.pool)):
         place = int(roster.oldest[window])
@@ -334,7 +334,7 @@ def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None
 
 @borrowing
 def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbers: Int64Array, rank: int) -> None:
-    """Let go of a window's tuples that are not alive, and give the others their `numbers`, which are above all others.
+    """Remove a window's tuples that are not `alive`, and renumber the rest; new `numbers` exceed all old ones.
 
     Both arrays begin with row `first`.
     """
@@ -355,7 +355,7 @@ def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbe
 
 @borrowing
 def list_rows(held: Records, window: int, rows: Int64Array) -> int:
-    """Write the row numbers of a window's tuples, of which there are no more than `rows` has room for; return how many there are."""
+    """Write the row numbers of a window's tuples, at most as many as `rows` holds; return their number."""
     count = 0
     for place in range(len(held)):
         if held[place].row >= 0 and held[place].window == window and count < len(rows):
@@ -366,7 +366,7 @@ def list_rows(held: Records, window: int, rows: Int64Array) -> int:
 
 @borrowing
 def rows_in_order(roster: Roster) -> bool:
-    """Whether row numbers ascend in order of arrival, in every window: those of tuples that were there from the beginning may not."""
+    """Whether row numbers ascend in order of arrival in every window; those of initial tuples need not."""
     held = roster.held
     for window in range(len(roster.oldest)):
         place = int(roster.oldest[window])

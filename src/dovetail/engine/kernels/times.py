@@ -1,4 +1,4 @@
-"""Loops over event times: their order, expiry, and the ends of count windows."""
+"""Compute running maxima of event times, the first live row, and the ends of count windows."""
 
 from __future__ import annotations
 
@@ -17,57 +17,55 @@ FOREVER = np.int64(1 << 62)
 
 
 @kernel
-def survey(ts: Int64Array, watermark: int) -> tuple[int, bool, int, int]:
-    """How many times lie below `watermark`, whether they are in order, the smallest and the largest (of at least one)."""
-    late = 0
+def summarize_times(ts: Int64Array) -> tuple[bool, int, int]:
+    """Return whether event times are in order, the smallest and the largest; `ts` is not empty."""
     in_order = True
     smallest = largest = previous = ts[0]
     for t in ts:
-        late += t < watermark
         in_order &= t >= previous
         smallest = min(smallest, t)
         largest = max(largest, t)
         previous = t
-    return late, in_order, smallest, largest
+    return in_order, smallest, largest
 
 
 @kernel
 def extend_prefix_max(ts: Int64Array, prefix_max: Int64Array, first: int, last: int, largest: int) -> None:
-    """Write the running maximum of `ts` for places `first` to `last`, starting from `largest`."""
-    for place in range(first, last):
-        largest = max(largest, ts[place])
-        prefix_max[place] = largest
+    """Write the running maximum of `ts` for indices `first` to `last`, starting from `largest`."""
+    for index in range(first, last):
+        largest = max(largest, ts[index])
+        prefix_max[index] = largest
 
 
 @kernel
 def first_at_or_after(ts: Int64Array, first: int, last: int, bound: int) -> int:
-    """The first place from `first` on whose event time is not below `bound`; `last` if there is none."""
-    for place in range(first, last):
-        if ts[place] >= bound:
-            return place
+    """Return the first index from `first` on whose event time is not below `bound`, or `last`."""
+    for index in range(first, last):
+        if ts[index] >= bound:
+            return index
     return last
 
 
 @kernel
 def close_row_windows(ts: Int64Array, ends: Int64Array, first: int, stop: int, oldest: int, rows: int) -> None:
-    """`[ROWS n]`: each new place ends the window of the n-th place before it, one microsecond before its own time."""
-    for place in range(first, stop):
-        ends[place] = FOREVER
-        if place - rows >= oldest:
-            ends[place - rows] = ts[place] - 1
+    """Write the ends of a `[ROWS n]` window: a row ends the n-th row before it, 1 us before itself."""
+    for index in range(first, stop):
+        ends[index] = FOREVER
+        if index - rows >= oldest:
+            ends[index - rows] = ts[index] - 1
 
 
 class Partitions(NamedTuple):
-    """What is kept per row so that each new row of a partition finds the one it pushes out in constant time."""
+    """Per-row arrays that let a new row of a partition find the row that it pushes out in constant time."""
 
     oldest_inside: Int64Array
-    """The partition's oldest row still in the window when this one arrived."""
+    """The partition's oldest row in the window when this row arrived."""
     later: Int64Array
-    """The next row of the partition; -1: there is none."""
+    """The next row of the partition; -1 if there is none."""
     filled: Int64Array
-    """Rows in the window then."""
+    """Number of the partition's rows in the window when this row arrived."""
     null: Int64Array
-    """Whether the partition is that of NULL."""
+    """1 if the row is in the partition of NULL."""
 
 
 @kernel
@@ -77,40 +75,40 @@ def close_partition_windows(
     starts: Int64Array, lengths: Int64Array, heap: int, data: ByteArray,
     head: Int64Array, links: Int64Array, shift: np.uint64,
 ) -> None:  # fmt: skip
-    """`[PARTITION BY c ROWS n]`, rows `first` to `stop` (row numbers), NULL being one partition.
+    """Write the ends of a `[PARTITION BY c ROWS n]` window for row numbers `first` to `stop`.
 
-    Where `data` is not empty, codes are hashes and the values themselves decide.
+    NULL is a partition of its own. If `data` is not empty, codes are hashes and the values themselves are compared.
     """
     for row in range(first, stop):
-        place = row - base
-        ends[place] = FOREVER
-        slot = np.int64((code[place] * GOLDEN) >> shift)
+        index = row - base
+        ends[index] = FOREVER
+        slot = np.int64((code[index] * GOLDEN) >> shift)
         previous = head[slot]
         while previous >= oldest:
             other = previous - base
-            same = code[other] == code[place] and null[other] == null[place]
-            if same and len(data) > 0 and null[place] == 0:
-                same = lengths[other] == lengths[place]
+            same = code[other] == code[index] and null[other] == null[index]
+            if same and len(data) > 0 and null[index] == 0:
+                same = lengths[other] == lengths[index]
                 offset = 0
-                while same and offset < lengths[place]:
-                    same = data[starts[other] - heap + offset] == data[starts[place] - heap + offset]
+                while same and offset < lengths[index]:
+                    same = data[starts[other] - heap + offset] == data[starts[index] - heap + offset]
                     offset += 1
             if same:
                 break
             previous = links[other]
-        links[place] = head[slot]
+        links[index] = head[slot]
         head[slot] = row
-        later[place] = -1
+        later[index] = -1
         if previous < oldest:
-            oldest_inside[place] = row
-            filled[place] = 1
+            oldest_inside[index] = row
+            filled[index] = 1
         else:
             before = previous - base
             later[before] = row
-            oldest_inside[place] = oldest_inside[before]
-            filled[place] = filled[before] + 1
-        if filled[place] > rows:
-            pushed_out = oldest_inside[place] - base
-            ends[pushed_out] = ts[place] - 1
-            oldest_inside[place] = later[pushed_out]
-            filled[place] = rows
+            oldest_inside[index] = oldest_inside[before]
+            filled[index] = filled[before] + 1
+        if filled[index] > rows:
+            pushed_out = oldest_inside[index] - base
+            ends[pushed_out] = ts[index] - 1
+            oldest_inside[index] = later[pushed_out]
+            filled[index] = rows

@@ -1,4 +1,4 @@
-"""The arrays of a tree of probes: what `trees` and `tree_stages` read and write."""
+"""The arrays of a probe tree, which `trees` and `tree_stages` read and write."""
 
 from __future__ import annotations
 
@@ -6,113 +6,115 @@ from typing import NamedTuple
 
 from dovetail._typing import Float64Array, Int64Array, UInt64Array
 
-DEPTH, CHILD, SIBLING, TARGET, OLD, WIDEST, WORD, WORD_END, IN_WORD = range(9)
-"""Columns of `Tree.nodes`: its stage, its first child and next sibling (-1: none), its window, whether it meets old rows only, the
-longest span of its paths, the words that hold their bits, and whether that is one, with one of flags as well."""
+DEPTH, CHILD, SIBLING, TARGET, OLD_ONLY, WIDEST, WORD, WORD_END, ONE_WORD = range(9)
+"""Columns of `Tree.nodes`: stage, first child and next sibling (-1: none), window, whether only old rows are probed, longest span of
+its paths, the range of words with its paths' bits, and whether that is one word and its views' flags are in one word too."""
 PARTS, VIEWS, SPANS, SLOTS, EXITS = range(9, 19, 2)
-"""Columns of `Tree.nodes`: where its rows in other arrays begin; where they end follows."""
+"""Columns of `Tree.nodes`: first row of the node in other arrays; the next column is the end."""
 BASE, TOP, BOTTOM, TS, PREFIX_MAX, CODE, HEADS, LINKS, SHIFT, FLAGS = range(10)
-"""Columns of `Targets.windows`, the last for the first word of flags."""
-PHASE, LEVEL, ROW, LOGGED, LEAVING, ADDRESS, WANTED, CHAINS, CHOSEN, TOLD = range(10)
-"""Entries of `Walk.state`: whether matches are leaving, at which depth, the next new tuple, rows in the log, the next that leaves,
-and the addresses of `Walk.stages`, `wanted`, `rows`, `chosen` and `Tree.told`."""
+"""Columns of `Targets.windows`; `FLAGS` is the first word of flags."""
+PHASE, CURRENT_DEPTH, ROW, LOGGED, NEXT_EXIT, STAGES, CODES, CHAINS, SELECTED, PACKED = range(10)
+"""Entries of `Traversal.state`: 1 while exits are logged, current depth, next new tuple, rows in the log, next match to log, and the
+addresses of `Traversal.stages`, `codes`, `chain_rows`, `selected` and `Tree.packed`."""
 
 
 class Tree(NamedTuple):
-    """What is probed, and for whom. All arrays are of int64."""
+    """The nodes of a tree and the paths that they serve. All arrays are int64."""
 
     nodes: Int64Array
     """A row per node, parents before children; node 0 is the new tuples."""
     masks: Int64Array
-    """Per node, the bits of its paths."""
+    """Per node: the bits of its paths."""
     parts: Int64Array
-    """Per part of a node's key: the stage whose row has the code, and the codes (of `Targets.codes`)."""
+    """Per part of a node's key: the stage whose row has the code, and the index in `Targets.codes`."""
     views: Int64Array
-    """Per view at a node: its flag's word, and bit."""
+    """Per view at a node: the word and the bit of its flag."""
     view_masks: Int64Array
-    """The bits of its paths."""
+    """Per view at a node: the bits of its paths."""
     spans: Int64Array
-    """Per class at a node: its class at the parent, and its window's microseconds."""
+    """Per class at a node: its class at the parent, and the microseconds of its window."""
     span_masks: Int64Array
-    told: Int64Array
-    """For nodes whose bits lie in one word, the same in short: per view its bit and paths; per class `spans` and its paths."""
+    """Per class at a node: the bits of its paths."""
+    packed: Int64Array
+    """Compact views and classes, for nodes with `ONE_WORD`: per view its bit and paths; per class `spans` and its paths."""
     slots: Int64Array
-    """Per group of paths at a node that have had the same views and spans: a bit."""
+    """Per slot, the paths at a node with equal views and spans so far: the bit of one of them."""
     exits: Int64Array
-    """Per path that leaves at a node: the path, and its bit."""
+    """Per path that exits at a node: the path, and its bit."""
     paths: Int64Array
-    """Per path: the aliases of its join, and its class where it leaves."""
-    places: Int64Array
-    """Per path and alias of its join: the stage, or -1 while it is not joined."""
+    """Per path: the number of its join's aliases, and its class where it exits."""
+    alias_stages: Int64Array
+    """Per path and alias of its join: the stage, or -1 if the alias is not joined in the tree."""
 
 
 class Targets(NamedTuple):
-    """Where rows are."""
+    """Addresses of the probed windows and of the codes that are looked up."""
 
     windows: Int64Array
-    """Per window and key, as the columns above say."""
+    """Per window and key: the columns above."""
     codes: Int64Array
     """Per array of codes: its address, and the row number of its first entry."""
 
 
 class Counters(NamedTuple):
-    """What was counted so far."""
+    """Totals so far."""
 
-    made: Int64Array
+    produced: Int64Array
     """Per slot: partial matches."""
-    came: Int64Array
-    """Per node: partial matches that were extended."""
-    looked: Int64Array
-    """Per node: rows that were looked at."""
+    probes: Int64Array
+    """Per node: partial matches of the parent that were extended."""
+    rows_read: Int64Array
+    """Per node: rows that were compared."""
 
 
-class Accounts(NamedTuple):
-    """What each path would have done by itself, and what it took: filled after each walk, per slot but for the last three."""
+class Attribution(NamedTuple):
+    """The work of each path as if it ran alone, and its part of the time; updated after each traversal."""
 
     parents: Int64Array
-    """The slot of the same paths at the parent; the root's slots have their own."""
+    """Per slot: the slot of the same paths at the parent; slots of the root refer to themselves."""
     nodes: Int64Array
+    """Per slot: its node."""
     paths: Int64Array
-    """How many paths it is of."""
-    noted: Int64Array
-    """What had been made before."""
-    offered: Int64Array
-    """Rows that windows held for all that came, together."""
-    looked: Float64Array
-    """Rows that were looked at for what came."""
+    """Per slot: the number of its paths."""
+    produced_before: Int64Array
+    """Per slot: `Counters.produced` before the last traversal."""
+    pairs: Int64Array
+    """Per slot: the window's size summed over the probes."""
+    rows_read: Float64Array
+    """Per slot: rows compared for its probes."""
     seconds: Float64Array
-    """Per path of the slot: its part of the time."""
-    came: Int64Array
-    """Per node, what had come before."""
-    rows: Int64Array
-    """Per node, what had been looked at before."""
-    shares: Float64Array
-    """Per node: room for sums."""
+    """Per slot: the time of each of its paths."""
+    probes_before: Int64Array
+    """Per node: `Counters.probes` before the last traversal."""
+    rows_read_before: Int64Array
+    """Per node: `Counters.rows_read` before the last traversal."""
+    weights: Float64Array
+    """Per node: scratch space for sums."""
 
 
-class Walk(NamedTuple):
-    """Where a walk is."""
+class Traversal(NamedTuple):
+    """The state of a traversal."""
 
     stages: Int64Array
-    """Per depth a matrix of partial matches."""
+    """Per depth: a matrix of partial matches."""
     counts: Int64Array
-    """Per depth: how many there are."""
+    """Per depth: the number of partial matches."""
     nodes: Int64Array
     """Per depth: the node."""
-    picked: Int64Array
+    selected_counts: Int64Array
     """Per depth: how many of the parent's partial matches are extended."""
-    at: Int64Array
+    next_selected: Int64Array
     """Per depth: which of those is extended next."""
     cursors: Int64Array
-    """Per depth: the row that it is extended by next; -1: the first."""
-    chosen: Int64Array
-    """Per depth, for each of those: its number among the parent's partial matches."""
-    wanted: UInt64Array
-    """The same: the code that is looked for."""
-    rows: Int64Array
-    """The same: the newest row of its chain."""
+    """Per depth: the row that it is extended by next; -1: the first of its chain."""
+    selected: Int64Array
+    """Per depth, for each selected partial match: its index among the parent's."""
+    codes: UInt64Array
+    """Per depth, for each selected partial match: the code to look up."""
+    chain_rows: Int64Array
+    """Per depth, for each selected partial match: the newest row of its chain."""
     state: Int64Array
     log: Int64Array
-    """Matches that have left the tree: a row number per alias, low, high."""
-    paths: Int64Array
-    """The path of each."""
+    """Matches that have exited the tree: a row number per alias, low, high."""
+    log_paths: Int64Array
+    """Per logged match: its path."""

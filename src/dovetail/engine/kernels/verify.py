@@ -1,4 +1,4 @@
-"""Which results hold: equal values are marked, and what is not marked is dropped in place."""
+"""Mark matches whose key values are equal, and drop unmarked ones in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def mark_equal_codes(
     right: Int64Array, right_base: int, right_code: UInt64Array,
     marks: Int64Array,
 ) -> None:  # fmt: skip
-    """Mark the results whose two codes are equal."""
+    """Mark the matches whose two codes are equal."""
     for k in range(len(left)):
         marks[k] = left_code[left[k] - left_base] == right_code[right[k] - right_base]
 
@@ -25,7 +25,7 @@ def mark_equal_bytes(
     right_starts: Int64Array, right_lengths: Int64Array, right_heap: int, right_data: ByteArray,
     marks: Int64Array,
 ) -> None:  # fmt: skip
-    """Mark the results whose two values are the same bytes."""
+    """Mark the matches whose two values have equal bytes."""
     for k in range(len(left)):
         a = left[k] - left_base
         b = right[k] - right_base
@@ -43,7 +43,7 @@ def mark_equal_bytes(
 
 @kernel
 def keep_marked(partial: Int64Array, count: int, marks: Int64Array) -> int:
-    """Drop, in place, partial results whose mark is zero; return how many are left."""
+    """Drop partial results whose mark is zero, in place; return how many remain."""
     kept = 0
     for k in range(count):
         if marks[k] != 0:
@@ -54,7 +54,7 @@ def keep_marked(partial: Int64Array, count: int, marks: Int64Array) -> int:
 
 @kernel
 def keep_marked_results(rows: Int64Array, begin: int, marks: Int64Array) -> int:
-    """Drop results from column `begin` on whose mark is zero; return where the rest end."""
+    """Drop matches from column `begin` on whose mark is zero; return the end of the rest."""
     kept = begin
     for k in range(len(marks)):
         if marks[k] != 0:

@@ -1,1 +1,1 @@
-"""An engine as bytes and as mapped arrays, and the checks when it is read back."""
+"""Persistence of an engine: snapshots, mapped arrays, and the checks of what is read back."""

@@ -1,8 +1,8 @@
-"""A shard's engine as a directory: its arrays, and one file that says what they are and that nothing has changed since.
+"""Engines in a directory of mapped arrays, which another process can attach to.
 
-`engine.json` holds a digest of its own content and the seals of all arrays (see `arena.py`), under a key that is given again to read
-it: a directory of another state does not fit. What does not fit is a `StateError`, never an engine with less in it. Where tuples may
-be shed, a file beside it has what is known of them.
+`engine.json` holds the engine's manifest and the checksums of all arrays (see `arena.py`). It begins with a digest, keyed with a key
+that the reader must have: the files of another state do not match. Whatever does not match raises `StateError`; a reader never gets
+an engine that lacks something. Where tuples may be shed, the file `shedding` beside it holds the state of shedding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dovetail.engine.join.watch import Replan
-from dovetail.engine.persist.snapshot import attach, left_in_arena
+from dovetail.engine.persist.snapshot import arena_manifest, attach
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding import stored as shedding
 from dovetail.engine.storage.arena import MappedArena
@@ -27,30 +27,30 @@ _DIGEST = 16
 
 
 def write_mapped(engine: ShardEngine, key: str) -> bytes | None:
-    """Seal the arrays of an engine, and say beside them what they are. The engine must not be used any more.
+    """Write checksums and manifest beside the arrays of an engine, which must not be used afterwards.
 
-    Return what is known for shedding, if tuples may be shed.
+    Return the serialized state of shedding, if tuples may be shed.
     """
     arena = engine.arena
     if not isinstance(arena, MappedArena):
-        raise StateError("arrays in memory cannot be sealed", "use a MappedArena to share arrays")
-    living: dict[str, tuple[int, int]] = {}
+        raise StateError("an engine with arrays in memory cannot be shared", "use a MappedArena to share arrays")
+    live_bytes: dict[str, tuple[int, int]] = {}
     for store in engine.stores():
-        living.update(store.rows.living)
+        live_bytes.update(store.rows.live_bytes)
         for column in store.columns.values():
-            living.update(column.living)
-    left, known = left_in_arena(engine), None
+            live_bytes.update(column.live_bytes)
+    manifest, shed = arena_manifest(engine), None
     if engine.joined.shedder is not None:
-        known = shedding.written(engine.joined.shedder)
-        (arena.directory / SHEDDING).write_bytes(known)
-        left["shedding"] = _digest(known, key).hex()
-    content = json.dumps(left | {"seal": arena.seal(living, int.from_bytes(_digest(b"", key)))}).encode()
+        shed = shedding.written(engine.joined.shedder)
+        (arena.directory / SHEDDING).write_bytes(shed)
+        manifest["shedding"] = _digest(shed, key).hex()
+    content = json.dumps(manifest | {"seal": arena.checksums(live_bytes, int.from_bytes(_digest(b"", key)))}).encode()
     (arena.directory / FILE).write_bytes(_digest(content, key) + content)
-    return known
+    return shed
 
 
 def read_mapped(directory: Path, key: str, plan: ExecutionPlan, replan: Replan | None) -> ShardEngine:
-    """The engine that was sealed under `key`, its arrays compared with their seals; it must have run `plan`."""
+    """Return the engine that was written with `key` and ran `plan`; compare its arrays with their checksums."""
     try:
         written = (directory / FILE).read_bytes()
     except OSError as error:
@@ -60,14 +60,14 @@ def read_mapped(directory: Path, key: str, plan: ExecutionPlan, replan: Replan |
         raise StateError(f"{directory / FILE} is damaged, or belongs to another state: its digest does not match")
     with reading(str(directory)):
         stored = json.loads(content)
-        arena, digest_of_shedding = MappedArena(directory, stored.pop("seal")), stored.pop("shedding", None)
+        arena, shedding_digest = MappedArena(directory, stored.pop("seal")), stored.pop("shedding", None)
         engine = attach(arena, stored, plan, replan)
         arena.check_complete()
         if engine.joined.shedder is not None:
-            known = (directory / SHEDDING).read_bytes()
-            if _digest(known, key).hex() != digest_of_shedding:
+            shed = (directory / SHEDDING).read_bytes()
+            if _digest(shed, key).hex() != shedding_digest:
                 raise StateError(f"{directory / SHEDDING} is damaged: its digest does not match")
-            shedding.restore(engine.joined.shedder, pa.py_buffer(known))
+            shedding.restore(engine.joined.shedder, pa.py_buffer(shed))
     return engine
 
 

@@ -1,8 +1,8 @@
-"""What the JSON of a snapshot looks like, and whether it can be believed.
+"""JSON schemas of snapshots and manifests, and checks of what is read from them.
 
-A snapshot may come from anyone: its digest says that nothing has happened to it by accident, not who wrote it. So every name, number
-and list is checked before anything is made of it, and what was made is compared with what it claims to be. A session that somebody
-wanted to give wrong results will do so; it will not read outside its arrays, nor fail later.
+A snapshot may come from anyone: its digest detects accidental damage, not who wrote it. So every name, number and list is checked
+before it is used, and the plan that results is compared with the one in the snapshot. A malicious snapshot can give wrong results; it
+cannot read outside its arrays, or fail later.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dovetail.query.durations import LONGEST
 from dovetail.schema import StreamSchema, stored_schema
 
 
-class StoredProgress(TypedDict):
-    """How far a stream has come."""
+class SerializedProgress(TypedDict):
+    """Progress of a stream."""
 
     head: Time
     moved_at: Time | None
@@ -35,15 +35,15 @@ class StoredProgress(TypedDict):
     partition_heads: list[tuple[PartitionValue, Time]]
 
 
-class StoredStream(TypedDict):
-    """A stream and how far it has come."""
+class SerializedStream(TypedDict):
+    """A stream and its progress."""
 
     schema: StreamSchema
-    progress: StoredProgress
+    progress: SerializedProgress
 
 
-class StoredRunner(TypedDict):
-    """What was counted along a path."""
+class SerializedRunner(TypedDict):
+    """Order and counters of a probe path."""
 
     order: list[str]
     access: list[Access]
@@ -51,95 +51,95 @@ class StoredRunner(TypedDict):
     noted: list[tuple[Count, Count, Count, Count]]
 
 
-class StoredRun(TypedDict):
-    """What one join has counted."""
+class SerializedRun(TypedDict):
+    """Counters of a join."""
 
     results: dict[str, Count]
-    runners: dict[str, StoredRunner]
+    runners: dict[str, SerializedRunner]
     watch: ProbeWatch
     retired: tuple[Count, Count, Count]
 
 
 class EngineManifest(TypedDict):
-    """What an engine knows beside its plan and its arrays."""
+    """State of an engine besides its plan and its arrays."""
 
     config: Config
     batches: Count
-    streams: list[StoredStream]
+    streams: list[SerializedStream]
     groups: dict[str, Count]
     kept_from: dict[str, Time]
-    runs: dict[str, StoredRun]
+    runs: dict[str, SerializedRun]
 
 
-class LeftInArena(EngineManifest):
-    """What another engine needs, beside the plan, to attach to the arrays of this one."""
+class ArenaManifest(EngineManifest):
+    """What another engine needs, besides the plan, to attach to the arrays of an engine."""
 
     arrays: int
-    """Their format."""
+    """Format version of the arrays."""
     outline: list[Any]
     stores: dict[str, Any]
 
 
-class Snapshot(EngineManifest):
-    """A snapshot without its windows."""
+class SnapshotManifest(EngineManifest):
+    """JSON of a snapshot."""
 
     windows: list[str]
     plan: ExecutionPlan
     extra: dict[str, Any]
 
 
-def check_streams(streams: list[StoredStream]) -> None:
-    """Raise `StateError` unless streams are such as can be declared, each once."""
+def check_streams(streams: list[SerializedStream]) -> None:
+    """Raise `StateError` unless every stream could be declared, and occurs once."""
     schemas = [stream["schema"] for stream in streams]
     for schema in schemas:
-        if [each.name for each in schemas].count(schema.name) > 1:
+        if [other.name for other in schemas].count(schema.name) > 1:
             raise StateError(f"the snapshot has stream {schema.name!r} more than once")
         if from_json(StreamSchema, to_json(schema)) != schema or stored_schema(schema.columns) != schema.columns:
-            raise StateError(f"stream {schema.name!r} has columns that none is kept with: {schema.columns}")
+            raise StateError(f"stream {schema.name!r} has column types that are never stored: {schema.columns}")
         if not all(0 <= (span or 0) <= LONGEST for span in (schema.lateness, schema.idle_after, schema.max_ahead)):
-            raise StateError(f"stream {schema.name!r} has times that are out of range")
+            raise StateError(f"stream {schema.name!r} has a lateness, idle_after or max_ahead out of range")
 
 
 def check_runs(content: EngineManifest, plan: ExecutionPlan) -> None:
-    """Raise `StateError` unless what is stored of joins fits a plan."""
-    _same("the groups of windows", set(content["groups"]), {JOINED, *(step.group for step in plan.steps)})
-    _same("the joins with counters", set(content["runs"]), {step.name for step in plan.steps})
+    """Raise `StateError` unless the counters of joins match a plan."""
+    _check_names("the groups of windows", set(content["groups"]), {JOINED, *(step.group for step in plan.steps)})
+    _check_names("the joins with counters", set(content["runs"]), {step.name for step in plan.steps})
     for step in plan.steps:
-        place, stored = f"join {step.name!r}", content["runs"][step.name]
-        _same(f"{place}: its queries", set(stored["results"]), {consumer.query for consumer in step.consumers})
-        _check_runners(place, stored["runners"], step.plan)
+        where, stored = f"join {step.name!r}", content["runs"][step.name]
+        _check_names(f"{where}: its queries", set(stored["results"]), {consumer.query for consumer in step.consumers})
+        _check_runners(where, stored["runners"], step.plan)
         _check_watch(stored["watch"], step.plan)
 
 
-def _check_runners(place: str, stored: Mapping[str, StoredRunner], plan: QueryPlan) -> None:
+def _check_runners(where: str, stored: Mapping[str, SerializedRunner], plan: QueryPlan) -> None:
     aliases = sorted(plan.query.aliases)
-    _same(f"{place}: its paths", set(stored), set(aliases))
+    _check_names(f"{where}: its paths", set(stored), set(aliases))
     for driver, runner in stored.items():
         if sorted(runner["order"]) != aliases or any(
             len(runner[kind]) != len(aliases) for kind in ("access", "counts", "noted")
         ):
-            raise StateError(f"{place}: the path of {driver!r} does not meet each of {listed(aliases)} once")
-        if [alias for alias, way in zip(runner["order"], runner["access"], strict=True) if way == "new"] != [driver]:
-            raise StateError(f"{place}: the path of {driver!r} has others' new tuples")
-        for now, before in zip(runner["counts"], runner["noted"], strict=True):
-            if any(one < other for one, other in zip(now, before, strict=True)):
-                raise StateError(f"{place}: the counts of {driver!r} have become smaller")
+            raise StateError(f"{where}: the path of {driver!r} does not contain each of {listed(aliases)} once")
+        if [alias for alias, kind in zip(runner["order"], runner["access"], strict=True) if kind == "new"] != [driver]:
+            raise StateError(f"{where}: the path of {driver!r} is driven by another alias")
+        for count, noted in zip(runner["counts"], runner["noted"], strict=True):
+            if any(now < before for now, before in zip(count, noted, strict=True)):
+                raise StateError(f"{where}: the counters of {driver!r} decrease")
 
 
 def _check_watch(watch: ProbeWatch, plan: QueryPlan) -> None:
-    """Raise `StateError` unless statistics are about a plan's aliases and changes."""
-    aliases, place = set(plan.query.aliases), f"the statistics of join {plan.query.name!r}"
+    """Raise `StateError` unless statistics refer to aliases and changes of a plan."""
+    aliases, where = set(plan.query.aliases), f"the statistics of join {plan.query.name!r}"
     named = {*watch.rates, *watch.sizes, *watch.unmeasured, *watch.seen, *watch.costs, *watch.tried}
     named |= {name for joined, alias in (*watch.found, *watch.settled) for name in (*joined, alias)}
     named |= {name for orders in watch.tried.values() for order in orders for name in order}
     if not named <= aliases:
-        raise StateError(f"{place} are about {listed(sorted(named - aliases))}")
+        raise StateError(f"{where} refer to unknown aliases {listed(sorted(named - aliases))}")
     if any(alias in joined for joined, alias in watch.found):
-        raise StateError(f"{place} contradict themselves")
-    if any(number >= len(watch.changes) for number in watch.unmeasured.values()):
-        raise StateError(f"{place} are about changes that were not made")
+        raise StateError(f"{where} contain a probe of an alias by itself")
+    if any(index >= len(watch.changes) for index in watch.unmeasured.values()):
+        raise StateError(f"{where} refer to changes that were not made")
 
 
-def _same(what: str, found: set[str], expected: set[str]) -> None:
-    if found != expected:
-        raise StateError(f"{what} are {listed(sorted(found))}; expected {listed(sorted(expected))}")
+def _check_names(what: str, names: set[str], expected: set[str]) -> None:
+    if names != expected:
+        raise StateError(f"{what} are {listed(sorted(names))}; expected {listed(sorted(expected))}")

@@ -1,7 +1,7 @@
-"""A shard's state as Arrow and JSON under a format version: snapshots, and the manifest that goes with mapped arrays.
+"""Snapshots of an engine as Arrow and JSON, and the manifest of an engine whose arrays are mapped.
 
 A snapshot holds the tuples that windows still need, which of them each query may see (that depends on when the query was added), and
-how far each stream has come. Indexes, composite codes and the ends of count windows are made again from these.
+the progress of each stream. Indexes, composite codes and the ends of count windows are rebuilt from these.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ import pyarrow as pa
 from dovetail.codec import from_json, to_json
 from dovetail.engine.join.step import JoinRun
 from dovetail.engine.join.watch import Replan
-from dovetail.engine.persist.schemas import EngineManifest, LeftInArena, Snapshot, StoredRun, check_runs, check_streams
-from dovetail.engine.persist.tables import arrivals_of, written
+from dovetail.engine.persist.schemas import (
+    ArenaManifest,
+    EngineManifest,
+    SerializedRun,
+    SnapshotManifest,
+    check_runs,
+    check_streams,
+)
+from dovetail.engine.persist.tables import read_window, write_window
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding import stored as shedding
 from dovetail.engine.storage.arena import Arena, MappedArena
@@ -27,63 +34,65 @@ from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
 from dovetail.errors import StateError, listed, reading
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.paths import AccessRule, PathMaker
+from dovetail.plan.paths import AccessRule, PathBuilder
 from dovetail.plan.query_plan import Access
 from dovetail.stats.probes import PlanEstimate
 
 MAGIC = b"DOVETAIL"
 VERSION = 4
 ARRAYS = 4
-"""The format of arrays that another process attaches to. In 1, which is not said, chains had no tags and would lead nowhere now; in 2
-and 3 what was shed was known in other formats."""
+"""Format version of arrays that another process attaches to. Version 1, which is not written, has hash chains without tags;
+versions 2 and 3 serialize shedding differently."""
 _HEADER = struct.Struct("<8sI16sQ")
-"""Magic, format version, digest of all that follows it, length of the JSON."""
+"""Magic, format version, digest of what follows, length of the JSON."""
 _LENGTH = struct.Struct("<Q")
 
 
 @dataclass(slots=True)
-class StoredShard:
-    """A snapshot that has been read, not yet filled into an engine."""
+class Snapshot:
+    """A snapshot that has been read and checked, but not loaded into an engine."""
 
-    content: Snapshot
+    content: SnapshotManifest
     tables: list[pa.Buffer]
 
-    def fill(self, engine: ShardEngine, expected: ExecutionPlan) -> None:
-        """Bring an engine that knows the streams, and nothing else, to the stored state.
+    def load_into(self, engine: ShardEngine, expected: ExecutionPlan) -> None:
+        """Load the snapshot into an engine that has its streams and nothing else.
 
-        `expected` is the plan as queries and declarations have it: the stored one may differ in its orders, and in its bits.
+        `expected`: the plan that follows from queries and declarations; the one in the snapshot may have other orders and bits.
         """
         check_runs(self.content, self.content["plan"])
-        plan = ExecutionPlan.of(as_they_ran(expected, self.content["runs"]).steps, self.content["plan"])
+        plan = ExecutionPlan.of(_with_orders(expected, self.content["runs"]).steps, self.content["plan"])
         if plan != self.content["plan"]:
-            raise StateError("the snapshot's plan is not that of its queries")
+            raise StateError("the plan in the snapshot does not follow from its queries")
         engine.adopt(plan)
-        _go_on(engine, self.content)
+        _restore_counters(engine, self.content)
         if self.content["windows"] != [store.name for store in _windows(engine)]:
-            raise StateError(f"the stored windows are not those of the plan: {listed(self.content['windows'])}")
+            raise StateError(
+                f"the snapshot holds windows {listed(self.content['windows'])}, which are not those of its plan"
+            )
         for store, table in zip(_windows(engine), self.tables, strict=False):
-            for arrivals in arrivals_of(store, table):
-                store.append(arrivals)
+            for rows in read_window(store, table):
+                store.append(rows)
         if not engine.batches and any(len(store.rows) for store in _windows(engine)):
             raise StateError("the snapshot has tuples though no batch was pushed")
         if engine.joined.shedder is not None:
             shedding.restore(engine.joined.shedder, self.tables[-1])
-        engine.joined.store_again()
+        engine.joined.materialize_all()
         engine.joined.expire(engine.progress)
 
 
 def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
-    """The whole state of an engine, and whatever JSON its session adds."""
+    """Return the whole state of an engine and `extra`, JSON of its session."""
     windows = [store.name for store in _windows(engine)]
     content = _manifest(engine) | {"windows": windows, "plan": engine.plan, "extra": extra}
     header = json.dumps(to_json(content)).encode()
     parts = [header]
     for store in _windows(engine):
-        table = written(store)
+        table = write_window(store)
         parts += [_LENGTH.pack(len(table)), table.to_pybytes()]
     if engine.joined.shedder is not None:
-        known = shedding.written(engine.joined.shedder)
-        parts += [_LENGTH.pack(len(known)), known]
+        shed = shedding.written(engine.joined.shedder)
+        parts += [_LENGTH.pack(len(shed)), shed]
     whole = b"".join(parts)
     return _HEADER.pack(MAGIC, VERSION, _digest(len(header), whole), len(header)) + whole
 
@@ -92,8 +101,8 @@ def _digest(length: int, content: bytes | memoryview) -> bytes:
     return blake2b(content, digest_size=16, key=_LENGTH.pack(length)).digest()
 
 
-def read_snapshot(blob: object) -> StoredShard:
-    """Check a snapshot and read its declarations and tables."""
+def read_snapshot(blob: object) -> Snapshot:
+    """Check a snapshot; return its declarations and tables."""
     if not isinstance(blob, bytes) or len(blob) < _HEADER.size or blob[: len(MAGIC)] != MAGIC:
         raise StateError("this is not a Dovetail snapshot", "pass the bytes that snapshot() returned")
     _, version, digest, length = _HEADER.unpack_from(blob)
@@ -103,7 +112,7 @@ def read_snapshot(blob: object) -> StoredShard:
         raise StateError("the snapshot is damaged: its digest does not match", "take it again, or use an earlier one")
     end = _HEADER.size + length
     with reading("the snapshot"):
-        content = from_json(Snapshot, json.loads(blob[_HEADER.size : end]), "the snapshot")
+        content = from_json(SnapshotManifest, json.loads(blob[_HEADER.size : end]), "the snapshot")
         check_streams(content["streams"])
         tables = []
         while end < len(blob):
@@ -113,11 +122,11 @@ def read_snapshot(blob: object) -> StoredShard:
         windows = len(tables) - (content["config"].shedding is not None)
         if end != len(blob) or windows != len(content["windows"]):
             raise StateError(f"the snapshot is cut short: it holds {windows} of {len(content['windows'])} windows")
-    return StoredShard(content, tables)
+    return Snapshot(content, tables)
 
 
 def _manifest(engine: ShardEngine) -> dict[str, Any]:
-    """The content of a `EngineManifest`."""
+    """Return the content of an `EngineManifest`."""
     return {
         "config": engine.config,
         "batches": engine.batches,
@@ -132,60 +141,60 @@ def _manifest(engine: ShardEngine) -> dict[str, Any]:
 
 
 def attach(arena: Arena, stored: Mapping[str, Any], plan: ExecutionPlan, replan: Replan | None = None) -> ShardEngine:
-    """An engine over the arrays that another one, whose `left_in_arena` this is, left in `arena`.
+    """Return an engine over the arrays that another one left in `arena`; `stored` is its `arena_manifest`.
 
-    It must have run `plan`, in whatever orders.
+    That engine must have run `plan`, in any probe orders.
     """
     if not isinstance(arena, MappedArena):
-        raise StateError("the arrays lived in another process's memory", "use a MappedArena to share arrays")
-    if (found := stored.get("arrays")) != ARRAYS:
-        raise StateError(f"the arrays have format {found or 1}; this release attaches to format {ARRAYS}")
+        raise StateError("the arrays are in another process's memory", "use a MappedArena to share arrays")
+    if (version := stored.get("arrays")) != ARRAYS:
+        raise StateError(f"the arrays have format {version or 1}; this release attaches to format {ARRAYS}")
     differ = [
         step[0] for step in (*stored["outline"], *plan.outline) if (step in stored["outline"]) != (step in plan.outline)
     ]
     if differ:
-        raise StateError(f"the arrays are not those of the plan: it differs in {listed(sorted(set(differ)))}")
-    left = from_json(LeftInArena, stored, "the arrays")
-    engine = ShardEngine(left["config"], arena, replan)
-    for stream in left["streams"]:
+        raise StateError(f"the arrays were written under another plan, which differs in {listed(sorted(set(differ)))}")
+    manifest = from_json(ArenaManifest, stored, "the arrays")
+    engine = ShardEngine(manifest["config"], arena, replan)
+    for stream in manifest["streams"]:
         engine.add_stream(stream["schema"])
-    arena.opening = True
-    engine.adopt(as_they_ran(plan, left["runs"]), stored["stores"])
+    arena.is_attaching = True
+    engine.adopt(_with_orders(plan, manifest["runs"]), stored["stores"])
     if stored["stores"].keys() != {store.name for store in engine.stores()}:
-        raise StateError(f"the stored windows are not those of the plan: {listed(stored['stores'])}")
+        raise StateError(f"the arrays belong to windows {listed(stored['stores'])}, which are not those of the plan")
     for store in engine.stores():
         store.resume(stored["stores"][store.name])
-    arena.opening = False
-    _go_on(engine, left)
+    arena.is_attaching = False
+    _restore_counters(engine, manifest)
     return engine
 
 
-def left_in_arena(engine: ShardEngine) -> dict[str, Any]:
-    """What another engine needs, beside the plan, to attach to the arrays of this one."""
+def arena_manifest(engine: ShardEngine) -> dict[str, Any]:
+    """Return what another engine needs, besides the plan, to attach to the arrays of this one."""
     stores = {store.name: store.position for store in engine.stores()}
-    left: dict[str, Any] = to_json(
+    manifest: dict[str, Any] = to_json(
         _manifest(engine) | {"arrays": ARRAYS, "outline": engine.plan.outline, "stores": stores}
     )
-    return left
+    return manifest
 
 
-def as_they_ran(plan: ExecutionPlan, runs: Mapping[str, StoredRun]) -> ExecutionPlan:
-    """The plan with the orders that an engine had come to: the arrays hold what those need."""
+def _with_orders(plan: ExecutionPlan, runs: Mapping[str, SerializedRun]) -> ExecutionPlan:
+    """Return the plan with the probe orders that an engine used last: its arrays hold what those need."""
     changed = []
     for step in plan.steps:
-        runners, maker, paths = runs[step.name]["runners"], PathMaker(step.plan.query), []
+        runners, builder, paths = runs[step.name]["runners"], PathBuilder(step.plan.query), []
         for path in step.plan.paths:
             order, access = runners[path.driver]["order"], runners[path.driver]["access"]
             same = order == list(path.order) and access == [stage.access for stage in path.stages]
-            paths.append(path if same else maker.path(path.driver, order, _as_it_was(order, access)))
+            paths.append(path if same else builder.path(path.driver, order, _access_rule(order, access)))
         if tuple(paths) != step.plan.paths:
             changed.append(replace(step, plan=replace(step.plan, paths=tuple(paths), estimate=PlanEstimate())))
     return plan.with_steps(changed) if changed else plan
 
 
-def _as_it_was(order: list[str], access: list[Access]) -> AccessRule:
-    chosen = dict(zip(order, access, strict=True))
-    return lambda alias, _: chosen[alias]
+def _access_rule(order: list[str], access: list[Access]) -> AccessRule:
+    access_by_alias = dict(zip(order, access, strict=True))
+    return lambda alias, _: access_by_alias[alias]
 
 
 def _run_json(run: JoinRun) -> dict[str, Any]:
@@ -197,8 +206,8 @@ def _run_json(run: JoinRun) -> dict[str, Any]:
     }
 
 
-def _go_on(engine: ShardEngine, stored: EngineManifest) -> None:
-    """Take over progress and counters."""
+def _restore_counters(engine: ShardEngine, stored: EngineManifest) -> None:
+    """Set the progress and the counters of an engine from its manifest."""
     engine.batches = stored["batches"]
     engine.joined.expiry.kept_from = dict(stored["kept_from"])
     for stream in stored["streams"]:
@@ -206,14 +215,14 @@ def _go_on(engine: ShardEngine, stored: EngineManifest) -> None:
     for group in engine.groups:
         group.batches = stored["groups"][group.name]
     for run in engine.runs:
-        known = stored["runs"][run.name]
-        run.retired, run.watch = list(known["retired"]), known["watch"]
+        saved = stored["runs"][run.name]
+        run.retired, run.watch = list(saved["retired"]), saved["watch"]
         for name, collector in run.collectors.items():
-            collector.results = known["results"][name]
+            collector.results = saved["results"][name]
         for driver, runner in run.runners.items():
-            runner.restore(known["runners"][driver])
+            runner.restore(saved["runners"][driver])
 
 
 def _windows(engine: ShardEngine) -> Iterator[WindowStore]:
-    """Every store of tuples, always in the same order. Stored matches are found again from these."""
+    """Yield every store of tuples, always in the same order. Materialized joins are rebuilt from them."""
     return (store for store in engine.stores() if not isinstance(store, MaterializedJoin))

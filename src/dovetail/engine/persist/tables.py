@@ -1,10 +1,10 @@
-"""Windows as Arrow tables: the living rows with event times, flags, columns, and the codes of single key parts.
+"""Windows as Arrow tables: the live rows with event times, flags, columns, and the codes of single key parts.
 
-A table that is read may come from anyone. It is taken if it has the columns that its window needs, in their types, uncompressed
-(a few bytes could ask for any amount of memory), valid to the last offset, without NULL where there can be none, and with times in
-range. Values are taken as they are, as a push takes them: a text need not be UTF-8, nor a decimal keep to its precision.
+A table that is read may come from anyone. It is accepted if it has the columns that its window needs, with their types,
+uncompressed (a few bytes could expand to any amount of memory), with valid offsets, without NULL where none is possible, and with
+event times in range. Values are not checked, as in a push: a text need not be UTF-8, nor a decimal keep to its precision.
 
-An Arrow array holds two gigabytes of text, a window any number of them: a table comes in as many batches as it takes.
+An Arrow array holds at most two gigabytes of text and a window any amount, so a table has as many record batches as it needs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dovetail.errors import StateError, listed
 
 _RECORD_BATCH, _DICTIONARY_BATCH = "record batch", "dictionary"
 _HEADER, _DATA, _COMPRESSION = 2, 1, 3
-"""Places of fields in Arrow's messages: of a message its header, of a dictionary its rows, of rows their compression."""
+"""Positions of fields in Arrow's FlatBuffers: a message's header, a dictionary's record batch, a record batch's compression."""
 
 
-def written(store: WindowStore) -> pa.Buffer:
-    """The living rows as Arrow IPC bytes."""
+def write_window(store: WindowStore) -> pa.Buffer:
+    """Return the live rows as Arrow IPC bytes."""
     sink, rows = pa.BufferOutputStream(), store.rows
-    first, *others = _batches(store, rows.tail, rows.head)
-    with pa.ipc.new_stream(sink, first.schema) as writer:
-        for batch in (first, *others):
+    batches = _batches(store, rows.tail, rows.head)
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
             writer.write_batch(batch)
     return sink.getvalue()
 
@@ -49,8 +49,8 @@ def _batches(store: WindowStore, first: int, stop: int) -> list[pa.RecordBatch]:
     return [pa.record_batch(values)]
 
 
-def arrivals_of(store: WindowStore, content: pa.Buffer) -> Iterator[NewRows]:
-    """The rows of a stored table, to be appended to an empty store."""
+def read_window(store: WindowStore, content: pa.Buffer) -> Iterator[NewRows]:
+    """Yield the rows of a written window, to be appended to an empty store."""
     for batch in _read(store, content):
         numbers = {name: batch.column(name).to_numpy() for name in _numbers(store)}
         parts = {key[0]: numbers[name] for key, name in store.codes.items() if len(key) == 1}
@@ -61,7 +61,7 @@ def arrivals_of(store: WindowStore, content: pa.Buffer) -> Iterator[NewRows]:
 
 
 def _numbers(store: WindowStore) -> dict[str, pa.DataType]:
-    """Arrays that have a number for each row."""
+    """Return the names and types of the arrays with one number per row."""
     names = [store.flag_name(word) for word in range(store.flag_words)]
     names += [name for key, name in store.codes.items() if len(key) == 1]
     return {"ts": pa.int64()} | dict.fromkeys(names, pa.uint64())
@@ -71,17 +71,17 @@ def _read(store: WindowStore, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
     numbers = _numbers(store)
     expected = {**numbers, **{f"column:{name}": column.type for name, column in store.columns.items()}}
     with pa.ipc.open_stream(content) as reader:
-        found = dict(zip(reader.schema.names, reader.schema.types, strict=True))
-        # A dropped query may have left more than the others need.
-        if len(reader.schema) != len(found) or any(found.get(name) != dtype for name, dtype in expected.items()):
+        types = dict(zip(reader.schema.names, reader.schema.types, strict=True))
+        # There may be more columns: those that only a dropped query needed.
+        if len(reader.schema) != len(types) or any(types.get(name) != dtype for name, dtype in expected.items()):
             raise StateError(
-                f"window {store.name!r} is stored with columns {listed(found)}; expected {listed(expected)}"
+                f"window {store.name!r} is stored with columns {listed(types)}; expected {listed(expected)}"
             )
         _refuse_compressed(store.name, content)
         for batch in reader:
-            chosen = batch.select(list(expected))
-            _check(store.name, chosen, list(numbers))
-            yield chosen
+            needed = batch.select(list(expected))
+            _check(store.name, needed, list(numbers))
+            yield needed
 
 
 def _check(window: str, batch: pa.RecordBatch, numbers: list[str]) -> None:
@@ -96,7 +96,7 @@ def _check(window: str, batch: pa.RecordBatch, numbers: list[str]) -> None:
 
 
 def _bits(values: pa.Array) -> pa.Array:
-    """The same memory as a type of which every value is valid, so that only offsets and sizes are judged."""
+    """View values as a type whose every value is valid, so that validation checks offsets and sizes only."""
     values.validate()
     dtype, types = values.type, pa.types
     if types.is_string(dtype):
@@ -119,14 +119,14 @@ def _refuse_compressed(window: str, content: pa.Buffer) -> None:
             raise StateError(f"window {window!r} is stored compressed, which snapshot() never does")
 
 
-def _field(metadata: pa.Buffer, table: int | None, place: int | None) -> int | None:
-    """Where a field that is a table starts (FlatBuffers), or the first table of all; None if it is not there."""
-    if place is None:
+def _field(metadata: pa.Buffer, table: int | None, index: int | None) -> int | None:
+    """Return the offset of a table-valued field (FlatBuffers), or of the root table; None if the field is missing."""
+    if index is None:
         return int(struct.unpack_from("<I", metadata, 0)[0])
     if table is None:
         return None
     fields = table - struct.unpack_from("<i", metadata, table)[0]
-    at = 4 + 2 * place
+    at = 4 + 2 * index
     offset = (
         struct.unpack_from("<H", metadata, fields + at)[0] if at < struct.unpack_from("<H", metadata, fields)[0] else 0
     )

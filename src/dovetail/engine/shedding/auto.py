@@ -30,7 +30,7 @@ from dovetail.engine.kernels.roster import (
 )
 from dovetail.engine.shedding.shape import RosterShape
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
-from dovetail.plan.sheddable import MOST_INPUTS
+from dovetail.plan.sheddable import MAX_ARRIVAL_INPUTS
 
 _TRIED = (FIFO, ARRIVAL_ORDER, FREQUENCY, OUTPUT, RANDOM)
 _MINIATURE = 256
@@ -53,7 +53,7 @@ class Choice:
         self.every = max(128, total // 4)
         """Tuples from one look to the next."""
         self._until = self.every
-        narrow = all(sum(use.table == table for use in shape.uses) <= MOST_INPUTS for table in range(len(shape.tables)))
+        narrow = all(sum(use.table == table for use in shape.uses) <= MAX_ARRIVAL_INPUTS for table in range(len(shape.tables)))
         tried = [rank for rank in _TRIED if rank != ARRIVAL_ORDER or narrow] if shape.is_common else []
         uses = shape.arrays(pools, [max(1, cap >> halvings) for cap in caps])
         self.tracked = {rank: Tracker(uses, rank, seed) for rank in tried}

@@ -21,7 +21,7 @@ def cut(incoming: Mapping[str, NewRows], size: int, *, each: bool) -> Iterator[M
     places = {stream: [0, *np.searchsorted(arrived.ts, bounds), len(arrived)] for stream, arrived in incoming.items()}
     for number in range(len(bounds) + 1):
         part = {
-            stream: arrived.part(int(places[stream][number]), int(places[stream][number + 1]))
+            stream: arrived.slice(int(places[stream][number]), int(places[stream][number + 1]))
             for stream, arrived in incoming.items()
         }
         yield from _pieces(part, size) if each else (_some(part),)
@@ -30,8 +30,8 @@ def cut(incoming: Mapping[str, NewRows], size: int, *, each: bool) -> Iterator[M
 def divided(incoming: Mapping[str, NewRows], counts: Mapping[str, int]) -> tuple[dict[str, NewRows], ...]:
     """The first tuples of each stream, so many as `counts` says, and the others."""
     places = {stream: counts.get(stream, 0) for stream in incoming}
-    first = {stream: arrived.part(0, places[stream]) for stream, arrived in incoming.items()}
-    others = {stream: arrived.part(places[stream], len(arrived)) for stream, arrived in incoming.items()}
+    first = {stream: arrived.slice(0, places[stream]) for stream, arrived in incoming.items()}
+    others = {stream: arrived.slice(places[stream], len(arrived)) for stream, arrived in incoming.items()}
     return _some(first), _some(others)
 
 
@@ -39,7 +39,7 @@ def _pieces(part: Mapping[str, NewRows], size: int) -> Iterator[Mapping[str, New
     """More tuples of one event time than may come at once: in order of arrival."""
     for first in range(0, max(len(arrived) for arrived in part.values()), size):
         yield _some(
-            {s: arrived.part(min(first, len(arrived)), min(first + size, len(arrived))) for s, arrived in part.items()}
+            {s: arrived.slice(min(first, len(arrived)), min(first + size, len(arrived))) for s, arrived in part.items()}
         )
 
 

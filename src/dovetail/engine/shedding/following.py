@@ -17,7 +17,7 @@ from dovetail.engine.shedding.recall import lost
 from dovetail.engine.shedding.room import Room
 from dovetail.engine.shedding.shape import RosterShape, chosen
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
-from dovetail.stats.recall import Lost
+from dovetail.stats.recall import LossEstimate
 
 UNLIMITED = 1 << 60
 _LEAST_SAMPLE = 4096
@@ -152,7 +152,7 @@ class Following:
         self._changes.append(partial(self.main.number_anew, window, rows, alive))
         self.main.number_anew(window, rows, alive)
 
-    def lost(self, table: int, given: int) -> Lost:
+    def lost(self, table: int, given: int) -> LossEstimate:
         """What a join has lost; `given`: how many results it has given since the beginning."""
         main, whole = self.main.roster, self.whole.roster
         return lost(given, float(main.results[table]), main.sampled[table], whole.sampled[table])

@@ -13,34 +13,34 @@ from math import sqrt
 from dovetail.engine.join.step import JoinRun
 from dovetail.engine.kernels.roster import BUCKETS, FloatArray
 from dovetail.plan.sheddable import common_key
-from dovetail.stats.recall import Lost
+from dovetail.stats.recall import LossEstimate
 
 _T_95 = 2.0395
 """The 97.5 % point of Student's t with one degree of freedom less than there are buckets."""
 _FACTOR = BUCKETS / (BUCKETS - 1)
 
 
-def lost(given: float, counted: float, kept: FloatArray, whole: FloatArray) -> Lost:
+def lost(given: float, counted: float, kept: FloatArray, whole: FloatArray) -> LossEstimate:
     """What was lost if `given` results were given, and `counted` if tuples of one event time came one after another.
 
     A tuple that is shed ends before the event time of the one that it is shed for, and with it results of that time that had been
     counted: so many were lost besides. `kept` and `whole`: those of sampled keys by bucket, as they were counted and unshed.
     """
-    return Lost(max(0.0, counted - given)) + _lost(counted, kept, whole)
+    return LossEstimate(max(0.0, counted - given)) + _lost(counted, kept, whole)
 
 
-def _lost(counted: float, kept: FloatArray, whole: FloatArray) -> Lost:
+def _lost(counted: float, kept: FloatArray, whole: FloatArray) -> LossEstimate:
     total, left = float(whole.sum()), float(kept.sum())
     if left >= total:
-        return Lost()
+        return LossEstimate()
     ratio = left / total
     off = _T_95 * sqrt(float(((kept - ratio * whole) ** 2).sum()) * _FACTOR) / total
     if ratio <= off:  # of the ratio only its upper end is known: count what the sampled keys have lost
         missing = whole - kept
         off = _T_95 * sqrt(float(((missing - missing.mean()) ** 2).sum()) * _FACTOR)
-        return Lost(total - left, off, off)
+        return LossEstimate(total - left, off, off)
     middle, low, high = (counted / share - counted for share in (ratio, min(1.0, ratio + off), ratio - off))
-    return Lost(middle, middle - low, high - middle)
+    return LossEstimate(middle, middle - low, high - middle)
 
 
 def why_unknown(run: JoinRun, query: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dovetail._typing import Int64Array, UInt64Array
-from dovetail.engine.change.adopt import Installed
+from dovetail.engine.change.adopt import InstalledPlan
 from dovetail.engine.join.step import JoinRun
 from dovetail.engine.kernels.batches import interleave
 from dovetail.engine.kernels.roster import NONE, Incoming, Uses
@@ -60,7 +60,7 @@ class RosterShape:
     lateness: tuple[int, ...]
 
     @classmethod
-    def of(cls, installed: Installed, streams: Mapping[str, StreamSchema]) -> RosterShape:
+    def of(cls, installed: InstalledPlan, streams: Mapping[str, StreamSchema]) -> RosterShape:
         """The shape of what a group runs."""
         names = tuple(sorted(installed.windows))
         found, tables = list[WindowUse](), list[Table]()
@@ -144,9 +144,9 @@ class RosterShape:
         found = []
         for stream in self.streams:
             store = windows[stream]
-            codes = {key: store.living(name).view(np.uint64) for key, name in store.codes.items()}
-            flags = [store.living(store.flag_name(word)).view(np.uint64) for word in range(store.flag_words)]
-            found.append(self._tuples(stream, store.rows.tail, store.living("ts"), codes, flags))
+            codes = {key: store.live_values(name).view(np.uint64) for key, name in store.codes.items()}
+            flags = [store.live_values(store.flag_name(word)).view(np.uint64) for word in range(store.flag_words)]
+            found.append(self._tuples(stream, store.rows.tail, store.live_values("ts"), codes, flags))
         whole = joined(found)
         return chosen(whole, np.argsort(whole.ts, kind="stable"))
 
@@ -208,7 +208,7 @@ def _keyed(run: JoinRun) -> Iterator[tuple[tuple[EqualityClass, ...], bool]]:
         yield (), False
 
 
-def _uses(run: JoinRun, installed: Installed, keys: Sequence[EqualityClass], table: int) -> list[WindowUse]:
+def _uses(run: JoinRun, installed: InstalledPlan, keys: Sequence[EqualityClass], table: int) -> list[WindowUse]:
     """The inputs that have some keys, or, if there are no keys, those that have none at all."""
     query, found = run.plan.query, list[WindowUse]()
     keyed = {key.alias for each in (keys or query.classes) for key in each.keys}

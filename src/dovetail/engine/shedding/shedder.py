@@ -18,7 +18,7 @@ import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.config import Shedding
-from dovetail.engine.change.adopt import Installed
+from dovetail.engine.change.adopt import InstalledPlan
 from dovetail.engine.kernels.batches import by_window
 from dovetail.engine.kernels.roster import FIFO, Incoming, Shed
 from dovetail.engine.kernels.times import FOREVER, LONG_AGO
@@ -32,7 +32,7 @@ from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time.progress import Progress
 from dovetail.schema import StreamSchema
-from dovetail.stats.recall import Lost, Recall
+from dovetail.stats.recall import LossEstimate, Recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ShedderMark:
 
     following: tuple[Following, FollowingMark] | None
     counts: Mapping[str, tuple[int, int]]
-    lost: Mapping[str, Lost]
+    lost: Mapping[str, LossEstimate]
     given_before: Mapping[str, int]
     heads: Mapping[str, int]
 
@@ -61,10 +61,10 @@ class Shedder:
     def __init__(self, shedding: Shedding, streams: Mapping[str, StreamSchema]) -> None:
         self.shedding = shedding
         self._streams = streams
-        self._installed = Installed()
+        self._installed = InstalledPlan()
         self.counts: dict[str, tuple[int, int]] = {}
         """By stream: tuples that were shed, and the event time of the last time."""
-        self.lost: dict[str, Lost] = {}
+        self.lost: dict[str, LossEstimate] = {}
         """By query: what was lost under plans before this one."""
         self.given_before: dict[str, int] = {}
         """By query: results that there were when tuples began to be followed under this plan."""
@@ -86,19 +86,19 @@ class Shedder:
 
     # -- plans ------------------------------------------------------------------------------------------------------------------
 
-    def install(self, installed: Installed) -> None:
+    def install(self, installed: InstalledPlan) -> None:
         """Go on with other windows and joins."""
         lost, self._installed = self.lost_lately(), installed
         self.given_before = {name: given for name, given in self.given_before.items() if name in installed.queries}
         limit = self.room.limit if installed.windows else None
         for stream, store in installed.windows.items():
-            store.linked.append((self, stream))
+            store.referrers.append((self, stream))
             store.rows.limit = limit
         before = self.following
         if before is None or (shape := self.shape()) == before.shape:
             return
         for query, lately in lost.items():
-            self.lost[query] = self.lost.get(query, Lost()) + lately
+            self.lost[query] = self.lost.get(query, LossEstimate()) + lately
         held = {stream: before.main.rows(place) for place, stream in enumerate(before.shape.streams)}
         living = shape.living(installed.windows)
         self.following, self.given_before = Following(shape, self.room, self.shedding), self.given
@@ -227,7 +227,7 @@ class Shedder:
         if lives is None or len(lives) < count:
             lives = self._lives[stream] = np.full(2 * count, FOREVER, np.int64)
         lives[rows - first] = ends
-        store.lives, self._ending[stream] = (first, lives), rows
+        store.row_ends, self._ending[stream] = (first, lives), rows
         before, _ = self.counts.get(stream, (0, 0))
         self.counts[stream] = before + len(rows), int(ends.max()) + 1
 
@@ -235,10 +235,10 @@ class Shedder:
         """After a part of a batch: nobody sees what it has shed."""
         for stream, rows in self._ending.items():
             store = self._installed.windows[stream]
-            assert store.lives is not None  # noqa: S101 - some of its rows have ended
+            assert store.row_ends is not None  # noqa: S101 - some of its rows have ended
             self._hidden.append(_Hidden(store, rows, store.hide(rows)))
-            first, lives = store.lives
-            store.lives, lives[rows - first] = None, FOREVER
+            first, lives = store.row_ends
+            store.row_ends, lives[rows - first] = None, FOREVER
         self._ending = {}
 
     def _make_room(self, stream: str, count: int) -> None:
@@ -252,7 +252,7 @@ class Shedder:
             alive = np.zeros(len(store.rows), np.bool_)
             alive[tracker.rows(shape.streams.index(stream)) - store.rows.tail] = True
             if not alive.all():
-                store.rewrite(alive)
+                store.compact(alive)
 
     def _watched(self) -> tuple[RosterShape, Tracker]:
         if self._counting is not None:
@@ -271,12 +271,12 @@ class Shedder:
 
     def complete(self, progress: Progress) -> None:
         """After a batch, or when time has moved: let go of what is over, before windows do."""
-        self.heads = {stream: progress[stream].head for stream in self._installed.windows}
+        self.heads = {stream: progress[stream].max_event_time for stream in self._installed.windows}
         if self.following is not None:
             self.following.move([self.heads[stream] for stream in self.following.shape.streams])
             limit = self.room.limit
             for place, stream in enumerate(self.following.shape.streams):
-                self._installed.windows[stream].forget_before(self.following.main.first_row(place))
+                self._installed.windows[stream].remove_before(self.following.main.first_row(place))
                 self._make_room(stream, self._arrived.get(stream, 0) if limit is None else limit // 4)
 
     def warm_up(self) -> None:
@@ -308,10 +308,10 @@ class Shedder:
         run = self._installed.queries[query]
         given = run.collectors[query].results
         if not any(source.stream in self.counts for source in run.step.sources):
-            return Recall.of(given, Lost())
+            return Recall.of(given, LossEstimate())
         if (why := why_unknown(run, query)) is not None:
             return Recall.of(given, why)
-        return Recall.of(given, self.lost.get(query, Lost()) + self.lost_lately().get(query, Lost()))
+        return Recall.of(given, self.lost.get(query, LossEstimate()) + self.lost_lately().get(query, LossEstimate()))
 
     # -- stored -----------------------------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class Shedder:
         for name, run in self._installed.queries.items():
             run.collectors[name].results = results.get(name, 0)
 
-    def lost_lately(self) -> dict[str, Lost]:
+    def lost_lately(self) -> dict[str, LossEstimate]:
         """By query: what was lost under this plan."""
         if self.following is None:
             return {}
@@ -365,7 +365,7 @@ class Shedder:
         for hidden in reversed(self._hidden):
             hidden.store.show(hidden.rows, hidden.flags)
         for store in self._installed.windows.values():
-            store.lives = None
+            store.row_ends = None
         self._hidden, self._counting, self.following = [], None, None
         self._ending, self._lives = {}, {}
         if mark.following is not None:

@@ -22,7 +22,7 @@ from dovetail.engine.kernels.roster import FIFO, NONE
 from dovetail.engine.shedding.following import Following
 from dovetail.engine.shedding.shedder import Shedder
 from dovetail.errors import StateError
-from dovetail.stats.recall import Lost
+from dovetail.stats.recall import LossEstimate
 
 _LENGTH = struct.Struct("<Q")
 FORMAT = 3
@@ -49,9 +49,9 @@ class _Stored(TypedDict):
     """Results by query."""
     given_before: dict[str, Count]
     """The same when tuples began to be followed."""
-    lost: dict[str, Lost]
+    lost: dict[str, LossEstimate]
     """Under plans before this one."""
-    lost_lately: dict[str, Lost]
+    lost_lately: dict[str, LossEstimate]
     """Under this one."""
     heads: dict[str, Time]
     halvings: Count
@@ -118,7 +118,7 @@ def restore(shedder: Shedder, content: pa.Buffer, *, strict: bool = True) -> Non
         if strict:
             raise StateError("what is known for shedding is of another cap, policy or plan")
         for query, lost in stored["lost_lately"].items():
-            shedder.lost[query] = shedder.lost.get(query, Lost()) + lost
+            shedder.lost[query] = shedder.lost.get(query, LossEstimate()) + lost
         return
     if not stored["trackers"]:
         return

@@ -1,1 +1,1 @@
-"""Windows in memory: rows, columns, hash indexes, and the joins that are kept as windows."""
+"""In-memory windows: rows, columns, hash indexes, materialized joins."""

@@ -1,4 +1,4 @@
-"""The bits of Arrow arrays as NumPy arrays, without copies where Arrow does not pack them."""
+"""View the buffers of Arrow arrays as NumPy arrays; only packed booleans are copied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_fixed_width(dtype: pa.DataType) -> bool:
 
 
 def storage_dtype(dtype: pa.DataType) -> np.dtype[np.generic]:
-    """The NumPy type that holds the bits of a fixed-width Arrow type."""
+    """Return the NumPy type that holds the bits of a fixed-width Arrow type."""
     if pa.types.is_boolean(dtype):
         return np.dtype(np.uint8)
     width = dtype.bit_width // 8
@@ -32,7 +32,7 @@ def storage_dtype(dtype: pa.DataType) -> np.dtype[np.generic]:
 
 
 def fixed_values(values: pa.Array, dtype: np.dtype[np.generic]) -> Array:
-    """The bits of a fixed-width array, without a copy where Arrow does not pack them."""
+    """Return the values of a fixed-width array; only packed booleans are copied."""
     if values.type == pa.bool_():
         values = values.cast(pa.uint8())
     buffer = values.buffers()[1]
@@ -42,7 +42,7 @@ def fixed_values(values: pa.Array, dtype: np.dtype[np.generic]) -> Array:
 
 
 def address_of(array: Array) -> int:
-    """Where the values of an array begin."""
+    """Return the address of the first value of an array."""
     address: int = pa.py_buffer(array).address  # `array.ctypes` takes five times as long
     return address
 
@@ -53,7 +53,7 @@ def is_large(dtype: pa.DataType) -> bool:
 
 
 def byte_values(values: pa.Array, *, large: bool) -> tuple[Array, ByteArray]:
-    """Offsets (one more than values) and bytes of a string or binary array; the bytes begin at the first offset."""
+    """Return the offsets of a string or binary array, and its bytes from the first offset on."""
     dtype = _LARGE_OFFSET if large else _SMALL_OFFSET
     _, offset_buffer, data_buffer = values.buffers()
     if offset_buffer is None or len(values) == 0:
@@ -64,7 +64,7 @@ def byte_values(values: pa.Array, *, large: bool) -> tuple[Array, ByteArray]:
 
 
 def valid_mask(values: pa.Array) -> BoolArray | None:
-    """True where a value is not NULL; None when none is."""
+    """Return a mask of the values that are not NULL, or None if there are no NULLs."""
     if values.null_count == 0:
         return None
     mask: BoolArray = values.is_valid().to_numpy(zero_copy_only=False)

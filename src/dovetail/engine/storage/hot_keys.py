@@ -1,4 +1,4 @@
-"""Values of join keys that a window holds far more often than others, found in a sample of its tuples."""
+"""Find hot keys, the most frequent values of join keys, in a sample of a window's tuples."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from dovetail.engine.storage.window import WindowStore
 from dovetail.plan.execution import WindowPlan
 from dovetail.query.expressions import Expression
 
-_LEAST = 1000
-"""Tuples of a window that is asked."""
-_SAMPLED = 4096
-_HOT = 0.05
-"""The share of a window's tuples from which on a value is hot."""
+_SMALLEST_WINDOW = 1000
+"""Tuples below which a window is not sampled."""
+_SAMPLES = 4096
+_HOT_FRACTION = 0.05
+"""Fraction of a window's tuples from which a value is hot."""
 
 
-def hottest(store: WindowStore, plan: WindowPlan) -> dict[str, dict[str, int]]:
-    """By key column and value: about how many tuples have a value that is hot."""
-    held, found = len(store.rows), dict[str, dict[str, int]]()
-    if held < _LEAST:
-        return found
-    places = np.random.default_rng(held).integers(0, held, _SAMPLED)  # at random: keys may come in turns
+def find_hot_keys(store: WindowStore, plan: WindowPlan) -> dict[str, dict[str, int]]:
+    """Return the estimated number of tuples of each hot value, by key column and value."""
+    tuples, counts_by_value = len(store.rows), dict[str, dict[str, int]]()
+    if tuples < _SMALLEST_WINDOW:
+        return counts_by_value
+    samples = np.random.default_rng(tuples).integers(
+        0, tuples, _SAMPLES
+    )  # random, because keys may arrive periodically
     for name, expression in plan.kept.parts.items():
-        codes = store.living(store.codes[(name,)])[places]
+        codes = store.live_values(store.codes[(name,)])[samples]
         values, first, counts = np.unique(codes, return_index=True, return_counts=True)
-        for number in np.flatnonzero((counts >= _HOT * _SAMPLED) & (values != NULL_CODE)).tolist():
-            text = _text(store, name, expression, int(places[first[number]]))
-            found.setdefault(name.removeprefix("."), {})[text] = int(held * counts[number] / _SAMPLED)
-    return found
+        for hot in np.flatnonzero((counts >= _HOT_FRACTION * _SAMPLES) & (values != NULL_CODE)).tolist():
+            text = _text(store, name, expression, int(samples[first[hot]]))
+            counts_by_value.setdefault(name.removeprefix("."), {})[text] = int(tuples * counts[hot] / _SAMPLES)
+    return counts_by_value
 
 
-def _text(store: WindowStore, name: str, expression: Expression, place: int) -> str:
-    """A value as text; where it is not kept itself, its code is the value."""
+def _text(store: WindowStore, name: str, expression: Expression, index: int) -> str:
+    """Return the key value of live row `index` as text; if it is not stored, its code is the value."""
     if name in store.columns:
-        return str(store.take(name, np.array([store.rows.tail + place]))[0].as_py())
-    code, kind = store.living(store.codes[(name,)])[place : place + 1], expression.type
-    if pa.types.is_floating(kind):
+        return str(store.take(name, np.array([store.rows.tail + index]))[0].as_py())
+    code, dtype = store.live_values(store.codes[(name,)])[index : index + 1], expression.type
+    if pa.types.is_floating(dtype):
         return str(code.view(np.float64)[0].item())
-    number = pa.array(code.view(np.int64))
-    if pa.types.is_temporal(kind):
-        number = number.cast(pa.int32() if kind.bit_width == number.type.bit_width // 2 else number.type).view(kind)
-    return str(number[0].as_py())
+    value = pa.array(code.view(np.int64))
+    if pa.types.is_temporal(dtype):
+        value = value.cast(pa.int32() if dtype.bit_width == value.type.bit_width // 2 else value.type).view(dtype)
+    return str(value[0].as_py())

@@ -1,9 +1,9 @@
 """A stream's window: columns, codes, hash indexes, the ends of count windows, and expiry.
 
-Rows are appended in batches and only forgotten once no result can need them, so a row number stays good for the whole of a
-batch. Rows are expected, not required, to come in event-time order: `prefix_max` lets a probe stop early without assuming it.
-Expiry moves `tail` past a prefix; when the rows behind it that have expired outnumber the living (one tuple with a wrong clock is
-enough), the window is rewritten without them.
+Rows are appended in batches and removed only once no result can need them, so a row number stays valid throughout a batch. Rows
+usually arrive in event-time order but need not: `prefix_max` lets a probe stop early in either case. Expiry moves `tail` past the
+expired rows at the front. If the expired rows behind `tail` outnumber the live ones (one tuple with a wrong clock can keep `tail`
+from moving), the window is compacted.
 """
 
 from __future__ import annotations
@@ -34,42 +34,42 @@ from dovetail.engine.storage.buffers import valid_mask
 from dovetail.engine.storage.columns import BytesColumn, StoredColumn, TimeColumn, column_for
 from dovetail.engine.storage.rows import Rows
 from dovetail.errors import StateError
-from dovetail.plan.needs import Kept, KeyId
-from dovetail.plan.steps import Ledger
+from dovetail.plan.needs import KeyId, WindowContents
+from dovetail.plan.steps import ExpiryTablePlan
 from dovetail.query.expressions import Expression
 from dovetail.query.model import CountWindow
 from dovetail.schema import StreamSchema
 
 GROWTH = 2.8
-"""Room per row: arrays are made twice as long as their rows, and filled to the end before they are made longer."""
+"""Expected capacity per row: arrays grow to twice the length of their rows, and grow again only when full."""
 TEXT = 16
-"""Bytes that a text is expected to have."""
+"""Expected bytes of a text value."""
 WORD_BITS = 64
-"""Flags in a word."""
+"""Flags per word."""
 Position = dict[str, Any]
-"""Where a store's arrays begin and end, as JSON."""
+"""The first and last row of a store's arrays and columns, as JSON."""
 _SMALLEST_REWRITE = 4096
 _NO_BYTES = ByteValues(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, np.zeros(0, np.uint8))
 
 
 @dataclass(slots=True)
-class RunningLedger:
-    """The arrays of a `Ledger`, and the heads of its own chains if it counts partitions."""
+class ExpiryTable:
+    """Names of the arrays of one count window's ends, and the index of its partitions if it has any."""
 
-    plan: Ledger
+    plan: ExpiryTablePlan
     ends: str
     arrays: tuple[str, ...] = ()
     index: HashIndex | None = None
 
 
-class Linked(Protocol):
-    """Keeps row numbers of a window."""
+class RowReferrer(Protocol):
+    """A holder of a window's row numbers, which must be translated when the window is compacted."""
 
     def renumber(self, source: str, alive: BoolArray) -> None: ...
 
 
 class WindowStore:
-    """Rows that some result may still need: the tuples of a stream, or stored matches."""
+    """Rows that future results may need: the tuples of a stream, or the matches of a materialized join."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class WindowStore:
         *,
         numbered: bool = False,
     ) -> None:
-        """Start empty, with room for `capacity` rows; `schema` says which column is the time.
+        """Start empty, with room for `capacity` rows; `schema` names the event-time column.
 
-        `numbered`: keep the numbers by which rows are known outside of the window.
+        `numbered`: store each tuple's number in the shard's log.
         """
         self.name = name
         self._time = schema and (
@@ -93,19 +93,19 @@ class WindowStore:
         self.rows = Rows(arena, name, capacity)
         self.rows.add("ts", np.int64)
         self.rows.add("prefix_max", np.int64)
-        self._numbered = numbered
+        self._has_numbers = numbered
         if numbered:
             self.rows.add("number", np.int64)
         self.columns: dict[str, StoredColumn] = {}
         self.codes: dict[KeyId, str] = {}
         self.indexes: dict[KeyId, HashIndex] = {}
-        self.ledgers: dict[CountWindow, RunningLedger] = {}
-        self.linked: list[tuple[Linked, str]] = []
-        """Who keeps row numbers of this window, and as which source."""
+        self.expiry_tables: dict[CountWindow, ExpiryTable] = {}
+        self.referrers: list[tuple[RowReferrer, str]] = []
+        """Holders of this window's row numbers, and the source name each uses for the window."""
         self.seconds = 0.0
-        """Spent on new rows, by whoever adds them."""
-        self.lives: tuple[int, Int64Array] | None = None
-        """While a batch is joined that sheds some of the rows: the number of the first, and the last instant of each."""
+        """Time spent preparing and appending rows; the callers add to it."""
+        self.row_ends: tuple[int, Int64Array] | None = None
+        """Set while a batch is joined that sheds some of the rows: the first row number, and the last instant of each row."""
         self._flag_names: list[str] = []
         self._appender = Appender(self.rows, self.columns, self.codes, self.indexes)
         self._rewrite_at = _SMALLEST_REWRITE
@@ -114,48 +114,48 @@ class WindowStore:
 
     @property
     def position(self) -> Position:
-        """What another store needs, beside the arrays, to go on."""
+        """Integers that, together with the arrays, restore the store."""
         return {"rows": self.rows.position, "columns": {name: column.position for name, column in self.columns.items()}}
 
     def resume(self, position: Position) -> None:
-        """Go on where another store was that had the same arrays."""
+        """Take over the arrays of another store whose position was `position`."""
         for name, column in self.columns.items():
             column.resume(position["columns"][name])
-        self.rows.resume(position["rows"])  # last: an array that is added to rows is filled
+        self.rows.resume(position["rows"])  # last: `Rows.add` overwrites the rows before `head`
 
-    def extend(self, kept: Kept, ledgers: Iterable[Ledger] = (), words: int = 0) -> None:
-        """Keep what is missing, also of the rows that are there already as far as it follows from what is kept."""
+    def extend(self, contents: WindowContents, expiry_plans: Iterable[ExpiryTablePlan] = (), words: int = 0) -> None:
+        """Add missing arrays; for existing rows they are filled as far as they follow from the stored ones."""
         while self.flag_words < words:
             self.rows.add(self.flag_name(self.flag_words), np.uint64)
             self._flag_names = [*self._flag_names, self.flag_name(self.flag_words)]
-        for name, expression in kept.columns.items():
+        for name, expression in contents.columns.items():
             if name not in self.columns:
                 self.columns[name] = self._column(name, expression)
-        for key in kept.codes:
+        for key in contents.codes:
             self._add_codes(key)
-        for key in kept.indexes:
+        for key in contents.indexes:
             self._add_index(key)
-        for ledger in ledgers:
-            self._add_ledger(ledger)
+        for plan in expiry_plans:
+            self._add_expiry_table(plan)
 
-    def trim(self, kept: Kept, ledgers: Iterable[Ledger] = ()) -> None:
-        """Keep no more than this."""
-        for name in [name for name in self.columns if name not in kept.columns]:
+    def trim(self, contents: WindowContents, expiry_plans: Iterable[ExpiryTablePlan] = ()) -> None:
+        """Remove all arrays that are not listed."""
+        for name in [name for name in self.columns if name not in contents.columns]:
             self.columns.pop(name).remove()
-        for key in [key for key in self.indexes if key not in kept.indexes]:
+        for key in [key for key in self.indexes if key not in contents.indexes]:
             self._remove_index(key)
-        for key in [key for key in self.codes if key not in kept.codes]:
+        for key in [key for key in self.codes if key not in contents.codes]:
             self.rows.remove(self.codes.pop(key))
-        for window in self.ledgers.keys() - {ledger.window for ledger in ledgers}:
-            running = self.ledgers.pop(window)
-            for name in (running.ends, *running.arrays):
+        for window in self.expiry_tables.keys() - {plan.window for plan in expiry_plans}:
+            expiry = self.expiry_tables.pop(window)
+            for name in (expiry.ends, *expiry.arrays):
                 self.rows.remove(name)
-            if running.index is not None:
-                self._arena.free(self._heads(running.index.links))
+            if expiry.index is not None:
+                self._arena.free(self._heads(expiry.index.links))
 
     def remove(self) -> None:
-        """Give all arrays back."""
-        self.trim(Kept({}, {}, (), ()))
+        """Free all arrays."""
+        self.trim(WindowContents({}, {}, (), ()))
         for name in list(self.rows.arrays):
             self.rows.remove(name)
 
@@ -172,7 +172,7 @@ class WindowStore:
         if len(key) > 1 and len(self.rows):
             parts = [self.rows[self.codes[(part,)]] for part in key]
             self.rows[name][:] = combine(parts)
-        self.codes[key] = name  # when it is there: an interrupt may come before
+        self.codes[key] = name  # last: an interrupt must not leave a key without its array
 
     def _add_index(self, key: KeyId) -> None:
         if key not in self.indexes:
@@ -196,30 +196,30 @@ class WindowStore:
         return f"flags:{word}"
 
     def flags(self, bit: int) -> tuple[UInt64Array, np.uint64]:
-        """The living rows' words that a bit is in, and the bit in them."""
-        word: UInt64Array = self.living(self.flag_name(bit // WORD_BITS)).view(np.uint64)
+        """Return the live rows' flag words that contain a bit, and the mask of the bit in them."""
+        word: UInt64Array = self.live_values(self.flag_name(bit // WORD_BITS)).view(np.uint64)
         return word, np.uint64(1 << bit % WORD_BITS)
 
-    def _add_ledger(self, plan: Ledger) -> None:
-        """Keep the ends of a count window; of rows that are there already they are not known, and nobody asks."""
-        if plan.window in self.ledgers:
+    def _add_expiry_table(self, plan: ExpiryTablePlan) -> None:
+        """Add the ends of a count window. They stay unset for existing rows, which no query reads."""
+        if plan.window in self.expiry_tables:
             return
         label = f"{plan.window.partition_by or ''}:{plan.window.rows}"
-        ledger = RunningLedger(plan, f"last:{label}")
-        self.rows.add(ledger.ends, np.int64)
+        expiry = ExpiryTable(plan, f"last:{label}")
+        self.rows.add(expiry.ends, np.int64)
         if plan.key:
-            ledger.arrays = tuple(
+            expiry.arrays = tuple(
                 f"{kind}:{label}" for kind in ("following", "oldest_inside", "later", "filled", "null")
             )
-            for array in ledger.arrays:
+            for array in expiry.arrays:
                 self.rows.add(array, np.int64)
-            ledger.index = self._empty_index(ledger.arrays[0], -1)
-        self.ledgers[plan.window] = ledger
+            expiry.index = self._empty_index(expiry.arrays[0], -1)
+        self.expiry_tables[plan.window] = expiry
 
     # -- content ------------------------------------------------------------------------------------------------------------
 
     def append(self, arrivals: NewRows) -> int:
-        """Add rows and return the first one's number."""
+        """Append rows and return the first one's row number."""
         capacity = self.rows.capacity
         first = self.rows.extend(len(arrivals.ts))
         if len(arrivals.ts):
@@ -228,17 +228,17 @@ class WindowStore:
             if has_grown:
                 self.rebuild_chains()
             else:
-                for ledger in self.ledgers.values():
-                    self._close_windows(ledger, first)
+                for expiry in self.expiry_tables.values():
+                    self._close_windows(expiry, first)
         return first
 
     def _heads(self, links: str) -> str:
         return f"{self.name}.head:{links}"
 
-    def _empty_index(self, links: str, nowhere: int = 0) -> HashIndex:
-        # At most half of the capacity is alive after a move, so chains hold about one living row.
+    def _empty_index(self, links: str, no_link: int = 0) -> HashIndex:
+        # At most half of the capacity is live after a move, so that chains have about one live row.
         bits = max(1, (self.rows.capacity // 2 - 1).bit_length())
-        head = self._arena.allocate(self._heads(links), np.int64, 1 << bits, nowhere)
+        head = self._arena.allocate(self._heads(links), np.int64, 1 << bits, no_link)
         if len(head) != 1 << bits:
             raise StateError(f"an index of window {self.name!r} has {len(head)} heads; expected {1 << bits}")
         return HashIndex(head, np.uint64(64 - bits), links)
@@ -249,34 +249,35 @@ class WindowStore:
         insert(*self.chain(index), code, rows.base, rows.tail, first, rows.head)
 
     def chain(self, index: HashIndex) -> Chain:
-        """The arrays of an index."""
+        """Return the arrays of an index."""
         return Chain(index.head, self.rows[index.links], index.shift)
 
     def rebuild_chains(self) -> None:
-        """Make all that leads from row to row anew."""
+        """Rebuild all links between rows: hash indexes and the ends of count windows."""
         for key, index in self.indexes.items():
             self.indexes[key] = self._empty_index(index.links)
             self._fill_index(key, self.indexes[key], self.rows.tail)
-        for ledger in self.ledgers.values():
-            if ledger.index is not None:
-                ledger.index = self._empty_index(ledger.arrays[0], -1)
-            self._close_windows(ledger, self.rows.tail)
+        for expiry in self.expiry_tables.values():
+            if expiry.index is not None:
+                expiry.index = self._empty_index(expiry.arrays[0], -1)
+            self._close_windows(expiry, self.rows.tail)
         self.rows.version += 1
 
-    def _close_windows(self, ledger: RunningLedger, first: int) -> None:
+    def _close_windows(self, expiry: ExpiryTable, first: int) -> None:
+        """Set the ends of the rows that rows from `first` on push out of a count window."""
         rows = self.rows
-        ts, ends, size = rows["ts"], rows[ledger.ends], ledger.plan.window.rows
-        if ledger.index is None:
+        ts, ends, size = rows["ts"], rows[expiry.ends], expiry.plan.window.rows
+        if expiry.index is None:
             oldest = rows.tail - rows.base
             close_row_windows(ts, ends, first - rows.base, rows.head - rows.base, oldest, size)
             return
-        partitions = Partitions(*(rows[name] for name in ledger.arrays[1:]))
-        column = self.columns[ledger.plan.column]
-        fresh = np.arange(first - rows.base, rows.head - rows.base)
-        valid = valid_mask(column.take(fresh))
-        partitions.null[fresh] = 0 if valid is None else ~valid
+        partitions = Partitions(*(rows[name] for name in expiry.arrays[1:]))
+        column = self.columns[expiry.plan.column]
+        new = np.arange(first - rows.base, rows.head - rows.base)
+        valid = valid_mask(column.take(new))
+        partitions.null[new] = 0 if valid is None else ~valid
         values = column.values if isinstance(column, BytesColumn) else _NO_BYTES
-        code, chain = rows[self.codes[ledger.plan.key]], self.chain(ledger.index)
+        code, chain = rows[self.codes[expiry.plan.key]], self.chain(expiry.index)
         close_partition_windows(
             ts, ends, rows.base, first, rows.head, rows.tail, size, code, *partitions, *values, *chain
         )
@@ -285,63 +286,56 @@ class WindowStore:
         return self.columns[column].take(row_numbers - self.rows.base)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the living rows, indexes included."""
-        heads = sum(index.head.nbytes for index in self.indexes.values())
-        return self.rows.nbytes + heads + sum(column.nbytes for column in self.columns.values())
-
-    @property
     def allocated(self) -> int:
-        """Bytes of all arrays, room for more rows included."""
+        """Bytes of all arrays, spare capacity included."""
         heads = sum(index.head.nbytes for index in self.indexes.values())
         return self.rows.capacity * self.rows.width + heads + sum(column.allocated for column in self.columns.values())
 
     @property
     def bytes_per_row(self) -> float:
-        """What a row is expected to take, room for more rows included; texts are taken to be short."""
+        """Expected bytes per row, spare capacity included; a text counts as `TEXT` bytes."""
         texts = sum(isinstance(column, BytesColumn) for column in self.columns.values())
-        # There is half a head per row of capacity.
+        # An index has half a head per row of capacity.
         return GROWTH * (self.rows.width + 4 * len(self.indexes) + TEXT * texts)
 
     # -- expiry -------------------------------------------------------------------------------------------------------------
 
     def expire_before(self, bound: int) -> None:
-        """Forget tuples with an event time below `bound`."""
+        """Remove tuples with an event time below `bound`."""
         rows = self.rows
-        place = first_at_or_after(rows["ts"], rows.tail - rows.base, rows.head - rows.base, bound)
-        rows.tail = rows.base + place
-        self.rewrite_if_mostly(lambda: self.living("ts") >= bound)
+        rows.tail = rows.base + first_at_or_after(rows["ts"], rows.tail - rows.base, rows.head - rows.base, bound)
+        self.compact_if_sparse(lambda: self.live_values("ts") >= bound)
 
-    def forget_before(self, row: int) -> None:
-        """Forget rows before one."""
+    def remove_before(self, row: int) -> None:
+        """Remove the rows before `row`."""
         self.rows.tail = max(self.rows.tail, row)
 
-    def living(self, name: str) -> Int64Array:
-        """One array's entries for the living rows."""
+    def live_values(self, name: str) -> Int64Array:
+        """Return the live rows' entries of one array."""
         values: Int64Array = self.rows[name][self.rows.tail - self.rows.base : self.rows.head - self.rows.base]
         return values
 
     def numbers_of(self, row_numbers: Int64Array) -> Int64Array:
-        """By what rows are known outside of the window: their numbers there, or else how many come before them."""
-        places = row_numbers - self.rows.tail
-        numbers: Int64Array = self.living("number")[places] if self._numbered else places
+        """Return the rows' numbers in the shard's log, or, if not kept, their positions among the live rows."""
+        indices = row_numbers - self.rows.tail
+        numbers: Int64Array = self.live_values("number")[indices] if self._has_numbers else indices
         return numbers
 
     def rows_of(self, numbers: Int64Array) -> Int64Array:
-        """The rows that are known by some numbers; a `StateError` if there are none."""
-        places = numbers
-        if self._numbered and len(self.rows):
-            known = self.living("number")
-            order = np.argsort(known, kind="stable")
-            places = order[np.searchsorted(known, numbers, sorter=order).clip(max=len(known) - 1)]
-        found: Int64Array = places + self.rows.tail
-        inside = (places >= 0) & (places < len(self.rows))
-        if not inside.all() or not np.array_equal(self.numbers_of(found), numbers):
-            raise StateError(f"window {self.name!r} does not have the tuples that are known for shedding")
-        return found
+        """Return the row numbers that `numbers_of` maps to `numbers`; raise a `StateError` if one is missing."""
+        indices = numbers
+        if self._has_numbers and len(self.rows):
+            live_numbers = self.live_values("number")
+            order = np.argsort(live_numbers, kind="stable")
+            indices = order[np.searchsorted(live_numbers, numbers, sorter=order).clip(max=len(live_numbers) - 1)]
+        row_numbers: Int64Array = indices + self.rows.tail
+        inside = (indices >= 0) & (indices < len(self.rows))
+        if not inside.all() or not np.array_equal(self.numbers_of(row_numbers), numbers):
+            raise StateError(f"window {self.name!r} does not contain all tuples of the shedding state")
+        return row_numbers
 
     def expire_where(self, alive: Callable[[], BoolArray]) -> None:
-        """Forget tuples that `alive` (asked only when it may pay) does not mark."""
+        """Remove tuples that `alive` does not mark; call it only if the window is long enough to compact."""
         if len(self.rows) >= self._rewrite_at:
             mask = alive()
             if mask.any():
@@ -350,40 +344,40 @@ class WindowStore:
             else:
                 self.rows.tail = self.rows.head
                 mask = mask[:0]
-            self.rewrite_if_mostly(lambda: mask)
+            self.compact_if_sparse(lambda: mask)
 
-    def rewrite_if_mostly(self, alive: Callable[[], BoolArray]) -> None:
-        """Rewrite the window if less than half of a long one is alive, or if it has become far shorter than its arrays."""
-        roomy = self.rows.is_roomy
-        if len(self.rows) < self._rewrite_at and not roomy:
+    def compact_if_sparse(self, alive: Callable[[], BoolArray]) -> None:
+        """Compact the window if fewer than half of its rows are `alive`, or if its arrays are oversized."""
+        oversized = self.rows.is_oversized
+        if len(self.rows) < self._rewrite_at and not oversized:
             return
         mask = alive()
-        living = int(np.count_nonzero(mask))
-        if roomy or 2 * living < len(self.rows):
-            self.rewrite(mask)
-        self._rewrite_at = max(_SMALLEST_REWRITE, 2 * living)
+        live_count = int(np.count_nonzero(mask))
+        if oversized or 2 * live_count < len(self.rows):
+            self.compact(mask)
+        self._rewrite_at = max(_SMALLEST_REWRITE, 2 * live_count)
 
-    def rewrite(self, alive: BoolArray) -> None:
-        """Forget the rows that are not alive, and number the others anew."""
-        self.rows.moving = True
+    def compact(self, alive: BoolArray) -> None:
+        """Remove the rows that are not `alive` and renumber the rest."""
+        self.rows.is_moving = True
         for column in self.columns.values():
-            column.before_keep(alive)
-        for other, source in self.linked:
-            other.renumber(source, alive)
-        self.rows.keep(alive)
+            column.before_compact(alive)
+        for referrer, source in self.referrers:
+            referrer.renumber(source, alive)
+        self.rows.compact(alive)
         extend_prefix_max(self.rows["ts"], self.rows["prefix_max"], 0, len(self.rows), LONG_AGO)
         self.rebuild_chains()
-        self.rows.moving = False
+        self.rows.is_moving = False
 
     def hide(self, row_numbers: Int64Array) -> list[UInt64Array]:
-        """Let nobody see some rows any more; return their flags."""
-        places = row_numbers - self.rows.base
-        flags = [self.rows[name][places] for name in self._flag_names]
+        """Hide rows from all views; return their flags."""
+        indices = row_numbers - self.rows.base
+        flags = [self.rows[name][indices] for name in self._flag_names]
         for name in self._flag_names:
-            self.rows[name][places] = 0
+            self.rows[name][indices] = 0
         return flags
 
     def show(self, row_numbers: Int64Array, flags: list[UInt64Array]) -> None:
-        """Take `hide` back."""
+        """Restore the flags of hidden rows."""
         for name, words in zip(self._flag_names, flags, strict=True):
             self.rows[name][row_numbers - self.rows.base] = words

@@ -1,9 +1,9 @@
-"""Count windows: tuples wait until their time is settled, then join in one agreed order.
+"""Count windows: tuples wait until the watermark passes them, then join in one agreed order.
 
-The last n tuples at some instant are known only when no earlier tuple can come any more. So the queries with count windows over the
-same streams get windows of their own, entered in (event time, content) order by tuples below the *frontier*, the smallest watermark
-of those streams. A tuple's count window ends when the n-th tuple after it enters; ends below the frontier never change again, and
-every result of settled tuples is therefore final. Filters and NULL keys hide tuples from a query, but the count includes them.
+The last n tuples at some instant are known only when no earlier tuple can arrive. So queries with count windows over the same
+streams have windows of their own. Tuples below the *frontier*, the smallest watermark of those streams, are settled: they enter the
+windows in (event time, content) order. A tuple's count window ends when the n-th tuple after it enters; ends below the frontier never
+change, so every result of settled tuples is final. Filters and NULL keys hide tuples from a query, but the count includes them.
 """
 
 from __future__ import annotations
@@ -16,128 +16,131 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.config import Config
-from dovetail.engine.change.adopt import Adoption, Installed, Positions
+from dovetail.engine.change.adopt import Adoption, InstalledPlan, Positions
 from dovetail.engine.group import JoinGroup
-from dovetail.engine.join.drivers import Ranks, ranks_of
+from dovetail.engine.join.drivers import Ranks, rank_arrivals
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import Arena
 from dovetail.engine.storage.window import WindowStore
-from dovetail.engine.time.expiry import alive
+from dovetail.engine.time.expiry import needed_rows
 from dovetail.engine.time.intake import Batch, in_content_order
 from dovetail.engine.time.progress import Progress
-from dovetail.plan.execution import StoredPlan, WindowPlan
-from dovetail.plan.needs import Kept
+from dovetail.plan.execution import MaterializedJoinPlan, WindowPlan
+from dovetail.plan.needs import WindowContents
 from dovetail.plan.steps import JoinStep
 from dovetail.query.expressions import Column
 from dovetail.schema import StreamSchema
 
 
-class SettledGroup(JoinGroup):
-    """A `JoinGroup` whose tuples enter when they are settled."""
+class CountWindowGroup(JoinGroup):
+    """A `JoinGroup` for count windows: tuples enter once they are settled."""
 
     def __init__(self, step: JoinStep, streams: Mapping[str, StreamSchema], config: Config, arena: Arena) -> None:
-        """Make a group for `step` and those like it: with count windows on the same streams, from the same batch on."""
+        """Create a group for `step` and others with the same start batch and count windows over the same streams."""
         super().__init__(step.group, streams, config, arena)
         self.frontier = frozenset(step.frontier)
         self.since = step.since
 
-    def extended(
+    def build(
         self,
         windows: Sequence[WindowPlan],
-        stored: Sequence[StoredPlan],
+        stored: Sequence[MaterializedJoinPlan],
         steps: Sequence[JoinStep],
         now: int,
         positions: Positions | None = None,
-    ) -> Installed:
-        """See `JoinGroup.extended`; a window's tuples wait with all their columns."""
+    ) -> InstalledPlan:
+        """Build what a new plan needs; see `JoinGroup.build`. Tuples wait with all their columns."""
         adoption = self._adoption(now, positions)
-        waiting = {plan.stream: self.pending.get(plan.stream) or self._waiting(plan, adoption) for plan in windows}
-        return replace(adoption.make(windows, stored, steps), pending=waiting)
+        pending = {
+            plan.stream: self.pending.get(plan.stream) or self._pending_store(plan, adoption) for plan in windows
+        }
+        return replace(adoption.build(windows, stored, steps), pending=pending)
 
     @property
     def pending(self) -> dict[str, WindowStore]:
         return self.installed.pending
 
-    def _waiting(self, plan: WindowPlan, adoption: Adoption) -> WindowStore:
+    def _pending_store(self, plan: WindowPlan, adoption: Adoption) -> WindowStore:
         store = adoption.store(f"{plan.name}.pending", plan.stream)
-        columns = {f".{each.name}": Column("", each.name, each.type) for each in self._streams[plan.stream].columns}
-        store.extend(Kept(columns, {}, (), ()))
+        fields = self._streams[plan.stream].columns
+        columns = {f".{field.name}": Column("", field.name, field.type) for field in fields}
+        store.extend(WindowContents(columns, {}, (), ()))
         return store
 
     def stores(self, stream: str) -> list[WindowStore]:
-        waiting = [self.pending[stream]] if stream in self.pending else []
-        return super().stores(stream) + waiting
+        pending = [self.pending[stream]] if stream in self.pending else []
+        return super().stores(stream) + pending
 
-    def wait(self, batches: Mapping[str, Batch]) -> None:
-        """Take in tuples that may not be settled yet."""
+    def add_pending(self, batches: Mapping[str, Batch]) -> None:
+        """Add tuples that wait until they are settled."""
         for stream, batch in batches.items():
             if stream in self.pending and len(batch):
                 self.pending[stream].append(NewRows(batch.ts, batch.columns, {}, {}, []))
 
-    def settle(self, progress: Progress) -> dict[str, list[pa.Table]]:
-        """Let the tuples below the frontier join. They wait no longer, but are there until they expire."""
-        found: dict[str, list[pa.Table]] = {}
-        for ready in self._ready(LONG_AGO, progress.watermark(self.frontier)):
-            for part in self.join(ready, progress):
+    def join_settled(self, progress: Progress) -> dict[str, list[pa.Table]]:
+        """Join the pending tuples below the frontier; `expire` removes them from the pending ones."""
+        results: dict[str, list[pa.Table]] = {}
+        for settled in self._settled(LONG_AGO, progress.watermark(self.frontier)):
+            for part in self.join(settled, progress):
                 for name, tables in part.items():
-                    found.setdefault(name, []).extend(tables)
-        return found
+                    results.setdefault(name, []).extend(tables)
+        return results
 
     def _pieces(
         self,
         incoming: Mapping[str, NewRows],
-        rows: int | None,  # noqa: ARG002 - the other groups' pieces are smaller
+        rows: int | None,  # noqa: ARG002 - the base class needs it
     ) -> Iterator[tuple[Mapping[str, NewRows], Ranks | None]]:
-        """All at once: when a count window ends, the tuples after it say."""
-        chosen = {stream: incoming[stream] for stream in self._choice.order({s: len(a) for s, a in incoming.items()})}
-        yield chosen, ranks_of(chosen, self._config.driver_policy)
+        """Yield all arrivals at once: the end of a count window depends on the tuples after it."""
+        ordered = {stream: incoming[stream] for stream in self._choice.order({s: len(a) for s, a in incoming.items()})}
+        yield ordered, rank_arrivals(ordered, self._config.driver_policy)
 
-    def settle_loaded(self, progress: Progress) -> None:
-        """Let tuples below the frontier in whose results have been found before."""
-        for ready in self._ready(LONG_AGO, progress.watermark(self.frontier)):
-            self.load(ready)
+    def load_settled(self, progress: Progress) -> None:
+        """Append the pending tuples below the frontier, whose results were returned before, to the windows."""
+        for settled in self._settled(LONG_AGO, progress.watermark(self.frontier)):
+            self.load(settled)
 
-    def _ready(self, first: int, frontier: int) -> Iterator[dict[str, NewRows]]:
-        """Tuples that wait from `first` to before `frontier`, in as many parts as Arrow arrays can hold."""
+    def _settled(self, first: int, frontier: int) -> Iterator[dict[str, NewRows]]:
+        """Yield the pending tuples from `first` to before `frontier`, in parts that fit Arrow arrays."""
         try:
-            found = {stream: _between(store, first, frontier) for stream, store in self.pending.items()}
+            batches = {stream: _between(store, first, frontier) for stream, store in self.pending.items()}
         except OverflowError:
-            times = np.unique(np.concatenate([store.living("ts") for store in self.pending.values()]))
+            times = np.unique(np.concatenate([store.live_values("ts") for store in self.pending.values()]))
             times = times[(times >= first) & (times < frontier)]
             if len(times) < 2:
                 raise
             middle = int(times[len(times) // 2])
-            yield from self._ready(first, middle)
-            yield from self._ready(middle, frontier)
+            yield from self._settled(first, middle)
+            yield from self._settled(middle, frontier)
             return
-        ready = {stream: batch for stream, batch in found.items() if batch is not None}
-        if ready:
-            yield self.prepare(ready, all_rows=True)
+        settled = {stream: batch for stream, batch in batches.items() if batch is not None}
+        if settled:
+            yield self.prepare(settled, all_rows=True)
 
     def expire(self, progress: Progress) -> None:
         frontier = progress.watermark(self.frontier)
         for store in self.pending.values():
-            _forget_before(store, frontier)
+            _drop_before(store, frontier)
         for stream, store in self.windows.items():
             if frontier > LONG_AGO:
-                store.expire_where(partial(alive, self.plans[stream], store, frontier, progress))
+                store.expire_where(partial(needed_rows, self.plans[stream], store, frontier, progress))
 
 
 def _between(store: WindowStore, first: int, frontier: int) -> Batch | None:
-    """The tuples from `first` to before `frontier`, in (event time, content) order."""
-    ready = (store.living("ts") >= first) & (store.living("ts") < frontier)
-    if not ready.any():
+    """Return the tuples from `first` to before `frontier`, in (event time, content) order."""
+    mask = (store.live_values("ts") >= first) & (store.live_values("ts") < frontier)
+    if not mask.any():
         return None
     rows = store.rows
-    numbers = np.flatnonzero(ready) + rows.tail
-    columns = {name[1:]: store.take(name, numbers) for name in store.columns}
-    return in_content_order(Batch(columns, rows["ts"][numbers - rows.base], in_order=False))
+    row_numbers = np.flatnonzero(mask) + rows.tail
+    columns = {name[1:]: store.take(name, row_numbers) for name in store.columns}
+    return in_content_order(Batch(columns, rows["ts"][row_numbers - rows.base], in_order=False))
 
 
-def _forget_before(store: WindowStore, frontier: int) -> None:
-    waiting = store.living("ts") >= frontier
+def _drop_before(store: WindowStore, frontier: int) -> None:
+    waiting = store.live_values("ts") >= frontier
     if not waiting.all():
         for column in store.columns.values():
-            column.before_keep(waiting)
-        store.rows.keep(waiting)
+            column.before_compact(waiting)
+        store.rows.compact(waiting)

@@ -1,4 +1,4 @@
-"""Time limits of windows: until when a row can be needed, which rows an eager tuple no longer sees, and when rows are forgotten."""
+"""Expiry: when rows are no longer needed, when they are dropped, and which of them eager evaluation hides before that."""
 
 from __future__ import annotations
 
@@ -14,67 +14,68 @@ from dovetail.engine.time.progress import Progress
 from dovetail.plan.execution import WindowPlan
 from dovetail.query.model import CountWindow
 
-_PATIENCE_BITS = 5
-"""Lazy expiration lets a window outgrow itself by one part in 2 to this power."""
+_SLACK_BITS = 5
+"""Lazy expiration lets a window grow by one part in 2 to this power before it drops rows."""
 
 
-def bound(window: WindowPlan, watermarks: Mapping[str, int]) -> int:
-    """The event time below which no time window needs a tuple, by the watermarks of all streams."""
-    if not window.waits:
+def oldest_needed(window: WindowPlan, watermarks: Mapping[str, int]) -> int:
+    """Return the event time below which no time window needs a tuple, given the watermarks of all streams."""
+    if not window.micros_by_others:
         return LONG_AGO
-    ends = [min([watermarks[other] for other in others]) - micros for others, micros in window.waits.items()]
+    ends = [min([watermarks[other] for other in others]) - micros for others, micros in window.micros_by_others.items()]
     return max(min(ends), LONG_AGO)
 
 
 def floors(
     plans: Mapping[str, WindowPlan], windows: Mapping[str, WindowStore], ts: Int64Array, progress: Progress
 ) -> dict[str, Int64Array]:
-    """For each stream without count windows, the first row that has not expired when a tuple of time `ts` is joined."""
-    found, watermarks = {}, progress.watermarks
+    """Return, for each stream without count windows, the first row that has not expired for each tuple of time `ts`."""
+    first_rows, watermarks = {}, progress.watermarks
     for stream, plan in plans.items():
         if not plan.ledgers:
-            least = np.minimum(ts - plan.longest, bound(plan, watermarks))
-            found[stream] = windows[stream].rows.tail + np.searchsorted(windows[stream].living("prefix_max"), least)
-    return found
+            oldest = np.minimum(ts - plan.longest_micros, oldest_needed(plan, watermarks))
+            first_rows[stream] = windows[stream].rows.tail + np.searchsorted(
+                windows[stream].live_values("prefix_max"), oldest
+            )
+    return first_rows
 
 
 class Expiry:
-    """Forgets what has expired of windows that tuples enter at once.
-
-    When lazy, only once it is a few per cent of the window, because each look costs.
-    """
+    """Drops expired rows of time windows; if `lazy`, only once they are a few per cent of the window, to save time."""
 
     def __init__(self, *, lazy: bool) -> None:
         self._lazy = lazy
-        self._before: dict[str, int] = {}
-        """By stream: what is older has been forgotten."""
+        self._dropped_before: dict[str, int] = {}
+        """Event time before which tuples have been dropped, by stream."""
         self.kept_from: dict[str, int] = {}
-        """By stream: what is older may have been forgotten; a window that has become longer does not bring it back."""
+        """Event time before which tuples may be missing, by stream. It never decreases, even if a window becomes longer."""
 
-    def __call__(self, plans: Mapping[str, WindowPlan], windows: Mapping[str, WindowStore], progress: Progress) -> None:
+    def drop_expired(
+        self, plans: Mapping[str, WindowPlan], windows: Mapping[str, WindowStore], progress: Progress
+    ) -> None:
         watermarks = progress.watermarks
         for stream, plan in plans.items():
-            least = bound(plan, watermarks)
-            self.kept_from[stream] = max(least, self.kept_from.get(stream, LONG_AGO))
-            patience = plan.longest >> _PATIENCE_BITS if self._lazy else 0
-            if least - self._before.get(stream, LONG_AGO) > patience:
-                windows[stream].expire_before(least)
-                self._before[stream] = least
+            oldest = oldest_needed(plan, watermarks)
+            self.kept_from[stream] = max(oldest, self.kept_from.get(stream, LONG_AGO))
+            slack = plan.longest_micros >> _SLACK_BITS if self._lazy else 0
+            if oldest - self._dropped_before.get(stream, LONG_AGO) > slack:
+                windows[stream].expire_before(oldest)
+                self._dropped_before[stream] = oldest
 
 
-def expire_matches(states: Mapping[str, MaterializedJoin], progress: Progress) -> None:
-    """Forget stored matches that no reader can need."""
-    for state in states.values():
-        state.expire_before(progress.watermark(state.plan.awaited))
+def expire_matches(joins: Mapping[str, MaterializedJoin], progress: Progress) -> None:
+    """Drop the matches of materialized joins that no reader needs."""
+    for join in joins.values():
+        join.expire_before(progress.watermark(join.plan.awaited))
 
 
-def alive(plan: WindowPlan, store: WindowStore, frontier: int, progress: Progress) -> BoolArray:
-    """Which settled tuples a later one can still meet, all of which are at or after `frontier`."""
-    marked = np.zeros(len(store.rows), np.bool_)
-    for kept in plan.retention:
-        horizon = min(frontier, progress.watermark(kept.others))
-        if isinstance(kept.window, CountWindow):
-            marked |= store.living(store.ledgers[kept.window].ends) >= horizon
+def needed_rows(plan: WindowPlan, store: WindowStore, frontier: int, progress: Progress) -> BoolArray:
+    """Return which settled tuples can still match one that settles later, at or after `frontier`."""
+    needed = np.zeros(len(store.rows), np.bool_)
+    for retention in plan.retention:
+        horizon = min(frontier, progress.watermark(retention.others))
+        if isinstance(retention.window, CountWindow):
+            needed |= store.live_values(store.expiry_tables[retention.window].ends) >= horizon
         else:
-            marked |= store.living("ts") >= horizon - kept.window.micros
-    return marked
+            needed |= store.live_values("ts") >= horizon - retention.window.micros
+    return needed

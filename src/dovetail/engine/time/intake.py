@@ -1,7 +1,7 @@
-"""From a user's table to tuples ready for a window: checked, judged by time, sorted, with filters, keys and codes computed.
+"""Intake: turn a pushed table into rows for windows: checked, without late tuples, sorted, with filters and keys evaluated.
 
-A table that does not fit its stream's declaration is an error. A tuple without a usable event time (NULL, or out of range) belongs
-to no window: it is refused, counted and left out, here as on Spark, where raising would replay it for ever.
+A table that does not match its stream's declaration is an error. A tuple without a usable event time (NULL or out of range) belongs
+to no window: it is dropped and counted, because on Spark an error would replay it for ever.
 """
 
 from __future__ import annotations
@@ -14,21 +14,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail._typing import BoolArray, Int64Array, UInt64Array
+from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.evaluate import evaluate, is_true
-from dovetail.engine.kernels.times import survey
+from dovetail.engine.kernels.times import summarize_times
 from dovetail.engine.keys import codes_of, combine
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.buffers import fixed_values, valid_mask
 from dovetail.engine.storage.window import WORD_BITS
-from dovetail.engine.time.progress import LATEST, Observed, StreamProgress, partition_heads, too_far
+from dovetail.engine.time.progress import (
+    LATEST,
+    ArrivalStats,
+    StreamProgress,
+    latest_allowed,
+    partition_max_times,
+    usable,
+)
 from dovetail.errors import ConfigError, SchemaError, listed
 from dovetail.plan.execution import View, WindowPlan
 from dovetail.query.expressions import Column, Expression
-from dovetail.schema import NUMBER, StreamSchema, stored_type, type_name
+from dovetail.schema import NUMBER_COLUMN, StreamSchema, stored_type, type_name
 
-Reach: TypeAlias = Mapping[int, Mapping[str, int]]
-"""By start batch of a query and by stream: the earliest event time that its backfill sees."""
+BackfillStarts: TypeAlias = Mapping[int, Mapping[str, int]]
+"""Earliest event time that a backfilled query sees, by its start batch and by stream."""
 _MICROS = {"ms": 1_000, "s": 1_000_000}
 _SAME_TEXT = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})
 _INT64 = np.dtype(np.int64)
@@ -42,20 +49,20 @@ class Batch:
     columns: dict[str, pa.Array]
     ts: Int64Array
     in_order: bool = True
-    """Whether they are sorted by event time."""
+    """Whether the tuples are sorted by event time."""
     refused: int = 0
-    """Tuples that were left out because their event time was NULL."""
+    """Tuples dropped because their event time was NULL."""
     numbers: Int64Array | None = None
-    """By what they are known outside of the engine, if they are."""
+    """Numbers by which a log refers to the tuples, if it does."""
 
     def __len__(self) -> int:
         return len(self.ts)
 
-    def take(self, places: Int64Array) -> Batch:
-        indices = pa.array(places)
-        columns = {name: values.take(indices) for name, values in self.columns.items()}
-        numbers = self.numbers[places] if self.numbers is not None else None
-        return Batch(columns, self.ts[places], self.in_order, numbers=numbers)
+    def take(self, indices: Int64Array) -> Batch:
+        arrow_indices = pa.array(indices)
+        columns = {name: values.take(arrow_indices) for name, values in self.columns.items()}
+        numbers = self.numbers[indices] if self.numbers is not None else None
+        return Batch(columns, self.ts[indices], self.in_order, numbers=numbers)
 
 
 _BYTES = {
@@ -64,19 +71,19 @@ _BYTES = {
     pa.binary(): pa.binary(),
     pa.large_binary(): pa.large_binary(),
 }
-"""Types whose offsets are checked; what is no UTF-8 is let through."""
+"""Types whose offsets are checked, and the type to check them as: invalid UTF-8 is accepted."""
 
 
 class TableReader:
-    """Checks pushed tables against a stream's declaration.
+    """Reads pushed tables and checks them against a stream's declaration.
 
-    `numbered`: they have one more column, `NUMBER`, by which their tuples are known outside of the engine.
+    `numbered`: tables have one more column, `NUMBER_COLUMN`: the numbers by which a log refers to their tuples.
     """
 
     def __init__(self, schema: StreamSchema, *, numbered: bool = False) -> None:
-        if numbered and NUMBER in schema.columns.names:
+        if numbered and NUMBER_COLUMN in schema.columns.names:
             raise ConfigError(
-                f"stream {schema.name!r} has a column {NUMBER!r}, which numbers tuples where they may be shed",
+                f"stream {schema.name!r} has a column {NUMBER_COLUMN!r}, which numbers tuples where they may be shed",
                 "give it another name",
             )
         self._numbered = numbered
@@ -92,7 +99,7 @@ class TableReader:
         ]
 
     def read(self, table: object) -> Batch:
-        """The tuples of a table, order unchanged."""
+        """Return the tuples of a table, in the same order."""
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         if not isinstance(table, pa.Table):
@@ -101,15 +108,15 @@ class TableReader:
                 "for pandas or Polars data use pa.Table.from_pandas(df) or df.to_arrow()",
             )
         numbers: Int64Array | None = None
-        found: pa.Table = table
+        content: pa.Table = table
         if self._numbered:
-            numbers, found = found.column(NUMBER).to_numpy(), found.drop_columns([NUMBER])
-        batches = found.to_batches() if found.schema.equals(self._columns) else []
+            numbers, content = content.column(NUMBER_COLUMN).to_numpy(), content.drop_columns([NUMBER_COLUMN])
+        batches = content.to_batches() if content.schema.equals(self._columns) else []
         if len(batches) == 1:
             columns = dict(zip(self._names, batches[0].columns, strict=True))
         else:
-            _check_names(self._schema, found.column_names)
-            columns = {f.name: _conform(self._schema.name, f, found.column(f.name)) for f in self._columns}
+            _check_names(self._schema, content.column_names)
+            columns = {f.name: _conform(self._schema.name, f, content.column(f.name)) for f in self._columns}
         for name, dtype in self._checked:
             values = columns[name]
             try:
@@ -118,69 +125,60 @@ class TableReader:
                 raise SchemaError(f"stream {self._schema.name!r}: column {name!r} is damaged: {error}") from None
         refused = columns[self._event_time].null_count
         if refused:
-            timed = columns[self._event_time].is_valid()
-            columns = {name: values.filter(timed) for name, values in columns.items()}
-            numbers = numbers if numbers is None else numbers[timed.to_numpy(zero_copy_only=False)]
+            has_time = columns[self._event_time].is_valid()
+            columns = {name: values.filter(has_time) for name, values in columns.items()}
+            numbers = numbers if numbers is None else numbers[has_time.to_numpy(zero_copy_only=False)]
         ts = self._micros(fixed_values(columns[self._event_time], _INT64))
         return Batch(columns, ts, refused=refused, numbers=numbers)
 
-    def _micros(self, numbers: Int64Array) -> Int64Array:
-        """Event times as int64 UTC microseconds; finer units are cut off downwards, and what is out of range stays so."""
+    def _micros(self, times: Int64Array) -> Int64Array:
+        """Convert event times to microseconds; nanoseconds round down, and times out of range stay out of range."""
         if self._unit == "us":
-            return numbers
+            return times
         if self._unit == "ns":
-            return numbers // 1000
+            return times // 1000
         factor = _MICROS[self._unit]
         beyond = LATEST // factor + 1
-        return np.clip(numbers, -beyond, beyond) * factor
+        return np.clip(times, -beyond, beyond) * factor
 
 
 @dataclass(slots=True)
-class Judged:
-    """A batch after its times were looked at: what is accepted, in time order, and what the stream's progress needs to know."""
+class AcceptedBatch:
+    """Tuples that may join, in event-time order, and the arrival counts of the batch they came in."""
 
-    accepted: Batch
-    seen: Observed
+    batch: Batch
+    stats: ArrivalStats
 
 
-def judge(batch: Batch, progress: StreamProgress, now: int | None) -> Judged:
-    """Refuse tuples out of range, set aside those too far ahead, drop late ones, sort the rest. Changes nothing."""
-    seen = Observed(len(batch) + batch.refused, refused=batch.refused)
-    watermark, limit = progress.watermark, too_far(progress.schema, now)
+def accept(batch: Batch, progress: StreamProgress, now: int | None) -> AcceptedBatch:
+    """Drop tuples that are out of range, too far ahead or late, and sort the others. Changes nothing."""
+    stats = ArrivalStats(len(batch) + batch.refused, refused=batch.refused)
+    limit = latest_allowed(progress.schema, now)
     if len(batch):
-        surveyed = survey(batch.ts, watermark)
-        if not -LATEST <= surveyed[2] <= surveyed[3] <= limit:
-            batch = batch.take(np.flatnonzero(usable(batch.ts, limit, seen)))
-            surveyed = survey(batch.ts, watermark) if len(batch) else surveyed
+        in_order, smallest, largest = summarize_times(batch.ts)
+        if not -LATEST <= smallest <= largest <= limit:
+            batch = batch.take(np.flatnonzero(usable(batch.ts, limit, stats)))
+            if len(batch):
+                in_order, _, largest = summarize_times(batch.ts)
     if len(batch):
-        late, in_order, smallest, largest = surveyed
-        seen.late, batch.in_order, seen.largest = int(late), bool(in_order), int(largest)
+        batch.in_order, stats.max_event_time = bool(in_order), int(largest)
         if progress.schema.progress_by is not None:
-            seen.heads = partition_heads(batch.ts, batch.columns[progress.schema.progress_by])
-        if seen.late:
-            seen.late_by = progress.head - int(smallest)
-            batch = batch.take(np.flatnonzero(batch.ts >= watermark))
-    return Judged(in_time_order(batch), seen)
+            stats.partition_max_times = partition_max_times(batch.ts, batch.columns[progress.schema.progress_by])
+        on_time = progress.on_time(batch.ts, stats)
+        if on_time is not None:
+            batch = batch.take(np.flatnonzero(on_time))
+    return AcceptedBatch(in_time_order(batch), stats)
 
 
-def usable(ts: Int64Array, limit: int, seen: Observed) -> BoolArray:
-    """Which times are in range and not after `limit`; the others are counted in `seen`."""
-    within = (ts >= -LATEST) & (ts <= LATEST)
-    near: BoolArray = within & (ts <= limit)
-    seen.ahead += int(np.count_nonzero(within & ~near))
-    seen.refused += int(np.count_nonzero(~within))
-    return near
-
-
-def _check_names(schema: StreamSchema, found: list[str]) -> None:
+def _check_names(schema: StreamSchema, names: list[str]) -> None:
     expected = schema.columns.names
-    missing = [name for name in expected if name not in found]
-    extra = [name for name in found if name not in expected]
+    missing = [name for name in expected if name not in names]
+    extra = [name for name in names if name not in expected]
     if missing or extra:
         faults = [f"missing {listed(missing)}"] * bool(missing) + [f"not declared {listed(extra)}"] * bool(extra)
         raise SchemaError(f"stream {schema.name!r}: {'; '.join(faults)}; declared columns: {listed(expected)}")
-    if len(found) != len(expected):
-        raise SchemaError(f"stream {schema.name!r}: a column stands twice in {listed(found)}")
+    if len(names) != len(expected):
+        raise SchemaError(f"stream {schema.name!r}: a column occurs twice in {listed(names)}")
 
 
 def _conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
@@ -209,14 +207,14 @@ def _conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
         ) from None
 
 
-def _same_values(found: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether two types differ in encoding only."""
-    plain = stored_type(found)
+def _same_values(actual: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether two types differ in their encoding only."""
+    plain = stored_type(actual)
     return plain == declared or any(plain in group and declared in group for group in _SAME_TEXT)
 
 
 def in_time_order(batch: Batch) -> Batch:
-    """The batch sorted by event time; itself when it already is."""
+    """Return the batch sorted by event time; the same object if it already is."""
     if batch.in_order:
         return batch
     ordered = batch.take(np.argsort(batch.ts, kind="stable"))
@@ -225,9 +223,9 @@ def in_time_order(batch: Batch) -> Batch:
 
 
 def in_content_order(batch: Batch) -> Batch:
-    """The batch sorted by (event time, row content), columns in declared order, NULL first, NaN last.
+    """Return the batch sorted by (event time, row content), columns in declared order, NULL first, NaN last.
 
-    A count window must hold the same tuples whatever order they arrived in, so ties of time are broken by content.
+    Content breaks ties, so that a count window holds the same tuples in whatever order they arrived.
     """
     batch = in_time_order(batch)
     ties = batch.ts[1:] == batch.ts[:-1]
@@ -241,7 +239,7 @@ def in_content_order(batch: Batch) -> Batch:
 
 
 def _order_keys(name: str, values: pa.Array) -> dict[str, pa.Array]:
-    """Arrow arrays that Arrow can sort, whose order is the values' own: validity first, then NaN last, then the value."""
+    """Return arrays that Arrow can sort and that order the values: NULL first, then by value, NaN last."""
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.storage
     if pa.types.is_float16(values.type):
@@ -258,10 +256,10 @@ def _order_keys(name: str, values: pa.Array) -> dict[str, pa.Array]:
 
 
 def _nested_ranks(values: pa.Array) -> pa.Array:
-    """Numbers that order nested values element by element. Arrow cannot, so this works in Python, for batches with ties only."""
+    """Return the ranks of nested values. Arrow cannot sort them, so this works in Python, for batches with ties only."""
     keys = [_nested_key(value) for value in values.to_pylist()]
-    rank = {key: number for number, key in enumerate(sorted(set(keys)))}
-    return pa.array([rank[key] for key in keys], pa.int64())
+    ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+    return pa.array([ranks[key] for key in keys], pa.int64())
 
 
 def _nested_key(value: object) -> tuple[object, ...]:
@@ -274,58 +272,59 @@ def _nested_key(value: object) -> tuple[object, ...]:
     return (1, value != value, value)  # noqa: PLR0124 - only NaN differs from itself
 
 
-def arrivals(
-    batch: Batch, window: WindowPlan, *, all_rows: bool, came: int, reach: Reach | None = None, unseen: bool = False
+def window_rows(
+    batch: Batch,
+    window: WindowPlan,
+    *,
+    all_rows: bool,
+    batch_number: int,
+    backfill_starts: BackfillStarts | None = None,
+    keep_hidden: bool = False,
 ) -> NewRows:
-    """Compute all that a window stores of tuples that came with batch `came`; unless `all_rows`, only of those that somebody sees.
+    """Compute what a window keeps of tuples that arrived with batch `batch_number`.
 
-    `unseen`: also say when the others came.
+    Tuples that no view sees are dropped unless `all_rows`; with `keep_hidden` the result has their event times.
     """
     values, hidden = _Values(batch), None
     flags: list[UInt64Array | np.uint64] = [_NO_FLAGS] * window.words
     for view in window.views:
         word = view.bit // WORD_BITS
-        if view.since <= came:
+        if view.since <= batch_number:
             flags[word] = flags[word] | values.visible(view)
-        elif view.backfill and view.complete_from <= came and reach is not None and window.stream in reach[view.since]:
-            time = reach[view.since][window.stream]
-            flags[word] = flags[word] | np.where(batch.ts >= time, values.visible(view), _NO_FLAGS)
+        elif view.backfill and view.complete_from <= batch_number and backfill_starts is not None:
+            start = backfill_starts[view.since].get(window.stream)
+            if start is not None:
+                flags[word] = flags[word] | np.where(batch.ts >= start, values.visible(view), _NO_FLAGS)
     if not all_rows:
         seen = (
             np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if len(flags) > 1 else flags[0]
         )
         if isinstance(seen, np.ndarray) and not seen.all():
-            places, hidden = np.flatnonzero(seen), batch.ts[seen == 0] if unseen else None
-            batch = batch.take(places)
-            flags = [word[places] if isinstance(word, np.ndarray) else word for word in flags]
+            indices, hidden = np.flatnonzero(seen), batch.ts[seen == 0] if keep_hidden else None
+            batch = batch.take(indices)
+            flags = [word[indices] if isinstance(word, np.ndarray) else word for word in flags]
             values = _Values(batch)
     kept = window.kept
     parts = {name: codes_of(values.get(name, part)) for name, part in kept.parts.items()}
-    return NewRows(
-        batch.ts,
-        batch.columns,
-        {name: values.get(name, each) for name, each in kept.columns.items() if not isinstance(each, Column)},
-        {key: parts[key[0]] if len(key) == 1 else combine([parts[name] for name in key]) for key in kept.codes},
-        flags,
-        hidden,
-        batch.numbers,
-    )
+    computed = {name: values.get(name, e) for name, e in kept.columns.items() if not isinstance(e, Column)}
+    codes = {key: parts[key[0]] if len(key) == 1 else combine([parts[name] for name in key]) for key in kept.codes}
+    return NewRows(batch.ts, batch.columns, computed, codes, flags, hidden, batch.numbers)
 
 
 class _Values:
-    """Expressions over one batch, each evaluated once."""
+    """Evaluates expressions over one batch, each once."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._known: dict[str, pa.Array] = {}
+        self._cache: dict[str, pa.Array] = {}
 
     def get(self, name: str, expression: Expression) -> pa.Array:
-        """The values of an expression whose text is `name`."""
+        """Return the values of an expression whose text is `name`."""
         if isinstance(expression, Column):
             return self._batch.columns[expression.name]
-        if name not in self._known:
-            self._known[name] = evaluate(expression, lambda column: self._batch.columns[column.name], len(self._batch))
-        return self._known[name]
+        if name not in self._cache:
+            self._cache[name] = evaluate(expression, lambda column: self._batch.columns[column.name], len(self._batch))
+        return self._cache[name]
 
     def visible(self, view: View) -> UInt64Array | np.uint64:
         mask, bit = None, np.uint64(1 << view.bit % WORD_BITS)

@@ -1,8 +1,9 @@
-"""How far each stream has come, and which tuples are too late or too far ahead.
+"""Progress of streams in event time: watermarks, late tuples and idle streams.
 
-H is a stream's largest event time in *earlier* batches. A tuple is late if and only if its time is below H - lateness; all tuples of a
-batch are judged by the same H, so their order within it never matters. The watermark, H - lateness, is the earliest time that a
-tuple of a later batch can have. Time only moves forward.
+`max_event_time` is the largest event time of a stream in *earlier* batches; with `progress_by` it is the smallest over the stream's
+partitions. The watermark is `max_event_time - lateness`. A tuple is late if and only if its event time is below the watermark. All
+tuples of a batch are compared with the same watermark, so their order within the batch does not matter, and no tuple of a later
+batch is accepted below it. Progress never moves backwards.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from dovetail._typing import Int64Array
+from dovetail._typing import BoolArray, Int64Array
 from dovetail.engine.evaluate import evaluate
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.keys import codes_of
@@ -23,12 +25,12 @@ from dovetail.schema import StreamSchema, sql_type
 
 PartitionValue = str | int | None
 LATEST = 1 << 61
-"""The largest event time, in microseconds; sums of times and windows then stay in range."""
+"""Largest event time, in microseconds; sums of times and windows stay in range."""
 
 
 @dataclass(slots=True)
-class Observed:
-    """What one batch of a stream says about its progress, and what was refused of it."""
+class ArrivalStats:
+    """Arrival counts and largest event times of one stream in one batch."""
 
     arrived: int = 0
     late: int = 0
@@ -36,112 +38,139 @@ class Observed:
     refused: int = 0
     """Tuples without a usable event time."""
     late_by: int = 0
-    """How far the last of the late tuples was behind H, in microseconds: a lateness of that would have kept all of them."""
-    largest: int = LONG_AGO
-    heads: dict[PartitionValue, int] = field(default_factory=dict)
-    """The largest event time of each partition, where progress is kept by partition."""
+    """Largest delay of a late tuple behind `max_event_time`, in microseconds: this lateness would have kept all of them."""
+    max_event_time: int = LONG_AGO
+    partition_max_times: dict[PartitionValue, int] = field(default_factory=dict)
+    """Largest event time of each partition, if the stream has `progress_by`."""
 
-    def add(self, other: Observed) -> None:
-        """Take in another part of the same batch."""
+    def add(self, other: ArrivalStats) -> None:
+        """Add another part of the same batch."""
         self.arrived += other.arrived
         self.late += other.late
         self.ahead += other.ahead
         self.refused += other.refused
         self.late_by = max(self.late_by, other.late_by)
-        self.largest = max(self.largest, other.largest)
-        for value, time in other.heads.items():
-            self.heads[value] = max(time, self.heads.get(value, LONG_AGO))
+        self.max_event_time = max(self.max_event_time, other.max_event_time)
+        for value, time in other.partition_max_times.items():
+            self.partition_max_times[value] = max(time, self.partition_max_times.get(value, LONG_AGO))
 
 
-_STORED = ("head", "moved_at", "arrived", "late", "ahead", "refused", "late_by")
-_ALL = (*_STORED, "partition_heads")
-_figures = attrgetter(*_ALL)
+_COUNTERS = ("moved_at", "arrived", "late", "ahead", "refused", "late_by")
+_ALL = ("max_event_time", "partition_max_times", *_COUNTERS)
+_values_of = attrgetter(*_ALL)
 
 
 @dataclass(slots=True)
 class StreamProgress:
-    """One stream's H, and what was refused."""
+    """Largest event time of one stream, and its arrival counts."""
 
     schema: StreamSchema
-    head: int = LONG_AGO
-    partition_heads: dict[PartitionValue, int] = field(default_factory=dict)
+    max_event_time: int = LONG_AGO
+    partition_max_times: dict[PartitionValue, int] = field(default_factory=dict)
     moved_at: int | None = None
-    """Clock reading when H last moved."""
+    """Clock reading when `max_event_time` last grew."""
     arrived: int = 0
     late: int = 0
     ahead: int = 0
     refused: int = 0
     late_by: int = 0
-    """The lateness, in microseconds, that would have kept every tuple."""
+    """Lateness, in microseconds, that would have kept every tuple."""
 
-    def figures(self) -> tuple[Any, ...]:
-        """Everything but the declaration, for `rollback`."""
-        found: tuple[Any, ...] = _figures(self)
-        return found
+    def save(self) -> tuple[Any, ...]:
+        """Return everything but the schema, for `rollback`."""
+        values: tuple[Any, ...] = _values_of(self)
+        return values
 
-    def rollback(self, figures: tuple[Any, ...]) -> None:
-        for name, value in zip(_ALL, figures, strict=True):
+    def rollback(self, values: tuple[Any, ...]) -> None:
+        for name, value in zip(_ALL, values, strict=True):
             setattr(self, name, value)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the declaration."""
-        stored: dict[str, Any] = {name: getattr(self, name) for name in _STORED}
-        return stored | {"partition_heads": list(self.partition_heads.items())}
+        """Return everything but the schema."""
+        return {
+            "head": self.max_event_time,
+            **{name: getattr(self, name) for name in _COUNTERS},
+            "partition_heads": list(self.partition_max_times.items()),
+        }
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """Go on from what `to_json` gave."""
-        known = {"late_by": 0, **stored}  # checkpoints of earlier releases do not know it
-        for name in _STORED:
-            setattr(self, name, known[name])
-        self.partition_heads = dict(stored["partition_heads"])
+        """Set everything but the schema from the output of `to_json`."""
+        values = {"late_by": 0, **stored}  # earlier releases did not write late_by
+        for name in _COUNTERS:
+            setattr(self, name, values[name])
+        self.max_event_time, self.partition_max_times = stored["head"], dict(stored["partition_heads"])
 
     @property
     def watermark(self) -> int:
-        """The earliest event time that a later batch may hold."""
-        return self.head - self.schema.lateness if self.head > LONG_AGO else LONG_AGO
+        """Earliest event time that a later batch may hold."""
+        return self.max_event_time - self.schema.lateness if self.max_event_time > LONG_AGO else LONG_AGO
 
-    def observe(self, seen: Observed, now: int | None) -> None:
-        """Take note of a batch."""
-        self.arrived += seen.arrived
-        self.late += seen.late
-        self.ahead += seen.ahead
-        self.refused += seen.refused
-        self.late_by = max(self.late_by, seen.late_by)
-        self.move(self.head_after(seen), now)
-        self.partition_heads = self._partition_heads_after(seen)
+    def on_time(self, ts: Int64Array, stats: ArrivalStats, counted: int | None = None) -> BoolArray | None:
+        """Return which tuples are not late, or None if no tuple is; count the late ones in `stats`.
 
-    def head_after(self, seen: Observed) -> int:
-        """H once a batch has been observed."""
+        Both sessions decide here what is late. `counted`: only so many leading tuples are counted, because on Spark a tuple can
+        have copies in several shards.
+        """
+        on_time: BoolArray = ts >= self.watermark
+        if on_time.all():
+            return None
+        late = ts[:counted][~on_time[:counted]]
+        if len(late):
+            stats.late += len(late)
+            stats.late_by = max(stats.late_by, self.max_event_time - int(late.min()))
+        return on_time
+
+    def observe(self, stats: ArrivalStats, now: int | None) -> None:
+        """Add the arrivals of a batch and advance to its event time."""
+        self.arrived += stats.arrived
+        self.late += stats.late
+        self.ahead += stats.ahead
+        self.refused += stats.refused
+        self.late_by = max(self.late_by, stats.late_by)
+        self.advance(self.max_event_time_after(stats), now)
+        self.partition_max_times = self._partition_max_times_after(stats)
+
+    def max_event_time_after(self, stats: ArrivalStats) -> int:
+        """Return `max_event_time` as it is once a batch has been observed."""
         if self.schema.progress_by is None:
-            return max(self.head, seen.largest)
-        return max(self.head, min(self._partition_heads_after(seen).values(), default=LONG_AGO))
+            return max(self.max_event_time, stats.max_event_time)
+        return max(self.max_event_time, min(self._partition_max_times_after(stats).values(), default=LONG_AGO))
 
-    def _partition_heads_after(self, seen: Observed) -> dict[PartitionValue, int]:
-        heads = dict(self.partition_heads)
-        for value, time in seen.heads.items():
-            heads[value] = max(time, heads.get(value, LONG_AGO))
-        return heads
+    def _partition_max_times_after(self, stats: ArrivalStats) -> dict[PartitionValue, int]:
+        times = dict(self.partition_max_times)
+        for value, time in stats.partition_max_times.items():
+            times[value] = max(time, times.get(value, LONG_AGO))
+        return times
 
-    def move(self, head: int, now: int | None = None) -> None:
-        """Move H forward, if it is."""
-        if now is not None and (head > self.head or self.moved_at is None):
+    def advance(self, time: int, now: int | None = None) -> None:
+        """Move `max_event_time` forward to `time`; an earlier time changes nothing."""
+        if now is not None and (time > self.max_event_time or self.moved_at is None):
             self.moved_at = now
-        self.head = max(self.head, head)
+        self.max_event_time = max(self.max_event_time, time)
 
     def is_idle(self, now: int | None) -> bool:
-        """Whether the stream has stood still for longer than it may."""
+        """Whether the stream has made no progress for longer than `idle_after`."""
         if self.schema.idle_after is None or now is None or self.moved_at is None:
             return False
         return now - self.moved_at > self.schema.idle_after
 
 
-def too_far(schema: StreamSchema, now: int | None) -> int:
-    """The time after which tuples are set aside."""
+def latest_allowed(schema: StreamSchema, now: int | None) -> int:
+    """Return the event time beyond which tuples are too far ahead of the clock."""
     return LATEST if now is None or schema.max_ahead is None else min(LATEST, now + schema.max_ahead)
 
 
+def usable(ts: Int64Array, limit: int, stats: ArrivalStats) -> BoolArray:
+    """Return which event times are in range and not after `limit`; count the others in `stats`."""
+    in_range = (ts >= -LATEST) & (ts <= LATEST)
+    mask: BoolArray = in_range & (ts <= limit)
+    stats.ahead += int(np.count_nonzero(in_range & ~mask))
+    stats.refused += int(np.count_nonzero(~in_range))
+    return mask
+
+
 class Progress:
-    """The progress of all streams."""
+    """Progress of all streams."""
 
     def __init__(self, streams: Mapping[str, StreamSchema]) -> None:
         self.streams = {name: StreamProgress(schema) for name, schema in streams.items()}
@@ -151,34 +180,35 @@ class Progress:
 
     @property
     def watermarks(self) -> dict[str, int]:
-        """By stream."""
+        """Watermark of each stream."""
         return {name: progress.watermark for name, progress in self.streams.items()}
 
     def watermark(self, streams: Iterable[str]) -> int:
-        """The smallest watermark of some streams."""
+        """Return the smallest watermark of some streams."""
         return min([self.streams[stream].watermark for stream in streams])
 
-    def lift_idle(self, now: int | None, related: Mapping[str, set[str]]) -> None:
-        """Bring idle streams up to the slowest active one that they are joined with, so that they hold nobody's state.
+    def advance_idle_streams(self, now: int | None, related: Mapping[str, set[str]]) -> None:
+        """Advance idle streams to the slowest active stream they are joined with, so that they delay no expiry.
 
-        A tuple that comes after all and lies behind is then late, and counted: dropping state without moving H would lose
-        its results silently.
+        A tuple that still arrives below that time is late, and counted: if state expired without advancing the stream, its
+        results would be lost silently.
         """
         if now is None:
             return
         for progress in self.streams.values():
             if progress.moved_at is None:
-                progress.moved_at = now  # a stream that never spoke has stood still since the first batch
+                progress.moved_at = now  # a stream without tuples has been idle since the first batch
         for name, progress in self.streams.items():
             if progress.is_idle(now):
-                others = (self.streams[other] for other in related.get(name, ()) if other != name)
-                active = [other.watermark for other in others if not other.is_idle(now)]
+                joined = (self.streams[other] for other in related.get(name, ()) if other != name)
+                active = [other.watermark for other in joined if not other.is_idle(now)]
                 if active and min(active) > LONG_AGO:
-                    progress.head = max(progress.head, min(active) + progress.schema.lateness)
+                    time = min(active) + progress.schema.lateness
+                    progress.max_event_time = max(progress.max_event_time, time)
 
 
-def partition_heads(ts: Int64Array, partitions: pa.Array) -> dict[PartitionValue, int]:
-    """The largest event time of each partition: texts by themselves, other values by their codes, which JSON can hold."""
+def partition_max_times(ts: Int64Array, partitions: pa.Array) -> dict[PartitionValue, int]:
+    """Return the largest event time of each partition, by its text or by the code of another value: JSON can hold both."""
     kind = sql_type(partitions.type)
     values = evaluate(cast(Column("", "p", partitions.type), kind), lambda _: partitions, len(partitions))
     keys = values if pa.types.is_string(kind) else pa.array(codes_of(values), mask=values.is_null().to_numpy(False))

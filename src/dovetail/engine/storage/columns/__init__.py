@@ -1,7 +1,7 @@
-"""Columns of a window: values go in as Arrow arrays, come out gathered by row, as Arrow arrays of the same type.
+"""Columns of a window: append Arrow arrays, gather rows into Arrow arrays of the same type.
 
-Values of fixed width and byte strings lie in plain arrays, so that a gather is one pass and the arrays can be mapped from files.
-Nested values, which can only be selected, stay in Arrow chunks.
+Fixed-width values and byte strings are in plain arrays, so that a gather is one pass and the arrays can be mapped from files.
+Nested values, which queries can only select, stay in Arrow chunks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["BytesColumn", "FixedColumn", "NestedColumn", "StoredColumn", "TimeCo
 
 
 def column_for(rows: Rows, name: str, dtype: pa.DataType) -> StoredColumn:
-    """A column fit for `dtype`, its arrays added to `rows`."""
+    """Create the column for values of `dtype` and add its arrays to `rows`."""
     types = pa.types
     if types.is_string(dtype) or types.is_binary(dtype) or types.is_large_string(dtype) or types.is_large_binary(dtype):
         return BytesColumn(rows, name, dtype)

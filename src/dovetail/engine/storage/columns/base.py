@@ -1,4 +1,4 @@
-"""What every column of a window can do, and how NULLs are kept."""
+"""Base classes of window columns; `NullableColumn` stores NULLs in a validity array."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dovetail.errors import StateError
 
 
 class StoredColumn(ABC):
-    """Values of one column for every living row. Rows are appended together with the window's other arrays."""
+    """Values of one column for every live row. Rows are appended together with the window's other arrays."""
 
     width = 0
-    """Bytes of a value, or of an offset if `is_text`; 0 where values do not lie in plain arrays."""
+    """Bytes per value, or per Arrow offset if `is_text`; 0 if the values are not in plain arrays."""
     is_text = False
-    """Whether values are bytes of any length."""
-    is_odd = False
-    """Whether gathered values have to be `finished`."""
-    is_kept = True
-    """Whether values that come have to be written."""
+    """Whether values have variable length."""
+    needs_finish = False
+    """Whether gathered buffers must go through `finish_buffers`."""
+    is_stored = True
+    """Whether the column has its own storage to which new values are written."""
 
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
         self.rows = rows
@@ -35,87 +35,82 @@ class StoredColumn(ABC):
 
     @abstractmethod
     def append(self, values: pa.Array, first: int, stop: int) -> None:
-        """Write the values of the newest rows, places `first` to `stop`."""
+        """Write the values of the newest rows, at array indices `first` to `stop`."""
 
     @abstractmethod
-    def take(self, places: Int64Array) -> pa.Array:
-        """Gather values by place (row number minus base)."""
+    def take(self, indices: Int64Array) -> pa.Array:
+        """Gather values by array index (row number minus base)."""
 
     @property
-    def extent(self) -> tuple[int, ...]:
-        """Where values lie, as `kernels.gather` wants it: from `VALUES` on; nothing where they do not lie in plain arrays."""
+    def addresses(self) -> tuple[int, ...]:
+        """Entries of a `kernels.gather` table from `VALUES` on; empty if the values are not in plain arrays."""
         return ()
 
-    def finished(self, buffers: Sequence[Any], places: Int64Array) -> list[Any]:  # noqa: ARG002
-        """The buffers of an Arrow array whose values, of rows at `places`, were gathered; the first, for NULLs, is None so far."""
+    def finish_buffers(self, buffers: Sequence[Any], indices: Int64Array) -> list[Any]:  # noqa: ARG002
+        """Complete the Arrow buffers gathered for rows at `indices`: add the validity buffer, pack booleans."""
         return list(buffers)
 
     def check_length(self, total: int) -> None:  # noqa: B027
-        """Raise an `OverflowError` if one array cannot hold so many bytes."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held outside the window's per-row arrays."""
-        return 0
+        """Raise an `OverflowError` if one Arrow array cannot hold `total` bytes."""
 
     @property
     def allocated(self) -> int:
-        """The same, room for more included."""
-        return self.nbytes
+        """Bytes allocated outside the window's per-row arrays, spare capacity included."""
+        return 0
 
     @property
     def position(self) -> list[int]:
-        """What another column needs, beside the arrays, to go on."""
+        """Integers that, together with the arrays, restore the column."""
         return []
 
     def resume(self, position: Sequence[int]) -> None:
-        """Go on where another column was that had the same arrays."""
+        """Take over the arrays of another column whose position was `position`."""
         if list(position) != self.position:
-            self._refuse(position)
+            self._reject(position)
 
-    def _refuse(self, position: Sequence[int]) -> None:
-        raise StateError(f"column {self._name!r} of window {self.rows.prefix!r} cannot be at {position}")
+    def _reject(self, position: Sequence[int]) -> None:
+        raise StateError(f"column {self._name!r} of window {self.rows.prefix!r}: invalid position {list(position)}")
 
     @property
-    def living(self) -> dict[str, tuple[int, int]]:
-        """The bytes in use of arrays that have room for more, by name in the arena; per-row arrays are known to the rows."""
+    def live_bytes(self) -> dict[str, tuple[int, int]]:
+        """Byte range in use of each array that is not per row and has spare capacity, by name in the arena."""
         return {}
 
-    def before_keep(self, alive: BoolArray) -> None:  # noqa: B027
-        """Prepare for `Rows.keep`."""
+    def before_compact(self, alive: BoolArray) -> None:  # noqa: B027
+        """Prepare for `Rows.compact`: move values that are not in per-row arrays."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Give the column's arrays back."""
+        """Free the column's arrays."""
 
 
 class NullableColumn(StoredColumn):
-    """A column whose validity is an array of its own, made when the first NULL arrives."""
+    """A column with a separate validity array, allocated when the first NULL arrives."""
 
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
         super().__init__(rows, name, dtype)
         self._validity = f"valid:{name}"
-        self._nulls = False
+        self._has_nulls = False
 
     def _resume_validity(self, nulls: int) -> None:
         if nulls:
             self.rows.add(self._validity, np.uint8)
-            self._nulls = self.is_odd = True
+            self._has_nulls = self.needs_finish = True
 
     def _append_validity(self, values: pa.Array, first: int, stop: int) -> None:
-        if not self._nulls:
+        if not self._has_nulls:
             self.rows.add(self._validity, np.uint8, 1)
-            self._nulls = self.is_odd = True
+            self._has_nulls = self.needs_finish = True
         valid = valid_mask(values)
         self.rows.arrays[self._validity][first:stop] = 1 if valid is None else valid
 
-    def _take_validity(self, places: Int64Array) -> pa.Buffer | None:
-        valid = self.rows.arrays[self._validity].take(places)
+    def _take_validity(self, indices: Int64Array) -> pa.Buffer | None:
+        valid = self.rows.arrays[self._validity].take(indices)
         return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
-    def finished(self, buffers: Sequence[Any], places: Int64Array) -> list[Any]:
-        return [self._take_validity(places) if self._nulls else None, *buffers[1:]]
+    def finish_buffers(self, buffers: Sequence[Any], indices: Int64Array) -> list[Any]:
+        return [self._take_validity(indices) if self._has_nulls else None, *buffers[1:]]
 
     def remove(self) -> None:
-        if self._nulls:
+        if self._has_nulls:
             self.rows.remove(self._validity)

@@ -15,18 +15,18 @@ from dovetail.engine.storage.rows import Rows
 
 
 class FixedColumn(NullableColumn):
-    """Values of fixed width. `position`: whether there are NULLs."""
+    """Values of fixed width. `position`: 1 if there are NULLs, else 0."""
 
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
         super().__init__(rows, name, dtype)
         self._dtype = storage_dtype(dtype)
         self.width = self._dtype.itemsize
-        self._packed = self.is_odd = pa.types.is_boolean(dtype)
+        self._packed = self.needs_finish = pa.types.is_boolean(dtype)
         rows.add(self._values, self._dtype, np.zeros((), self._dtype))
 
     @property
     def position(self) -> list[int]:
-        return [int(self._nulls)]
+        return [int(self._has_nulls)]
 
     def resume(self, position: Sequence[int]) -> None:
         self._resume_validity(*position)
@@ -34,28 +34,30 @@ class FixedColumn(NullableColumn):
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         self.rows.arrays[self._values][first:stop] = fixed_values(values, self._dtype)
-        if self._nulls or values.null_count:
+        if self._has_nulls or values.null_count:
             self._append_validity(values, first, stop)
 
-    def source(self, values: pa.Array) -> int:
-        """The address of values that can be copied as they are; 0 of others, which are for `append`."""
-        if self.is_odd or values.null_count:
+    def source_address(self, values: pa.Array) -> int:
+        """Return the address of values that can be copied unchanged, or 0 if `append` must write them."""
+        if self.needs_finish or values.null_count:
             return 0
-        first: int = values.buffers()[1].address
-        return first + int(values.offset) * self.width
+        address: int = values.buffers()[1].address
+        return address + int(values.offset) * self.width
 
-    def take(self, places: Int64Array) -> pa.Array:
-        values = self.rows.arrays[self._values].take(places)
-        return pa.Array.from_buffers(self.type, len(places), self.finished([None, pa.py_buffer(values)], places))
+    def take(self, indices: Int64Array) -> pa.Array:
+        values = self.rows.arrays[self._values].take(indices)
+        return pa.Array.from_buffers(
+            self.type, len(indices), self.finish_buffers([None, pa.py_buffer(values)], indices)
+        )
 
     @property
-    def extent(self) -> tuple[int, ...]:
+    def addresses(self) -> tuple[int, ...]:
         return address_of(self.rows.arrays[self._values]), 0, 0, 0, 0
 
-    def finished(self, buffers: Sequence[Any], places: Int64Array) -> list[Any]:
+    def finish_buffers(self, buffers: Sequence[Any], indices: Int64Array) -> list[Any]:
         if self._packed:
             buffers = [None, pa.py_buffer(np.packbits(np.frombuffer(buffers[1], np.uint8), bitorder="little"))]
-        return super().finished(buffers, places)
+        return super().finish_buffers(buffers, indices)
 
     def remove(self) -> None:
         super().remove()
@@ -63,20 +65,20 @@ class FixedColumn(NullableColumn):
 
 
 class TimeColumn(StoredColumn):
-    """The event time itself, in microseconds: the window's own `ts`, not stored again."""
+    """The event time in microseconds, read from the window's `ts` array instead of stored again."""
 
     width = 8
-    is_kept = False
+    is_stored = False
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         """Nothing to do: the window writes `ts`."""
 
-    def take(self, places: Int64Array) -> pa.Array:
-        values = self.rows.arrays["ts"].take(places)
-        return pa.Array.from_buffers(self.type, len(places), [None, pa.py_buffer(values)])
+    def take(self, indices: Int64Array) -> pa.Array:
+        values = self.rows.arrays["ts"].take(indices)
+        return pa.Array.from_buffers(self.type, len(indices), [None, pa.py_buffer(values)])
 
     @property
-    def extent(self) -> tuple[int, ...]:
+    def addresses(self) -> tuple[int, ...]:
         return address_of(self.rows.arrays["ts"]), 0, 0, 0, 0
 
     def remove(self) -> None:

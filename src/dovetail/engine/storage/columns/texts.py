@@ -1,4 +1,4 @@
-"""Columns of strings and binaries."""
+"""Columns of strings and binary values."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
 from dovetail.engine.kernels.gather import ByteValues, gather_bytes, gather_lengths, write_extents
 from dovetail.engine.storage.buffers import address_of, byte_values, is_large
 from dovetail.engine.storage.columns.base import NullableColumn
-from dovetail.engine.storage.rows import ROOMY, Rows, fitting
+from dovetail.engine.storage.rows import OVERSIZED, Rows, shrunk_capacity
 
 _LARGEST_OFFSET = np.iinfo(np.int32).max
 _SMALL_OFFSET, _LARGE_OFFSET = np.dtype(np.int32), np.dtype(np.int64)
 _SMALLEST_HEAP = 1 << 14
 _LARGE_HEAP = 1 << 20
-"""Bytes up to which a heap stays as it is while rows are written one after another."""
+"""Bytes up to which a heap with enough room is not checked for shrinking."""
 
 
 class BytesColumn(NullableColumn):
-    """Strings and binaries: a start and a length per row, and a heap of bytes that moves forward like the rows.
+    """Strings and binary values: a start and a length per row, and a heap of bytes.
 
-    `position`: whether there are NULLs, the heap positions of its first byte and after its last, and its capacity.
+    The heap moves forward like the rows. `position`: 1 if there are NULLs, the heap positions of the first byte and after the last,
+    and the heap's capacity.
     """
 
     is_text = True
@@ -43,22 +44,22 @@ class BytesColumn(NullableColumn):
 
     @property
     def position(self) -> list[int]:
-        return [int(self._nulls), self._heap_base, self._heap_end, len(self._heap)]
+        return [int(self._has_nulls), self._heap_base, self._heap_end, len(self._heap)]
 
     def resume(self, position: Sequence[int]) -> None:
         nulls, self._heap_base, self._heap_end, capacity = position
         self._resume_validity(nulls)
         if not 0 <= self._heap_base <= self._heap_end <= self._heap_base + capacity:
-            self._refuse(position)
+            self._reject(position)
         super().resume(position)
 
     @property
-    def living(self) -> dict[str, tuple[int, int]]:
+    def live_bytes(self) -> dict[str, tuple[int, int]]:
         return {self._heap_name: (0, self._heap_end - self._heap_base)}
 
     @property
     def values(self) -> ByteValues:
-        """Where the bytes of each row lie."""
+        """Heap position and length of each row's bytes, and the heap."""
         arrays = self.rows.arrays
         return ByteValues(arrays[self._starts], arrays[self._lengths], self._heap_base, self._heap)
 
@@ -71,15 +72,15 @@ class BytesColumn(NullableColumn):
         arrays = self.rows.arrays
         write_extents(offsets, self._heap_end, arrays[self._starts], arrays[self._lengths], first)
         self._heap_end += size
-        if self._nulls or values.null_count:
+        if self._has_nulls or values.null_count:
             self._append_validity(values, first, stop)
 
-    def lay(self, values: pa.Array) -> tuple[int, int, int, int, int]:
-        """Make room for the bytes of values that can be copied as they are; of others, which are for `append`, there are only zeros.
+    def reserve_text(self, values: pa.Array) -> tuple[int, int, int, int, int]:
+        """Reserve heap space for values that can be copied as is; return zeros if `append` must write them.
 
-        Returned are the addresses of their offsets and of where the bytes go and come from, how many they are, and where in the heap.
+        Return the addresses of offsets, reserved space and source bytes, the number of bytes, and their heap position.
         """
-        if self._nulls or values.null_count:
+        if self._has_nulls or values.null_count:
             return 0, 0, 0, 0, 0
         _, offset_buffer, data = values.buffers()
         offsets = offset_buffer.address + values.offset * self.width
@@ -91,67 +92,63 @@ class BytesColumn(NullableColumn):
         return offsets, address_of(self._heap) + end - self._heap_base, data.address + first if size else 0, size, end
 
     def _make_room(self, count: int, appended: int) -> None:
-        """Let the heap have room for so many bytes, of so many rows that are there already; and not far more than it needs."""
-        whole = self._heap_end - self._heap_base + count <= len(self._heap)
-        if whole and len(self._heap) <= _LARGE_HEAP:
+        """Make room for `count` bytes of the last `appended` rows, and shrink the heap if it is oversized."""
+        fits = self._heap_end - self._heap_base + count <= len(self._heap)
+        if fits and len(self._heap) <= _LARGE_HEAP:
             return
         older = self.rows.tail < self.rows.head - appended
         oldest = int(self.values.starts[self.rows.tail - self.rows.base]) if older else self._heap_end
-        alive = self._heap[oldest - self._heap_base : self._heap_end - self._heap_base]
-        size, needed = len(self._heap), len(alive) + count
-        if size > max(ROOMY * needed, _LARGE_HEAP):
-            size = fitting(size, needed, _SMALLEST_HEAP)
-        elif whole:
+        live = self._heap[oldest - self._heap_base : self._heap_end - self._heap_base]
+        size, needed = len(self._heap), len(live) + count
+        if size > max(OVERSIZED * needed, _LARGE_HEAP):
+            size = shrunk_capacity(size, needed, _SMALLEST_HEAP)
+        elif fits:
             return
         while needed > size // 2:
             size *= 2
         target = self._heap if size == len(self._heap) else self.rows.arena.allocate(self._heap_name, np.uint8, size)
-        self.rows.moving = True
-        target[: len(alive)] = alive
+        self.rows.is_moving = True
+        target[: len(live)] = live
         self._heap = target
         self._heap_base = oldest
         self.rows.version += 1
-        self.rows.moving = False
+        self.rows.is_moving = False
 
-    def take(self, places: Int64Array) -> pa.Array:
-        offsets: Array = np.empty(len(places) + 1, _LARGE_OFFSET if self._large else _SMALL_OFFSET)
-        total = gather_lengths(self.values.lengths, places, 0, offsets)
+    def take(self, indices: Int64Array) -> pa.Array:
+        offsets: Array = np.empty(len(indices) + 1, _LARGE_OFFSET if self._large else _SMALL_OFFSET)
+        total = gather_lengths(self.values.lengths, indices, 0, offsets)
         self.check_length(total)
         data = np.empty(total, np.uint8)
-        gather_bytes(*self.values, places, 0, data)
-        buffers = self.finished([None, pa.py_buffer(offsets), pa.py_buffer(data)], places)
-        return pa.Array.from_buffers(self.type, len(places), buffers)
+        gather_bytes(*self.values, indices, 0, data)
+        buffers = self.finish_buffers([None, pa.py_buffer(offsets), pa.py_buffer(data)], indices)
+        return pa.Array.from_buffers(self.type, len(indices), buffers)
 
     def check_length(self, total: int) -> None:
         if total > _LARGEST_OFFSET and not self._large:
             raise OverflowError(f"{total} bytes of strings do not fit one Arrow array")
 
     @property
-    def extent(self) -> tuple[int, ...]:
+    def addresses(self) -> tuple[int, ...]:
         starts, lengths, base, heap = self.values
         return address_of(starts), address_of(lengths), address_of(heap), base, len(heap)
-
-    @property
-    def nbytes(self) -> int:
-        return self._heap_end - self._heap_base
 
     @property
     def allocated(self) -> int:
         return len(self._heap)
 
-    def before_keep(self, alive: BoolArray) -> None:
+    def before_compact(self, alive: BoolArray) -> None:
         rows = self.rows
-        places = np.flatnonzero(alive) + (rows.tail - rows.base)
-        offsets = np.empty(len(places) + 1, np.int64)
+        indices = np.flatnonzero(alive) + (rows.tail - rows.base)
+        offsets = np.empty(len(indices) + 1, np.int64)
         values = self.values
-        data = np.empty(gather_lengths(values.lengths, places, 0, offsets), np.uint8)
-        gather_bytes(*values, places, 0, data)
-        size = fitting(len(self._heap), len(data), _SMALLEST_HEAP)
+        data = np.empty(gather_lengths(values.lengths, indices, 0, offsets), np.uint8)
+        gather_bytes(*values, indices, 0, data)
+        size = shrunk_capacity(len(self._heap), len(data), _SMALLEST_HEAP)
         if size < len(self._heap):
             self._heap = rows.arena.allocate(self._heap_name, np.uint8, size)
         self._heap[: len(data)] = data
         self._heap_base, self._heap_end = 0, len(data)
-        values.starts[places] = offsets[:-1]
+        values.starts[indices] = offsets[:-1]
 
     def remove(self) -> None:
         super().remove()

@@ -1,0 +1,100 @@
+"""Savepoints: undo a change of an engine that an interrupt or a lack of memory has cut short.
+
+Every change follows the same protocol:
+
+1. Everything that can be refused is checked first, before the engine changes.
+2. `with engine.savepoint():` sets `engine.open_savepoint`, and the block changes the engine. Until tuples expire, a change only
+   appends rows, so a rollback truncates them. `engine.savepoint(until_delivered=True)` leaves the savepoint open after the block.
+   Before tuples expire, `IRREVERSIBLE` takes its place.
+3. The caller that now holds the results sets `engine.open_savepoint = None`. This must be an assignment: Python handles an
+   interrupt only where a function is called or returns and where a loop repeats, so none can come between it and `return`.
+4. If the next call finds an open savepoint, the previous call did not end. It calls `engine.rollback()`, and raises an error if
+   that is not possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dovetail.engine.shedding.shedder import ShedderMark
+from dovetail.engine.storage.window import WindowStore
+from dovetail.plan.execution import ExecutionPlan
+
+if TYPE_CHECKING:
+    from dovetail.engine.shard import ShardEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """State of an engine before a change, as far as a rollback needs it."""
+
+    plan: ExecutionPlan
+    """The plan to continue with; while another one is adopted, that one, once all it needs exists."""
+    batches: int
+    start_time: int | None
+    progress: Mapping[str, tuple[Any, ...]]
+    stores: Mapping[WindowStore, tuple[int, int]]
+    """Next row number of each store, and how often its rows had been renumbered."""
+    results: Mapping[str, int]
+    """Number of results so far, by query."""
+    shedding: ShedderMark | None = None
+
+    @classmethod
+    def of(cls, engine: ShardEngine) -> Savepoint:
+        return cls(
+            engine.plan,
+            engine.batches,
+            engine.start_time,
+            {name: progress.save() for name, progress in engine.progress.streams.items()},
+            {store: (store.rows.head, store.rows.renumber_count) for store in engine.stores()},
+            {name: collector.results for name, collector in engine.collectors.items()},
+            engine.joined.shedder.mark() if engine.joined.shedder is not None else None,
+        )
+
+
+IRREVERSIBLE = Savepoint(ExecutionPlan(), -1, None, {}, {}, {})
+"""Open while tuples expire: the change can no longer be undone."""
+
+
+@contextmanager
+def savepoint(engine: ShardEngine, *, until_delivered: bool) -> Iterator[None]:
+    """Open a savepoint for the change in the block; if the block ends normally, release it unless `until_delivered`."""
+    engine.open_savepoint = Savepoint.of(engine)
+    yield
+    if not until_delivered:
+        engine.open_savepoint = None
+
+
+def rollback(engine: ShardEngine) -> bool:
+    """Undo the changes since the open savepoint; return False if that is not possible.
+
+    The savepoint stays open. Counters of work done (probes, matches) keep the work of the undone change.
+    """
+    saved = engine.open_savepoint
+    if saved is None:
+        return True
+    if saved is IRREVERSIBLE or any(store.rows.is_moving for store in engine.stores()):
+        return False
+    positions = {store: saved.stores[store] for store in engine.stores() if store in saved.stores}
+    if any(renumbered != store.rows.renumber_count for store, (_, renumbered) in positions.items()):
+        return False  # rows were shed and overwritten
+    if engine.joined.shedder is not None and saved.shedding is not None:
+        engine.joined.shedder.rollback(saved.shedding)
+    for name in [name for name in engine.streams if name not in saved.progress]:
+        del engine.streams[name]
+    for store, (head, _) in positions.items():
+        store.rows.head = head
+        store.rebuild_chains()
+    # `adopt` materializes joins that are newer than the savepoint again, from the tuples that are left.
+    for name in [name for name, matches in engine.joined.materialized.items() if matches not in saved.stores]:
+        del engine.joined.materialized[name]
+    engine.adopt(saved.plan)
+    for name, collector in engine.collectors.items():
+        collector.results = saved.results.get(name, 0)
+    for name, values in saved.progress.items():
+        engine.progress[name].rollback(values)
+    engine.batches, engine.start_time = saved.batches, saved.start_time
+    return True
