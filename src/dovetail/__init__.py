@@ -21,16 +21,19 @@ from dovetail.errors import (
 )
 
 if TYPE_CHECKING:
-    from dovetail import optimizer, spark
+    from dovetail import optimizer, spark, testing
     from dovetail.optimizer.graph.join_graph import JoinGraph
     from dovetail.session.local import LocalSession
     from dovetail.spark.checkpoint.reshard import reshard
+    from dovetail.spark.driver.job_diff import Comparison
+    from dovetail.spark.running import RunningSession
     from dovetail.spark.sessions import Session
     from dovetail.spark.sinks import sinks
 
 __all__ = [
     "Budget",
     "BudgetError",
+    "Comparison",
     "Config",
     "ConfigError",
     "DovetailError",
@@ -39,6 +42,7 @@ __all__ = [
     "LocalSession",
     "PlanError",
     "QueryError",
+    "RunningSession",
     "SchemaError",
     "Session",
     "Shedding",
@@ -47,6 +51,7 @@ __all__ = [
     "reshard",
     "sinks",
     "spark",
+    "testing",
 ]
 
 __version__ = "0.1.0"
@@ -54,9 +59,12 @@ __version__ = "0.1.0"
 _LAZY = {
     "JoinGraph": ("dovetail.optimizer.graph.join_graph", "JoinGraph"),
     "LocalSession": ("dovetail.session.local", "LocalSession"),
+    "Comparison": ("dovetail.spark.driver.job_diff", "Comparison"),
+    "RunningSession": ("dovetail.spark.running", "RunningSession"),
     "Session": ("dovetail.spark.sessions", "Session"),
     "reshard": ("dovetail.spark.checkpoint.reshard", "reshard"),
     "optimizer": ("dovetail.optimizer", None),
+    "testing": ("dovetail.testing", None),
     "sinks": ("dovetail.spark.sinks.sinks", None),
     "spark": ("dovetail.spark", None),
 }

@@ -13,4 +13,4 @@ Float64Array: TypeAlias = NDArray[np.float64]
 Int64Array: TypeAlias = NDArray[np.int64]
 UInt64Array: TypeAlias = NDArray[np.uint64]
 Array: TypeAlias = NDArray[Any]
-"""An array of whatever type a column asks for."""
+"""An array of any type."""

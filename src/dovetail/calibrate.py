@@ -1,8 +1,8 @@
-"""Unit costs of the engine on this machine, so that what a plan is expected to cost can be said in milliseconds.
+"""Calibration: measures the engine's unit costs on this machine, to price plans in milliseconds.
 
-A stage of a probe path costs so much per call, per probe and per match; a window so much per tuple inserted and expired; a result so
-much per column; a stored sub-join so much per match. All are measured on small joins of the engine itself and kept in the user's
-cache directory, by machine and version.
+A stage of a probe path has a cost per call, per probe and per match; a window per tuple inserted and expired; a result per column; a
+materialized join per match. All are measured on small joins of the engine itself and cached in the user's cache directory, by machine
+and version.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ _SQL = {
     "pairs": "SELECT a.v, b.v AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.k = b.k",
     "stored": "SELECT c.v FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.k = b.k AND a.v = c.v",
 }
-"""The second reads the matches of the first, which are stored for it."""
+"""The second reads the matches of the first, which are materialized."""
 _BATCH = 20_000
 _SIZES = (20_000, 1_000_000)
-"""Tuples in the windows that are measured: they fit a processor's cache, and they do not."""
+"""Tuples in the measured windows: one fits a processor's cache, the other does not."""
 _LONG = 3_600_000_000
-"""Microseconds: all batches have the same times, and none is late."""
+"""Lateness in microseconds: all batches have the same event times, and none is late."""
 _ROUNDS = 5
 _VERSION = 8
 
 
 @dataclass(frozen=True)
 class UnitTimes:
-    """Microseconds."""
+    """Measured unit costs in microseconds."""
 
     insert: float
-    """Per tuple of three columns that enters a window with one index: read, checked, hashed, copied."""
+    """Per tuple of three columns inserted into a window with one index: read, checked, hashed, copied."""
     expire: float
-    """Per tuple that leaves it."""
+    """Per expired tuple."""
     probe: float
     """Per probe of a hash index that finds nothing."""
     match: float
-    """Per match it finds, besides."""
+    """Per match, in addition to the probe."""
     call: float
-    """Per call of a stage, however few probes it makes."""
+    """Per call of a stage, a fixed cost."""
     value: float
     """Per column of a result."""
     store: float
-    """Per match that is stored."""
+    """Per match stored in a materialized join."""
     deliver: float
-    """Per batch with results of a query of two columns, however few."""
+    """Per batch with results of a query of two columns, a fixed cost."""
     keep: float
-    """Per batch with matches of a stored sub-join, however few."""
+    """Per batch with matches of a materialized join, a fixed cost."""
 
     def unit_costs(self, stream_bytes: Mapping[str, float], outputs: float) -> UnitCosts:
-        """The same for the planner of many queries, given the bytes of a tuple by window and the columns of a result."""
+        """Return the planner's unit costs, given bytes per tuple by window and the mean of output columns."""
         return UnitCosts(
             insert=self.insert / 1000,
             delete=self.expire / 1000,
@@ -93,33 +93,33 @@ class UnitTimes:
         )
 
     def stage(self, calls: float, probes: float, matches: float) -> float:
-        """Expected microseconds of a stage."""
+        """Return the expected microseconds of a stage."""
         return calls * self.call + probes * self.probe + matches * self.match
 
 
 def calibrate(tuples: float = _SIZES[0], *, again: bool = False) -> UnitTimes:
-    """Give this machine's unit costs for windows of so many tuples: what does not fit a cache costs more.
+    """Return this machine's unit costs for windows of `tuples` tuples; larger windows cost more.
 
-    They are measured once, in about two seconds, then read from the cache; `again` measures anew.
+    They are measured once, in about two seconds, then read from a file; `again` measures them again.
     """
     if again:
         _calibrated.cache_clear()
         _cache_file().unlink(missing_ok=True)
     small, large = _calibrated()
-    share = min(max(log(max(tuples, 1) / _SIZES[0]) / log(_SIZES[1] / _SIZES[0]), 0.0), 1.0)
+    weight = min(max(log(max(tuples, 1) / _SIZES[0]) / log(_SIZES[1] / _SIZES[0]), 0.0), 1.0)
     return UnitTimes(
-        **{name: value ** (1 - share) * getattr(large, name) ** share for name, value in asdict(small).items()}
+        **{name: value ** (1 - weight) * getattr(large, name) ** weight for name, value in asdict(small).items()}
     )
 
 
-def units_for(
+def unit_costs_for(
     plan: ExecutionPlan,
     streams: Mapping[str, StreamSchema],
     copies: Mapping[str, tuple[str, float]] | None = None,
 ) -> UnitCosts:
-    """What tuples cost on this machine in a plan: its windows are laid out, and the bytes of a row counted.
+    """Return the unit costs of a plan on this machine, with bytes per row from the layout of its windows.
 
-    `copies` says of each window that has a scope what it is called without, and how often a tuple is kept.
+    `copies` maps each scoped window to its name without the scope and the copies of each of its tuples.
     """
     sizes = {}
     for window in plan.windows:
@@ -129,12 +129,12 @@ def units_for(
     sizes |= {window: sizes[plain] * count for window, (plain, count) in (copies or {}).items()}
     consumers = [consumer for step in plan.steps for consumer in step.consumers]
     outputs = sum(len(consumer.outputs) for consumer in consumers) / max(len(consumers), 1)
-    tuples = [(streams[window.stream].rate or 1.0) * window.longest / 1e6 for window in plan.windows]
+    tuples = [(streams[window.stream].rate or 1.0) * window.longest_micros / 1e6 for window in plan.windows]
     return calibrate(sum(tuples) / max(len(tuples), 1)).unit_costs(sizes, outputs)
 
 
-def units_of(measured: Measurements) -> UnitTimes:
-    """Unit costs for windows of the size that was `measured`."""
+def unit_times_for(measured: Measurements) -> UnitTimes:
+    """Return the unit costs for windows of the mean `measured` size."""
     windows = measured.nodes.windows.values()
     return calibrate(sum(window.tuples or 0 for window in windows) / max(len(windows), 1))
 
@@ -152,7 +152,7 @@ def _calibrated() -> tuple[UnitTimes, UnitTimes]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps([asdict(small), asdict(large)]), encoding="utf-8")
     except OSError:
-        pass  # a home that cannot be written to costs two seconds per process
+        pass  # without a writable cache, each process takes two seconds to measure
     return measured
 
 
@@ -163,17 +163,17 @@ def _cache_file() -> Path:
 
 
 def _measure(tuples: int) -> UnitTimes:
-    """Join batches with a window of so many tuples: once so that no key is found, once so that each is found once or so."""
+    """Measure joins with a window of `tuples` tuples, once without matches, once with about one per probe."""
     misses, hits = _Bench(tuples, 1 << 40), _Bench(tuples, tuples)
     call = median(misses.push(1).probing for _ in range(10 * _ROUNDS))
     few = [hits.push(1) for _ in range(10 * _ROUNDS)]
     missed, hit = ([bench.push(_BATCH) for _ in range(1 + _ROUNDS)][1:] for bench in (misses, hits))
     miss = median(round_.probing for round_ in missed)
     matches = median(round_.matches for round_ in hit)
-    hits.expire()  # the first time takes longer
+    hits.expire_seconds()  # the first time takes longer
     return UnitTimes(
-        insert=1e6 * median(misses.inserted(_BATCH) for _ in range(_ROUNDS)) / _BATCH,
-        expire=1e6 * misses.expire() / tuples,
+        insert=1e6 * median(misses.insert_seconds(_BATCH) for _ in range(_ROUNDS)) / _BATCH,
+        expire=1e6 * misses.expire_seconds() / tuples,
         probe=max(1e6 * (miss - call) / _BATCH, 1e-4),
         match=max(1e6 * (median(round_.probing for round_ in hit) - miss) / matches, 1e-4),
         call=1e6 * call,
@@ -186,7 +186,7 @@ def _measure(tuples: int) -> UnitTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Seconds that a batch took, and the matches it found."""
+    """Seconds of each phase of a batch, and its matches."""
 
     probing: float
     gathering: float
@@ -195,7 +195,7 @@ class _Round:
 
 
 class _Bench:
-    """An engine whose matches are delivered and stored; the window of one stream is full, the other's tuples probe it."""
+    """An engine that delivers and materializes matches; tuples of one stream probe the window of another."""
 
     def __init__(self, tuples: int, keys: int) -> None:
         streams = {name: StreamSchema(name, _COLUMNS, "ts", lateness=_LONG) for name in "abc"}
@@ -204,8 +204,8 @@ class _Bench:
         for stream in streams.values():
             self._engine.add_stream(stream)
         plans = {name: plan_query(parse_query(name, sql, streams), streams, config) for name, sql in _SQL.items()}
-        together = JointPlanning(plans, config).plan()
-        self._engine.adopt(ExecutionPlan.of(Lowering(streams, config).steps(together, plans)))
+        shared = JointPlanning(plans, config).plan()
+        self._engine.adopt(ExecutionPlan.of(Lowering(streams, config).steps(shared, plans)))
         self._run = self._engine.run_of("pairs")
         self._keys, self._seed = keys, 0
         self._engine.push({"b": self._table(tuples)})
@@ -217,25 +217,25 @@ class _Bench:
         return pa.table([times, values, pa.repeat("sixteen letters.", rows)], schema=_COLUMNS)
 
     def push(self, rows: int) -> _Round:
-        table, before = self._table(rows), self._counted()
+        table, before = self._table(rows), self._counters()
         self._engine.push({"a": table})
-        return _Round(*(after - earlier for after, earlier in zip(self._counted(), before, strict=True)))
+        return _Round(*(after - earlier for after, earlier in zip(self._counters(), before, strict=True)))
 
-    def _counted(self) -> tuple[float, ...]:
-        (state,) = self._engine.joined.states.values()
+    def _counters(self) -> tuple[float, ...]:
+        (state,) = self._engine.joined.materialized.values()
         collector, probing = self._run.collectors["pairs"], self._run.runners["a"].seconds[1]
         return probing, collector.seconds, state.seconds, collector.results
 
-    def inserted(self, rows: int) -> float:
-        """Seconds that so many tuples take to enter the window that is probed, which has one index."""
+    def insert_seconds(self, rows: int) -> float:
+        """Return the seconds to insert `rows` tuples into the probed window, which has one index."""
         store = self._engine.joined.windows["b"]
         before = store.seconds
         self._engine.push({"b": self._table(rows)})
         return store.seconds - before
 
-    def expire(self) -> float:
-        """Seconds to forget the whole window."""
+    def expire_seconds(self) -> float:
+        """Return the seconds to expire the whole window."""
         store = self._engine.joined.windows["b"]
-        began = time.perf_counter()
+        start = time.perf_counter()
         store.expire_before(1 << 60)
-        return time.perf_counter() - began
+        return time.perf_counter() - start

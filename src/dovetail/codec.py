@@ -1,13 +1,12 @@
-"""Data as JSON and back, by types: those of a class's fields, or any that says what JSON from elsewhere must be.
+"""JSON serialization driven by type annotations, with validation when reading.
 
-Dataclasses are objects; tuples, named tuples and sets are lists; mappings by anything but text are lists of pairs. Where a field
-may hold one of several classes, the object says which (`is`). Fields that do not count in comparisons are left out, and so is None
-where a field is `optional`; a field that is missing has its default. What is read is made by the classes' own constructors, which
-check it.
+Dataclasses become objects; tuples, named tuples and sets become lists; mappings with keys other than strings become lists of pairs.
+Where a field may hold one of several classes, the object names its class under `is`. Fields with `compare=False` are omitted, and so
+is None in an `optional` field; a missing field takes its default. Reading calls the classes' constructors, so their checks run.
 
-Types are written as Python's own: `str`, `int`, `float`, `bool`, unions, `Literal`, collections, `TypedDict` (a dict with just these
-keys), `Any`, `object` for a constant of SQL, and `Annotated[int, (low, high)]` for a range. A number may be infinite, but never NaN;
-a text can be written as UTF-8. Anything else is a `StateError` that names the place.
+Types are Python's own: `str`, `int`, `float`, `bool`, unions, `Literal`, collections, `TypedDict` (a dict with exactly these keys),
+`Any`, `object` for a SQL constant, and `Annotated[int, (low, high)]` for a range. Numbers may be infinite but not NaN; strings must be
+encodable as UTF-8. Anything else raises a `StateError` that names the path of the value.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dovetail.errors import StateError
 
 _T = TypeVar("_T")
 _Reader = Callable[[Any, str], Any]
-"""Reads a value; told where it stands."""
+"""Converts a JSON value; the second argument is its path, for error messages."""
 
 LARGEST = 1 << 62
 Count = Annotated[int, (0, LARGEST >> 2)]
@@ -37,17 +36,17 @@ Positive = Annotated[float, (5e-324, LARGEST)]
 
 _PLAIN = {str, int, float, bool, type(None)}
 _TAGGED = {"Column", "Literal", "Call", "TimeWindow", "CountWindow", "StoredWindow"}
-"""Classes that stand where others may."""
+"""Classes that share a field with other classes, so their objects name the class."""
 _CONSTANTS: tuple[tuple[type, Callable[[Any], str], Callable[[str], Any]], ...] = (
     (Decimal, str, Decimal),
     (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
     (date, date.isoformat, date.fromisoformat),
 )
-"""Values of constants that JSON does not know."""
+"""SQL constants without a JSON type: class, writer, reader."""
 
 
 def optional() -> Any:
-    """A field that is None unless it is given, and then left out."""
+    """Return a dataclass field with the default None, omitted from JSON while it is None."""
     return field(default=None, metadata={"optional": True})
 
 
@@ -55,19 +54,19 @@ def optional() -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Write a value as JSON can hold it."""
+    """Convert a value to plain data that `json.dumps` accepts."""
     if hasattr(value, "__dataclass_fields__"):
-        pairs = [(name, to_json(getattr(value, name)), skip) for name, skip in _written(value.__class__)]
-        written = {name: each for name, each, skip in pairs if not skip or each is not None}
-        return {"is": type(value).__name__, **written} if type(value).__name__ in _TAGGED else written
+        pairs = [(name, to_json(getattr(value, name)), skip_none) for name, skip_none in _json_fields(value.__class__)]
+        record = {name: item for name, item, skip_none in pairs if not skip_none or item is not None}
+        return {"is": type(value).__name__, **record} if type(value).__name__ in _TAGGED else record
     if isinstance(value, tuple | list):
-        return value if all(type(each) in _PLAIN for each in value) else [to_json(each) for each in value]
+        return value if all(type(item) in _PLAIN for item in value) else [to_json(item) for item in value]
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Mapping):
         if any(not isinstance(key, str) for key in value):
-            return [[to_json(key), to_json(each)] for key, each in value.items()]
-        return {key: to_json(each) for key, each in value.items()}
+            return [[to_json(key), to_json(item)] for key, item in value.items()]
+        return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, pa.DataType):
         return _type_text(value)
     if isinstance(value, pa.Schema):
@@ -79,9 +78,9 @@ def to_json(value: Any) -> Any:
 
 
 @cache
-def _written(kind: Any) -> tuple[tuple[str, bool], ...]:
-    """The names of a class's fields, and whether None is left out."""
-    return tuple((each.name, "optional" in each.metadata) for each in fields(kind) if each.compare)
+def _json_fields(kind: Any) -> tuple[tuple[str, bool], ...]:
+    """Return the names of a class's serialized fields, and whether None is omitted."""
+    return tuple((item.name, "optional" in item.metadata) for item in fields(kind) if item.compare)
 
 
 @cache
@@ -97,29 +96,29 @@ def _type_text(dtype: pa.DataType) -> str:
 # -- reading ------------------------------------------------------------------------------------------------------------------
 
 
-def from_json(kind: type[_T], stored: Any, place: str | None = None) -> _T:
-    """Read what `to_json` wrote of a value of class `kind`; `place` says where it stands."""
-    known: Any = kind
-    read: _T = _reader(known)(stored, place or kind.__name__)
-    return read
+def from_json(kind: type[_T], data: Any, path: str | None = None) -> _T:
+    """Convert data written by `to_json` back to a value of type `kind`; errors name its `path`."""
+    hint: Any = kind
+    value: _T = _reader(hint)(data, path or kind.__name__)
+    return value
 
 
-def _refuse(stored: Any, place: str, expected: str) -> NoReturn:
-    shown = repr(stored)
-    raise StateError(f"{place} is {shown if len(shown) < 80 else shown[:80] + '...'}; expected {expected}")
+def _reject(data: Any, path: str, expected: str) -> NoReturn:
+    shown = repr(data)
+    raise StateError(f"{path} is {shown if len(shown) < 80 else shown[:80] + '...'}; expected {expected}")
 
 
 @cache
 def _reader(hint: Any) -> _Reader:
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
-        return lambda stored, _: stored
+        return lambda data, _: data
     if hint is object:
         return _constant
     if hint is pa.Schema:
-        return lambda stored, _: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored)))
+        return lambda data, _: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data)))
     if hint is pa.DataType:
-        return lambda stored, place: _type_of(_TEXT(stored, place))
+        return lambda data, path: _parse_type(_read_text(data, path))
     if is_typeddict(hint) or hasattr(hint, "__dataclass_fields__"):
         return _record(hint)
     if hasattr(hint, "_fields"):
@@ -127,9 +126,9 @@ def _reader(hint: Any) -> _Reader:
     if origin is Annotated:
         return _ranged(_reader(args[0]), *args[1])
     if origin is Literal:
-        return lambda stored, place: stored if stored in args else _refuse(stored, place, f"one of {args}")
+        return lambda data, path: data if data in args else _reject(data, path, f"one of {args}")
     if origin in (Union, types.UnionType):
-        return _either(args)
+        return _union(args)
     if origin is tuple and args[-1] is not Ellipsis:
         return _fixed(tuple, args)
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -140,63 +139,63 @@ def _reader(hint: Any) -> _Reader:
 
 
 @cache
-def _type_of(text: str) -> pa.DataType:
+def _parse_type(text: str) -> pa.DataType:
     try:
         return pa.type_for_alias(text)
     except ValueError:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type
 
 
-def _constant(stored: Any, place: str) -> object:
-    if isinstance(stored, dict):
-        return next(read for kind, _, read in _CONSTANTS if kind.__name__ == stored["is"])(stored["value"])
-    return stored if type(stored) in _PLAIN else _refuse(stored, place, "a constant")
+def _constant(data: Any, path: str) -> object:
+    if isinstance(data, dict):
+        return next(read for kind, _, read in _CONSTANTS if kind.__name__ == data["is"])(data["value"])
+    return data if type(data) in _PLAIN else _reject(data, path, "a constant")
 
 
 def _scalar(hint: type) -> _Reader:
     allowed = (int, float) if hint is float else (hint,)
 
-    def read(stored: Any, place: str) -> Any:
-        if type(stored) not in allowed:
-            _refuse(stored, place, hint.__name__)
-        if hint is float and stored != stored:  # noqa: PLR0124 - NaN
-            _refuse(stored, place, "a number")
-        if hint is int and abs(stored) >> 64:
-            _refuse(stored, place, "a number of at most 64 bits")
-        if hint is str and not stored.isascii():
-            stored.encode()  # raises an error unless it can be written as UTF-8
-        return stored
+    def read(data: Any, path: str) -> Any:
+        if type(data) not in allowed:
+            _reject(data, path, hint.__name__)
+        if hint is float and data != data:  # noqa: PLR0124 - NaN
+            _reject(data, path, "a number")
+        if hint is int and abs(data) >> 64:
+            _reject(data, path, "a number of at most 64 bits")
+        if hint is str and not data.isascii():
+            data.encode()  # raises unless it can be encoded as UTF-8
+        return data
 
     return read
 
 
-_TEXT = _scalar(str)
+_read_text = _scalar(str)
 
 
 def _ranged(inner: _Reader, low: float, high: float) -> _Reader:
-    def read(stored: Any, place: str) -> Any:
-        value = inner(stored, place)
-        return value if low <= value <= high else _refuse(stored, place, f"{low} to {high}")
+    def read(data: Any, path: str) -> Any:
+        value = inner(data, path)
+        return value if low <= value <= high else _reject(data, path, f"{low} to {high}")
 
     return read
 
 
-def _either(choices: tuple[Any, ...]) -> _Reader:
-    """One of several classes by its tag, or the first of the others that fits, or None."""
-    tagged = {each.__name__: each for each in choices if isinstance(each, type) and each.__name__ in _TAGGED}
-    others = [each for each in choices if each not in tagged.values() and each is not type(None)]
+def _union(choices: tuple[Any, ...]) -> _Reader:
+    """Return a reader of None, of a tagged class by its tag, or of the first untagged choice that fits."""
+    tagged = {kind.__name__: kind for kind in choices if isinstance(kind, type) and kind.__name__ in _TAGGED}
+    untagged = [kind for kind in choices if kind not in tagged.values() and kind is not type(None)]
 
-    def read(stored: Any, place: str) -> Any:
-        if stored is None and type(None) in choices:
+    def read(data: Any, path: str) -> Any:
+        if data is None and type(None) in choices:
             return None
-        if isinstance(stored, dict) and stored.get("is") in tagged:
-            return _reader(tagged[stored["is"]])(stored, place)
-        for choice in others[:-1]:
+        if isinstance(data, dict) and data.get("is") in tagged:
+            return _reader(tagged[data["is"]])(data, path)
+        for choice in untagged[:-1]:
             try:
-                return _reader(choice)(stored, place)
+                return _reader(choice)(data, path)
             except StateError:
                 continue
-        return _reader(others[-1])(stored, place) if others else _refuse(stored, place, f"one of {', '.join(tagged)}")
+        return _reader(untagged[-1])(data, path) if untagged else _reject(data, path, f"one of {', '.join(tagged)}")
 
     return read
 
@@ -204,39 +203,38 @@ def _either(choices: tuple[Any, ...]) -> _Reader:
 def _items(make: Callable[[Iterable[Any]], Any], hint: Any) -> _Reader:
     inner = _reader(hint)
 
-    def read(stored: Any, place: str) -> Any:
-        return make(inner(each, f"{place}[{number}]") for number, each in enumerate(_listed(stored, place)))
+    def read(data: Any, path: str) -> Any:
+        return make(inner(item, f"{path}[{index}]") for index, item in enumerate(_check_list(data, path)))
 
     return read
 
 
 def _fixed(make: Callable[[Iterable[Any]], Any], hints: Iterable[Any]) -> _Reader:
-    inner = [_reader(hint) for hint in hints]
+    readers = [_reader(hint) for hint in hints]
 
-    def read(stored: Any, place: str) -> Any:
-        if len(_listed(stored, place)) != len(inner):
-            _refuse(stored, place, f"a list of {len(inner)}")
-        return make(
-            each(item, f"{place}[{number}]") for number, (each, item) in enumerate(zip(inner, stored, strict=True))
-        )
+    def read(data: Any, path: str) -> Any:
+        if len(_check_list(data, path)) != len(readers):
+            _reject(data, path, f"a list of {len(readers)}")
+        pairs = enumerate(zip(readers, data, strict=True))
+        return make(reader(item, f"{path}[{index}]") for index, (reader, item) in pairs)
 
     return read
 
 
-def _listed(stored: Any, place: str) -> Sequence[Any]:
-    return stored if isinstance(stored, list | tuple) else _refuse(stored, place, "a list")
+def _check_list(data: Any, path: str) -> Sequence[Any]:
+    return data if isinstance(data, list | tuple) else _reject(data, path, "a list")
 
 
 def _mapping(key: Any, value: Any) -> _Reader:
     if key is not str:
         pairs = _items(dict, tuple[key, value])
-        return lambda stored, place: pairs(stored or [], place)  # an empty one has no keys to tell by
+        return lambda data, path: pairs(data or [], path)  # an empty mapping is written as {}
     inner = _reader(value)
 
-    def read(stored: Any, place: str) -> Any:
-        if not isinstance(stored, dict):
-            _refuse(stored, place, "an object")
-        return {_TEXT(name, place): inner(each, f"{place}.{name}") for name, each in stored.items()}
+    def read(data: Any, path: str) -> Any:
+        if not isinstance(data, dict):
+            _reject(data, path, "an object")
+        return {_read_text(name, path): inner(item, f"{path}.{name}") for name, item in data.items()}
 
     return read
 
@@ -244,14 +242,14 @@ def _mapping(key: Any, value: Any) -> _Reader:
 def _record(kind: Any) -> _Reader:
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
-        names, needed, make = set(hints), set(hints), dict
+        names, required, make = set(hints), set(hints), dict
     else:
-        names, make = {name for name, _ in _written(kind)}, kind
-        needed = {each.name for each in fields(kind) if each.default is each.default_factory is MISSING} & names
+        names, make = {name for name, _ in _json_fields(kind)}, kind
+        required = {item.name for item in fields(kind) if item.default is item.default_factory is MISSING} & names
 
-    def read(stored: Any, place: str) -> Any:
-        if not isinstance(stored, dict) or not needed <= stored.keys() or stored.keys() - names - {"is"}:
-            _refuse(stored, place, f"an object with {', '.join(sorted(names))}")
-        return make(**{name: _reader(hints[name])(stored[name], f"{place}.{name}") for name in stored if name != "is"})
+    def read(data: Any, path: str) -> Any:
+        if not isinstance(data, dict) or not required <= data.keys() or data.keys() - names - {"is"}:
+            _reject(data, path, f"an object with {', '.join(sorted(names))}")
+        return make(**{name: _reader(hints[name])(data[name], f"{path}.{name}") for name in data if name != "is"})
 
     return read

@@ -1,4 +1,4 @@
-"""What a user may set, checked when it is set."""
+"""The options of a session, validated at construction."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dovetail.errors import ConfigError, listed
 _T = TypeVar("_T")
 
 JOINS = ("auto", "hash", "nested-loop", "hybrid")
-LOOPS = ("multi-way", "naive", "general")
+NESTED_LOOPS = ("multi-way", "naive", "general")
 ORDERINGS = ("f-greedy", "dmjoin", "treeopt", "fab", "q-aware", "golab", "weave")
 MODES = ("lazy", "eager")
 PLANNERS = ("exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree")
 STRATEGIES = ("auto", *PLANNERS)
 INTERLEAVING = ("timestamp", "round-robin")
-"""Policies that take the tuples of a batch's inputs in turn; the others take one input after another."""
+"""Driver policies that interleave the streams of a batch; the others join one stream after another."""
 POLICIES = (*INTERLEAVING, "consumption-rate", "initial-output-size", "output-rate", "declared")
 
 SHEDDING = ("auto", "arrival-order", "frequency", "frequency-own", "output", "random", "fifo")
-SHARES = ("session", "window")
+SHEDDING_SCOPES = ("session", "window")
 
 
 def is_number(value: object) -> bool:
@@ -32,30 +32,30 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
 
 
-def names_checked(kind: type[_T]) -> type[_T]:
-    """Let a dataclass of options refuse unknown names with a suggestion, where Python would only say that they are unexpected."""
-    make: Callable[..., None] = kind.__init__
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+def reject_unknown_options(kind: type[_T]) -> type[_T]:
+    """Make a dataclass of options reject unknown names with a suggestion."""
+    init: Callable[..., None] = kind.__init__
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
 
-    @wraps(make)
-    def checked(self: _T, *args: Any, **options: Any) -> None:
-        unknown = [name for name in options if name not in known]
+    @wraps(init)
+    def checked_init(self: _T, *args: Any, **options: Any) -> None:
+        unknown = [name for name in options if name not in names]
         if unknown:
-            close = get_close_matches(unknown[0], known, n=1)
+            close = get_close_matches(unknown[0], names, n=1)
             hint = f"did you mean {close[0]!r}?" if close else None
             raise ConfigError(
-                f"{kind.__name__}({unknown[0]}=...): there is no such option; allowed: {listed(known)}", hint
+                f"{kind.__name__}({unknown[0]}=...): there is no such option; allowed: {listed(names)}", hint
             )
-        make(self, *args, **options)
+        init(self, *args, **options)
 
-    kind.__init__ = checked  # type: ignore[method-assign, assignment]
+    kind.__init__ = checked_init  # type: ignore[method-assign, assignment]
     return kind
 
 
-@names_checked
+@reject_unknown_options
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the queries of a session may use together.
+    """Limits on the CPU and memory that all queries of a session use together.
 
     Parameters
     ----------
@@ -72,28 +72,29 @@ class Budget:
         for name in ("cpu_ms_per_second", "memory_bytes"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):
-                raise ConfigError(f"Budget({name}={value!r}): it must be a number above zero, or None for no limit")
+                raise ConfigError(f"Budget({name}={value!r}): allowed are numbers above zero, or None for no limit")
 
 
-@names_checked
+@reject_unknown_options
 @dataclass(frozen=True, slots=True)
 class Shedding:
-    """What is forgotten when windows become too large, and how large they may become. See docs/shedding.md.
+    """A cap on window state, and the policy that drops tuples above it. See docs/shedding.md.
 
     Parameters
     ----------
     policy
-        Which tuple goes: the one whose key has been seen in such windows, in such an order, that it promises least
-        (`arrival-order`, Kwon et al.), whose key is rarest in all windows (`frequency`) or in its own (`frequency-own`), whose key
-        has given fewest results (`output`), any (`random`), the oldest (`fifo`), or whichever of these keeps most (`auto`).
+        The tuple to drop: the one with the lowest expected number of results, given its arrival pattern (`arrival-order`, Kwon et
+        al.), the one whose key is rarest in all windows (`frequency`) or in its own window (`frequency-own`), the one whose key has
+        given the fewest results (`output`), a random one (`random`), the oldest (`fifo`), or the choice of whichever of these
+        policies keeps the most results (`auto`).
     max_tuples
-        Most tuples that windows hold at any event time.
+        Maximum number of tuples that windows hold at any event time.
     max_bytes
-        Most bytes that the arrays of windows take at any moment. One of the two has to be given.
+        Maximum number of bytes that the arrays of windows take at any moment. Give either `max_tuples` or `max_bytes`.
     per
-        Whether that is for all windows together (`session`) or for each (`window`).
+        Whether the cap applies to all windows together (`session`) or to each one (`window`).
     seed
-        Of everything that is left to chance.
+        Seed of all random choices.
     """
 
     policy: str = "auto"
@@ -103,24 +104,24 @@ class Shedding:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("policy", SHEDDING), ("per", SHARES)):
+        for name, allowed in (("policy", SHEDDING), ("per", SHEDDING_SCOPES)):
             if getattr(self, name) not in allowed:
                 raise ConfigError.choice(f"Shedding({name}=...)", getattr(self, name), allowed)
-        for name, least in (("max_tuples", 1), ("max_bytes", 1), ("seed", 0)):
+        for name, minimum in (("max_tuples", 1), ("max_bytes", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is None and name != "seed":
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 62:
-                raise ConfigError(f"Shedding({name}={value!r}): it must be a whole number from {least} on")
+            if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value < 1 << 62:
+                raise ConfigError(f"Shedding({name}={value!r}): allowed are whole numbers from {minimum}")
         if (self.max_tuples is None) == (self.max_bytes is None):
-            given = "neither" if self.max_tuples is None else "both"
+            quantity = "neither" if self.max_tuples is None else "both"
             raise ConfigError(
-                f"Shedding got {given} of max_tuples and max_bytes: windows are measured in one of them",
-                "give one, e.g. Shedding(max_tuples=100_000)",
+                f"Shedding(...) got {quantity} of max_tuples and max_bytes; allowed: exactly one",
+                "write e.g. Shedding(max_tuples=100_000)",
             )
 
-    def part(self, shards: int) -> Shedding:
-        """What each of some shards has of it."""
+    def per_shard(self, shards: int) -> Shedding:
+        """Return the options of one shard: the cap is divided evenly."""
         return replace(
             self,
             max_tuples=None if self.max_tuples is None else max(1, self.max_tuples // shards),
@@ -128,10 +129,10 @@ class Shedding:
         )
 
 
-@names_checked
+@reject_unknown_options
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How queries are run. Results never depend on it, but for what is shed.
+    """Options of how queries run. They never change results, except for shedding.
 
     Parameters
     ----------
@@ -139,32 +140,32 @@ class Config:
         How a window is searched: `hash` (an index on the equated columns), `nested-loop` (a scan), `hybrid` (an index on the
         windows expected to be large, a scan of the others), `auto` (an index wherever an equality allows it).
     nested_loop
-        Where new tuples stand in a nested-loop plan (Golab and Özsu): in the outermost loop (`multi-way`, section 3.2), at their
-        stream's place in one global order (`naive`, 3.1), or wherever it is cheapest (`general`, 3.3). Loops outside the new
+        The loop over new tuples in a nested-loop plan (Golab and Özsu): the outermost (`multi-way`, section 3.2), the one that
+        their stream has in one global order (`naive`, 3.1), or the cheapest (`general`, 3.3). Loops outside the loop over new
         tuples run once per batch.
     evaluation
-        `lazy` joins a batch at a time; `eager` joins each tuple, in event-time order, with exactly those before it.
+        `lazy` joins a batch at a time; `eager` joins each tuple, in event-time order, with exactly the tuples before it.
     expiration
-        `lazy` forgets expired tuples after a batch; `eager` hides them from each later tuple. Eager expiration needs eager
+        `lazy` removes expired tuples after a batch; `eager` hides them from each later tuple. Eager expiration needs eager
         evaluation (3.3).
     ordering
         The method that orders the probes of each input: `weave` (the default: exact up to 20 inputs and on acyclic graphs, close
-        to it elsewhere; for queries that can share stages the orders are chosen together), `q-aware`, `dmjoin` (always exact, at
+        to optimal elsewhere; orders of queries that can share stages are chosen together), `q-aware`, `dmjoin` (always exact, at
         most 22 inputs), `treeopt`, `fab`, `f-greedy` or `golab`; see `dovetail.optimizer.order_probes`. Nested-loop plans
         minimise comparisons, all others tuples produced.
     adaptive
-        Whether probe orders may change while a query runs, by what its probes have found, and stored sub-joins with them.
+        Whether measured selectivities may change probe orders and materialized joins while a query runs.
     strategy
         How the queries of a session are planned together: `auto` (n-ary joins, equal ones computed once; under a budget
-        `exchange`), or one of `dovetail.optimizer.plan_queries`, which may store sub-joins that several queries share.
+        `exchange`), or one of `dovetail.optimizer.plan_queries`, which may materialize joins that several queries share.
     driver_policy
-        Whose tuples of a batch are joined first (Valsomatzis and Gounaris): one input after another, `declared` (as streams were
-        declared), `consumption-rate`, `initial-output-size` or `output-rate` (the default); or tuple by tuple, `timestamp` or
-        `round-robin`. Under eager evaluation it is `timestamp`. See docs/driver-policies.md.
+        The order in which a batch is joined (Valsomatzis and Gounaris): stream by stream, `declared` (in order of declaration),
+        `consumption-rate`, `initial-output-size` or `output-rate` (the default); or tuple by tuple, `timestamp` or `round-robin`.
+        Under eager evaluation it is `timestamp`. See docs/driver-policies.md.
     stage_rows
-        Most partial results held at once between two probes; bounds memory, not results.
+        Maximum number of partial results held between two probes; bounds memory, not results.
     shedding
-        What to forget when windows become too large; None to forget nothing.
+        What to drop when windows become too large; None to drop nothing.
     """
 
     join: str = "auto"
@@ -182,14 +183,14 @@ class Config:
         if not self.driver_policy:
             chosen = "timestamp" if self.evaluation == "eager" else "output-rate"
             object.__setattr__(self, "driver_policy", chosen)
-        choices = {"join": JOINS, "nested_loop": LOOPS, "evaluation": MODES, "expiration": MODES}
+        choices = {"join": JOINS, "nested_loop": NESTED_LOOPS, "evaluation": MODES, "expiration": MODES}
         choices |= {"ordering": ORDERINGS, "strategy": STRATEGIES, "driver_policy": POLICIES}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError.choice(f"Config({name}=...)", getattr(self, name), allowed)
         if self.evaluation == "lazy" and self.expiration == "eager":
             raise ConfigError(
-                "Config(evaluation='lazy', expiration='eager') would lose results: a tuple could be forgotten before the "
+                "Config(evaluation='lazy', expiration='eager') would lose results: a tuple could be removed before the "
                 "batch that needs it is joined",
                 "use expiration='lazy', or evaluation='eager' with either expiration",
             )
@@ -208,29 +209,29 @@ class Config:
                 "Config(nested_loop='general') is an algorithm for lazy evaluation; evaluation is 'eager'",
                 "use nested_loop='naive' or 'multi-way', or evaluation='lazy'",
             )
-        if self.strategy not in ("auto", "mjoin") and not self.can_store:
+        if self.strategy not in ("auto", "mjoin") and not self.can_materialize:
             raise ConfigError(
-                f"Config(strategy={self.strategy!r}) may store sub-joins, which lazy evaluation, multi-way loops and inputs that "
-                f"are joined one after another can read; evaluation is {self.evaluation!r}, nested_loop {self.nested_loop!r}, "
+                f"Config(strategy={self.strategy!r}) may materialize joins, which needs lazy evaluation, multi-way loops and a "
+                f"driver policy that joins stream by stream; evaluation is {self.evaluation!r}, nested_loop {self.nested_loop!r}, "
                 f"driver_policy {self.driver_policy!r}",
                 "use strategy='mjoin' or 'auto'",
             )
         if not isinstance(self.stage_rows, int) or isinstance(self.stage_rows, bool) or self.stage_rows < 1:
-            raise ConfigError(f"Config(stage_rows={self.stage_rows!r}): it must be at least 1, and whole")
+            raise ConfigError(f"Config(stage_rows={self.stage_rows!r}): allowed are whole numbers from 1")
         if not isinstance(self.adaptive, bool):
             raise ConfigError.choice("Config(adaptive=...)", self.adaptive, (True, False))
         if self.shedding is not None and not isinstance(self.shedding, Shedding):
             raise ConfigError(
                 f"Config(shedding=...) is a {type(self.shedding).__name__}; expected a dovetail.Shedding, or None",
-                "e.g. Config(shedding=dt.Shedding(max_tuples=100_000))",
+                "write e.g. Config(shedding=dt.Shedding(max_tuples=100_000))",
             )
 
     @property
-    def joins_in_turn(self) -> bool:
-        """Whether inputs of a batch are joined one after another, each with all that is there: then paths can share stages."""
+    def can_share_stages(self) -> bool:
+        """Whether probe paths can share stages: a batch is joined stream by stream, each with all rows in the windows."""
         return self.driver_policy not in INTERLEAVING
 
     @property
-    def can_store(self) -> bool:
-        """Whether joins may read stored sub-joins."""
-        return self.driver_policy not in INTERLEAVING and self.nested_loop == "multi-way"
+    def can_materialize(self) -> bool:
+        """Whether joins may read materialized joins."""
+        return self.can_share_stages and self.nested_loop == "multi-way"

@@ -1,8 +1,8 @@
 """Every error that Dovetail raises on purpose.
 
-Each derives from `DovetailError` and from the builtin a user would catch. A message names the place, the value found and the
-values allowed; a second paragraph starting with "Hint:" says what to do. `QueryError` also underlines the offending SQL and
-keeps its position as data.
+Each derives from `DovetailError` and from the builtin a user would catch. A message names what is wrong, where, the value and the
+values allowed; a second line starting with "Hint:" says what to type. `QueryError` also underlines the offending SQL and keeps
+its position as data.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ConfigError(DovetailError, ValueError):
     """An option has a value that is not allowed."""
 
     @classmethod
-    def choice(cls, place: str, found: object, allowed: Iterable[object]) -> ConfigError:
-        return cls(f"{place} is {found!r}; allowed: {listed(allowed)}")
+    def choice(cls, option: str, value: object, allowed: Iterable[object]) -> ConfigError:
+        return cls(f"{option} is {value!r}; allowed: {listed(allowed)}")
 
 
 class SchemaError(DovetailError, ValueError):
@@ -40,7 +40,7 @@ class SchemaError(DovetailError, ValueError):
 
 
 class QueryError(DovetailError, ValueError):
-    """A query was refused. `sql`, `start` and `end` locate the offending text (character offsets)."""
+    """A query was rejected. `sql`, `start` and `end` locate the offending text (character offsets)."""
 
     def __init__(self, message: str, hint: str | None = None, *, sql: str = "", start: int = 0, end: int = 0) -> None:
         self.sql, self.start, self.end = sql, start, end
@@ -52,7 +52,7 @@ class QueryError(DovetailError, ValueError):
 
 
 class PlanError(DovetailError, ValueError):
-    """No plan can be made as asked."""
+    """A plan is invalid, or no plan meets the request."""
 
 
 class BudgetError(PlanError):
@@ -60,30 +60,30 @@ class BudgetError(PlanError):
 
 
 class StateError(DovetailError, RuntimeError):
-    """Stored state is missing, damaged, or of another layout or version."""
+    """Serialized state is missing, corrupt, or of another layout or version."""
 
 
-class reading(ContextDecorator):  # noqa: N801 - reads as a verb: `with reading("the snapshot")`
-    """Whatever goes wrong inside, short of an interrupt, means that `what` is damaged or was never written by us."""
+class reading(ContextDecorator):  # noqa: N801 - a context manager: `with reading("the snapshot")`
+    """Report any exception inside, except interrupts, as a `StateError`: `data` is corrupt or not written by Dovetail."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, data: str) -> None:
+        self._data = data
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, StateError):
-            message = f"{self._what} does not hold together: {type(error).__name__}: {error}"
-            raise StateError(message, "take it again, or use an earlier one") from error
+            message = f"{self._data} is corrupt or was not written by Dovetail: {type(error).__name__}: {error}"
+            raise StateError(message, "write it again, or use an earlier one") from error
 
 
 class DovetailWarning(UserWarning):
-    """Something runs, but perhaps not as meant: results may be missing, and the message says which and why."""
+    """A query runs, but results may be missing; the message says which and why."""
 
 
 def warn(text: str) -> None:
-    """Say something to whoever called Dovetail, at their own line."""
+    """Issue a `DovetailWarning` at the line of the user's code that called Dovetail."""
     level, frame = 1, sys._getframe()  # noqa: SLF001 - documented, and warnings count frames
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dovetail":
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
@@ -91,10 +91,10 @@ def warn(text: str) -> None:
 
 
 def underline(sql: str, start: int, end: int) -> str:
-    """Give the line of `sql` that holds `start`, numbered, with carets under `start` to `end`."""
+    """Return the line of `sql` that holds `start`, numbered, with carets under `start` to `end`."""
     line_start = sql.rfind("\n", 0, start) + 1
     line_end = sql.find("\n", start)
     line_end = len(sql) if line_end < 0 else line_end
-    number = f"line {sql.count(chr(10), 0, start) + 1}: "
+    label = f"line {sql.count(chr(10), 0, start) + 1}: "
     carets = max(1, min(end, line_end) - start)
-    return f"  {number}{sql[line_start:line_end]}\n  {' ' * (len(number) + start - line_start)}{'^' * carets}"
+    return f"  {label}{sql[line_start:line_end]}\n  {' ' * (len(label) + start - line_start)}{'^' * carets}"

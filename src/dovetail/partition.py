@@ -1,13 +1,12 @@
 """Hypercube partitioning: any join graph in one stage of shards.
 
-Each class of equal columns is a dimension. Shares, one per dimension, multiply to the number of shards, and a shard is a cell of that
-grid. A tuple goes to every cell that agrees with the hashes of its keys: one coordinate in the dimensions it has a key of, all of them
-in the others. The tuples of a result agree in every dimension, so they meet in exactly one cell. With one common key there is one
-dimension and nothing is sent twice.
+Each class of equal columns is a dimension, which is split into a number of parts. The splits multiply to the number of shards; a shard
+is a cell of this grid. A tuple is sent to every cell that agrees with the hashes of its keys: one coordinate in each dimension that it
+has a key for, all coordinates in the others. The tuples of a result agree in every dimension, so they meet in exactly one cell. With
+one common key there is one dimension and no tuple is sent twice.
 
-A query without equalities gets a dimension in which one alias is spread by a hash of its whole row and the others are everywhere.
-A count window needs all tuples it counts in one place: a dimension of its alias is not divided, unless it is what the window is
-partitioned by.
+A query without equalities gets a dimension that spreads one alias by a hash of its whole row and copies the others to every cell.
+A count window needs all tuples it counts in one shard: a dimension of its alias is not split unless the window is partitioned by it.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from dovetail.query.model import CountWindow, JoinQuery
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One axis of the grid: the expression that places each alias on it; aliases not named go everywhere along it."""
+    """One axis of the grid; tuples of aliases without a key on it are copied to every coordinate."""
 
     keys: tuple[tuple[str, Expression | None], ...]
-    """By alias; None means a hash of the whole row."""
+    """Key of each alias; None is a hash of the whole row."""
     divisible: bool = True
-    """False when a count window forbids cutting along it."""
+    """False when a count window forbids splitting it."""
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -38,91 +37,90 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """How a query's tuples are spread: dimensions, and into how many parts each is cut."""
+class HypercubeGrid:
+    """The dimensions of a query, each with its number of splits."""
 
     dimensions: tuple[Dimension, ...]
-    shares: tuple[int, ...]
+    splits: tuple[int, ...]
 
     @property
     def shards(self) -> int:
-        return reduce(mul, self.shares, 1)
+        return reduce(mul, self.splits, 1)
 
     def copies(self, *aliases: str) -> int:
-        """To how many shards each tuple of an alias goes, or each combination of tuples of several; of none, the number of shards."""
-        return _copies(self.dimensions, self.shares, aliases)
+        """Return the number of shards that a combination of one tuple of each of these aliases is sent to."""
+        return _copies(self.dimensions, self.splits, aliases)
 
     def cells(self, alias: str, coordinates: Mapping[int, int]) -> Iterator[int]:
-        """The shards of a tuple, given its hash modulo the share in each dimension of its alias."""
+        """Yield the shards of a tuple, given its hash modulo the splits in each dimension of its alias."""
         axes = [
-            (coordinates[number],) if alias in dimension.aliases else range(share)
-            for number, (dimension, share) in enumerate(zip(self.dimensions, self.shares, strict=True))
+            (coordinates[axis],) if alias in dimension.aliases else range(split)
+            for axis, (dimension, split) in enumerate(zip(self.dimensions, self.splits, strict=True))
         ]
         for cell in product(*axes):
-            yield self.number(cell)
+            yield self.shard_of(cell)
 
-    def number(self, cell: Sequence[int]) -> int:
-        """The shard of a cell: its coordinates as digits, the last dimension's running fastest."""
+    def shard_of(self, cell: Sequence[int]) -> int:
+        """Return the shard of a cell: its coordinates as digits, the last dimension's running fastest."""
         shard = 0
-        for coordinate, share in zip(cell, self.shares, strict=True):
-            shard = shard * share + coordinate
+        for coordinate, split in zip(cell, self.splits, strict=True):
+            shard = shard * split + coordinate
         return shard
 
 
 def dimensions_of(query: JoinQuery) -> tuple[Dimension, ...]:
-    """The axes along which a query can be spread."""
-    axes = []
+    """Return the dimensions of a query: one per class of equal columns, or one that spreads a single alias."""
+    dimensions = []
     for group in query.classes:
-        keys: dict[str, Expression | None] = {}
-        for key in group.keys:
-            keys.setdefault(key.alias, group.of(key.alias)[0])
-        axes.append(Dimension(tuple(keys.items()), all(_may_cut(query, alias, group.of(alias)[0]) for alias in keys)))
-    if not axes:
-        free = next((ref for ref in query.refs if not isinstance(ref.window, CountWindow)), None)
-        spread = free or query.refs[0]
-        axes.append(Dimension(((spread.alias, None),), free is not None))
-    return tuple(axes)
+        keys = {alias: group.of(alias)[0] for alias in dict.fromkeys(key.alias for key in group.keys)}
+        divisible = all(_can_split(query, alias, key) for alias, key in keys.items())
+        dimensions.append(Dimension(tuple(keys.items()), divisible))
+    if not dimensions:
+        divisible_ref = next((ref for ref in query.refs if not isinstance(ref.window, CountWindow)), None)
+        spread = divisible_ref or query.refs[0]
+        dimensions.append(Dimension(((spread.alias, None),), divisible_ref is not None))
+    return tuple(dimensions)
 
 
-def _may_cut(query: JoinQuery, alias: str, key: Expression) -> bool:
-    """Whether tuples of an alias may be told apart by `key` without hiding some from its count window."""
+def _can_split(query: JoinQuery, alias: str, key: Expression) -> bool:
+    """Whether partitioning an alias by `key` keeps all tuples that its count window counts in one shard."""
     window = query.ref(alias).window
     if not isinstance(window, CountWindow):
         return True
     return {column.name for column in columns(key)} == {window.partition_by}
 
 
-def divide(query: JoinQuery, rates: Mapping[str, float], shards: int) -> Grid:
-    """Cut a query's dimensions into `shards` cells so that the fewest copies of tuples are sent.
+def divide(query: JoinQuery, rates: Mapping[str, float], shards: int) -> HypercubeGrid:
+    """Split a query's dimensions into `shards` cells so that the fewest copies of tuples are sent.
 
-    All ways to write the number of shards as a product of shares are tried; among equals the most even one is taken, because a
-    cell then depends on the values of more columns.
+    Tries every factoring of the number of shards; among equals it takes the most even one, because a cell then depends on the
+    values of more columns.
     """
     if shards < 1:
-        raise PlanError(f"query {query.name!r}: the number of shards is {shards}; it must be at least 1")
+        raise PlanError(f"query {query.name!r}: the number of shards is {shards}; allowed are whole numbers from 1")
     dimensions = dimensions_of(query)
     if not any(dimension.divisible for dimension in dimensions):
-        return Grid(dimensions, (1,) * len(dimensions))
+        return HypercubeGrid(dimensions, (1,) * len(dimensions))
 
-    def cost(shares: Sequence[int]) -> tuple[float, int]:
-        sent = sum(rates[alias] * _copies(dimensions, shares, (alias,)) for alias in query.aliases)
-        return sent, max(shares)
+    def cost(splits: Sequence[int]) -> tuple[float, int]:
+        sent = sum(rates[alias] * _copies(dimensions, splits, (alias,)) for alias in query.aliases)
+        return sent, max(splits)
 
-    return Grid(dimensions, min(_factorings(shards, [d.divisible for d in dimensions]), key=cost))
-
-
-def _copies(dimensions: Sequence[Dimension], shares: Sequence[int], aliases: Collection[str]) -> int:
-    free = (share for axis, share in zip(dimensions, shares, strict=True) if not set(axis.aliases) & set(aliases))
-    return reduce(mul, free, 1)
+    return HypercubeGrid(dimensions, min(_factorings(shards, [d.divisible for d in dimensions]), key=cost))
 
 
-def _factorings(number: int, divisible: Sequence[bool]) -> Iterator[tuple[int, ...]]:
-    """Every way to write a number as a product of one factor per dimension, 1 where it cannot be divided."""
+def _copies(dimensions: Sequence[Dimension], splits: Sequence[int], aliases: Collection[str]) -> int:
+    keyless = (split for axis, split in zip(dimensions, splits, strict=True) if not set(axis.aliases) & set(aliases))
+    return reduce(mul, keyless, 1)
+
+
+def _factorings(shards: int, divisible: Sequence[bool]) -> Iterator[tuple[int, ...]]:
+    """Yield every way to write `shards` as a product of one factor per dimension, 1 where it is not divisible."""
     if not divisible:
-        if number == 1:
+        if shards == 1:
             yield ()
         return
-    for factor in range(1, number + 1 if divisible[0] else 2):
-        if number % factor == 0:
-            for rest in _factorings(number // factor, divisible[1:]):
+    for factor in range(1, shards + 1 if divisible[0] else 2):
+        if shards % factor == 0:
+            for rest in _factorings(shards // factor, divisible[1:]):
                 yield (factor, *rest)

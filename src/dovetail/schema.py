@@ -1,9 +1,9 @@
-"""Streams and the one table of types.
+"""Stream schemas, and the conversions between declared, stored and SQL types.
 
-Three kinds of types meet here. A stream is *declared* with any Arrow type. It is *stored* with encodings removed (dictionaries,
-views, run ends). In an expression a column has a *SQL type*, one of those a Spark user knows; types without one (nested values,
-times of day) can be selected but not compared. Coercion between SQL types is Spark 4's in ANSI mode, as PySpark 4.3.0 was seen to
-do it, except that a string is never silently turned into a number or a date.
+A column is *declared* with any Arrow type. It is *stored* with encodings removed (dictionaries, views, run ends). In an expression
+it has a *SQL type*, one of Spark's; types without one (nested values, times of day) can be selected but not compared. Coercion
+between SQL types follows Spark 4 in ANSI mode, as observed with PySpark 4.3.0, except that a string is never silently converted to a
+number or a date.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MICROSECOND = pa.duration("us")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 LARGEST_DECIMAL = 38
-NUMBER = "dovetail:number"
-"""The column by which tuples that may be shed are known outside of an engine. No stream has it."""
+NUMBER_COLUMN = "dovetail:number"
+"""Column that numbers tuples outside an engine when they may be shed. No stream declares it."""
 _EXACT_DECIMAL_DIGITS = 18
 
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
@@ -45,7 +45,7 @@ _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 
 @dataclass(frozen=True)
 class StreamSchema:
-    """A declared stream: its columns, which of them is the event time, and how its time moves."""
+    """A declared stream: its columns, its event time and its progress options."""
 
     name: str
     columns: pa.Schema
@@ -56,36 +56,36 @@ class StreamSchema:
     rate: float | None = None
     """Expected tuples per second of event time; None when unknown."""
     progress_by: str | None = None
-    """Column whose values are read out of step; progress is then the minimum over them."""
+    """Column that names the partition of a tuple; progress is the minimum over partitions."""
     idle_after: int | None = None
-    """Microseconds of standing still after which the stream no longer holds the others' state."""
+    """Microseconds without progress after which the stream stops delaying expiry in the others."""
     max_ahead: int | None = None
-    """Microseconds ahead of the clock beyond which a tuple is set aside."""
+    """Microseconds ahead of the clock beyond which a tuple is dropped."""
 
     def __post_init__(self) -> None:
         if self.rate is not None and not (is_number(self.rate) and self.rate > 0):
             raise ConfigError(
-                f"stream {self.name!r}: rate is {self.rate!r}; it must be above zero, or None when unknown"
+                f"stream {self.name!r}: rate is {self.rate!r}; allowed are numbers above zero, or None when unknown"
             )
         names = self.columns.names
         if len(set(names)) != len(names):
             repeated = sorted({name for name in names if names.count(name) > 1})
             raise SchemaError(f"stream {self.name!r} declares a column twice: {listed(repeated)}")
         for field in self.columns:
-            if _holds(field.type, pa.types.is_union):
+            if _contains(field.type, pa.types.is_union):
                 raise SchemaError(
-                    f"stream {self.name!r}: column {field.name!r} has type {field.type}; unions cannot be kept in a window",
+                    f"stream {self.name!r}: column {field.name!r} has type {field.type}; windows cannot hold unions",
                     "leave the column out, or store it as one type",
                 )
-            if _holds(field.type, _is_extension) and not _can_be_kept(field.type):
+            if _contains(field.type, _is_extension) and not _can_store_extension(field.type):
                 raise SchemaError(
-                    f"stream {self.name!r}: column {field.name!r} has type {field.type}, an extension that cannot be kept in a window",
-                    f"declare it as {getattr(field.type, 'storage_type', 'what it is stored as')}, and push its storage",
+                    f"stream {self.name!r}: column {field.name!r} has type {field.type}, an extension that windows cannot hold",
+                    f"declare it as {getattr(field.type, 'storage_type', 'its storage type')}, and push its storage",
                 )
         for option, column in (("event_time", self.event_time), ("progress_by", self.progress_by)):
             if column not in names and (column is not None or option == "event_time"):
                 raise SchemaError(
-                    f"stream {self.name!r}: {option}={column!r} is not one of its columns: {listed(names)}"
+                    f"stream {self.name!r}: {option}={column!r} is not a column; columns: {listed(names)}"
                 )
         if self.progress_by is not None and sql_type(self.columns.field(self.progress_by).type) is None:
             raise SchemaError(
@@ -97,7 +97,7 @@ class StreamSchema:
         if not pa.types.is_timestamp(time_type):
             raise SchemaError(
                 f"stream {self.name!r}: event time {self.event_time!r} has type {time_type}; it must be a timestamp",
-                "convert it first, e.g. pc.cast(column, pa.timestamp('us', tz='UTC')); for epoch numbers mind the unit",
+                "convert it first, e.g. pc.cast(column, pa.timestamp('us', tz='UTC')); for epoch numbers check the unit",
             )
 
     @property
@@ -106,18 +106,18 @@ class StreamSchema:
         return self.columns.field(self.event_time).type.tz is not None
 
 
-def _holds(dtype: pa.DataType, kind: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type, or one inside of it, is of some kind."""
-    inside = [dtype.field(number) for number in range(dtype.num_fields)] if pa.types.is_nested(dtype) else []
-    return bool(kind(dtype)) or any(_holds(field.type, kind) for field in inside)
+def _contains(dtype: pa.DataType, kind: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type, or one nested in it, is of a kind."""
+    children = [dtype.field(index) for index in range(dtype.num_fields)] if pa.types.is_nested(dtype) else []
+    return bool(kind(dtype)) or any(_contains(field.type, kind) for field in children)
 
 
 def _is_extension(dtype: pa.DataType) -> bool:
     return isinstance(dtype, pa.BaseExtensionType)
 
 
-def _can_be_kept(dtype: pa.DataType) -> bool:
-    """Whether an extension can be told from others, as those defined in Python cannot, and results without rows can be made of it."""
+def _can_store_extension(dtype: pa.DataType) -> bool:
+    """Whether an extension type is hashable, which those defined in Python are not, and can make empty tables."""
     try:
         hash(dtype)
         pa.schema([("", dtype)]).empty_table()
@@ -127,14 +127,14 @@ def _can_be_kept(dtype: pa.DataType) -> bool:
 
 
 def stored_type(declared: pa.DataType) -> pa.DataType:
-    """The type a declared column is kept and returned with: encodings removed, values unchanged."""
+    """Return the type a declared column is stored and returned with: encodings removed, values unchanged."""
     if pa.types.is_dictionary(declared) or pa.types.is_run_end_encoded(declared):
         return stored_type(declared.value_type)
     return _without_views(declared)
 
 
 def _without_views(declared: pa.DataType) -> pa.DataType:
-    """Views, inside nested types too, as plain strings and binaries: Arrow cannot gather them there."""
+    """Replace views by plain strings and binaries, in nested types too: Arrow cannot gather nested views."""
     types = pa.types
     if types.is_string_view(declared):
         return pa.string()
@@ -162,7 +162,7 @@ def stored_schema(declared: pa.Schema) -> pa.Schema:
 
 
 def sql_type(stored: pa.DataType) -> pa.DataType | None:
-    """The type a stored column has inside an expression; None if it can only be selected."""
+    """Return the type a stored column has inside an expression; None if it can only be selected."""
     types = pa.types
     if stored in _SIGNED:
         return _SIGNED[stored]
@@ -191,11 +191,10 @@ def is_exact(dtype: pa.DataType) -> bool:
 
 
 def type_name(dtype: pa.DataType) -> str:
-    """Spark's name of a type, for messages: `bigint`, `decimal(10,2)`; Arrow's where Spark has none."""
+    """Return Spark's name of a type, for messages: `bigint`, `decimal(10,2)`; Arrow's where Spark has none."""
     if pa.types.is_decimal(dtype):
         return f"decimal({dtype.precision},{dtype.scale})"
-    inside = sql_type(dtype)
-    return _SQL_NAMES.get(inside, str(dtype)) if inside is not None else str(dtype)
+    return _SQL_NAMES.get(sql_type(dtype), str(dtype))
 
 
 def is_integer(dtype: pa.DataType) -> bool:
@@ -207,12 +206,12 @@ def is_numeric(dtype: pa.DataType) -> bool:
 
 
 def as_decimal(dtype: pa.DataType) -> pa.DataType:
-    """The decimal that holds every value of an integer or decimal SQL type."""
+    """Return the decimal type that holds every value of an integer or decimal SQL type."""
     return pa.decimal128(_INTEGER_DIGITS[dtype], 0) if is_integer(dtype) else dtype
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The type in which two SQL types are compared, or None if they cannot be.
+    """Return the type in which two SQL types are compared; None if they cannot be.
 
     >>> type_name(common_type(pa.int64(), pa.float32()))
     'double'

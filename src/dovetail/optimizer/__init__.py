@@ -1,4 +1,4 @@
-"""From queries and statistics to a plan; pure functions over frozen data."""
+"""The optimizer: turns queries and statistics into plans, by pure functions over frozen data."""
 
 from dovetail.optimizer.cost import nested_loop as golab
 from dovetail.optimizer.cost.probe_cost import ProbeCost, probe_cost

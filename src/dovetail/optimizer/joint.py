@@ -1,4 +1,4 @@
-"""Several queries planned together: which of them share a join or a stored sub-join, within a budget."""
+"""Joint planning of several queries: shared joins and materialized joins, within a budget."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from dovetail.errors import BudgetError
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.from_query import join_graph
 from dovetail.optimizer.graph.join_graph import JoinGraph
-from dovetail.optimizer.ordering.shared_orders import Candidate, Chosen, are_chosen_together, chosen_together
+from dovetail.optimizer.ordering.shared_orders import (
+    ReorderableJoin,
+    SharedOrders,
+    can_share_orders,
+    choose_shared_orders,
+)
 from dovetail.optimizer.planner import access_rule, objective
-from dovetail.optimizer.sharing import plan_queries, priced_again
+from dovetail.optimizer.sharing import load_of_plans, plan_queries
 from dovetail.optimizer.sharing.model.named import NamedGraph
-from dovetail.optimizer.sharing.model.translate import named_query
+from dovetail.optimizer.sharing.model.translate import name_query
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import JoinNode, Load, SharedPlan
 
 
 @dataclass(frozen=True)
 class JointPlanning:
-    """Queries, each with the plan that it has by itself, to be planned so that they do common work once.
+    """Queries with their individual plans, to be planned together so that common work is done once.
 
-    Without a budget nothing is stored but windows: equal joins are computed once, all others are n-ary. With one, sub-joins are
-    stored where that saves CPU and memory allows it. Queries of different `scopes` share nothing. Joins over windows only get their
-    orders together, so that the paths of a stream's new tuples begin alike where that is cheaper.
+    Without a budget only windows are stored: equal joins are computed once, all others are n-ary. With a budget, sub-joins are
+    materialized where that saves CPU and memory allows it. Queries of different `scopes` share nothing. The orders of joins over
+    windows are chosen together, so that the paths of one stream share a prefix where that is cheaper.
     """
 
     plans: Mapping[str, QueryPlan]
@@ -37,46 +42,44 @@ class JointPlanning:
     scopes: Mapping[str, str] = field(default_factory=dict)
 
     def plan(self) -> SharedPlan:
-        """Give the plan; raise `BudgetError` if none fits.
+        """Return the plan; raise `BudgetError` if none fits.
 
-        Who names a strategy gets it. Else nothing is stored if sharing stages saves as much, which the search does not know, nor while
-        nothing is known of any selectivity: what is stored on a guess costs more than it saves, and joins over windows find out.
+        A strategy named in the configuration is used as it is. Under `auto`, nothing is materialized if shared stages save as much,
+        which the search does not consider; nor while all selectivities are guesses: a join materialized on a guess costs more than
+        it saves, and joins over windows measure the selectivities.
         """
-        apart = None
+        windows_only = None
         if self.config.strategy == "auto" and self.strategy != "mjoin":
             with suppress(BudgetError):
-                apart = self.apart()
-            if apart is not None and not self._knows_anything:
-                return apart
-        best = self._in_shared_orders(self._plan(self.strategy))
-        return best if apart is None or best.load.cpu < apart.load.cpu else apart
-
-    @property
-    def _knows_anything(self) -> bool:
-        return any(plan.known.hints for plan in self.plans.values())
+                windows_only = self.plan_windows_only()
+            has_selectivities = any(plan.known.hints for plan in self.plans.values())
+            if windows_only is not None and not has_selectivities:
+                return windows_only
+        best = self._with_shared_orders(self._plan(self.strategy))
+        return best if windows_only is None or best.load.cpu < windows_only.load.cpu else windows_only
 
     def check(self) -> SharedPlan:
-        """Raise an error if there is no plan, else give one with orders of each query's own.
+        """Return a plan that fits, with each query's own orders; raise an error if there is none.
 
-        N-ary joins are planned fast, and often they fit.
+        N-ary joins are tried first: they are planned fast and often fit.
         """
         if self.strategy == "exchange":
             with suppress(BudgetError):
                 return self._plan("mjoin")
         return self._plan(self.strategy)
 
-    def apart(self) -> SharedPlan:
-        """Give the plan that stores nothing but windows."""
-        return self._in_shared_orders(self._plan("mjoin"))
+    def plan_windows_only(self) -> SharedPlan:
+        """Return the plan that materializes no joins."""
+        return self._with_shared_orders(self._plan("mjoin"))
 
-    def priced(self, running: Sequence[SharedPlan]) -> Load:
-        """Give what plans of these queries take together by what is known of them now."""
-        config, shares = self.config, [self._chosen(plan).share for plan in running]
-        return priced_again(self._graphs(), running, shares, self.units, config.ordering, objective(config))
+    def load_of(self, running: Sequence[SharedPlan]) -> Load:
+        """Return the load of `running` plans of these queries, by their current statistics."""
+        config, ratios = self.config, [self._shared_orders(plan).cost_ratio for plan in running]
+        return load_of_plans(self._graphs(), running, ratios, self.units, config.ordering, objective(config))
 
-    def paced(self, batches: float) -> JointPlanning:
-        """The same where so many batches come in a second."""
-        return self if self.units is None else replace(self, units=self.units.paced(batches))
+    def with_batch_rate(self, batches_per_second: float) -> JointPlanning:
+        """Return this planning for another number of batches per second."""
+        return self if self.units is None else replace(self, units=self.units.with_batch_rate(batches_per_second))
 
     def _plan(self, strategy: str) -> SharedPlan:
         config = self.config
@@ -89,35 +92,35 @@ class JointPlanning:
             objective=objective(config),
         )
 
-    def _in_shared_orders(self, plan: SharedPlan) -> SharedPlan:
-        """The plan, its joins over windows in orders that were chosen together, at the price that they have in trees."""
-        (orders, share), changed = self._chosen(plan), dict[str, dict[str, Sequence[str]]]()
+    def _with_shared_orders(self, plan: SharedPlan) -> SharedPlan:
+        """Choose the orders of joins over windows together, and charge the joins their cost in probe trees."""
+        (orders, ratio), changed = self._shared_orders(plan), dict[str, dict[str, Sequence[str]]]()
         for (name, driver), order in orders.items():
             changed.setdefault(name, {})[driver] = order
         joins = []
         for join in plan.joins:
-            if share < 1 and not plan.reads_stored(join):
-                price = replace(join, load=Load(share * join.load.cpu, join.load.memory))
-                joins.append(plan.reordered(price, changed.get(join.id, {})))
+            if ratio < 1 and not plan.reads_materialized(join):
+                price = replace(join, load=Load(ratio * join.load.cpu, join.load.memory))
+                joins.append(plan.with_orders(price, changed.get(join.id, {})))
             else:
                 joins.append(join)
         return replace(plan, joins=tuple(joins))
 
-    def _chosen(self, plan: SharedPlan) -> Chosen:
-        """The orders of joins over windows."""
-        flat = [join for join in plan.joins if not plan.reads_stored(join)]
-        if len(flat) < 2 or not are_chosen_together(self.config):
-            return Chosen({}, 1.0)
-        return chosen_together([self._candidate(plan, join) for join in flat])
+    def _shared_orders(self, plan: SharedPlan) -> SharedOrders:
+        """Choose the orders of joins over windows together."""
+        flat = [join for join in plan.joins if not plan.reads_materialized(join)]
+        if len(flat) < 2 or not can_share_orders(self.config):
+            return SharedOrders({}, 1.0)
+        return choose_shared_orders([self._reorderable(plan, join) for join in flat])
 
-    def _candidate(self, plan: SharedPlan, join: JoinNode) -> Candidate:
-        """A join as its first query has it, with the largest windows of all; what one of its queries forces stays."""
+    def _reorderable(self, plan: SharedPlan, join: JoinNode) -> ReorderableJoin:
+        """Describe a join by its first query, with the largest windows of all; forced orders are fixed."""
         first = join.queries[0]
-        own, graph, aliases = self.plans[first], self._own_graphs[first], plan.answer(first).aliases
-        numbers = {alias: number for number, alias in enumerate(graph.indexed.names)}
+        query, graph, aliases = self.plans[first].query, self._query_graphs[first], plan.answer(first).aliases
+        indexes = {alias: index for index, alias in enumerate(graph.indexed.names)}
         windows = list(graph.indexed.windows)
         for source, span in join.spans.items():
-            windows[numbers[aliases[source]]] = span
+            windows[indexes[aliases[source]]] = span
         forced = [
             aliases[source]
             for name in join.queries
@@ -125,31 +128,31 @@ class JointPlanning:
             if alias in self.plans[name].known.forced and source in join.spans
         ]
         orders = {path[0][0]: tuple(alias for (alias,) in path) for path in plan.paths(join, first)}
-        access, scope = access_rule(own.query, graph, self.config), self.scopes.get(first, "")
-        return Candidate(join.id, own.query, replace(graph.indexed, windows=windows), access, orders, forced, scope)
+        access, scope = access_rule(query, graph, self.config), self.scopes.get(first, "")
+        return ReorderableJoin(join.id, query, replace(graph.indexed, windows=windows), access, orders, forced, scope)
 
     @cached_property
-    def _own_graphs(self) -> dict[str, JoinGraph]:
+    def _query_graphs(self) -> dict[str, JoinGraph]:
         plans = self.plans.items()
         return {name: join_graph(plan.query, plan.known.rates, plan.known.hints) for name, plan in plans}
 
     def _graphs(self) -> dict[str, NamedGraph]:
         graphs = {}
         for name, plan in self.plans.items():
-            graph, scope = self._own_graphs[name], self.scopes.get(name, "")
-            whole = named_query(plan.query, graph, scope, storable=not plan.known.forced)
+            graph, scope = self._query_graphs[name], self.scopes.get(name, "")
+            named = name_query(plan.query, graph, scope, storable=not plan.known.forced)
             orders = {path.driver: [alias for alias in path.order if alias != path.driver] for path in plan.paths}
-            graphs[name] = replace(whole, orders=orders)
+            graphs[name] = replace(named, orders=orders)
         return graphs
 
     @property
     def stores(self) -> bool:
-        """Whether sub-joins may be stored."""
+        """Whether sub-joins may be materialized."""
         return self.strategy != "mjoin"
 
     @property
     def strategy(self) -> str:
-        """The strategy; what `auto` means: stored sub-joins only under a budget, and only if tuples are not joined one by one."""
+        """The strategy; `auto` materializes joins only under a budget, unless tuples are joined one by one."""
         if self.config.strategy != "auto":
             return self.config.strategy
-        return "exchange" if self.budget is not None and self.config.can_store else "mjoin"
+        return "exchange" if self.budget is not None and self.config.can_materialize else "mjoin"

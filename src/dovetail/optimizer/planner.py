@@ -1,4 +1,4 @@
-"""From a query, its statistics and the configuration to a plan."""
+"""Planning of one query: probe orders and access paths from statistics, hints and the configuration."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from dovetail.optimizer.graph.from_query import declared_rates, join_graph
 from dovetail.optimizer.graph.hints import Selectivity
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
-from dovetail.optimizer.ordering.golab import general_orders, one_common_key
-from dovetail.plan.paths import AccessRule, PathMaker
+from dovetail.optimizer.ordering.golab import general_orders, has_one_common_key
+from dovetail.plan.paths import AccessRule, PathBuilder
 from dovetail.plan.query_plan import Access, PlannerStats, QueryPlan
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 from dovetail.stats.probes import Objective
 
 ASSUMED_TAU = 1.0
-"""Seconds of event time in a batch, for general nested loops, until a batch has come: then it is measured."""
+"""Seconds of event time in a batch, for general nested loops, until the first batch is measured."""
 Orders: TypeAlias = Mapping[str, Sequence[str]]
-"""For each input the others in the order in which its new tuples meet them."""
+"""For each input, the others in the order in which its new tuples probe them."""
 
 
 @dataclass(frozen=True)
 class PlanChoices:
-    """What a user asked of one query's plan."""
+    """A user's hints and forced orders for one query."""
 
     hints: Mapping[frozenset[str], Selectivity] = field(default_factory=dict)
     """Selectivities, by pair of aliases."""
     orders: Mapping[str, Sequence[str]] | None = None
-    """Probe orders forced on some inputs: the other aliases, or all of them for a nested-loop plan in which new tuples stand
-    further in."""
+    """Forced probe orders of some inputs: the other aliases, or all of them if a nested-loop plan has new tuples in an inner loop."""
 
 
 def plan_query(
@@ -44,7 +43,7 @@ def plan_query(
     choices: PlanChoices | None = None,
     measured: Mapping[str, float] | None = None,
 ) -> QueryPlan:
-    """Choose an order and an access path for every input; `measured` are tuples per second of aliases, where they are known."""
+    """Choose an order and an access path for every input; `measured` has rates of some aliases."""
     choices = choices or PlanChoices()
     rates = {**declared_rates(query, streams), **(measured or {})}
     graph = join_graph(query, rates, choices.hints)
@@ -62,40 +61,43 @@ def plan_query(
     chosen: Orders = {}
     if not forced.keys() >= set(query.aliases):
         chosen = complete_orders(graph, config, multi_way_orders(graph, config, access))
-    paths, maker = [], PathMaker(query)
+    paths, builder = [], PathBuilder(query)
     for driver in query.aliases:
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
-        paths.append(maker.path(driver, order, access))
+        paths.append(builder.path(driver, order, access))
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
-    known = PlannerStats(rates, choices.hints, tuple(forced))
-    return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, known, expected)
+    stats = PlannerStats(rates, choices.hints, tuple(forced))
+    return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, stats, expected)
 
 
 def multi_way_orders(
     graph: JoinGraph, config: Config, access: AccessRule, tau: float | None = None, exact: int | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """For each alias the others, by the method of the configuration.
+    """Return, for each alias, the others in the order chosen by the configured method.
 
-    `golab` also knows what section 5 of 003 asks for: how long a batch is where that is known (5.2), and which windows have an
-    index. Ours finds matches alone, so it has a bucket for each value (5.3); under `hybrid` small windows have none (5.4).
+    `golab` also gets the parameters of section 5 of 003: the length of a batch if it is known (5.2), and the windows with an index.
+    The engine's index finds only matches, so it has one bucket per value (5.3); under `hybrid` small windows have none (5.4).
     """
     if config.ordering != "golab":
         return order_probes(graph, config.ordering, objective(config), exact=exact)
-    keyed = {
-        alias: max(1, round(count)) for (alias, _), count in sorted(graph.distinct.items(), key=lambda each: each[1])
+    distinct = {
+        alias: max(1, round(count)) for (alias, _), count in sorted(graph.distinct.items(), key=lambda item: item[1])
     }
-    buckets = {alias: count for alias, count in keyed.items() if access(alias, True) == "hash"}
-    lazily = tau if config.evaluation == "lazy" else None
-    return order_probes(graph, "golab", objective(config), tau=lazily, buckets=buckets)
+    buckets = {alias: count for alias, count in distinct.items() if access(alias, True) == "hash"}
+    lazy_tau = tau if config.evaluation == "lazy" else None
+    return order_probes(graph, "golab", objective(config), tau=lazy_tau, buckets=buckets)
 
 
 def objective(config: Config) -> Objective:
-    """What orders are chosen by: a scan pays for what it looks at, a probe for what it finds."""
+    """Return the objective of ordering: a scan pays per tuple compared, a hash probe per tuple found."""
     return "comparisons" if config.join == "nested-loop" else "produced"
 
 
 def complete_orders(graph: JoinGraph, config: Config, orders: Orders) -> dict[str, tuple[str, ...]]:
-    """For each driver all aliases, given the others in order; only the naive and general nested loops put it anywhere but first."""
+    """Return, for each driver, an order of all aliases.
+
+    Only naive and general nested loops place the driver anywhere but first.
+    """
     if config.nested_loop == "naive":
         start = min(graph.rates, key=lambda alias: graph.rates[alias] * graph.windows[alias])
         return dict.fromkeys(graph.rates, (start, *orders[start]))
@@ -105,44 +107,44 @@ def complete_orders(graph: JoinGraph, config: Config, orders: Orders) -> dict[st
 
 
 def general_placement(graph: JoinGraph, orders: Orders, tau: float) -> dict[str, tuple[str, ...]]:
-    """For each driver an order of all aliases in which its new tuples of `tau` seconds may stand anywhere (003, sections 3.3, 5.2).
+    """Return orders with the new tuples of `tau` seconds at any position (003, sections 3.3 and 5.2).
 
-    Tried are every place in the multi-way order of every input, naive plans among them, and where all share one key the orders of
-    section 5.2. So by its own price none of these is better.
+    The candidates are every position in the multi-way order of every input, which includes the naive plans, and the orders of
+    section 5.2 if all inputs share one key. By its own cost, the result is the best of these.
     """
-    along = [(start, *others) for start, others in orders.items()]
-    by_size = general_orders(graph, tau) if one_common_key(graph) else {}
-    return {driver: _best_place(graph, driver, [*along, *by_size.values()], tau) for driver in graph.rates}
+    multi_way = [(start, *others) for start, others in orders.items()]
+    by_size = general_orders(graph, tau) if has_one_common_key(graph) else {}
+    return {driver: _best_position(graph, driver, [*multi_way, *by_size.values()], tau) for driver in graph.rates}
 
 
-def _best_place(graph: JoinGraph, driver: str, orders: Sequence[Sequence[str]], tau: float) -> tuple[str, ...]:
-    tried: dict[tuple[str, ...], float] = {}
+def _best_position(graph: JoinGraph, driver: str, orders: Sequence[Sequence[str]], tau: float) -> tuple[str, ...]:
+    costs: dict[tuple[str, ...], float] = {}
     for order in orders:
-        rest = [alias for alias in order if alias != driver]
-        for place in range(len(rest) + 1):
-            placed = (*rest[:place], driver, *rest[place:])
-            if placed not in tried:
-                tried[placed] = scan_cost(graph, driver, placed, tau)
-    # Of equal ones, that in which new tuples stand furthest out.
-    return min(tried, key=lambda order: (round(tried[order], 6), order.index(driver)))
+        others = [alias for alias in order if alias != driver]
+        for position in range(len(others) + 1):
+            candidate = (*others[:position], driver, *others[position:])
+            if candidate not in costs:
+                costs[candidate] = scan_cost(graph, driver, candidate, tau)
+    # Of equal ones, the order with the new tuples furthest out.
+    return min(costs, key=lambda order: (round(costs[order], 6), order.index(driver)))
 
 
 def scan_cost(graph: JoinGraph, driver: str, order: Sequence[str], tau: float) -> float:
-    """Rows compared per second by a nested-loop plan that runs every `tau` seconds over the driver's new tuples.
+    """Return the comparisons per second of a nested-loop plan that joins new tuples every `tau` seconds.
 
-    That is H_i of 003, appendix A: windows are longer by `tau`, expiry being as lazy; the outermost scan compares nothing.
+    This is H_i of 003, appendix A: windows are longer by `tau`, because expiry is as lazy; the outermost scan compares nothing.
     """
     partials, cost = 1.0, 0.0
-    for place, alias in enumerate(order):
+    for position, alias in enumerate(order):
         seconds = tau if alias == driver else graph.windows[alias] + tau
-        if place:
+        if position:
             cost += partials * graph.rates[alias] * seconds
-        partials *= graph.extension(order[:place], alias) * seconds / graph.windows[alias]
+        partials *= graph.extension(order[:position], alias) * seconds / graph.windows[alias]
     return cost / tau
 
 
 def access_rule(query: JoinQuery, graph: JoinGraph, config: Config) -> AccessRule:
-    """How stages find their rows."""
+    """Return the rule that chooses between hash index and scan for each stage."""
     if config.join == "nested-loop":
         return lambda alias, keyed: "scan"  # noqa: ARG005
     mean = sum(graph.rates[alias] * graph.windows[alias] for alias in query.aliases) / len(query.aliases)
@@ -153,8 +155,8 @@ def access_rule(query: JoinQuery, graph: JoinGraph, config: Config) -> AccessRul
                 f"query {query.name!r}: no equality leads to {alias!r}, so it cannot be probed by hash",
                 "use Config(join='auto'), which scans such windows, or add an equality",
             )
-        small = config.join == "hybrid" and graph.rates[alias] * graph.windows[alias] < mean
-        return "hash" if keyed and not small else "scan"
+        is_small = config.join == "hybrid" and graph.rates[alias] * graph.windows[alias] < mean
+        return "hash" if keyed and not is_small else "scan"
 
     return choose
 
@@ -173,6 +175,6 @@ def _checked_order(query: JoinQuery, driver: str, order: Sequence[str], config: 
     if complete[0] != driver and config.join != "nested-loop":
         raise PlanError(
             f"query {query.name!r}: the probe order of {driver!r} does not start with it",
-            "only Config(join='nested-loop') lets new tuples stand further in",
+            "only Config(join='nested-loop') allows new tuples in an inner loop",
         )
     return complete

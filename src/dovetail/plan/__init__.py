@@ -1,1 +1,1 @@
-"""What will be done: plans as frozen data, and how they are shown."""
+"""Plans as frozen data, and their explanations."""

@@ -1,30 +1,30 @@
-"""What texts and plans call streams, columns and windows: no two look alike."""
+"""Unambiguous names of streams, columns and windows in plans and texts."""
 
 from __future__ import annotations
 
 
-def quoted(name: str) -> str:
-    """A stream's or column's name as it stands in texts: in backticks unless it is a plain identifier, so that no two look alike."""
+def quote_name(name: str) -> str:
+    """Return the name of a stream or column for texts: in backticks unless it is an identifier, so names stay distinct."""
     return name if name.isidentifier() else f"`{name.replace('`', '``')}`"
 
 
 def window_name(stream: str, *, settled: bool = False, scope: str = "") -> str:
-    """What a plan calls a stream's window.
+    """Return the name of a stream's window in a plan.
 
-    `settled`: its tuples wait until their time is settled, as those of queries with count windows do. `scope`: the group of shards
-    that keeps it, if there are several.
+    `settled`: its tuples wait for the watermark, as in queries with count windows. `scope`: the group of shards that holds it, if
+    there are several.
 
     >>> window_name("clicks"), window_name("clicks", settled=True, scope="shards 0 to 3")
     ('clicks', 'clicks settled @shards 0 to 3')
     """
-    return in_scope(quoted(stream) + " settled" * settled, scope)
+    return with_scope(quote_name(stream) + " settled" * settled, scope)
 
 
-def in_scope(window: str, scope: str) -> str:
-    """What a plan calls the window of one group of shards."""
+def with_scope(window: str, scope: str) -> str:
+    """Return the name of the window of one group of shards."""
     return f"{window} @{scope}" if scope else window
 
 
 def mermaid_text(text: str) -> str:
-    """A text as it stands between quotes in a mermaid graph."""
+    """Escape a text for use between quotes in a mermaid graph."""
     return text.replace('"', "#quot;")

@@ -1,4 +1,4 @@
-"""What a step asks of each of its inputs and sources: columns to gather, codes to compare, indexes to probe."""
+"""The needs of a join step from its windows: columns to gather, codes to compare, indexes to probe."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ KeyId: TypeAlias = tuple[str, ...]
 
 
 def stored_name(expression: Expression) -> str:
-    """The name under which a window keeps an expression's values: its text without the alias."""
+    """Return the name of an expression's column in a window: its text without the alias."""
     return str(rename_alias(expression, lambda _: ""))
 
 
 def key_id(stage: ProbeStage) -> KeyId:
-    """The name of the key that a stage looks for."""
+    """Return the id of the key that a stage probes with."""
     return tuple(stored_name(part.target) for part in stage.key)
 
 
 def must_verify(stage: ProbeStage) -> tuple[KeyPart, ...]:
-    """The parts of a stage's key whose equality the matching codes do not prove."""
+    """Return the parts of a stage's key whose equality equal codes do not prove."""
     if len(stage.key) > 1:
         return stage.key
     return tuple(part for part in stage.key if not is_exact(part.target.type))
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a window keeps of each row, beside its time and flags."""
+class WindowContents:
+    """The data that a window holds for each row, besides its event time and flags."""
 
     columns: Mapping[str, Expression]
-    """Values that are gathered, by name: over no alias, or over the sources of a stored match."""
+    """Values to gather, by name: over no alias, or over the sources of a materialized join."""
     parts: Mapping[str, Expression]
-    """Key expressions whose codes are kept, by name."""
+    """Key expressions with stored codes, by name."""
     codes: tuple[KeyId, ...]
-    """Keys of one part, then those that are mixed from several."""
+    """Keys of one part, then those mixed from several."""
     indexes: tuple[KeyId, ...]
 
 
 @dataclass(slots=True)
 class Needs:
-    """What is needed of one window, collected; the first expression of a name stays."""
+    """A collector of what is needed from one window; the first expression of a name is kept."""
 
     columns: dict[str, Expression] = field(default_factory=dict)
     parts: dict[str, Expression] = field(default_factory=dict)
@@ -55,15 +55,15 @@ class Needs:
     indexes: set[KeyId] = field(default_factory=set)
 
     @classmethod
-    def of(cls, kept: Kept) -> Needs:
-        """What is kept already."""
-        return cls(dict(kept.columns), dict(kept.parts), set(kept.codes), set(kept.indexes))
+    def of(cls, contents: WindowContents) -> Needs:
+        """Return the needs that a window's contents meet."""
+        return cls(dict(contents.columns), dict(contents.parts), set(contents.codes), set(contents.indexes))
 
     def add_column(self, expression: Expression) -> None:
         self.columns.setdefault(stored_name(expression), rename_alias(expression, lambda _: ""))
 
     def add_part(self, expression: Expression) -> None:
-        """Need the code of a key, and its value where the code does not prove equality."""
+        """Add the code of a key part, and its value where equal codes do not prove equality."""
         name = stored_name(expression)
         self.parts.setdefault(name, rename_alias(expression, lambda _: ""))
         self.codes.add((name,))
@@ -76,15 +76,15 @@ class Needs:
         self.codes |= other.codes
         self.indexes |= other.indexes
 
-    def kept(self) -> Kept:
-        """The same in one order, whatever the order in which it was collected."""
+    def contents(self) -> WindowContents:
+        """Return the window contents that meet the needs, in an order independent of collection."""
         codes = tuple(sorted(self.codes, key=lambda key: (len(key), key)))
         columns, parts = (dict(sorted(named.items())) for named in (self.columns, self.parts))
-        return Kept(columns, parts, codes, tuple(sorted(self.indexes)))
+        return WindowContents(columns, parts, codes, tuple(sorted(self.indexes)))
 
 
 def input_needs(plan: QueryPlan) -> dict[str, Needs]:
-    """What the probes of a plan need of every input."""
+    """Return the needs of the probes of a plan, by input."""
     needs = {alias: Needs() for alias in plan.query.aliases}
     for path in plan.paths:
         for stage in path.stages:
@@ -92,11 +92,11 @@ def input_needs(plan: QueryPlan) -> dict[str, Needs]:
                 for column in columns(condition.expression):
                     needs[column.alias].add_column(column)
             if stage.key:
-                _need_key(needs, stage)
+                _add_key(needs, stage)
     return needs
 
 
-def _need_key(needs: Mapping[str, Needs], stage: ProbeStage) -> None:
+def _add_key(needs: Mapping[str, Needs], stage: ProbeStage) -> None:
     target = needs[stage.alias]
     for part in stage.key:
         target.add_part(part.target)
@@ -106,35 +106,35 @@ def _need_key(needs: Mapping[str, Needs], stage: ProbeStage) -> None:
         target.indexes.add(key_id(stage))
 
 
-def of_sources(needs: Needs, columns_of: Mapping[str, Column]) -> Needs:
-    """The needs of a stored input, its columns written as those of the sources that they come from."""
+def needs_over_sources(needs: Needs, source_columns: Mapping[str, Column]) -> Needs:
+    """Rewrite the needs of a materialized input over the columns of its sources."""
 
-    def over_sources(named: Mapping[str, Expression]) -> dict[str, Expression]:
-        return {name: map_columns(each, lambda column: columns_of[column.name]) for name, each in named.items()}
+    def rewrite(named: Mapping[str, Expression]) -> dict[str, Expression]:
+        return {name: map_columns(item, lambda column: source_columns[column.name]) for name, item in named.items()}
 
-    return Needs(over_sources(needs.columns), over_sources(needs.parts), needs.codes, needs.indexes)
+    return Needs(rewrite(needs.columns), rewrite(needs.parts), needs.codes, needs.indexes)
 
 
 def source_needs(
     sources: Iterable[str],
     inputs: Mapping[str, Needs],
-    stored: Iterable[Needs],
+    materialized: Iterable[Needs],
     outputs: Iterable[Output],
     keys: Iterable[Key],
 ) -> dict[str, Needs]:
-    """The needs of every source of a step.
+    """Return the needs of every source of a step.
 
-    `inputs`: what is needed of inputs, those that are sources among them. `stored`: what is needed of stored inputs, over their
-    sources. `outputs`: what queries select, over sources. `keys`: whose codes say which shard a result belongs to.
+    `inputs`: needs by input, some of which are sources. `materialized`: needs of materialized inputs, over their sources. `outputs`:
+    selected columns, over sources. `keys`: keys whose codes determine the shard of a result.
     """
     needs = {source: Needs() for source in sources}
-    for source, own in needs.items():
+    for source, source_need in needs.items():
         if source in inputs:
-            own.update(inputs[source])
-    for of_state in stored:
-        for expression in of_state.columns.values():
+            source_need.update(inputs[source])
+    for input_need in materialized:
+        for expression in input_need.columns.values():
             needs[aliases(expression)[0]].add_column(expression)
-        for expression in of_state.parts.values():
+        for expression in input_need.parts.values():
             needs[aliases(expression)[0]].add_part(expression)
     for output in outputs:
         for column in columns(output.expression):

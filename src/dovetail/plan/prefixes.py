@@ -1,9 +1,8 @@
-"""Which stages probe paths have in common: paths of one stream's new tuples that begin alike are probed once, as far as they do.
+"""Shared prefixes: probe paths of one stream's new tuples that begin with the same stages probe them once.
 
-The *stem* of a path is the part of it that can be shared: from its new tuples on, as long as windows are probed by hash and nothing is
-checked in between that is not a matter of one window's rows. What differs between queries without being part of a stem, filters and
-the lengths of windows, clears the query's bit of a partial match and does not end what is shared. Stems follow from a plan's steps, so
-a plan says nothing of them: the engine and `explain` ask here.
+The *shared prefix* of a path is the part that other paths can share: from the new tuples on, as long as windows are probed by hash and
+no condition over several windows is checked in between. Filters and window lengths differ between queries without ending the prefix:
+they clear the query's bit of a partial match. Prefixes are derived from the steps of a plan, which does not store them.
 """
 
 from __future__ import annotations
@@ -18,88 +17,89 @@ from dovetail.query.model import JoinQuery, TimeWindow
 
 
 class Probe(NamedTuple):
-    """A stage of a stem: equal ones, after equal stages, are one."""
+    """A stage of a shared prefix: equal probes after equal stages are done once."""
 
     stream: str
-    """Whose window is met."""
+    """The stream whose window is probed."""
     key: KeyId
     wanted: tuple[tuple[int, str], ...]
-    """For each part of the key the stage whose tuple has the value, the driver's being 0, and the value's name there."""
+    """For each part of the key: the stage whose tuple has the value (0 for the driver), and the value's name there."""
     sources: tuple[str, ...]
     """The streams of these tuples."""
     old: bool
-    """Whether only rows from before the new tuples are met: their own stream's, under an alias after the driver's."""
+    """Whether the probe skips new tuples: the window is the driver's own stream, under a later alias."""
 
 
-Stem: TypeAlias = tuple[Probe, ...]
+SharedPrefix: TypeAlias = tuple[Probe, ...]
 """The stages after the new tuples."""
-LEAST_SAVED = 8
-"""Stages, new tuples included, that a tree has to spare a stream's paths: a stage of a tree costs a little more than another."""
+MIN_SAVED_STAGES = 8
+"""Minimum number of stages that a probe tree must save, new tuples included: a stage in a tree costs a little more."""
 PathName: TypeAlias = tuple[str, str]
 """A step, and the driver of one of its paths."""
 
 
-def stem(query: JoinQuery, path: ProbePath) -> Stem:
-    """Give what can be shared of a path of a join; nothing of joins that read stored matches or wait for watermarks."""
+def shared_prefix(query: JoinQuery, path: ProbePath) -> SharedPrefix:
+    """Return the part of a path that can be shared; empty for joins that read materialized joins or count windows."""
     if not all(isinstance(ref.window, TimeWindow) for ref in query.refs):
         return ()
     if path.stages[0].access != "new" or path.stages[0].conditions:
         return ()
-    refs = {ref.alias: (place, ref.stream) for place, ref in enumerate(query.refs)}
+    refs = {ref.alias: (position, ref.stream) for position, ref in enumerate(query.refs)}
     depths = {alias: depth for depth, alias in enumerate(path.order)}
-    place, stream = refs[path.driver]
-    found = []
+    driver_position, driver_stream = refs[path.driver]
+    probes = []
     for stage in path.stages[1:]:
         if stage.access != "hash":
             break
         wanted = tuple((depths[part.source.alias], stored_name(part.source.expression)) for part in stage.key)
-        own, met = refs[stage.alias]
+        position, stream = refs[stage.alias]
         sources = tuple(refs[part.source.alias][1] for part in stage.key)
-        found.append(Probe(met, key_id(stage), wanted, sources, met == stream and own > place))
+        skips_new = stream == driver_stream and position > driver_position
+        probes.append(Probe(stream, key_id(stage), wanted, sources, skips_new))
         if stage.conditions:
-            break  # they are checked of the join's own partial matches
-    return tuple(found)
+            break  # conditions are checked per join
+    return tuple(probes)
 
 
-def stems(steps: Iterable[JoinStep]) -> dict[str, dict[PathName, Stem]]:
-    """By stream, the stems of the paths that its new tuples take, as far as they are `together`."""
-    return together(
-        (step.plan.query.ref(path.driver).stream, (step.name, path.driver), stem(step.plan.query, path))
+def shared_prefixes(steps: Iterable[JoinStep]) -> dict[str, dict[PathName, SharedPrefix]]:
+    """Return the shared prefixes of all paths by stream, where sharing pays off (see `group_prefixes`)."""
+    return group_prefixes(
+        (step.plan.query.ref(path.driver).stream, (step.name, path.driver), shared_prefix(step.plan.query, path))
         for step in steps
         for path in step.plan.paths
     )
 
 
-def together(paths: Iterable[tuple[str, PathName, Stem]]) -> dict[str, dict[PathName, Stem]]:
-    """Put the stems of each stream's paths together; left out are paths without one, and where little is shared."""
-    found: dict[str, dict[PathName, Stem]] = {}
-    for stream, name, shared in paths:
-        if shared:
-            found.setdefault(stream, {})[name] = shared
-    return {stream: paths for stream, paths in found.items() if _are_enough(paths)}
+def group_prefixes(paths: Iterable[tuple[str, PathName, SharedPrefix]]) -> dict[str, dict[PathName, SharedPrefix]]:
+    """Group prefixes by stream; omit empty prefixes, and streams whose paths share too few stages."""
+    by_stream: dict[str, dict[PathName, SharedPrefix]] = {}
+    for stream, name, prefix in paths:
+        if prefix:
+            by_stream.setdefault(stream, {})[name] = prefix
+    return {stream: prefixes for stream, prefixes in by_stream.items() if _is_worth_sharing(prefixes)}
 
 
-def may_share(paths: Sequence[tuple[str, int]]) -> bool:
-    """Whether paths of one stream could share enough, whatever their orders: for each its step, and how many inputs that has."""
+def can_share(paths: Sequence[tuple[str, int]]) -> bool:
+    """Whether paths of one stream could share enough stages in some orders; each is given as its step and number of inputs."""
     lengths = [inputs for _, inputs in paths]
-    return len({step for step, _ in paths}) > 1 and sum(lengths) - max(lengths) >= LEAST_SAVED
+    return len({step for step, _ in paths}) > 1 and sum(lengths) - max(lengths) >= MIN_SAVED_STAGES
 
 
-def _are_enough(paths: Mapping[PathName, Stem]) -> bool:
-    stages = sum(1 + len(whole) for whole in paths.values())
-    shared = {whole[:length] for whole in paths.values() for length in range(len(whole) + 1)}
-    return len({step for step, _ in paths}) > 1 and stages - len(shared) >= LEAST_SAVED
+def _is_worth_sharing(prefixes: Mapping[PathName, SharedPrefix]) -> bool:
+    stages = sum(1 + len(prefix) for prefix in prefixes.values())
+    distinct = {prefix[:length] for prefix in prefixes.values() for length in range(len(prefix) + 1)}
+    return len({step for step, _ in prefixes}) > 1 and stages - len(distinct) >= MIN_SAVED_STAGES
 
 
-def sharers(paths: Mapping[PathName, Stem]) -> dict[PathName, list[list[str]]]:
-    """For each path of one stream, and each stage of its stem, the other steps that share the stage."""
-    users: dict[Stem, dict[str, None]] = {}
-    for (step, _), whole in paths.items():
-        for length in range(1, len(whole) + 1):
-            users.setdefault(whole[:length], {})[step] = None
+def sharing_steps(prefixes: Mapping[PathName, SharedPrefix]) -> dict[PathName, list[list[str]]]:
+    """Return, for each path of one stream and each stage of its prefix, the other steps that share the stage."""
+    users: dict[SharedPrefix, dict[str, None]] = {}
+    for (step, _), prefix in prefixes.items():
+        for length in range(1, len(prefix) + 1):
+            users.setdefault(prefix[:length], {})[step] = None
     return {
         (step, driver): [
-            sorted(other for other in users[whole[:length]] if other != step) for length in range(1, len(whole) + 1)
+            sorted(other for other in users[prefix[:length]] if other != step) for length in range(1, len(prefix) + 1)
         ]
-        for (step, driver), whole in paths.items()
+        for (step, driver), prefix in prefixes.items()
     }

@@ -1,7 +1,7 @@
-"""A plan says everything the engine needs and nothing else: one path per input, one stage per window it meets.
+"""The plan of one query: a probe path per input, with one stage per window it probes.
 
 Results never depend on the plan. A path starts from the new tuples of its driver; in a nested-loop plan of the naive or general kind
-(Golab and Özsu, 3.1 and 3.3) those may stand at any place in the order, so the driver is a stage like the others, with access `new`.
+(Golab and Özsu, 3.1 and 3.3) these may be at any position of the order, so the driver is a stage like the others, with access `new`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from dovetail.query.expressions import Expression
 from dovetail.query.model import Condition, JoinQuery, Key
-from dovetail.stats.probes import Measured, PlanEstimate
+from dovetail.stats.probes import PlanEstimate, QueryStats
 
 Access: TypeAlias = Literal["new", "hash", "scan"]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """One equality of a stage: an expression over the stage's alias and the one it must equal, in the same type."""
+    """One equality of a stage: an expression over its alias, and the earlier key it must equal, in the same type."""
 
     target: Expression
     source: Key
@@ -27,19 +27,19 @@ class KeyPart:
 
 @dataclass(frozen=True, slots=True)
 class ProbeStage:
-    """Partial results meet one alias's window."""
+    """One probe: partial results are joined with one alias's window."""
 
     alias: str
     access: Access
     key: tuple[KeyPart, ...]
-    """Every class of equal columns that this alias shares with those before it."""
+    """One part for every class of equal columns that this alias shares with earlier ones."""
     conditions: tuple[Condition, ...]
-    """Conditions whose last alias this is."""
+    """Conditions that can be checked from this alias on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbePath:
-    """How the new tuples of one alias become results."""
+    """The stages that turn new tuples of one alias into results."""
 
     driver: str
     stages: tuple[ProbeStage, ...]
@@ -51,14 +51,14 @@ class ProbePath:
 
 @dataclass(frozen=True)
 class PlannerStats:
-    """What a planner was told of a join: enough to choose its orders again."""
+    """The planner's input for a join: enough to choose its orders again."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
-    """Tuples, or stored matches, per second of each alias."""
+    """Tuples, or materialized matches, per second of each alias."""
     hints: Mapping[frozenset[str], float] = field(default_factory=dict)
     """Selectivities, by pair of aliases."""
     forced: tuple[str, ...] = ()
-    """Aliases whose orders the user gave."""
+    """Aliases with a probe order set by the user."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,16 @@ class QueryPlan:
     query: JoinQuery
     paths: tuple[ProbePath, ...]
     ordering: str
-    """How the orders were chosen, for people."""
+    """The choice of the orders, as text for `explain`."""
     known: PlannerStats = field(default_factory=PlannerStats)
     estimate: PlanEstimate = field(default_factory=PlanEstimate, compare=False)
-    """What is expected of them, for people."""
+    """Expected cost of the orders, for `explain`."""
 
 
-class Sharing(NamedTuple):
-    """A running join that shares stages with others."""
+class SharingJoin(NamedTuple):
+    """A running join that shares stages with other joins."""
 
     plan: QueryPlan
-    measured: Measured
+    measured: QueryStats
     drivers: frozenset[str]
-    """Those of its paths that do."""
+    """Drivers of the paths that share stages."""

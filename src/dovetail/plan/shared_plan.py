@@ -1,26 +1,25 @@
-"""One plan for many queries: which windows are kept, which sub-joins are stored, and which operator answers which query.
+"""The shared plan of many queries: windows, joins, materialized joins, and the result that answers each query.
 
 A plan is a graph of two kinds of nodes (Alrahmani, section 2.1.5). *OR-nodes hold tuples*: a `WindowNode` the latest tuples of a
-stream, a `ResultNode` what a join produces, stored or only passed on. *AND-nodes join*: a `JoinNode` has two or more inputs,
-which are OR-nodes, and one output. A plan is checked when it is made, by the thesis's rules on edges:
+stream, a `ResultNode` the output of a join, materialized or only delivered. *AND-nodes join*: a `JoinNode` has two or more inputs,
+which are OR-nodes, and one output. A plan is checked at construction by the thesis's rules on edges:
 
     incoming edges   AND-node: two or more;   window: none;   result: one
-    outgoing edges   AND-node: one;           OR-node: any number, and a result that nobody reads and no query asks for is refused
+    outgoing edges   AND-node: one;           OR-node: any number; a result without any must answer a query
 
-How an engine reads it:
+Semantics:
 
-- A **source** is what one input of a query is: a stream, the filters below the join, and, for a stream that a query joins with itself,
-  which of its occurrences. Sources have the same name in all queries; an `QueryAnswer` says which alias of the query each of them is.
-- `joins` come in an order in which each reads only windows and results of joins before it.
-- A new tuple of an input starts at that input and meets the others in the order `JoinNode.orders` gives; partial results must meet the
-  `predicates` and, for each source, the window `spans` of the join. What arrives from an input that is a result is the composite that
-  its join has produced, and the composite's latest event time counts as its own.
-- To find the expressions, take any query of `JoinNode.queries`: the predicates between its aliases of these sources are the join's.
-  `SharedPlan.paths` gives the orders as aliases of that query.
-- A stored result is kept like a window: a composite leaves as soon as one of its tuples has left its source's span. Results that
-  are not stored go to the queries only.
-- A query's own windows may be smaller than those of the result that answers it, or of a stored result below (only the largest
-  window is joined, section 2.1.3): `QueryAnswer.spans` are applied to what comes out. Filters below the join are part of its sources.
+- A **source** is one input of a query: a stream, the filters below the join and, for a self-join, its occurrence. Its name is the same
+  in all queries; a `QueryAnswer` maps it to the query's alias.
+- `joins` are in topological order: each reads only windows and results of earlier joins.
+- A new tuple of an input is joined with the other inputs in the order of `JoinNode.orders`; partial results must satisfy the
+  `predicates` and, for each source, the window `spans` of the join. A composite, from an input that is a result, has the latest event
+  time of its tuples.
+- The expressions of a join are the predicates between its sources in any query of `JoinNode.queries`. `SharedPlan.paths` returns the
+  orders as aliases of that query.
+- A materialized result is held like a window: a composite expires with the first of its tuples. Other results go to queries only.
+- A query's windows may be smaller than those of the result that answers it, or of a materialized result below it (only the largest
+  window is joined, section 2.1.3): `QueryAnswer.spans` filter the output. Filters below the join are part of its sources.
 
 CPU is milliseconds per second, memory is bytes, as in a `Budget`.
 """
@@ -37,7 +36,7 @@ from dovetail.errors import PlanError, listed
 
 
 class Load(NamedTuple):
-    """What something uses: CPU in milliseconds per second, memory in bytes."""
+    """CPU in milliseconds per second, and memory in bytes."""
 
     cpu: float = 0.0
     memory: float = 0.0
@@ -54,7 +53,7 @@ class Load(NamedTuple):
         return Load(self.cpu + other.cpu, self.memory + other.memory)
 
     def fits(self, limits: Load) -> bool:
-        """Whether it is within limits, to nine digits: sums in another order differ in the last ones."""
+        """Whether the load is within limits, to nine digits: sums in another order differ in the last digits."""
         return self.cpu <= limits.cpu * (1 + 1e-9) and self.memory <= limits.memory * (1 + 1e-9)
 
 
@@ -63,18 +62,18 @@ NO_LIMITS = Load(inf, inf)
 
 @dataclass(frozen=True, slots=True)
 class PlanSource:
-    """What one input of a query is, whatever its alias: equal sources may share joins."""
+    """One input of a query, independent of its alias: equal sources may share joins."""
 
     name: str
-    """Its name in the plan: the stream, then filters, occurrence and count window if there are any."""
+    """Name in the plan: the stream, then filters, occurrence and count window if there are any."""
     stream: str
-    """Whose window it reads: a stream's, or that of one of several groups that keep the stream for themselves."""
+    """The window it reads: a stream's, or that of one shard group if several groups hold the stream."""
     filters: tuple[str, ...] = ()
-    """Conditions that its tuples meet before they are joined, as text over the stream's name."""
+    """Filters below the join, as text over the stream's name."""
     occurrence: int = 1
-    """Which entry of a self-join it is."""
+    """Position among the entries of a self-join."""
     storable: bool = True
-    """Whether a sub-join over it may be stored; one over a count window may not."""
+    """Whether a join over it may be materialized; one over a count window may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +90,13 @@ class WindowNode:
 
     @property
     def tuples(self) -> float:
-        """How many it is expected to hold."""
+        """Expected number of tuples."""
         return self.rate * self.span
 
 
 @dataclass(frozen=True, slots=True)
 class JoinInput:
-    """An edge into a join: a window, seen as one source, or a stored result."""
+    """An edge into a join: a window, as one source, or a materialized result."""
 
     node: str
     sources: tuple[str, ...]
@@ -110,31 +109,31 @@ class JoinNode:
     id: str
     inputs: tuple[JoinInput, ...]
     orders: tuple[tuple[int, ...], ...]
-    """For each input the others, by place in `inputs`, in the order in which its new tuples meet them."""
+    """For each input, the order in which its new tuples probe the others, as indexes into `inputs`."""
     predicates: tuple[str, ...]
-    """What is checked here: the conditions between its inputs, over the names of sources."""
+    """The conditions between its inputs, over the names of sources."""
     spans: Mapping[str, float]
-    """For each source the seconds that its tuples take part: the largest window of the queries served."""
+    """Window of each source in seconds: the largest among the queries served."""
     output: str
     queries: tuple[str, ...]
-    """Whom its results serve, directly or through other joins."""
+    """The queries that use its results, directly or through other joins."""
     produced: float
     """Partial and final results per second."""
     load: Load
 
     @property
     def kind(self) -> str:
-        """`binary`, or `mjoin` for three inputs and more."""
+        """`binary`, or `mjoin` for three or more inputs."""
         return "binary" if len(self.inputs) == 2 else "mjoin"
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return tuple(sorted(source for each in self.inputs for source in each.sources))
+        return tuple(sorted(source for edge in self.inputs for source in edge.sources))
 
 
 @dataclass(frozen=True, slots=True)
 class ResultNode:
-    """What a join produces: an OR-node. Stored, it is a sub-join that other joins read like a window."""
+    """The output of a join: an OR-node. If it is stored, other joins read it like a window."""
 
     id: str
     join: str
@@ -144,22 +143,22 @@ class ResultNode:
     rate: float
     """Composites per second."""
     tuples: float
-    """Composites that are in their windows; kept if it is stored."""
+    """Expected number of composites within their windows."""
     queries: tuple[str, ...]
     load: Load
-    """Inserting and deleting, and the bytes, if it is stored; delivering, if it answers queries."""
+    """Cost of inserts, deletes and memory if it is stored, and of delivery if it answers queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswer:
-    """Where a query's results come from."""
+    """The result that answers a query, and how it maps to the query."""
 
     query: str
     result: str
     aliases: Mapping[str, str]
     """The query's alias of each source."""
     spans: Mapping[str, float]
-    """The query's own windows, by source, in seconds."""
+    """The query's windows, by source, in seconds."""
 
 
 Node: TypeAlias = WindowNode | JoinNode | ResultNode
@@ -167,7 +166,7 @@ Node: TypeAlias = WindowNode | JoinNode | ResultNode
 
 @dataclass(frozen=True)
 class SharedPlan:
-    """Windows, joins and results for all queries, and where each query's answer comes from."""
+    """Windows, joins and results for all queries, and the result that answers each."""
 
     windows: tuple[WindowNode, ...]
     joins: tuple[JoinNode, ...]
@@ -176,7 +175,7 @@ class SharedPlan:
     sources: Mapping[str, PlanSource]
     strategy: str
     query_order: tuple[str, ...]
-    """In which order the queries were planned."""
+    """The order in which the queries were planned."""
     limits: Load = field(default=NO_LIMITS)
 
     def __post_init__(self) -> None:
@@ -185,22 +184,22 @@ class SharedPlan:
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
         """All nodes by id: windows, then each join before its result."""
-        found: dict[str, Node] = {node.id: node for node in self.windows}
+        nodes: dict[str, Node] = {node.id: node for node in self.windows}
         results = {result.id: result for result in self.results}
         for join in self.joins:
-            found[join.id] = join
+            nodes[join.id] = join
             if join.output in results:
-                found[join.output] = results[join.output]
-        return found
+                nodes[join.output] = results[join.output]
+        return nodes
 
     @property
     def states(self) -> tuple[ResultNode, ...]:
-        """The sub-joins that are stored."""
+        """The materialized results."""
         return tuple(result for result in self.results if result.stored)
 
     @property
     def load(self) -> Load:
-        """CPU and memory of all nodes; each node once, however many queries it serves."""
+        """CPU and memory of all nodes; each node counts once, however many queries use it."""
         return Load(
             sum(node.load.cpu for node in self.nodes.values()), sum(node.load.memory for node in self.nodes.values())
         )
@@ -215,64 +214,64 @@ class SharedPlan:
 
     @property
     def qualified(self) -> bool:
-        """Whether it fits the budget that it was made for."""
+        """Whether the plan fits its budget."""
         return self.load.fits(self.limits)
 
     def answer(self, query: str) -> QueryAnswer:
-        """Say where a query's results come from."""
+        """Return the answer of a query."""
         for answer in self.answers:
             if answer.query == query:
                 return answer
         raise PlanError(f"the plan has no query {query!r}; it has {listed(answer.query for answer in self.answers)}")
 
     def top(self, query: str) -> JoinNode:
-        """Give the join that produces a query's results."""
+        """Return the join that produces a query's results."""
         return self._join_of(self.answer(query).result)
 
     def below(self, query: str) -> tuple[Node, ...]:
-        """Give every node that a query's results come through, windows first."""
-        wanted, waiting = set[str](), [self.answer(query).result]
-        while waiting:
-            node = waiting.pop()
-            wanted.add(node)
+        """Return every node that a query depends on, windows first."""
+        needed, stack = set[str](), [self.answer(query).result]
+        while stack:
+            node = stack.pop()
+            needed.add(node)
             if isinstance(self.nodes[node], ResultNode):
                 join = self._join_of(node)
-                wanted.add(join.id)
-                waiting += [each.node for each in join.inputs]
-        return tuple(node for name, node in self.nodes.items() if name in wanted)
+                needed.add(join.id)
+                stack += [edge.node for edge in join.inputs]
+        return tuple(node for name, node in self.nodes.items() if name in needed)
 
     def shared(self) -> tuple[Node, ...]:
-        """Give the nodes that serve more than one query."""
+        """Return the nodes that more than one query uses."""
         return tuple(node for node in self.nodes.values() if len(node.queries) > 1)
 
     def narrowed(self, query: str) -> Mapping[str, float]:
-        """Give the sources whose window in a query is smaller than in the result that answers it: what is left to check."""
+        """Return the sources whose window in a query is smaller than in its result, with that window."""
         answer = self.answer(query)
         spans = self._result(answer.result).spans
         return {source: span for source, span in answer.spans.items() if span < spans[source]}
 
     def paths(self, join: JoinNode, query: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
-        """Give, for each input of a join, what its new tuples go through, as aliases of a query that the join serves.
+        """Return the probe order of each input of a join, as aliases of a query that uses the join.
 
-        A path starts with the aliases of its own input; an input that is a stored result brings several at once.
+        A path starts with the aliases of its own input; a materialized input has several.
         """
         aliases = self.answer(query).aliases
-        places = [tuple(aliases[source] for source in each.sources) for each in join.inputs]
-        return tuple((places[place], *(places[number] for number in order)) for place, order in enumerate(join.orders))
+        inputs = [tuple(aliases[source] for source in edge.sources) for edge in join.inputs]
+        return tuple((inputs[index], *(inputs[other] for other in order)) for index, order in enumerate(join.orders))
 
-    def reads_stored(self, join: JoinNode) -> bool:
-        """Whether a join reads stored sub-joins."""
-        stored = {state.id for state in self.states}
-        return any(each.node in stored for each in join.inputs)
+    def reads_materialized(self, join: JoinNode) -> bool:
+        """Whether a join reads materialized results."""
+        materialized = {result.id for result in self.states}
+        return any(edge.node in materialized for edge in join.inputs)
 
-    def reordered(self, join: JoinNode, orders: Mapping[str, Sequence[str]]) -> JoinNode:
-        """Give a join with other orders of some inputs, which are windows: all aliases of the first query that it serves."""
+    def with_orders(self, join: JoinNode, orders: Mapping[str, Sequence[str]]) -> JoinNode:
+        """Return a join over windows with new orders of some inputs, given as aliases of the first query that uses it."""
         aliases = self.answer(join.queries[0]).aliases
-        places = {aliases[each.sources[0]]: place for place, each in enumerate(join.inputs)}
-        changed = list(join.orders)
+        indexes = {aliases[edge.sources[0]]: index for index, edge in enumerate(join.inputs)}
+        new_orders = list(join.orders)
         for driver, order in orders.items():
-            changed[places[driver]] = tuple(places[alias] for alias in order if alias != driver)
-        return replace(join, orders=tuple(changed))
+            new_orders[indexes[driver]] = tuple(indexes[alias] for alias in order if alias != driver)
+        return replace(join, orders=tuple(new_orders))
 
     def _result(self, name: str) -> ResultNode:
         node = self.nodes[name]
@@ -285,71 +284,71 @@ class SharedPlan:
         return node
 
 
-# -- what a plan must be ------------------------------------------------------------------------------------------------------------
+# -- validation ---------------------------------------------------------------------------------------------------------------------
 
 
 def check(plan: SharedPlan) -> None:
-    """Raise a `PlanError` that names the node at fault if a plan breaks a rule of section 2.1.5, or contradicts itself."""
+    """Raise a `PlanError` that names the node at fault if a plan breaks a rule of section 2.1.5 or contradicts itself."""
     for problem in problems(plan):
-        raise PlanError(f"not a plan: {problem}")
+        raise PlanError(f"invalid plan: {problem}")
 
 
 def problems(plan: SharedPlan) -> Iterator[str]:
-    """Say what is wrong with a plan, the first thing first."""
+    """Yield the inconsistencies of a plan."""
     names = [node.id for group in (plan.windows, plan.joins, plan.results) for node in group]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         yield f"{listed(repeated)} are used for more than one node"
-    known = {node.id for node in plan.windows}
+    readable = {node.id for node in plan.windows}
     produced = {join.output: join for join in plan.joins}
     if len(produced) < len(plan.joins):
-        yield "two joins have one output; a result has one incoming edge"
+        yield "two joins have the same output; a result has one incoming edge"
     results = {result.id: result for result in plan.results}
     for join in plan.joins:
-        yield from _join_problems(join, known)
+        yield from _join_problems(join, readable)
         if join.output not in results or results[join.output].join != join.id:
-            yield f"join {join.id!r} has the output {join.output!r}, which is no result of its own"
-        known.add(join.output)
+            yield f"join {join.id!r} has the output {join.output!r}, which is not a result of this join"
+        readable.add(join.output)
     yield from _result_problems(plan, produced)
     yield from _answer_problems(plan, results)
 
 
-def _join_problems(join: JoinNode, known: set[str]) -> Iterator[str]:
+def _join_problems(join: JoinNode, readable: set[str]) -> Iterator[str]:
     if len(join.inputs) < 2:
         yield f"join {join.id!r} has {len(join.inputs)} inputs; an AND-node has two or more incoming edges"
-    for each in join.inputs:
-        if each.node not in known:
-            yield f"join {join.id!r} reads {each.node!r}, which is no window and no result of a join before it"
+    for edge in join.inputs:
+        if edge.node not in readable:
+            yield f"join {join.id!r} reads {edge.node!r}, which is neither a window nor the result of an earlier join"
     if len(set(join.sources)) < len(join.sources):
-        yield f"two inputs of join {join.id!r} hold the same source"
+        yield f"two inputs of join {join.id!r} have the same source"
     if set(join.spans) != set(join.sources):
-        yield f"join {join.id!r} needs a span for each of {listed(join.sources)}, and no other"
-    everything = list(range(len(join.inputs)))
-    if [sorted((place, *order)) for place, order in enumerate(join.orders)] != [everything] * len(everything):
+        yield f"join {join.id!r} has spans for {listed(join.spans)}; its sources are {listed(join.sources)}"
+    indexes = list(range(len(join.inputs)))
+    if [sorted((index, *order)) for index, order in enumerate(join.orders)] != [indexes] * len(indexes):
         yield f"the orders of join {join.id!r} must name, for each input, every other input once"
 
 
 def _result_problems(plan: SharedPlan, produced: Mapping[str, JoinNode]) -> Iterator[str]:
-    read = {each.node: join for join in plan.joins for each in join.inputs}
+    readers = {edge.node: join for join in plan.joins for edge in join.inputs}
     answered = {answer.result for answer in plan.answers}
     for result in plan.results:
         if result.id not in produced:
             yield f"result {result.id!r} has no join that produces it; it needs one incoming edge"
             continue
         if not set(result.sources) == set(result.spans) == set(produced[result.id].sources):
-            yield f"result {result.id!r} has other sources than its join"
-        if result.id in read and not result.stored:
-            yield f"join {read[result.id].id!r} reads result {result.id!r}, which is not stored"
-        if result.id not in read and result.id not in answered:
+            yield f"result {result.id!r} and its join have different sources"
+        if result.id in readers and not result.stored:
+            yield f"join {readers[result.id].id!r} reads result {result.id!r}, which is not materialized"
+        if result.id not in readers and result.id not in answered:
             yield f"result {result.id!r} is read by no join and answers no query"
         for join in plan.joins:
-            if any(each.node == result.id for each in join.inputs):
-                yield from _narrow(f"result {result.id!r}", result.spans, f"join {join.id!r}", join.spans)
+            if any(edge.node == result.id for edge in join.inputs):
+                yield from _short_spans(f"result {result.id!r}", result.spans, f"join {join.id!r}", join.spans)
     for window in plan.windows:
-        if window.id not in read:
+        if window.id not in readers:
             yield f"window {window.id!r} is read by no join"
         for join in plan.joins:
-            for source in (each.sources[0] for each in join.inputs if each.node == window.id):
-                yield from _narrow(
+            for source in (edge.sources[0] for edge in join.inputs if edge.node == window.id):
+                yield from _short_spans(
                     f"window {window.id!r}", {source: window.span}, f"join {join.id!r}", {source: join.spans[source]}
                 )
 
@@ -360,23 +359,24 @@ def _answer_problems(plan: SharedPlan, results: Mapping[str, ResultNode]) -> Ite
         yield "a query has two answers"
     for answer in plan.answers:
         if answer.result not in results:
-            yield f"query {answer.query!r} is answered by {answer.result!r}, which is no result"
+            yield f"query {answer.query!r} is answered by {answer.result!r}, which is not a result"
             continue
         result = results[answer.result]
         if set(answer.spans) != set(result.sources) or set(answer.aliases) != set(result.sources):
-            yield f"query {answer.query!r} has other sources than result {result.id!r}, which answers it"
+            yield f"query {answer.query!r} and result {result.id!r}, which answers it, have different sources"
             continue
         if missing := [source for source in result.sources if source not in plan.sources]:
-            yield f"sources {listed(missing)} are not described"
-        yield from _narrow(f"result {result.id!r}", result.spans, f"query {answer.query!r}", answer.spans)
+            yield f"sources {listed(missing)} are missing from the plan's sources"
+        yield from _short_spans(f"result {result.id!r}", result.spans, f"query {answer.query!r}", answer.spans)
 
 
-def _narrow(giver: str, given: Mapping[str, float], taker: str, wanted: Mapping[str, float]) -> Iterator[str]:
-    for source, span in wanted.items():
-        if given.get(source, inf) < span:
-            yield f"{giver} keeps {source!r} for {given[source]:g} s; {taker}, which reads it, needs {span:g} s"
+def _short_spans(node: str, spans: Mapping[str, float], reader: str, needed: Mapping[str, float]) -> Iterator[str]:
+    """Yield the sources whose span in a node is shorter than its reader needs."""
+    for source, span in needed.items():
+        if spans.get(source, inf) < span:
+            yield f"{node} keeps {source!r} for {spans[source]:g} s; {reader}, which reads it, needs {span:g} s"
 
 
 def in_order(names: Sequence[str], wanted: set[str]) -> tuple[str, ...]:
-    """Give those of `names` that are wanted, in their order."""
+    """Return the wanted names, in the order of `names`."""
     return tuple(name for name in names if name in wanted)

@@ -1,4 +1,4 @@
-"""The part of a plan that is left when some of its queries are gone."""
+"""Restricts a shared plan to some of its queries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from dovetail.plan.shared_plan import JoinNode, ResultNode, SharedPlan, in_order
 
 
-def part_of(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None:
-    """Give what some of a plan's queries need, with windows as large as they need them; loads are as planned.
+def restrict_plan(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None:
+    """Return the part of a plan that some queries need, with the windows they need; loads stay as planned.
 
-    None if there are no such queries.
+    None if the plan has none of these queries.
     """
     wanted = set(queries)
     answers = tuple(answer for answer in plan.answers if answer.query in wanted)
@@ -23,31 +23,31 @@ def part_of(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None:
     needed = {node.id for answer in answers for node in plan.below(answer.query)}
     joins = [join for join in plan.joins if join.id in needed]
     results = [result for result in plan.results if result.id in needed]
-    read = {each.node for join in joins for each in join.inputs}
+    read = {edge.node for join in joins for edge in join.inputs}
 
     def spans(node: JoinNode | ResultNode) -> dict[str, float]:
-        served = [answer.spans for answer in answers if answer.query in node.queries]
-        return {source: max(own[source] for own in served) for source in node.sources}
+        query_spans = [answer.spans for answer in answers if answer.query in node.queries]
+        return {source: max(span[source] for span in query_spans) for source in node.sources}
 
-    def span(window: str) -> float:
-        """The largest window that a join has on a stream."""
+    def window_span(window: str) -> float:
+        """Return the largest window that a join has on a stream."""
         return max(
             spans(join)[source]
             for join in joins
-            for each in join.inputs
-            if each.node == window
-            for source in each.sources
+            for edge in join.inputs
+            if edge.node == window
+            for source in edge.sources
         )
 
-    def left(node: Any, **changes: Any) -> Any:
+    def restrict(node: Any, **changes: Any) -> Any:
         return replace(node, queries=in_order(node.queries, wanted), **changes)
 
     return replace(
         plan,
-        windows=tuple(left(node, span=span(node.id)) for node in plan.windows if node.id in needed),
-        joins=tuple(left(join, spans=spans(join)) for join in joins),
+        windows=tuple(restrict(node, span=window_span(node.id)) for node in plan.windows if node.id in needed),
+        joins=tuple(restrict(join, spans=spans(join)) for join in joins),
         results=tuple(
-            left(result, spans=spans(result), stored=result.stored and result.id in read) for result in results
+            restrict(result, spans=spans(result), stored=result.stored and result.id in read) for result in results
         ),
         answers=answers,
         query_order=in_order(plan.query_order, wanted),

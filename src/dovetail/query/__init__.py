@@ -1,1 +1,1 @@
-"""What is asked: queries as frozen data, and the SQL that they are written in."""
+"""Queries as frozen data, and the SQL front end that produces them."""

@@ -1,8 +1,7 @@
-"""Names to columns.
+"""Name resolution: names in SQL to streams, aliases and columns.
 
-A name is matched exactly, then without regard to case if that leaves one candidate, as a Spark user expects. A name
-that fits nothing, or several columns, is an error that lists what there is. Errors here carry no position; the caller
-knows the place.
+A name is matched exactly, then without regard to case if that leaves one candidate, as in Spark. A name that matches
+nothing, or several columns, is an error that lists the candidates. Errors here carry no position; the caller adds it.
 """
 
 from __future__ import annotations
@@ -24,74 +23,73 @@ class AliasBinding:
     schema: StreamSchema
 
 
-def match_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` means: itself, else the only one equal to it without regard to case."""
-    names = list(known)
+def match_name(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that `name` refers to: itself, else the only one equal to it without regard to case."""
+    names = list(candidates)
     if name in names:
         return name
     folded = [other for other in names if other.casefold() == name.casefold()]
     return folded[0] if len(folded) == 1 else None
 
 
-def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint: the known name that looks most like `name`, else `otherwise`."""
-    by_folded = {other.casefold(): other for other in known}
+def suggestion(name: str, candidates: Iterable[str], otherwise: str) -> str:
+    """Return a hint that names the candidate most similar to `name`, else `otherwise`."""
+    by_folded = {other.casefold(): other for other in candidates}
     close = get_close_matches(name.casefold(), by_folded, n=1)
     return f"did you mean {by_folded[close[0]]!r}?" if close else otherwise
 
 
 def find_stream(name: str, streams: Mapping[str, StreamSchema]) -> str:
-    found = match_name(name, streams)
-    if found is None:
+    match = match_name(name, streams)
+    if match is None:
         hint = suggestion(name, streams, "declare it first: session.stream(name, ...)")
         raise QueryError(f"there is no stream {name!r}; declared: {listed(streams)}", hint)
-    return found
+    return match
 
 
-def find_column(name: str, source: AliasBinding) -> Column:
-    names = source.schema.columns.names
-    found = match_name(name, names)
-    if found is None:
-        hint = suggestion(name, names, f"write one of the columns of {source.schema.name!r}")
-        raise QueryError(f"stream {source.schema.name!r} has no column {name!r}; columns: {listed(names)}", hint)
-    return Column(source.alias, found, source.schema.columns.field(found).type)
+def find_column(name: str, binding: AliasBinding) -> Column:
+    names = binding.schema.columns.names
+    match = match_name(name, names)
+    if match is None:
+        hint = suggestion(name, names, f"write one of the columns of {binding.schema.name!r}")
+        raise QueryError(f"stream {binding.schema.name!r} has no column {name!r}; columns: {listed(names)}", hint)
+    return Column(binding.alias, match, binding.schema.columns.field(match).type)
 
 
 class Scope:
     """The aliases of one query."""
 
-    def __init__(self, sources: Sequence[AliasBinding]) -> None:
-        self.sources = tuple(sources)
+    def __init__(self, bindings: Sequence[AliasBinding]) -> None:
+        self.bindings = tuple(bindings)
 
-    def source(self, name: str) -> AliasBinding:
-        """The FROM entry that a qualifier means."""
-        aliases = [source.alias for source in self.sources]
-        found = match_name(name, aliases)
-        if found is None:
-            renamed = [s.alias for s in self.sources if s.schema.name.casefold() == name.casefold()]
-            hint = f"the stream goes by {listed(renamed)} here" if renamed else None
+    def binding(self, qualifier: str) -> AliasBinding:
+        """Return the FROM entry that a qualifier refers to."""
+        aliases = [binding.alias for binding in self.bindings]
+        match = match_name(qualifier, aliases)
+        if match is None:
+            renamed = [b.alias for b in self.bindings if b.schema.name.casefold() == qualifier.casefold()]
+            hint = f"the alias of this stream is {listed(renamed)}" if renamed else None
             raise QueryError(
-                f"there is no alias {name!r}; in FROM: {listed(aliases)}",
-                hint or suggestion(name, aliases, "qualify columns with an alias of the FROM list"),
+                f"there is no alias {qualifier!r}; in FROM: {listed(aliases)}",
+                hint or suggestion(qualifier, aliases, "qualify columns with an alias of the FROM list"),
             )
-        return next(source for source in self.sources if source.alias == found)
+        return next(binding for binding in self.bindings if binding.alias == match)
 
-    def columns_of(self, source: AliasBinding) -> tuple[Column, ...]:
-        return tuple(Column(source.alias, field.name, field.type) for field in source.schema.columns)
+    def columns_of(self, binding: AliasBinding) -> tuple[Column, ...]:
+        return tuple(Column(binding.alias, field.name, field.type) for field in binding.schema.columns)
 
     def column(self, name: str, qualifier: str | None) -> Column:
-        """The column that a reference means."""
+        """Return the column that a reference means."""
         if qualifier is not None:
-            return find_column(name, self.source(qualifier))
-        everything = [column for source in self.sources for column in self.columns_of(source)]
-        exact = [column for column in everything if column.name == name]
-        found = exact or [column for column in everything if column.name.casefold() == name.casefold()]
-        if len(found) > 1:
+            return find_column(name, self.binding(qualifier))
+        columns = [column for binding in self.bindings for column in self.columns_of(binding)]
+        exact = [column for column in columns if column.name == name]
+        matches = exact or [column for column in columns if column.name.casefold() == name.casefold()]
+        if len(matches) > 1:
             raise QueryError(
-                f"column {name!r} is ambiguous: {', '.join(map(str, found))}", f"qualify it, e.g. {found[0]}"
+                f"column {name!r} is ambiguous: {', '.join(map(str, matches))}", f"qualify it, e.g. {matches[0]}"
             )
-        if not found:
-            known = ", ".join(map(str, everything))
-            hint = suggestion(name, [column.name for column in everything], "write one of these columns")
-            raise QueryError(f"no stream in FROM has a column {name!r}; columns: {known}", hint)
-        return found[0]
+        if not matches:
+            hint = suggestion(name, [column.name for column in columns], "write one of these columns")
+            raise QueryError(f"no stream in FROM has a column {name!r}; columns: {', '.join(map(str, columns))}", hint)
+        return matches[0]

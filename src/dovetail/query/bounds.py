@@ -1,12 +1,12 @@
-"""What conditions say about how far event times lie apart.
+"""Bounds on the differences of event times, derived from the conditions of a query.
 
 A condition that bounds the difference of two event times is a *difference constraint*, `ts_left - ts_right <= micros`.
-Only a comparison that holds in every result counts, and only the event-time columns that streams declare: another
-timestamp says nothing about windows. Event times are whole microseconds, so a strict bound is one microsecond tighter.
-Where adding an interval overflows, the comparison is NULL and there is no result: a bound read here is never too tight.
+Only comparisons that hold in every result count, and only the event-time columns that streams declare: other
+timestamps do not limit windows. Event times are whole microseconds, so a strict bound is one microsecond tighter.
+Where adding an interval overflows, the comparison is NULL and there is no result: a derived bound is never too tight.
 
-Constraints are closed by shortest paths. What the closure gives is exact: for every pair some choice of event times
-meets all constraints with equality there, unless a cycle of them contradicts itself.
+Shortest paths close the constraints. The closure is exact: for every pair, some choice of event times meets all
+constraints with equality in that pair, unless a cycle of constraints contradicts itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dovetail.query.expressions import Call, Column, Expression, Literal
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The event time of `left` is at most `micros` after that of `right`; `text` is where this is written."""
+    """A constraint: the event time of `left` is at most `micros` after that of `right`; `text` is its SQL."""
 
     left: str
     right: str
@@ -30,61 +30,63 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """The tightest bound of each pair that follows, with the bounds it follows from; or those that contradict each other."""
+class BoundClosure:
+    """The tightest bound of each pair of aliases, with the bounds it is derived from; or the bounds in conflict."""
 
     paths: Mapping[tuple[str, str], tuple[int, tuple[Bound, ...]]] = field(default_factory=dict)
     conflict: tuple[Bound, ...] = ()
 
     def upper(self, left: str, right: str) -> int | None:
-        """The largest `ts_left - ts_right`; None if there is none."""
-        found = self.paths.get((left, right))
-        return None if found is None else found[0]
+        """Return the largest `ts_left - ts_right`; None if it is unbounded."""
+        path = self.paths.get((left, right))
+        return None if path is None else path[0]
 
-    def reach(self, alias: str, others: Iterable[str]) -> tuple[int, tuple[Bound, ...]] | None:
-        """How long after its own time an alias can be needed, and why; None if nothing says so."""
-        found = [self.paths.get((other, alias)) for other in others if other != alias]
-        if None in found:
+    def longest_wait(self, alias: str, others: Iterable[str]) -> tuple[int, tuple[Bound, ...]] | None:
+        """Return how long after its event time a tuple can still match, and the bounds that imply it; None if unbounded."""
+        paths = [self.paths.get((other, alias)) for other in others if other != alias]
+        bounded = [path for path in paths if path is not None]
+        if len(bounded) < len(paths):
             return None
-        known = [path for path in found if path is not None]
-        return max([0, *(micros for micros, _ in known)]), tuple(dict.fromkeys(b for _, path in known for b in path))
+        return max([0, *(micros for micros, _ in bounded)]), tuple(
+            dict.fromkeys(b for _, path in bounded for b in path)
+        )
 
 
-def close(bounds: Sequence[Bound]) -> Closed:
-    """Everything that follows from some bounds.
+def close_bounds(bounds: Sequence[Bound]) -> BoundClosure:
+    """Derive the tightest bound of every pair of aliases.
 
-    >>> closed = close([Bound("b", "a", 5, "b <= a + 5"), Bound("c", "b", 2, "c <= b + 2")])
-    >>> closed.upper("c", "a"), closed.upper("a", "c")
+    >>> closure = close_bounds([Bound("b", "a", 5, "b <= a + 5"), Bound("c", "b", 2, "c <= b + 2")])
+    >>> closure.upper("c", "a"), closure.upper("a", "c")
     (7, None)
     """
     paths: dict[tuple[str, str], tuple[int, tuple[Bound, ...]]] = {}
     for bound in bounds:
-        known = paths.get((bound.left, bound.right))
-        if known is None or bound.micros < known[0]:
+        tightest = paths.get((bound.left, bound.right))
+        if tightest is None or bound.micros < tightest[0]:
             paths[bound.left, bound.right] = (bound.micros, (bound,))
     names = list(dict.fromkeys(name for bound in bounds for name in (bound.left, bound.right)))
     for middle in names:
         ends = [(name, *paths[middle, name]) for name in names if (middle, name) in paths]
         for left in [name for name in names if (name, middle) in paths]:
-            first, why = paths[left, middle]
-            for right, second, because in ends:
+            first, first_bounds = paths[left, middle]
+            for right, second, second_bounds in ends:
                 if left == right and first + second < 0:
-                    return Closed(conflict=tuple(dict.fromkeys((*why, *because))))
-                known = paths.get((left, right))
-                if left != right and (known is None or first + second < known[0]):
-                    paths[left, right] = (first + second, (*why, *because))
-    return Closed(paths)
+                    return BoundClosure(conflict=tuple(dict.fromkeys((*first_bounds, *second_bounds))))
+                tightest = paths.get((left, right))
+                if left != right and (tightest is None or first + second < tightest[0]):
+                    paths[left, right] = (first + second, (*first_bounds, *second_bounds))
+    return BoundClosure(paths)
 
 
 _ORDERED = {"lt": (0, 1, 1), "le": (0, 1, 0), "gt": (1, 0, 1), "ge": (1, 0, 0)}
-"""By comparison: which argument is the smaller, which the larger, and by how much at least."""
+"""For each comparison: the index of the smaller argument, of the larger one, and their minimum distance."""
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq", "eq": "ne"}
 _Sum = tuple[dict[str, int], int]
-"""How often each alias's event time is added, and a number of microseconds."""
+"""A linear sum: the coefficient of each alias's event time, and a number of microseconds."""
 
 
 def bounds_of(expression: Expression, text: str, times: Mapping[str, str]) -> Iterator[Bound]:
-    """The bounds that hold where an expression is true; `times` gives the event-time column of each alias."""
+    """Yield the bounds that hold where an expression is true; `times` gives the event-time column of each alias."""
     for small, large, gap in _comparisons(expression, holds=True):
         for sign in (1, -1) if isinstance(small, Call) and small.operation == "abs" else (1,):
             left = _sum(small.arguments[0] if isinstance(small, Call) and small.operation == "abs" else small, times)
@@ -94,7 +96,7 @@ def bounds_of(expression: Expression, text: str, times: Mapping[str, str]) -> It
 
 
 def _comparisons(expression: Expression, *, holds: bool) -> Iterator[tuple[Expression, Expression, int]]:
-    """The smaller side, the larger side and their distance at least, for each comparison that must hold (or must not)."""
+    """Yield the smaller side, the larger side and their minimum distance, for each comparison that must hold (or must not)."""
     if not isinstance(expression, Call):
         return
     operation, arguments = expression.operation, expression.arguments
@@ -112,12 +114,12 @@ def _comparisons(expression: Expression, *, holds: bool) -> Iterator[tuple[Expre
 
 
 def _sum(expression: Expression, times: Mapping[str, str]) -> _Sum | None:
-    """An expression as a sum of event times and intervals; None if it is anything else."""
+    """Return an expression as a sum of event times and intervals; None if it is anything else."""
     if isinstance(expression, Column):
         return ({expression.alias: 1}, 0) if times[expression.alias] == expression.name else None
     if isinstance(expression, Literal):
-        known = pa.types.is_duration(expression.type) and isinstance(expression.value, int)
-        return ({}, expression.value) if known and isinstance(expression.value, int) else None
+        is_interval = pa.types.is_duration(expression.type)
+        return ({}, expression.value) if is_interval and isinstance(expression.value, int) else None
     operation, arguments = expression.operation, expression.arguments
     if operation == "cast" and isinstance(arguments[0], Column) and pa.types.is_timestamp(expression.type):
         return _sum(arguments[0], times)
@@ -143,7 +145,7 @@ def _plus(one: _Sum, other: _Sum, factor: int) -> _Sum:
 
 
 def _bound(difference: _Sum, gap: int, text: str) -> Iterator[Bound]:
-    """What `difference <= -gap` says."""
+    """Yield the bound `difference <= -gap`, if it is between two aliases."""
     counts, micros = difference
     by_count = {count: name for name, count in counts.items()}
     if len(counts) == 2 and by_count.keys() == {1, -1}:

@@ -1,7 +1,7 @@
-"""Lengths of time as whole microseconds.
+"""Durations: parsed to whole microseconds, and formatted for messages.
 
-Every option and window that takes a duration reads it here, so "90 sec", "1.5 min" and `timedelta(seconds=90)` mean
-the same everywhere. A length is exact or refused: nothing is rounded, and floating point never takes part.
+Every option and window that takes a duration is parsed here, so "90 sec", "1.5 min" and `timedelta(seconds=90)` mean
+the same everywhere. Parsing is exact: nothing is rounded, no floating point is used, and other input is rejected.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ _SPELLINGS = {
 }
 UNITS = {spelling: micros for spellings, micros in _SPELLINGS.items() for spelling in spellings}
 """Microseconds per unit, by every spelling in lower case."""
-_SHOWN = [(spellings, size) for spellings, size in reversed(_SPELLINGS.items()) if "week" not in spellings]
-"""The units that lengths are shown in, the largest first."""
+_FORMATTED = {
+    "day": ("DAY", UNITS["day"]),
+    "h": ("HOUR", UNITS["h"]),
+    "min": ("MINUTE", UNITS["min"]),
+    "s": ("SECOND", UNITS["s"]),
+    "ms": ("MILLISECOND", UNITS["ms"]),
+    "us": ("MICROSECOND", UNITS["us"]),
+}
+"""Units used in messages, the largest first: the SQL name and the microseconds of each."""
 UNIT_NAMES = tuple(spellings[-1] for spellings in _SPELLINGS)
 
 _PART = r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([^\W\d_]*)"
@@ -35,24 +42,24 @@ _TEXT = re.compile(rf"\s*{_PART}(?:\s+{_PART})*\s*")
 
 
 def parse_duration(value: str | float | timedelta) -> int:
-    """Give the microseconds of a duration: text with a unit, a `timedelta`, or a number of seconds.
+    """Return the microseconds of a duration: text with a unit, a `timedelta`, or a number of seconds.
 
     >>> parse_duration("1.5 min"), parse_duration(2), parse_duration("250 ms"), parse_duration("1 minute 30 seconds")
     (90000000, 2000000, 250000, 90000000)
     """
     if isinstance(value, timedelta):
-        return _checked(Decimal(value // timedelta(microseconds=1)), value)
+        return _check_micros(Decimal(value // timedelta(microseconds=1)), value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _checked(Decimal(str(value)) * UNITS["s"], value)
+        return _check_micros(Decimal(str(value)) * UNITS["s"], value)
     if not isinstance(value, str):
-        raise ConfigError(f"a duration is text, a number of seconds or a timedelta, not {type(value).__name__}")
+        raise ConfigError(f"duration {value!r} is not text, a number of seconds or a timedelta")
     if _TEXT.fullmatch(value) is None:
         raise ConfigError(f"{value!r} is not a duration", "write a number and a unit, e.g. '5 seconds'")
-    return _checked(Decimal(sum(measure(number, unit) for number, unit in re.findall(_PART, value))), value)
+    return _check_micros(Decimal(sum(to_micros(number, unit) for number, unit in re.findall(_PART, value))), value)
 
 
-def measure(number: str, unit: str) -> int:
-    """Give the microseconds of a number and a unit, both as written."""
+def to_micros(number: str, unit: str) -> int:
+    """Return the microseconds of a number and a unit, both as text."""
     text = f"{number} {unit}".rstrip()
     if not unit:
         raise ConfigError(f"duration {text!r} has no unit", f"write e.g. '{text} seconds'")
@@ -61,43 +68,68 @@ def measure(number: str, unit: str) -> int:
             f"duration {text!r} has the unknown unit {unit!r}; allowed: {', '.join(UNIT_NAMES)}",
             "short forms such as ms, sec, min, h and d work too; months and years have no fixed length",
         )
-    return _checked(Decimal(number) * UNITS[unit.lower()], text)
+    return _check_micros(Decimal(number) * UNITS[unit.lower()], text)
 
 
-def _checked(micros: Decimal, given: object) -> int:
+def _check_micros(micros: Decimal, value: object) -> int:
     if not micros.is_finite():
-        raise ConfigError(f"duration {given!r} is not a finite number")
+        raise ConfigError(f"duration {value!r} is not a finite number")
     if micros < 0:
-        raise ConfigError(f"duration {given!r} is negative")
+        raise ConfigError(f"duration {value!r} is negative")
     if micros > LONGEST:
-        raise ConfigError(f"duration {given!r} is too long; the longest is {LONGEST // UNITS['days']} days")
+        raise ConfigError(f"duration {value!r} is too long; the longest is {LONGEST // UNITS['days']} days")
     if micros != int(micros):
-        raise ConfigError(f"duration {given!r} is not a whole number of microseconds")
+        raise ConfigError(f"duration {value!r} is not a whole number of microseconds")
     return int(micros)
 
 
-def in_words(micros: int) -> str:
-    """A length of time for people, exactly: `1 hour 30 minutes`.
+def format_duration(micros: int) -> str:
+    """Format a duration in at most two units, rounded up so that a suggested duration is long enough.
 
-    >>> in_words(5_400_000_000), in_words(86_400_000_001), in_words(0)
-    ('1 hour 30 minutes', '1 day 1 microsecond', '0 seconds')
+    >>> format_duration(5_400_000_000), format_duration(119_355_201), format_duration(172_800_000_001), format_duration(0)
+    ('1 h 30 min', '2 min', '2 days 1 us', '0 s')
     """
-    parts, rest = [], abs(micros)
-    for spellings, size in _SHOWN:
-        count, rest = divmod(rest, size)
+    parts = _split(micros)
+    if len(parts) > 2:
+        size = _FORMATTED[parts[1][1]][1]
+        parts = _split(-(-micros // size) * size)
+    return " ".join(_format(count, unit) for count, unit in parts) or "0 s"
+
+
+def _split(micros: int) -> list[tuple[int, str]]:
+    """Return the count of each unit that is not zero."""
+    parts = []
+    for unit, (_, size) in _FORMATTED.items():
+        count, micros = divmod(micros, size)
         if count:
-            parts.append(f"{count} {spellings[-1] if count > 1 else spellings[-2]}")
-    return ("minus " if micros < 0 else "") + (" ".join(parts) or "0 seconds")
+            parts.append((count, unit))
+    return parts
 
 
-def as_written(micros: int) -> str:
-    """A length of time as SQL takes it: a whole number of the largest unit that gives one, `90 MINUTES`.
+def _format(count: int, unit: str) -> str:
+    return f"{count} {unit}{'s' if unit == 'day' and count > 1 else ''}"
 
-    >>> as_written(5_400_000_000), as_written(3_600_000_000), as_written(0)
+
+def _in_one_unit(micros: int) -> tuple[int, str]:
+    """Return a duration as a whole number of the largest unit possible."""
+    unit = next(unit for unit, (_, size) in _FORMATTED.items() if micros % size == 0) if micros else "s"
+    return micros // _FORMATTED[unit][1], unit
+
+
+def exact_duration(micros: int) -> str:
+    """Format a duration exactly, in the largest unit that gives a whole number.
+
+    >>> exact_duration(90_000_000), exact_duration(600_000_000), exact_duration(0)
+    ('90 s', '10 min', '0 s')
+    """
+    return _format(*_in_one_unit(micros))
+
+
+def sql_duration(micros: int) -> str:
+    """Format a duration for SQL, in the largest unit that gives a whole number.
+
+    >>> sql_duration(5_400_000_000), sql_duration(3_600_000_000), sql_duration(0)
     ('90 MINUTES', '1 HOUR', '0 SECONDS')
     """
-    spellings, size = next(
-        (spellings, size) for spellings, size in _SHOWN if micros % size == 0 and (micros or size == UNITS["s"])
-    )
-    count = micros // size
-    return f"{count} {spellings[-2 if count == 1 else -1].upper()}"
+    count, unit = _in_one_unit(micros)
+    return f"{count} {_FORMATTED[unit][0]}{'' if count == 1 else 'S'}"

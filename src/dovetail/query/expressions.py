@@ -1,9 +1,9 @@
-"""Scalar expressions, typed and fully explicit.
+"""Typed scalar expressions with explicit casts.
 
-The binder inserts every coercion as a `cast`, so an evaluator never has to guess: the arguments of a comparison, of
+The binder inserts every coercion as a `cast`, so evaluators need no typing rules: the arguments of a comparison, of
 `add`/`subtract`/`multiply`/`divide`/`modulo`, of `if` (branches), `coalesce`, `least` and `greatest` all have one SQL type, except
-where `OPERATIONS` says otherwise. Nothing raises on data: where Spark's ANSI mode would fail a query (overflow, division by zero,
-a value that does not fit a cast) the result is NULL, as with Spark's `try_` functions, because a stream must go on.
+where `OPERATIONS` says otherwise. Evaluation never raises on data: where Spark's ANSI mode would fail a query (overflow, division by
+zero, a value that does not fit a cast) the result is NULL, as with Spark's `try_` functions, because a stream must not stop.
 """
 
 from __future__ import annotations
@@ -89,39 +89,39 @@ Expression: TypeAlias = Column | Literal | Call
 
 
 def cast(expression: Expression, dtype: pa.DataType) -> Expression:
-    """Give `expression` the type `dtype`; itself when it already has it."""
+    """Return `expression` cast to `dtype`, or itself if it has that type."""
     return expression if expression.type == dtype else Call("cast", (expression,), dtype)
 
 
 def columns(expression: Expression) -> Iterator[Column]:
-    """Every column reference, in order of appearance, repetitions included."""
-    waiting: list[Expression] = [expression]
-    while waiting:
-        part = waiting.pop()
+    """Yield every column reference in order of appearance, with repetitions."""
+    stack: list[Expression] = [expression]
+    while stack:
+        part = stack.pop()
         if isinstance(part, Column):
             yield part
         elif isinstance(part, Call):
-            waiting.extend(reversed(part.arguments))
+            stack.extend(reversed(part.arguments))
 
 
 def depth(expression: Expression) -> int:
-    """How many calls are inside each other at most."""
-    deepest, waiting = 0, [(expression, 0)]
-    while waiting:
-        part, level = waiting.pop()
+    """Return the nesting depth of calls."""
+    deepest, stack = 0, [(expression, 0)]
+    while stack:
+        part, level = stack.pop()
         deepest = max(deepest, level)
         if isinstance(part, Call):
-            waiting.extend((argument, level + 1) for argument in part.arguments)
+            stack.extend((argument, level + 1) for argument in part.arguments)
     return deepest
 
 
 def aliases(expression: Expression) -> tuple[str, ...]:
-    """The aliases an expression refers to, each once, in order of appearance."""
+    """Return the aliases that an expression refers to, each once, in order of appearance."""
     return tuple(dict.fromkeys(column.alias for column in columns(expression)))
 
 
 def map_columns(expression: Expression, change: Callable[[Column], Column]) -> Expression:
-    """The same expression with every column passed through `change`."""
+    """Return a copy of an expression with every column passed through `change`."""
     if isinstance(expression, Column):
         return change(expression)
     if isinstance(expression, Call):
@@ -129,25 +129,25 @@ def map_columns(expression: Expression, change: Callable[[Column], Column]) -> E
     return expression
 
 
-TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 """Comparisons with their sides exchanged."""
 SYMMETRIC = {"eq", "ne", "null_safe_eq", "and", "or"}
 
 
 def canonical(expression: Expression) -> Expression:
-    """The same expression in the one spelling of all that differ only in the order of their sides."""
+    """Return an expression with its symmetric and comparison operands in one canonical order."""
     if not isinstance(expression, Call):
         return expression
     arguments = tuple(canonical(argument) for argument in expression.arguments)
     operation = expression.operation
-    if operation in TURNED or operation in SYMMETRIC:
+    if operation in MIRRORED or operation in SYMMETRIC:
         ordered = sorted(arguments, key=lambda argument: (isinstance(argument, Literal), str(argument)))
         if ordered[0] is not arguments[0]:
-            operation = TURNED.get(operation, operation)
+            operation = MIRRORED.get(operation, operation)
         arguments = tuple(ordered)
     return Call(operation, arguments, expression.type)
 
 
 def rename_alias(expression: Expression, rename: Callable[[str], str]) -> Expression:
-    """The same expression with every alias passed through `rename`."""
+    """Return a copy of an expression with every alias passed through `rename`."""
     return map_columns(expression, lambda column: Column(rename(column.alias), column.name, column.type))

@@ -1,10 +1,10 @@
-"""Operators and functions: what they accept, and the typed calls they become.
+"""Operators and functions: their argument types, and the typed calls they become.
 
-Every function here takes bound expressions and gives one in which all coercions are written out as casts (see
-`expressions`). Constants are cast here rather than in every batch, where that loses nothing. Rules are Spark's in
-ANSI mode, with exceptions: a string never turns silently into something else; a decimal result that does not fit 38
-digits is refused instead of losing scale; `/` always gives a double; `%` of decimals keeps their common type; and casts
-that Spark allows and a join has little use for are refused. Errors carry no position; the caller knows the place.
+Every function here takes bound expressions and returns one with explicit casts (see `expressions`). Constants are cast
+here rather than in every batch, where that loses nothing. Rules are Spark's in ANSI mode, with exceptions: strings are
+never converted silently; a decimal result that does not fit 38 digits is rejected instead of losing scale; `/` always
+gives a double; `%` of decimals keeps their common type; and casts that Spark allows but joins hardly need are rejected.
+Errors carry no position; the caller adds it.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ FUNCTION_NAMES = (
     "TRIM",
     "UPPER",
 )
-DEEPEST = 100
-"""Operations inside each other. AND, OR, IN and || may have any number of operands; they count little."""
-DEEP_HINT = "compute a part of it in a column before the stream enters the join"
+MAX_DEPTH = 100
+"""Maximum nesting depth of operations. AND, OR, IN and || with many operands stay shallow."""
+DEPTH_HINT = "compute a part of it in a column before the stream enters the join"
 _BOOLEAN = pa.bool_()
 _STRING = pa.string()
 _DAY = 86_400_000_000
 
 
-def refuse_deep(expression: Expression) -> Expression:
-    """An expression that can be walked through without running out of stack, in every process that runs the query."""
-    found = depth(expression)
-    if found > DEEPEST:
-        raise QueryError(f"this is {found} operations inside each other; at most {DEEPEST} are allowed", DEEP_HINT)
+def check_depth(expression: Expression) -> Expression:
+    """Return the expression, or raise if it is nested too deeply for the stack of a process that runs the query."""
+    levels = depth(expression)
+    if levels > MAX_DEPTH:
+        raise QueryError(f"this nests {levels} operations; at most {MAX_DEPTH} are allowed", DEPTH_HINT)
     return expression
 
 
-def usable(expression: Expression) -> Expression:
-    """A bound expression ready to compute with: a column gets its SQL type."""
+def with_sql_type(expression: Expression) -> Expression:
+    """Return a bound expression that can be computed with: a column is cast to its SQL type."""
     if not isinstance(expression, Column):
         return expression
     dtype = sql_type(expression.type)
@@ -78,7 +78,7 @@ def usable(expression: Expression) -> Expression:
 
 
 def integer_literal(value: int) -> Literal:
-    """A whole number in the smallest of int, bigint and decimal that holds it."""
+    """Return an integer constant in the smallest of int, bigint and decimal that holds it."""
     for dtype in (pa.int32(), pa.int64()):
         if _fits(value, dtype):
             return Literal(value, dtype)
@@ -95,7 +95,7 @@ def decimal_literal(value: Decimal) -> Literal:
 
 
 def coerce(expression: Expression, dtype: pa.DataType) -> Expression:
-    """Give an expression another type: constants at once, the rest by a cast."""
+    """Convert an expression to another type: constants at once, the rest by a cast."""
     if expression.type == dtype:
         return expression
     if pa.types.is_null(expression.type):
@@ -104,7 +104,7 @@ def coerce(expression: Expression, dtype: pa.DataType) -> Expression:
     if folded is not None:
         return folded
     if {expression.type, dtype} == {pa.date32(), TIMESTAMP}:
-        session_zone().refuse_of_columns(f"converting {type_name(expression.type)} to {type_name(dtype)}")
+        session_zone().reject_for_columns(f"converting {type_name(expression.type)} to {type_name(dtype)}")
     return cast(expression, dtype)
 
 
@@ -143,7 +143,7 @@ def compare(operation: str, left: Expression, right: Expression) -> Call:
 
 
 def membership(subject: Expression, choices: Sequence[Expression]) -> Expression:
-    """IN: all values are compared in one type, as in Spark; the constants among them are looked up together."""
+    """Return an IN expression: all values are compared in one type, as in Spark; constants are looked up together."""
     for choice in choices:
         comparison_type(subject, choice)
     dtype = shared_type((subject, *choices), "IN")
@@ -158,7 +158,7 @@ def membership(subject: Expression, choices: Sequence[Expression]) -> Expression
 
 
 def comparison_type(left: Expression, right: Expression) -> pa.DataType:
-    """The type in which two expressions are compared."""
+    """Return the type in which two expressions are compared, or raise."""
     dtype = common_type(left.type, right.type)
     if dtype is None:
         raise QueryError(
@@ -175,7 +175,7 @@ def _conversion_hint(left: pa.DataType, right: pa.DataType) -> str:
         other = right if left == _STRING else left
         if kinds.is_date(other) or kinds.is_timestamp(other):
             name = type_name(other).upper()
-            return f"write a constant as {name} '2024-01-31'; strings are not converted silently"
+            return f"write a constant as {name} '2024-01-31'; strings are not converted implicitly"
         if is_integer(other) or kinds.is_decimal(other) or kinds.is_boolean(other):
             return f"to compare as text, CAST the {type_name(other)} AS STRING"
     if kinds.is_timestamp(left) and kinds.is_timestamp(right):
@@ -183,14 +183,14 @@ def _conversion_hint(left: pa.DataType, right: pa.DataType) -> str:
     return "convert one of them before it enters the stream"
 
 
-def shared_type(expressions: Sequence[Expression], place: str) -> pa.DataType:
-    """The one type of all arguments or branches."""
+def shared_type(expressions: Sequence[Expression], construct: str) -> pa.DataType:
+    """Return the common type of all arguments or branches, or raise."""
     dtype = pa.null()
     for expression in expressions:
         wider = common_type(dtype, expression.type)
         if wider is None:
             raise QueryError(
-                f"{place} mixes {type_name(dtype)} and {type_name(expression.type)}",
+                f"{construct} mixes {type_name(dtype)} and {type_name(expression.type)}",
                 _conversion_hint(dtype, expression.type),
             )
         dtype = wider
@@ -198,43 +198,43 @@ def shared_type(expressions: Sequence[Expression], place: str) -> pa.DataType:
 
 
 def unify(operation: str, arguments: Sequence[Expression]) -> Call:
-    """`coalesce`, `least`, `greatest`: all arguments in one type."""
+    """Return a call of `coalesce`, `least` or `greatest` with all arguments in one type."""
     dtype = shared_type(arguments, operation.upper())
     return Call(operation, tuple(coerce(argument, dtype) for argument in arguments), dtype)
 
 
-def choose(branches: Sequence[tuple[Expression, Expression]], otherwise: Expression) -> Expression:
-    """CASE: the result of the first condition that holds."""
+def case_when(branches: Sequence[tuple[Expression, Expression]], otherwise: Expression) -> Expression:
+    """Return a CASE expression as nested `if` calls."""
     dtype = shared_type([*(result for _, result in branches), otherwise], "CASE or IF")
-    chosen = coerce(otherwise, dtype)
+    nested = coerce(otherwise, dtype)
     for condition, result in reversed(branches):
-        chosen = Call("if", (truth(condition, "a condition"), coerce(result, dtype), chosen), dtype)
-    return chosen
+        nested = Call("if", (as_boolean(condition, "a condition"), coerce(result, dtype), nested), dtype)
+    return nested
 
 
 def null_if(value: Expression, unwanted: Expression) -> Call:
     return Call("if", (compare("eq", value, unwanted), Literal(None, value.type), value), value.type)
 
 
-def truth(expression: Expression, place: str) -> Expression:
-    """An expression that must be boolean."""
+def as_boolean(expression: Expression, role: str) -> Expression:
+    """Return the expression, or raise if it is not boolean."""
     if expression.type == _BOOLEAN or pa.types.is_null(expression.type):
         return coerce(expression, _BOOLEAN)
     hint = "write a comparison, e.g. x <> 0" if is_numeric(expression.type) else "write a comparison"
-    raise QueryError(f"{place} must be boolean, not {type_name(expression.type)}", hint)
+    raise QueryError(f"{role} must be boolean, not {type_name(expression.type)}", hint)
 
 
 def logical(operation: str, arguments: Sequence[Expression]) -> Expression:
-    """AND or OR of any number of arguments, as a balanced tree so that long lists stay shallow."""
+    """Return the AND or OR of any number of arguments, as a balanced tree so that long lists stay shallow."""
     if len(arguments) == 1:
-        return truth(arguments[0], f"an operand of {operation.upper()}")
+        return as_boolean(arguments[0], f"an operand of {operation.upper()}")
     middle = len(arguments) // 2
     halves = (logical(operation, arguments[:middle]), logical(operation, arguments[middle:]))
     return Call(operation, halves, _BOOLEAN)
 
 
 def negation(expression: Expression) -> Call:
-    return Call("not", (truth(expression, "the operand of NOT"),), _BOOLEAN)
+    return Call("not", (as_boolean(expression, "the operand of NOT"),), _BOOLEAN)
 
 
 def arithmetic(operation: str, left: Expression, right: Expression) -> Expression:
@@ -271,7 +271,7 @@ def _decimal_arithmetic(operation: str, left: Expression, right: Expression) -> 
 
 
 def _in_decimal(side: Expression, other: Expression) -> Expression:
-    """A whole-number constant takes the digits it has, as in Spark; a column those of its type."""
+    """Return one side as a decimal: an integer constant with its own digits, as in Spark; a column with those of its type."""
     if isinstance(side, Literal) and isinstance(side.value, int):
         return decimal_literal(Decimal(side.value))
     return coerce(side, as_decimal(other.type if pa.types.is_null(side.type) else side.type))
@@ -289,34 +289,34 @@ def _time_arithmetic(operation: str, left: Expression, right: Expression) -> Exp
             return _interval_arithmetic(operation, left, right)
         if _is_moment(left):
             moment = coerce(left, TIMESTAMP) if pa.types.is_date(left.type) else left
-            _refuse_calendar_days(moment, right)
+            _reject_calendar_days(moment, right)
             return Call(operation, (moment, right), moment.type)
     if operation == "subtract" and _is_moment(left) and _is_moment(right):
         dtype = comparison_type(left, right)
-        dtype = TIMESTAMP_NTZ if pa.types.is_date(dtype) else dtype  # days apart, in any zone
+        dtype = TIMESTAMP_NTZ if pa.types.is_date(dtype) else dtype  # the difference of dates is the same in any zone
         if dtype == TIMESTAMP:
             hint = "compare the times, e.g. a.ts <= b.ts + INTERVAL 1 HOUR"
-            session_zone().refuse_if_changing("a difference of timestamps is not how far they are apart", hint)
+            session_zone().reject_if_not_fixed("a difference of timestamps is not the time elapsed", hint)
         return Call(operation, (coerce(left, dtype), coerce(right, dtype)), MICROSECOND)
     raise _not_arithmetic(operation, left, right)
 
 
 def _interval_arithmetic(operation: str, left: Expression, right: Expression) -> Expression:
     if isinstance(left, Literal) and isinstance(right, Literal):
-        one, other = left.value, right.value
-        if isinstance(one, int) and isinstance(other, int):
-            total = one + other if operation == "add" else one - other
+        first, second = left.value, right.value
+        if isinstance(first, int) and isinstance(second, int):
+            total = first + second if operation == "add" else first - second
             if _fits(total, pa.int64()):
                 return Literal(total, MICROSECOND)
     return Call(operation, (left, right), MICROSECOND)
 
 
-def _refuse_calendar_days(moment: Expression, interval: Expression) -> None:
-    """Spark adds whole days of an interval on the calendar: where the clock is changed they are not 24 hours."""
-    short = isinstance(interval, Literal) and isinstance(interval.value, int) and abs(interval.value) < _DAY
-    if moment.type == TIMESTAMP and not short:
+def _reject_calendar_days(moment: Expression, interval: Expression) -> None:
+    """Reject adding a day or more: Spark adds calendar days, which are not 24 hours where the offset changes."""
+    is_short = isinstance(interval, Literal) and isinstance(interval.value, int) and abs(interval.value) < _DAY
+    if moment.type == TIMESTAMP and not is_short:
         hint = "add less than a day at a time, ts + INTERVAL 12 HOURS + INTERVAL 12 HOURS"
-        session_zone().refuse_if_changing("an interval of a day or more is not a fixed length", hint)
+        session_zone().reject_if_not_fixed("an interval of a day or more is not a fixed length", hint)
 
 
 def _not_arithmetic(operation: str, left: Expression, right: Expression) -> QueryError:
@@ -325,13 +325,13 @@ def _not_arithmetic(operation: str, left: Expression, right: Expression) -> Quer
     if any(map(pa.types.is_temporal, types)):
         hint = "times take intervals: ts + INTERVAL 5 MINUTES, ts1 - ts2"
     elif operation == "add" and _STRING in types:
-        hint = "join texts with ||"
+        hint = "concatenate strings with ||"
     verb = "take the modulo of" if operation == "modulo" else operation
     return QueryError(f"cannot {verb} {type_name(types[0])} and {type_name(types[1])}", hint)
 
 
-def signed(operation: str, argument: Expression) -> Expression:
-    """`negate` and `abs`: numbers and intervals."""
+def negate_or_abs(operation: str, argument: Expression) -> Expression:
+    """Return a call of `negate` or `abs`, whose argument must be a number or an interval."""
     if not is_numeric(argument.type) and argument.type != MICROSECOND:
         name = "negate" if operation == "negate" else "take ABS of"
         raise QueryError(f"cannot {name} {type_name(argument.type)}", "this needs a number or an interval")
@@ -347,13 +347,13 @@ def _negated(literal: Literal) -> Expression:
     if isinstance(value, (int, float)):
         return Literal(-value, literal.type)
     if isinstance(value, Decimal):
-        whole = value == value.to_integral_value() and literal.type.scale == 0
-        return integer_literal(-int(value)) if whole else Literal(value.copy_negate(), literal.type)
+        is_whole = value == value.to_integral_value() and literal.type.scale == 0
+        return integer_literal(-int(value)) if is_whole else Literal(value.copy_negate(), literal.type)
     return Call("negate", (literal,), literal.type)
 
 
 def convert(expression: Expression, dtype: pa.DataType) -> Expression:
-    """CAST as written by the user."""
+    """Return an explicit CAST, or raise if it is not supported."""
     source = expression.type
     numeric = is_numeric(source) and is_numeric(dtype)
     to_text = dtype == _STRING and casts_to_text(source)
@@ -365,7 +365,7 @@ def convert(expression: Expression, dtype: pa.DataType) -> Expression:
         return moment_literal(str(expression.value), dtype)
     raise QueryError(
         f"cannot cast {type_name(source)} to {type_name(dtype)}",
-        "casts go between numbers, between dates and timestamps, and from integers, decimals, booleans and dates to string",
+        "supported casts: between numbers, between dates and timestamps, and from integers, decimals, booleans and dates to string",
     )
 
 
@@ -376,13 +376,13 @@ def casts_to_text(dtype: pa.DataType) -> bool:
 
 
 def always_true(expression: Expression) -> bool:
-    """Whether an expression without columns is seen to be TRUE, e.g. `1 = 1`."""
+    """Whether an expression without columns is a constant TRUE, e.g. `1 = 1`."""
     if isinstance(expression, Literal):
         return expression.value is True
     if not isinstance(expression, Call):
         return False
     if expression.operation in ("and", "or"):
-        every = all if expression.operation == "and" else any
-        return every(always_true(argument) for argument in expression.arguments)
+        combine = all if expression.operation == "and" else any
+        return combine(always_true(argument) for argument in expression.arguments)
     values = [argument.value for argument in expression.arguments if isinstance(argument, Literal)]
     return expression.operation == "eq" and len(values) == 2 and values[0] is not None and values[0] == values[1]

@@ -2,7 +2,7 @@
 
     INTERVAL 1 HOUR   INTERVAL '1' HOUR   INTERVAL '1 hour 30 minutes'   INTERVAL '01:30' HOUR TO MINUTE
 
-A text is read whole or refused: sqlglot takes what it knows of one and drops the rest.
+A text is read completely or rejected; sqlglot would drop the parts that it does not know.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 from sqlglot import Token, TokenType, exp
 
 from dovetail.errors import ConfigError, QueryError
-from dovetail.query.durations import LONGEST, measure
+from dovetail.query.durations import LONGEST, to_micros
 
 _HINT = "write INTERVAL 5 MINUTES, INTERVAL '1.5' HOUR or INTERVAL '01:30' HOUR TO MINUTE"
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
@@ -25,7 +25,7 @@ _LARGEST = {"HOUR": 23, "MINUTE": 59, "SECOND": 59}
 
 
 def read_interval(node: exp.Interval) -> int:
-    """The microseconds of an interval; `QueryError` if it is not a fixed length of time."""
+    """Return the microseconds of an interval; raise `QueryError` if it is not a fixed length of time."""
     unit, text = node.args.get("unit"), node.this.name if isinstance(node.this, exp.Literal) else ""
     if isinstance(unit, exp.IntervalSpan):
         return _span(text, unit.this.name.upper(), unit.expression.name.upper())
@@ -40,21 +40,21 @@ def read_interval(node: exp.Interval) -> int:
 
 def _part(sign: str, number: str, unit: str) -> int:
     try:
-        micros = measure(number, unit)
+        micros = to_micros(number, unit)
     except ConfigError as error:
         raise QueryError(error.message, error.hint) from None
     return -micros if sign == "-" else micros
 
 
 def _span(text: str, first: str, last: str) -> int:
-    """`'1 02:03:04.5' DAY TO SECOND` and its parts."""
+    """Return the microseconds of an interval such as `'1 02:03:04.5' DAY TO SECOND`."""
     if first not in _FIELDS or last not in _FIELDS or _FIELDS.index(first) >= _FIELDS.index(last):
         hint = "months and years have no fixed length; these work: DAY, HOUR, MINUTE TO HOUR, MINUTE, SECOND"
         raise QueryError(f"an interval {first} TO {last} is not supported", hint)
     fields = _FIELDS[_FIELDS.index(first) : _FIELDS.index(last) + 1]
     numbers = [rf"({_NUMBER})" if name == "SECOND" else r"(\d+)" for name in fields]
-    marks = [" " if name == "DAY" else ":" for name in fields[:-1]]
-    pattern = numbers[0] + "".join(mark + number for mark, number in zip(marks, numbers[1:], strict=True))
+    separators = [" " if name == "DAY" else ":" for name in fields[:-1]]
+    pattern = numbers[0] + "".join(map("".join, zip(separators, numbers[1:], strict=True)))
     match = re.fullmatch(rf"\s*([+-]?){pattern}\s*", text)
     if match is None or any(float(n) >= _LARGEST[f] + 1 for f, n in zip(fields[1:], match.groups()[2:], strict=True)):
         raise QueryError(f"{text!r} is not an interval {first} TO {last}", _HINT)
@@ -64,12 +64,11 @@ def _span(text: str, first: str, last: str) -> int:
     return -micros if match[1] == "-" else micros
 
 
-def half_read(tokens: Sequence[Token]) -> Token | None:
-    """The first text behind INTERVAL of which sqlglot would drop a part."""
+def find_partly_read(tokens: Sequence[Token]) -> Token | None:
+    """Return the first text after INTERVAL that sqlglot would read only partly."""
     for token, following in pairwise(tokens):
         if token.token_type == TokenType.INTERVAL and following.token_type == TokenType.STRING:
             text = following.text
-            known = _ONE.fullmatch(text) or _SEVERAL.fullmatch(text) or re.fullmatch(r"\s*[+-]?[\d :.]+\s*", text)
-            if not known:
+            if not (_ONE.fullmatch(text) or _SEVERAL.fullmatch(text) or re.fullmatch(r"\s*[+-]?[\d :.]+\s*", text)):
                 return following
     return None

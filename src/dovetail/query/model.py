@@ -1,9 +1,9 @@
-"""A join query as frozen data: what every later stage reads, and all that the oracle needs.
+"""A join query as frozen data: the input of the planner, the engine and the oracle.
 
-Equalities between two aliases are kept twice. `equalities` are the conjuncts as written, each compared in its own common type: they
-say what a result is. `classes` are their transitive closure, each class with one type: they say what may be hashed. Equality in an
+Equalities between two aliases appear twice. `equalities` are the conjuncts as written, each compared in its own common type: they
+define the results. `classes` are their transitive closure, each class with one type: they define the hash keys. Equality in an
 edge's type implies equality in its class's type (casts are functions of the value), never the other way round, so an edge whose type
-differs from its class's is checked again before a result leaves (`inexact_equalities`).
+differs from its class's is checked again before a result is delivered (`inexact_equalities`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dovetail.schema import common_type
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """`[RANGE n UNIT]`: a tuple takes part in results up to `micros` after its own event time (closed)."""
+    """`[RANGE n UNIT]`: a tuple can match until `micros` after its event time, inclusive."""
 
     micros: int
 
 
 @dataclass(frozen=True, slots=True)
 class CountWindow:
-    """`[ROWS n]` or `[PARTITION BY c ROWS n]`: a tuple takes part while it is among the last `rows` (of its partition)."""
+    """`[ROWS n]` or `[PARTITION BY c ROWS n]`: a tuple can match while it is among the last `rows` (of its partition)."""
 
     rows: int
     partition_by: str | None = None
@@ -36,12 +36,12 @@ class CountWindow:
 
 @dataclass(frozen=True, slots=True)
 class StoredWindow:
-    """A stored sub-join as an input: a match takes part while each of its tuples is in its own window."""
+    """A materialized join as an input: a match is in the window while each of its tuples is in its own window."""
 
     spans: tuple[tuple[str, int], ...]
-    """For each source of the sub-join, the microseconds that its tuples take part."""
+    """For each source of the materialized join, its window in microseconds."""
     seconds: float
-    """How long a match is expected to take part."""
+    """Expected time that a match stays in the window."""
 
 
 Window: TypeAlias = TimeWindow | CountWindow | StoredWindow
@@ -58,7 +58,7 @@ class StreamRef:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An expression over one alias that is equated with another alias's."""
+    """An expression over one alias that an equality compares with another alias."""
 
     alias: str
     expression: Expression
@@ -99,7 +99,7 @@ class EqualityClass:
     type: pa.DataType
 
     def of(self, alias: str) -> tuple[Expression, ...]:
-        """The class's keys of one alias, cast to the class's type."""
+        """Return the keys of one alias, cast to the class's type."""
         return tuple(cast(key.expression, self.type) for key in self.keys if key.alias == alias)
 
 
@@ -126,11 +126,11 @@ class JoinQuery:
     outputs: tuple[Output, ...]
     classes: tuple[EqualityClass, ...]
     inferred: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Aliases whose window follows from conditions, and the texts of these."""
+    """Aliases whose window is inferred from conditions, with the texts of these conditions."""
     warnings: tuple[str, ...] = ()
-    """What runs but may not be meant, for whoever registers the query."""
+    """Warnings to show when the query is registered."""
     time_zone: str = "UTC"
-    """The zone its constants are read in; UTC if none depends on it."""
+    """Time zone of its constants; UTC if none depends on it."""
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -150,13 +150,13 @@ class JoinQuery:
 
     @property
     def inexact_equalities(self) -> tuple[Equality, ...]:
-        """Equalities that hashing in the class's type does not settle."""
+        """Equalities that hashing in the class's type does not prove."""
         types = {key: group.type for group in self.classes for key in group.keys}
         return tuple(edge for edge in self.equalities if edge.type != types[edge.left])
 
 
 def equality_classes(equalities: Sequence[Equality]) -> tuple[EqualityClass, ...]:
-    """Close equalities transitively; classes and keys in order of first appearance."""
+    """Return the transitive closure of equalities; classes and keys in order of first appearance."""
     group_of: dict[Key, list[Key]] = {}
     for edge in equalities:
         left = group_of.setdefault(edge.left, [edge.left])
@@ -166,10 +166,10 @@ def equality_classes(equalities: Sequence[Equality]) -> tuple[EqualityClass, ...
             for key in right:
                 group_of[key] = left
     groups = {id(group): group for group in group_of.values()}
-    types: dict[int, list[pa.DataType]] = {number: [] for number in groups}
+    types: dict[int, list[pa.DataType]] = {group_id: [] for group_id in groups}
     for edge in equalities:
         types[id(group_of[edge.left])].append(edge.type)
-    return tuple(EqualityClass(tuple(group), _widest(types[number])) for number, group in groups.items())
+    return tuple(EqualityClass(tuple(group), _widest(types[group_id])) for group_id, group in groups.items())
 
 
 def _widest(types: Iterable[pa.DataType]) -> pa.DataType:

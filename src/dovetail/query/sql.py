@@ -1,8 +1,8 @@
-"""The SQL of continuous joins: text in, a `JoinQuery` or a `QueryError` out.
+"""The SQL front end: parses a continuous join into a `JoinQuery`, or raises a `QueryError`.
 
-The text is Spark SQL plus window brackets. What comes out is exact: a construct that Dovetail does not run is refused
-here, with its words underlined, and is never ignored. Conditions of WHERE and ON are one conjunction; each conjunct
-becomes a filter (one alias), an equality (`=` between two aliases) or a condition (anything else).
+The language is Spark SQL plus window brackets. Nothing is ignored: a construct that Dovetail does not run is rejected
+with its text underlined. The conditions of WHERE and ON form one conjunction; each conjunct becomes a filter (one
+alias), an equality (`=` between two aliases) or a condition (anything else).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from sqlglot import exp
 from dovetail.errors import QueryError, listed
 from dovetail.query import functions
 from dovetail.query.binder import AliasBinding, Scope
-from dovetail.query.brackets import take_brackets
+from dovetail.query.brackets import extract_brackets
 from dovetail.query.expressions import aliases
+from dovetail.query.foreign_windows import reject_foreign_windows
 from dovetail.query.model import Condition, Equality, JoinQuery, Key, StreamRef, equality_classes
-from dovetail.query.near_misses import refuse_near_misses
 from dovetail.query.sql_expressions import AGGREGATE_HINT, SUBQUERY_HINT, ExpressionBinder
-from dovetail.query.sql_from import FromEntry, find_streams, from_entries, resolved
+from dovetail.query.sql_from import FromEntry, bind_window, find_streams, from_entries
 from dovetail.query.sql_parse import SHAPE, parse_select, statement_tokens
 from dovetail.query.sql_select import bind_outputs
-from dovetail.query.sql_text import SourceText
-from dovetail.query.windows import WindowFinder
-from dovetail.query.zones import reading_in
+from dovetail.query.sql_text import SqlText
+from dovetail.query.windows import WindowResolver
+from dovetail.query.zones import session_time_zone
 from dovetail.schema import StreamSchema
 
-_ENDLESS = "a continuous query has no end; do this to its result"
+_ENDLESS = "a continuous query never ends; apply this to its results"
 _CLAUSES: dict[str, tuple[str, str]] = {
     "with_": ("WITH", SUBQUERY_HINT),
     "distinct": ("DISTINCT", _ENDLESS),
@@ -44,85 +44,83 @@ _CLAUSES: dict[str, tuple[str, str]] = {
     "distribute": ("DISTRIBUTE BY", _ENDLESS),
     "limit": ("LIMIT", _ENDLESS),
     "offset": ("OFFSET", _ENDLESS),
-    "hint": ("HINT", "Dovetail's planner takes session.selectivity(...) instead"),
-    "into": ("INTO", "results are what push returns"),
+    "hint": ("HINT", "use session.selectivity(...) instead"),
+    "into": ("INTO", "push returns the results"),
 }
-_ROOM = 10_000
-"""Calls inside each other, beyond what is usual: sqlglot takes 20 for each parenthesis, and so 48 of them would be too many."""
-_READ = {"expressions", "from_", "joins", "where"}
+_EXTRA_RECURSION = 10_000
+"""Added to the recursion limit: sqlglot uses 20 calls per parenthesis, so 48 of them would exceed the default limit."""
+_SUPPORTED_CLAUSES = {"expressions", "from_", "joins", "where"}
 
 
 def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema], time_zone: str = "UTC") -> JoinQuery:
-    """Read a query over declared streams; constants without a time zone are in `time_zone`, as Spark names it.
+    """Parse a query over declared streams; constants without a time zone are in `time_zone`, by Spark's name.
 
     Raises
     ------
     QueryError
-        The text is not a join that Dovetail runs; the error underlines the words at fault.
+        Dovetail cannot run the query; the error underlines the text at fault.
     """
     if not isinstance(sql, str):
         raise QueryError(f"a query is text, not {type(sql).__name__}", SHAPE)
     if sql.encode(errors="replace").decode() != sql:
-        raise QueryError(
-            "the query holds half of a surrogate pair, which is no character", "write the character itself"
-        )
+        raise QueryError("the query contains half of a surrogate pair, which is not a character", "write the character")
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(limit + _ROOM)
+    sys.setrecursionlimit(limit + _EXTRA_RECURSION)
     try:
-        with reading_in(time_zone) as zone:
-            query = _read(name, sql, streams)
+        with session_time_zone(time_zone) as zone:
+            query = _parse(name, sql, streams)
         return replace(query, time_zone=zone.name) if zone.used else query
     except RecursionError:
-        message = f"the query is nested too deeply; at most {functions.DEEPEST} operations may be inside each other"
-        raise QueryError(message, functions.DEEP_HINT, sql=sql, end=len(sql)) from None
+        message = f"the query is nested too deeply; at most {functions.MAX_DEPTH} nested operations are allowed"
+        raise QueryError(message, functions.DEPTH_HINT, sql=sql, end=len(sql)) from None
     finally:
         sys.setrecursionlimit(limit)
 
 
-def _read(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuery:
-    written = statement_tokens(sql)
-    refuse_near_misses(sql, written)
-    tokens, items = take_brackets(sql, written)
-    source = SourceText(sql, tokens)
-    select = parse_select(source)
-    _refuse_clauses(source, select)
-    entries = from_entries(source, select)
-    schemas = find_streams(source, entries, streams)
+def _parse(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuery:
+    all_tokens = statement_tokens(sql)
+    reject_foreign_windows(sql, all_tokens)
+    tokens, items = extract_brackets(sql, all_tokens)
+    sql_text = SqlText(sql, tokens)
+    select = parse_select(sql_text)
+    _reject_clauses(sql_text, select)
+    entries = from_entries(sql_text, select)
+    schemas = find_streams(sql_text, entries, streams)
     scope = Scope([AliasBinding(alias, schema) for alias, schema in schemas.items()])
-    binder = ExpressionBinder(source, scope)
-    outputs = bind_outputs(source, select, scope, binder)
-    found = _Conjuncts(source, binder)
+    binder = ExpressionBinder(sql_text, scope)
+    outputs = bind_outputs(sql_text, select, scope, binder)
+    conjuncts = _Conjuncts(sql_text, binder)
     for condition in _conditions(select, entries):
-        found.add(condition)
+        conjuncts.add(condition)
     times = {alias: schema.event_time for alias, schema in schemas.items()}
-    finder = WindowFinder(source, entries, items, times, [*found.equalities, *found.conditions])
-    windows = finder.find(lambda entry, bracket: resolved(source, bracket, scope.source(entry.alias)))
-    _refuse_unconnected(source, entries, found)
+    resolver = WindowResolver(sql_text, entries, items, times, [*conjuncts.equalities, *conjuncts.conditions])
+    windows = resolver.resolve(lambda entry, bracket: bind_window(sql_text, bracket, scope.binding(entry.alias)))
+    _reject_unconnected(sql_text, entries, conjuncts)
     return JoinQuery(
         name=name,
         sql=sql,
-        refs=tuple(StreamRef(alias, schema.name, windows.of[alias]) for alias, schema in schemas.items()),
-        equalities=tuple(found.equalities),
-        conditions=tuple(found.conditions),
-        filters=tuple(found.filters),
+        refs=tuple(StreamRef(alias, schema.name, windows.by_alias[alias]) for alias, schema in schemas.items()),
+        equalities=tuple(conjuncts.equalities),
+        conditions=tuple(conjuncts.conditions),
+        filters=tuple(conjuncts.filters),
         outputs=outputs,
-        classes=equality_classes(found.equalities),
+        classes=equality_classes(conjuncts.equalities),
         inferred=windows.inferred,
         warnings=tuple(f"query {name!r}: {warning}" for warning in windows.warnings),
     )
 
 
-def _refuse_clauses(source: SourceText, select: exp.Select) -> None:
+def _reject_clauses(sql_text: SqlText, select: exp.Select) -> None:
     for argument, value in select.args.items():
-        if not value or argument in _READ:
+        if not value or argument in _SUPPORTED_CLAUSES:
             continue
         words, hint = _CLAUSES.get(argument, (argument.rstrip("_").upper(), SHAPE))
-        extent = source.keyword(words.replace(" ", "_")) or (0, len(source.sql))
-        raise source.refusal(f"{words} is not supported", hint, extent)
+        extent = sql_text.keyword(words.replace(" ", "_")) or (0, len(sql_text.sql))
+        raise sql_text.error(f"{words} is not supported", hint, extent)
 
 
 def _conditions(select: exp.Select, entries: Sequence[FromEntry]) -> Iterator[exp.Expr]:
-    """The conjuncts of every ON and of WHERE, in order of appearance, without parentheses around them."""
+    """Yield the conjuncts of every ON and of WHERE, in order of appearance, without enclosing parentheses."""
     roots = [entry.on for entry in entries if entry.on is not None]
     where = select.args.get("where")
     for root in [*roots, *([where.this] if where else [])]:
@@ -139,22 +137,22 @@ def _flattened(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 class _Conjuncts:
-    """Conjuncts sorted by what they are for."""
+    """The conjuncts of a query, classified as equalities, conditions and filters."""
 
-    def __init__(self, source: SourceText, binder: ExpressionBinder) -> None:
-        self._source = source
+    def __init__(self, sql_text: SqlText, binder: ExpressionBinder) -> None:
+        self._sql_text = sql_text
         self._binder = binder
         self.equalities: list[Equality] = []
         self.conditions: list[Condition] = []
         self.filters: list[Condition] = []
 
     def add(self, node: exp.Expr) -> None:
-        text, extent = self._source.condition_text(node)
-        with self._source.placing(extent or (0, len(self._source.sql))):
-            self._sort(node, text)
+        text, extent = self._sql_text.condition_text(node)
+        with self._sql_text.locating_errors(extent or (0, len(self._sql_text.sql))):
+            self._classify(node, text)
 
-    def _sort(self, node: exp.Expr, text: str) -> None:
-        expression = functions.refuse_deep(self._binder.truth(node, "a condition"))
+    def _classify(self, node: exp.Expr, text: str) -> None:
+        expression = functions.check_depth(self._binder.boolean(node, "a condition"))
         involved = aliases(expression)
         if not involved:
             if not functions.always_true(expression):
@@ -177,21 +175,20 @@ class _Conjuncts:
         return Equality(Key(sides[0][0], left), Key(sides[1][0], right), dtype, text)
 
 
-def _refuse_unconnected(source: SourceText, entries: Sequence[FromEntry], found: _Conjuncts) -> None:
-    links: list[tuple[str, ...]] = [(edge.left.alias, edge.right.alias) for edge in found.equalities]
-    links.extend(condition.aliases for condition in found.conditions)
-    reached = {entries[0].alias}
+def _reject_unconnected(sql_text: SqlText, entries: Sequence[FromEntry], conjuncts: _Conjuncts) -> None:
+    links: list[tuple[str, ...]] = [(edge.left.alias, edge.right.alias) for edge in conjuncts.equalities]
+    links.extend(condition.aliases for condition in conjuncts.conditions)
+    connected = {entries[0].alias}
     for _ in entries:
         for link in links:
-            if reached.intersection(link):
-                reached.update(link)
-    apart = [entry for entry in entries if entry.alias not in reached]
-    together = [entry.alias for entry in entries if entry.alias in reached]
-    if apart:
-        what = "alias" if len(apart) == 1 else "aliases"
-        verb = "is" if len(apart) == 1 else "are"
-        raise source.refusal(
-            f"{what} {listed(entry.alias for entry in apart)} {verb} not joined to {listed(together)}",
-            f"add a condition between them, e.g. {entries[0].alias}.key = {apart[0].alias}.key",
-            apart[0].extent,
+            if connected.intersection(link):
+                connected.update(link)
+    unconnected = [entry for entry in entries if entry.alias not in connected]
+    if unconnected:
+        subject, verb = ("alias", "is") if len(unconnected) == 1 else ("aliases", "are")
+        others = [entry.alias for entry in entries if entry.alias in connected]
+        raise sql_text.error(
+            f"{subject} {listed(entry.alias for entry in unconnected)} {verb} not joined to {listed(others)}",
+            f"add a condition between them, e.g. {entries[0].alias}.key = {unconnected[0].alias}.key",
+            unconnected[0].extent,
         )

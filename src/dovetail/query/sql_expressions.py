@@ -1,9 +1,8 @@
-"""Parsed SQL expressions to typed ones.
+"""The expression binder: sqlglot nodes to typed expressions.
 
-Each sqlglot node that Dovetail understands has one entry in a table; a node that has none is refused by name, so a
-construct is never half understood. Everything is lowered to the operations of `expressions`: BETWEEN, CASE and
-NULLIF do not exist behind this module. An error raised while a node is bound points at the innermost node that has a
-place in the text.
+Each supported sqlglot node has one entry in a table; any other node is rejected by name, so no construct is partly
+understood. Everything is lowered to the operations of `expressions`: BETWEEN, CASE and NULLIF do not exist after this
+module. An error raised while a node is bound points at the innermost node that has a position in the text.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dovetail.query import functions, texts
 from dovetail.query.binder import Scope, suggestion
 from dovetail.query.expressions import Call, Expression, Literal
 from dovetail.query.intervals import read_interval
-from dovetail.query.sql_text import SourceText
+from dovetail.query.sql_text import SqlText
 from dovetail.schema import LARGEST_DECIMAL, MICROSECOND, TIMESTAMP, TIMESTAMP_NTZ
 
 Handler: TypeAlias = "Callable[[ExpressionBinder, Any], Expression]"
@@ -67,7 +66,7 @@ _ARITHMETIC: dict[type[exp.Expr], str] = {
     exp.Mod: "modulo",
 }
 
-_READ = {
+_READ_ARGUMENTS = {
     "this",
     "expression",
     "table",
@@ -85,39 +84,37 @@ _READ = {
     "position",
     "query",
 }
-"""Parts of nodes that handlers look at. A node with any other part says more than its handler understands."""
+"""Arguments of nodes that handlers read. A node with any other argument is rejected."""
 
 
 class ExpressionBinder:
-    """Binds the expressions of one query."""
+    """Binder of the expressions of one query."""
 
-    def __init__(self, source: SourceText, scope: Scope) -> None:
-        self._source = source
+    def __init__(self, sql_text: SqlText, scope: Scope) -> None:
+        self._sql_text = sql_text
         self._scope = scope
 
     def bind(self, node: exp.Expr) -> Expression:
-        """The typed expression of a node; a bare column keeps its stored type."""
-        with self._source.placing(node):
+        """Return the typed expression of a node; a bare column keeps its stored type."""
+        with self._sql_text.locating_errors(node):
             return _handler(node)(self, node)
 
     def value(self, node: exp.Expr) -> Expression:
-        """The typed expression of a node that is computed with; a column has its SQL type."""
-        with self._source.placing(node):
-            return functions.usable(self.bind(node))
+        """Return the typed expression of an operand; a column has its SQL type."""
+        with self._sql_text.locating_errors(node):
+            return functions.with_sql_type(self.bind(node))
 
-    def truth(self, node: exp.Expr, place: str) -> Expression:
-        """The typed expression of a node that must be boolean."""
-        with self._source.placing(node):
-            return functions.truth(self.value(node), place)
+    def boolean(self, node: exp.Expr, role: str) -> Expression:
+        """Return the typed expression of a node that must be boolean."""
+        with self._sql_text.locating_errors(node):
+            return functions.as_boolean(self.value(node), role)
 
     def values(self, nodes: list[exp.Expr]) -> list[Expression]:
         return [self.value(node) for node in nodes]
 
     def column(self, node: exp.Column) -> Expression:
         if node.args.get("db"):
-            raise QueryError(
-                "fields of nested values cannot be used", "add the field to the stream as a column of its own"
-            )
+            raise QueryError("fields of nested values are not supported", "add the field to the stream as a column")
         if isinstance(node.this, exp.Star):
             raise QueryError("'*' is not allowed inside an expression", "name a column")
         return self._scope.column(node.name, node.table or None)
@@ -137,16 +134,16 @@ class ExpressionBinder:
 
     def cast(self, node: exp.Cast) -> Expression:
         if node.args.get("format") or node.args.get("action"):
-            raise QueryError("CAST takes no format", "write CAST(x AS type)")
+            raise QueryError("CAST with a format is not supported", "write CAST(x AS type)")
         if self._is_big_decimal(node):
             return functions.decimal_literal(Decimal(node.this.name))
         return functions.convert(self.value(node.this), _data_type(node.to))
 
     def _is_big_decimal(self, node: exp.Cast) -> bool:
-        # sqlglot reads the literal 1.5BD as a cast of an unmarked string.
+        # sqlglot reads the literal 1.5BD as a cast of a string without offsets.
         inner = node.this
-        unmarked = isinstance(inner, exp.Literal) and inner.is_string and "start" not in inner.meta
-        return unmarked and node.to.this == exp.DType.DECIMAL
+        has_no_offsets = isinstance(inner, exp.Literal) and inner.is_string and "start" not in inner.meta
+        return has_no_offsets and node.to.this == exp.DType.DECIMAL
 
     def case(self, node: exp.Case) -> Expression:
         subject = self.value(node.this) if node.this else None
@@ -156,11 +153,11 @@ class ExpressionBinder:
             if subject is not None:
                 condition = functions.compare("eq", subject, condition)
             branches.append((condition, self.value(branch.args["true"])))
-        return functions.choose(branches, self._optional(node.args.get("default")))
+        return functions.case_when(branches, self._optional(node.args.get("default")))
 
     def conditional(self, node: exp.If) -> Expression:
         branch = (self.value(node.this), self.value(node.args["true"]))
-        return functions.choose([branch], self._optional(node.args.get("false")))
+        return functions.case_when([branch], self._optional(node.args.get("false")))
 
     def _optional(self, node: exp.Expr | None) -> Expression:
         return self.value(node) if node is not None else Literal(None, pa.null())
@@ -182,9 +179,9 @@ class ExpressionBinder:
         if isinstance(node.expression, exp.Null):
             return Call("is_null", (subject,), pa.bool_())
         if isinstance(node.expression, exp.Boolean):
-            truth = functions.truth(subject, "the operand of IS TRUE or IS FALSE")
+            truth = functions.as_boolean(subject, "the operand of IS TRUE or IS FALSE")
             return functions.compare("null_safe_eq", truth, self.value(node.expression))
-        raise QueryError("IS takes NULL, TRUE or FALSE", "compare with = or <=>")
+        raise QueryError("IS allows only NULL, TRUE or FALSE", "compare with = or <=>")
 
     def like(self, node: exp.Like) -> Expression:
         pattern = self.bind(node.expression)
@@ -195,7 +192,7 @@ class ExpressionBinder:
 
     def trim(self, node: exp.Trim) -> Expression:
         if node.args.get("expression") or node.args.get("position"):
-            raise QueryError("TRIM takes one argument", "it removes spaces at both ends: TRIM(x)")
+            raise QueryError("TRIM allows one argument only", "it removes spaces at both ends: TRIM(x)")
         return texts.text_call("trim", [self.value(node.this)])
 
     def substring(self, node: exp.Substring) -> Expression:
@@ -207,27 +204,27 @@ class ExpressionBinder:
         size_value = self.value(size) if size is not None else None
         return texts.substring(self.value(node.this), self.value(start), size_value)
 
-    def several(self, node: exp.Func) -> Expression:
+    def unify(self, node: exp.Func) -> Expression:
         operation = {exp.Coalesce: "coalesce", exp.Least: "least", exp.Greatest: "greatest"}[type(node)]
         arguments = self.values([node.this, *node.expressions])
         if len(arguments) < 2 and operation != "coalesce":
             raise QueryError(f"{operation.upper()} needs two arguments or more", None)
         return functions.unify(operation, arguments)
 
-    def connected(self, node: exp.Connector) -> Expression:
+    def connective(self, node: exp.Connector) -> Expression:
         operation = "and" if isinstance(node, exp.And) else "or"
-        operands = [self.truth(part, f"an operand of {operation.upper()}") for part in node.flatten()]
+        operands = [self.boolean(part, f"an operand of {operation.upper()}") for part in node.flatten()]
         return functions.logical(operation, operands)
 
-    def refuse(self, node: exp.Expr) -> Expression:
-        extent = self._source.extent(node)
-        text = self._source.sql[extent[0] : extent[1]] if extent else node.sql(dialect="spark")
+    def reject(self, node: exp.Expr) -> Expression:
+        extent = self._sql_text.extent(node)
+        text = self._sql_text.sql[extent[0] : extent[1]] if extent else node.sql(dialect="spark")
         raise _unsupported(node, " ".join(text.split()))
 
 
 def _handler(node: exp.Expr) -> Handler:
-    unread = [key for key, value in node.args.items() if isinstance(value, exp.Expr) and key not in _READ]
-    return _HANDLERS.get(type(node), ExpressionBinder.refuse) if not unread else ExpressionBinder.refuse
+    unread = [key for key, value in node.args.items() if isinstance(value, exp.Expr) and key not in _READ_ARGUMENTS]
+    return _HANDLERS.get(type(node), ExpressionBinder.reject) if not unread else ExpressionBinder.reject
 
 
 def _unsupported(node: exp.Expr, text: str) -> QueryError:
@@ -241,10 +238,10 @@ def _unsupported(node: exp.Expr, text: str) -> QueryError:
     if isinstance(node, exp.Escape):
         return QueryError("LIKE ... ESCAPE is not supported", "escape with a backslash")
     if isinstance(node, exp.Func) and name.isidentifier():
-        known, otherwise = functions.FUNCTION_NAMES, "compute it in a column before the stream enters the join"
-        message = f"function {name.upper()} is not supported; known: {', '.join(known)}"
-        return QueryError(message, suggestion(name, known, otherwise))
-    return QueryError(f"{text!r} is not supported here", "docs/query-language.md lists what is")
+        names, otherwise = functions.FUNCTION_NAMES, "compute it in a column before the stream enters the join"
+        message = f"function {name.upper()} is not supported; allowed: {', '.join(names)}"
+        return QueryError(message, suggestion(name, names, otherwise))
+    return QueryError(f"{text!r} is not supported here", "docs/query-language.md lists what is supported")
 
 
 def _data_type(node: exp.DataType) -> pa.DataType:
@@ -297,14 +294,14 @@ _HANDLERS: dict[type[exp.Expr], Handler] = {
     exp.Like: ExpressionBinder.like,
     exp.Trim: ExpressionBinder.trim,
     exp.Substring: ExpressionBinder.substring,
-    exp.Coalesce: ExpressionBinder.several,
-    exp.Least: ExpressionBinder.several,
-    exp.Greatest: ExpressionBinder.several,
-    exp.And: ExpressionBinder.connected,
-    exp.Or: ExpressionBinder.connected,
-    exp.Not: lambda binder, node: functions.negation(binder.truth(node.this, "the operand of NOT")),
-    exp.Neg: lambda binder, node: functions.signed("negate", binder.value(node.this)),
-    exp.Abs: lambda binder, node: functions.signed("abs", binder.value(node.this)),
+    exp.Coalesce: ExpressionBinder.unify,
+    exp.Least: ExpressionBinder.unify,
+    exp.Greatest: ExpressionBinder.unify,
+    exp.And: ExpressionBinder.connective,
+    exp.Or: ExpressionBinder.connective,
+    exp.Not: lambda binder, node: functions.negation(binder.boolean(node.this, "the operand of NOT")),
+    exp.Neg: lambda binder, node: functions.negate_or_abs("negate", binder.value(node.this)),
+    exp.Abs: lambda binder, node: functions.negate_or_abs("abs", binder.value(node.this)),
     exp.Lower: lambda binder, node: texts.text_call("lower", [binder.value(node.this)]),
     exp.Upper: lambda binder, node: texts.text_call("upper", [binder.value(node.this)]),
     exp.Length: lambda binder, node: texts.length(binder.value(node.this)),

@@ -1,10 +1,9 @@
-"""Where the parts of a parsed query stand in its text.
+"""Positions of the nodes of a parsed query in its text.
 
-sqlglot marks names and literals with their offsets, but not operators, keywords, casts or NULL. The extent of any
-other node is that of its parts, grown over the tokens that belong to it. A slice given as a condition's text is
-parsed again and compared with the node, so a text is exact or it is sqlglot's own rendering; it is never another
-condition's. All of it takes time in proportion to the text, however long a list or a chain of conditions is, and
-nothing here recurs into the tree.
+sqlglot records the offsets of names and literals, but not of operators, keywords, casts or NULL. The extent of any other
+node is that of its parts, extended over the tokens that belong to it. The text of a condition is parsed again and
+compared with the node, so it is either exact or sqlglot's rendering, never another condition's. All of this takes time
+linear in the text, however long a list or a chain of conditions is, without recursion.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ _BOUNDARIES = {
     TokenType.SEMICOLON,
 }
 _BEFORE = _BOUNDARIES | {TokenType.L_PAREN}
-_BEHIND = _BOUNDARIES | {TokenType.R_PAREN}
+_AFTER = _BOUNDARIES | {TokenType.R_PAREN}
 
 
-def refusal_at(sql: str, token: Token, message: str, hint: str) -> QueryError:
-    """An error that underlines one token."""
+def error_at(sql: str, token: Token, message: str, hint: str) -> QueryError:
+    """Return an error that underlines one token."""
     return QueryError(message, hint, sql=sql, start=token.start, end=token.end + 1)
 
 
-class SourceText:
-    """A query's text with the tokens that were parsed (windows taken out)."""
+class SqlText:
+    """The text of a query with its tokens (window brackets extracted)."""
 
     def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
         self.sql = sql
@@ -60,29 +59,29 @@ class SourceText:
         self._at_end = {token.end: position for position, token in enumerate(tokens)}
         self._partner = _partners(tokens)
         self._runs: dict[int, tuple[int, int] | None] = {}
-        """By the identity of a node that was asked for."""
+        """First and last token of a node, by its id."""
 
-    def refusal(self, message: str, hint: str | None, extent: Extent) -> QueryError:
+    def error(self, message: str, hint: str | None, extent: Extent) -> QueryError:
         return QueryError(message, hint, sql=self.sql, start=extent[0], end=extent[1])
 
     @contextmanager
-    def placing(self, place: exp.Expr | Extent) -> Iterator[None]:
-        """Point errors raised inside at a node or an extent, if they do not point anywhere yet."""
+    def locating_errors(self, node: exp.Expr | Extent) -> Iterator[None]:
+        """Point errors raised inside at a node or an extent, unless they already have a position."""
         try:
             yield
         except QueryError as error:
-            extent = self.extent(place) if isinstance(place, exp.Expr) else place
+            extent = self.extent(node) if isinstance(node, exp.Expr) else node
             if error.sql or extent is None:
                 raise
-            raise self.refusal(error.message, error.hint, extent) from None
+            raise self.error(error.message, error.hint, extent) from None
 
     def extent(self, node: exp.Expr) -> Extent | None:
-        """Offsets of the first character of a node and of the one after its last; None if nothing in it is marked."""
+        """Return the start and end offsets of a node; None if no part of it has offsets."""
         run = self._run(node)
         return self._offsets(run) if run else None
 
     def keyword(self, *kinds: str) -> Extent | None:
-        """Offsets of the first run of tokens outside parentheses whose types have these names, in this order."""
+        """Return the offsets of the first tokens outside parentheses with these types, in this order."""
         depth = 0
         for position, token in enumerate(self.tokens):
             depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
@@ -92,14 +91,14 @@ class SourceText:
         return None
 
     def words_before(self, offset: int, kinds: set[TokenType]) -> Extent:
-        """Offsets of the unbroken run of tokens of these kinds that ends before the token at `offset`."""
+        """Return the offsets of the tokens of these kinds directly before the token at `offset`."""
         last = first = max(0, self._at_start.get(offset, 0) - 1)
         while first > 0 and self.tokens[first - 1].token_type in kinds:
             first -= 1
         return self._offsets((first, last))
 
     def select_items(self) -> list[Extent]:
-        """Offsets of the entries of the select list."""
+        """Return the offsets of the entries of the select list."""
         items: list[Extent] = []
         depth = 0
         first = 2 if self._kind(1) == TokenType.ALL else 1
@@ -108,8 +107,8 @@ class SourceText:
             at_from = token.token_type == TokenType.FROM and self.tokens[position - 1].token_type != TokenType.DISTINCT
             if depth == 0 and (at_from or token.token_type == TokenType.COMMA):
                 if first == position:
-                    place = self._offsets((position, position))
-                    raise self.refusal("an entry of the select list is empty", "remove the comma", place)
+                    comma = self._offsets((position, position))
+                    raise self.error("an entry of the select list is empty", "remove the comma", comma)
                 items.append(self._offsets((first, position - 1)))
                 first = position + 1
                 if at_from:
@@ -117,7 +116,7 @@ class SourceText:
         return items
 
     def condition_text(self, node: exp.Expr) -> tuple[str, Extent | None]:
-        """A condition as the user wrote it, and where."""
+        """Return a condition as the user wrote it, and its extent."""
         run = self._run(node)
         if run is not None:
             extent = self._offsets(self._to_boundaries(run))
@@ -130,18 +129,18 @@ class SourceText:
         return self.tokens[run[0]].start, self.tokens[run[1]].end + 1
 
     def _run(self, node: exp.Expr) -> tuple[int, int] | None:
-        """The first and the last token of a node; parts come before the whole."""
-        waiting = [node]
-        while waiting:
-            whole = waiting[-1]
-            parts = list(whole.iter_expressions())
+        """Return the first and the last token of a node, computed from its parts up."""
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            parts = list(top.iter_expressions())
             missing = [part for part in parts if id(part) not in self._runs]
             if missing:
-                waiting.extend(missing)
+                stack.extend(missing)
                 continue
-            waiting.pop()
-            if id(whole) not in self._runs:
-                self._runs[id(whole)] = self._around(whole, parts)
+            stack.pop()
+            if id(top) not in self._runs:
+                self._runs[id(top)] = self._around(top, parts)
         return self._runs[id(node)]
 
     def _around(self, node: exp.Expr, parts: Sequence[exp.Expr]) -> tuple[int, int] | None:
@@ -149,10 +148,10 @@ class SourceText:
         first, last = self._at_start.get(node.meta.get("start", -1)), self._at_end.get(node.meta.get("end", -1))
         if first is not None and last is not None:
             runs.append((first, last))
-        return self._grown(node, self._spanning(runs)) if runs else None
+        return self._extend(node, self._spanning(runs)) if runs else None
 
     def _spanning(self, runs: list[tuple[int, int]]) -> tuple[int, int]:
-        """The shortest run over all of these in which every parenthesis has its partner; in each of them it has."""
+        """Return the shortest run over all of these with balanced parentheses; each of them is balanced."""
         runs.sort()
         first, last = runs[0]
         for begin, end in runs:
@@ -160,21 +159,21 @@ class SourceText:
             first, last = min([first, *between]), max([last, *between, end])
         return first, last
 
-    def _grown(self, node: exp.Expr, run: tuple[int, int]) -> tuple[int, int]:
-        """Take in the tokens of a node that carry no marks of their own."""
+    def _extend(self, node: exp.Expr, run: tuple[int, int]) -> tuple[int, int]:
+        """Extend a run over the tokens of a node that have no offsets."""
         first, last = run
         before = self._kind(first - 1)
-        # sqlglot counts AND, OR and some operators among functions.
-        function = isinstance(node, exp.Func) and not isinstance(node, exp.Binary)
+        # AND, OR and some operators are subclasses of Func in sqlglot.
+        is_function = isinstance(node, exp.Func) and not isinstance(node, exp.Binary)
         if isinstance(node, exp.Case):
             return self._case(first, last)
         if before in _PREFIXES.get(type(node), ()):
             return first - 1, last
         if isinstance(node, exp.Cast) and first and self.tokens[first - 1].text.upper() in _TYPED_LITERALS:
             return first - 1, last
-        if function and "start" not in node.meta and before == TokenType.L_PAREN and first > 1:
+        if is_function and "start" not in node.meta and before == TokenType.L_PAREN and first > 1:
             return first - 2, max(last, self._partner[first - 1])
-        if (function or isinstance(node, exp.In)) and self._kind(last + 1) == TokenType.L_PAREN:
+        if (is_function or isinstance(node, exp.In)) and self._kind(last + 1) == TokenType.L_PAREN:
             return first, self._partner[last + 1]
         if isinstance(node, exp.Paren) and before == TokenType.L_PAREN:
             return first - 1, max(last, self._partner[first - 1])
@@ -194,26 +193,26 @@ class SourceText:
         return self.tokens[position].token_type if 0 <= position < len(self.tokens) else None
 
     def _to_boundaries(self, run: tuple[int, int]) -> tuple[int, int]:
-        """Grow a run of tokens to the keywords or parentheses that enclose a whole condition."""
+        """Extend a run of tokens to the keywords or parentheses that enclose the whole condition."""
         first, last = run
         while first > 0 and self._kind(first - 1) not in _BEFORE:
             first = self._partner[first - 1]
-        while last + 1 < len(self.tokens) and self._kind(last + 1) not in _BEHIND:
+        while last + 1 < len(self.tokens) and self._kind(last + 1) not in _AFTER:
             last = self._partner[last + 1]
         return first, last
 
 
 def _partners(tokens: Sequence[Token]) -> list[int]:
-    """For each parenthesis the position of the one that closes or opens it; for every other token its own."""
-    partner = list(range(len(tokens)))
-    opened: list[int] = []
+    """Return, for each parenthesis, the position of its counterpart; for every other token, its own position."""
+    partners = list(range(len(tokens)))
+    openings: list[int] = []
     for position, token in enumerate(tokens):
         if token.token_type == TokenType.L_PAREN:
-            opened.append(position)
-        elif token.token_type == TokenType.R_PAREN and opened:
-            opening = opened.pop()
-            partner[opening], partner[position] = position, opening
-    return partner
+            openings.append(position)
+        elif token.token_type == TokenType.R_PAREN and openings:
+            opening = openings.pop()
+            partners[opening], partners[position] = position, opening
+    return partners
 
 
 def _means(text: str, node: exp.Expr) -> bool:

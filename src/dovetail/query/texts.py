@@ -1,4 +1,4 @@
-"""Functions of text: what they accept, and the typed calls they become. Rules as in `functions`."""
+"""String functions: their argument types, and the typed calls they become. Rules as in `functions`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TO_THE_END = 2**31 - 1
 
 
 def text_call(operation: str, arguments: Sequence[Expression]) -> Call:
-    """`lower`, `upper`, `trim`, `concat`, `like`: strings only."""
+    """Return a call of `lower`, `upper`, `trim`, `concat` or `like`, whose arguments must be strings."""
     dtype = pa.bool_() if operation == "like" else _STRING
     return Call(operation, tuple(_text(argument, operation) for argument in arguments), dtype)
 

@@ -1,9 +1,9 @@
-"""The time zone that a query is read in: what `TIMESTAMP '2024-01-31 12:30:00'` and midnight of a day mean.
+"""The session time zone, in which constants such as `TIMESTAMP '2024-01-31 12:30:00'` are read.
 
-On Spark it is the session's, in a LocalSession UTC. A constant is turned into an instant here, exactly as Spark does it:
-a wall-clock time that a clock skips is moved on by what was skipped, one that comes twice is the earlier. What would need
-the zone for every tuple is refused unless the zone is UTC or, where only a change of the clock matters, one that has had
-none since 1970: Arrow knows no changes after 2037. A query remembers the zone only if its meaning depends on it.
+It is Spark's session time zone, or UTC in a LocalSession. Constants become instants exactly as in Spark: a local time in
+a gap moves forward by the length of the gap, an ambiguous one is the earlier. Operations that need the zone for every
+tuple are rejected unless the zone is UTC or, where only changes of the offset matter, has had a fixed offset since 1970:
+Arrow knows no changes after 2037. A query records the zone only if its meaning depends on it.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ _IN_UTC = "or set spark.sql.session.timeZone to UTC before the query is register
 
 
 class SessionZone:
-    """A time zone by Spark's name, and whether a query depended on it."""
+    """A time zone by Spark's name, and whether the query depends on it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.zone = zone_of(name)
+        self.zone = find_zone(name)
         self.is_utc = self.zone is UTC
         self.used = False
 
     def instant(self, moment: datetime) -> int:
-        """Microseconds since 1970 of a time as a clock in this zone shows it."""
+        """Return the microseconds since 1970 of a local time in this zone."""
         self.used = self.used or not self.is_utc
         if self.zone is None:
             hint = "name it as Area/City or as an offset such as +05:30, " + _IN_UTC
-            raise QueryError(f"the session's time zone {self.name!r} is not known", hint)
+            raise QueryError(f"the session's time zone {self.name!r} is unknown", hint)
         return micros_since_epoch(moment.replace(tzinfo=self.zone))
 
     def start_of(self, day: date) -> int:
-        """The first instant of a day; where a clock skips midnight that is when it skips."""
+        """Return the first instant of a day; where clocks skip midnight, that is the moment of the change."""
         midnight = datetime.combine(day, time())
         late = self.instant(midnight)
         early = self.instant(midnight.replace(fold=1))
-        while late - early > 1 and early < late:  # in a gap the two offsets differ, and the clock is changed in between
+        while late - early > 1 and early < late:  # midnight is in a gap: search for the change between the two offsets
             middle = (early + late) // 2
             local = (_EPOCH + timedelta(microseconds=middle)).astimezone(self.zone).replace(tzinfo=None)
             early, late = (middle, late) if local < midnight else (early, middle)
         return late
 
-    def refuse_of_columns(self, what: str) -> None:
-        """Refuse what would need the zone for every tuple."""
+    def reject_for_columns(self, operation: str) -> None:
+        """Reject an operation that needs the zone for every tuple."""
         if not self.is_utc:
             hint = f"compute it in a column before the stream enters the join, e.g. with F.to_date, {_IN_UTC}"
-            raise QueryError(f"{what} depends on the session's time zone {self.name!r}", hint)
+            raise QueryError(f"{operation} depends on the session's time zone {self.name!r}", hint)
 
-    def refuse_if_changing(self, what: str, hint: str) -> None:
-        """Refuse what Spark counts on the wall clock, if the clock is ever changed."""
+    def reject_if_not_fixed(self, problem: str, hint: str) -> None:
+        """Reject an operation that Spark computes in local time, if the zone's offset ever changes."""
         if self.zone is None or not has_fixed_offset(self.zone):
-            raise QueryError(f"{what} in the session's time zone {self.name!r}", f"{hint}, {_IN_UTC}")
+            raise QueryError(f"{problem} in the session's time zone {self.name!r}", f"{hint}, {_IN_UTC}")
 
 
 _CURRENT: ContextVar[SessionZone | None] = ContextVar("session zone", default=None)
 
 
 @contextmanager
-def reading_in(name: str) -> Iterator[SessionZone]:
-    """Read constants in a time zone."""
+def session_time_zone(name: str) -> Iterator[SessionZone]:
+    """Set the time zone in which constants are read."""
     zone = SessionZone(name)
     token = _CURRENT.set(zone)
     try:
@@ -83,15 +83,15 @@ def reading_in(name: str) -> Iterator[SessionZone]:
 
 
 def session_zone() -> SessionZone:
-    """The zone of the query that is being read."""
+    """Return the zone of the query that is being parsed."""
     return _CURRENT.get() or SessionZone("UTC")
 
 
 @cache
-def zone_of(name: str) -> tzinfo | None:
-    """The zone that Spark means by a name; None if that is not certain.
+def find_zone(name: str) -> tzinfo | None:
+    """Return the zone that Spark means by a name; None if that is uncertain.
 
-    Names without an area, such as EST, mean one thing to Java and another to the time zone database.
+    Names without an area, such as EST, differ between Java and the time zone database.
     """
     if name in ("UTC", "GMT", "UT", "Z", "Etc/UTC"):
         return UTC
@@ -110,7 +110,7 @@ def zone_of(name: str) -> tzinfo | None:
 
 @cache
 def has_fixed_offset(zone: tzinfo) -> bool:
-    """Whether clocks of a zone have not been changed since 1970 and will not be before 2100."""
+    """Whether a zone's offset does not change between 1970 and 2100."""
     days = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day) for day in range(47_482))
     return isinstance(zone, timezone) or len({day.astimezone(zone).utcoffset() for day in days}) == 1
 
@@ -120,13 +120,13 @@ def micros_since_epoch(moment: datetime) -> int:
 
 
 def _read(text: str) -> tuple[datetime, bool]:
-    """A date and time, and whether the text names a zone. `ValueError` if it is neither."""
+    """Return a date and time, and whether the text names a zone; raise `ValueError` if it is no date and time."""
     text = text.strip()
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         match = _WITH_ZONE.fullmatch(text)
-        zone = zone_of(match[2]) if match is not None else None
+        zone = find_zone(match[2]) if match is not None else None
         if match is None or zone is None:
             raise
         moment = datetime.fromisoformat(match[1]).replace(tzinfo=zone)
@@ -134,7 +134,7 @@ def _read(text: str) -> tuple[datetime, bool]:
 
 
 def moment_literal(text: str, dtype: pa.DataType) -> Literal:
-    """DATE, TIMESTAMP or TIMESTAMP_NTZ from text; a timestamp without a zone is in the session's."""
+    """Parse text as a DATE, TIMESTAMP or TIMESTAMP_NTZ; a timestamp without a zone is in the session's."""
     try:
         if pa.types.is_date(dtype):
             return Literal(date.fromisoformat(text.strip()), dtype)

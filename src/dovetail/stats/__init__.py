@@ -1,1 +1,1 @@
-"""What is counted and estimated while queries run: plain figures that add up over shards."""
+"""Counters and estimates of running queries, as frozen data that adds up over shards."""

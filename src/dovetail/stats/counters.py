@@ -1,7 +1,7 @@
-"""What shards measure: frozen figures that add up over shards and travel as JSON.
+"""Metrics of shards: frozen data that adds up over shards and travels as JSON.
 
-Every class is added field by field. Fields sum unless they say otherwise. As JSON the figures are what `metrics()` of a session
-returns.
+Metrics are added field by field; a field is summed unless its metadata names another function. As JSON they are what a session's
+`metrics()` returns.
 """
 
 from __future__ import annotations
@@ -18,125 +18,126 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Figures of one thing."""
+class Metrics:
+    """Base class of all metrics: addition, and conversion to and from JSON."""
 
     def __add__(self, other: Self) -> Self:
-        """The figures of both together."""
         return type(self)(
             **{
-                each.name: each.metadata.get("add", _sum)(getattr(self, each.name), getattr(other, each.name))
-                for each in fields(self)
+                item.name: item.metadata.get("add", _sum)(getattr(self, item.name), getattr(other, item.name))
+                for item in fields(self)
             }
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        written: dict[str, Any] = to_json(self)
-        return written
+        serialized: dict[str, Any] = to_json(self)
+        return serialized
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """The figures in `stored`, whatever else it holds."""
-        return from_json(cls, {each.name: stored[each.name] for each in fields(cls) if each.name in stored})
+    def from_json(cls, serialized: Mapping[str, Any]) -> Self:
+        """Read metrics from `serialized`; keys that are not fields are ignored."""
+        return from_json(cls, {item.name: serialized[item.name] for item in fields(cls) if item.name in serialized})
 
 
-def merged(left: Mapping[str, T], right: Mapping[str, T], add: Callable[[T, T], T] | None = None) -> dict[str, T]:
-    """The entries of both; `add` says what becomes of two with the same name, which else are summed."""
+def merge(first: Mapping[str, T], second: Mapping[str, T], add: Callable[[T, T], T] | None = None) -> dict[str, T]:
+    """Return the entries of both mappings; `add` combines two of the same name, by default their sum."""
     return {
-        **left,
-        **{name: (add or _sum)(left[name], value) if name in left else value for name, value in right.items()},
+        **first,
+        **{name: (add or _sum)(first[name], value) if name in first else value for name, value in second.items()},
     }
 
 
-def _sum(left: Any, right: Any) -> Any:
-    if left is None or right is None:
-        return left if right is None else right
-    return merged(left, right) if isinstance(left, Mapping) else left + right
+def _sum(first: Any, second: Any) -> Any:
+    if first is None or second is None:
+        return first if second is None else second
+    return merge(first, second) if isinstance(first, Mapping) else first + second
 
 
-def _largest(left: Any, right: Any) -> Any:
-    return max((value for value in (left, right) if value is not None), default=None)
+def _largest(first: Any, second: Any) -> Any:
+    return max((value for value in (first, second) if value is not None), default=None)
 
 
-def _first(left: T, _: T) -> T:
-    return left
+def _first(first: T, _: T) -> T:
+    return first
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFigures(Figures):
-    """A stream's tuples."""
+class StreamMetrics(Metrics):
+    """Counters of one stream's tuples."""
 
     arrivals: int
     late: int
     ahead: int
     refused: int
     lateness_needed: float = field(metadata={"add": _largest})
-    """The lateness, in seconds, that would have kept every tuple."""
+    """The smallest lateness, in seconds, at which no tuple would have been late."""
     event_time: int | None = field(metadata={"add": _largest})
     state_tuples: int
     state_bytes: int
-    """Of arrays, room for more tuples included."""
+    """Bytes of the arrays, spare capacity included."""
     hottest: Mapping[str, Mapping[str, int]] | None = optional()
-    """By key column and value, about how many tuples have it: values that at least one in twenty has."""
+    """Hot keys: by key column and value, the approximate tuples with that value, if at least one tuple in twenty has it."""
     shed: int | None = optional()
-    """Tuples that were forgotten for want of room."""
+    """Tuples dropped under the memory cap."""
     last_shed: int | None = field(default=None, metadata={"optional": True, "add": _largest})
-    """The event time at which that last happened."""
+    """Event time of the last shedding."""
 
 
 @dataclass(frozen=True, slots=True)
-class StageFigures(Figures):
-    """One stage of a probe path."""
+class StageMetrics(Metrics):
+    """Counters of one stage of a probe path."""
 
     alias: str = field(metadata={"add": _first})
     access: str = field(metadata={"add": _first})
     probes: int
-    """Partial results that came in."""
+    """Partial results that probed the window."""
     looked: int
-    """Rows of the window that were looked at."""
+    """Rows of the window that were compared."""
     matches: int
     ms: float
     timed: int | None = optional()
-    """Of a path's first stage: the new tuples that milliseconds are about."""
+    """In a path's first stage only: the new tuples that were timed."""
 
 
-PathFigures = tuple[StageFigures, ...]
-"""A path's stages; none when shards run them in different orders."""
+PathMetrics = tuple[StageMetrics, ...]
+"""A path's stages; empty when shards run them in different orders."""
 
 
-def _add_paths(left: Mapping[str, PathFigures], right: Mapping[str, PathFigures]) -> dict[str, PathFigures]:
-    def add(one: PathFigures, other: PathFigures) -> PathFigures:
-        same = [stage.alias for stage in one] == [stage.alias for stage in other]
-        return tuple(a + b for a, b in zip(one, other, strict=True)) if same else ()
+def _add_paths(first: Mapping[str, PathMetrics], second: Mapping[str, PathMetrics]) -> dict[str, PathMetrics]:
+    def add(one: PathMetrics, other: PathMetrics) -> PathMetrics:
+        is_same_order = [stage.alias for stage in one] == [stage.alias for stage in other]
+        return tuple(a + b for a, b in zip(one, other, strict=True)) if is_same_order else ()
 
-    return merged(left, right, add)
+    return merge(first, second, add)
 
 
 @dataclass(frozen=True, slots=True)
-class JoinFigures(Figures):
-    """A join."""
+class JoinMetrics(Metrics):
+    """Counters of one join."""
 
     probes: int
     looked: int
     matches: int
-    paths: Mapping[str, PathFigures] = field(metadata={"add": _add_paths})
+    paths: Mapping[str, PathMetrics] = field(metadata={"add": _add_paths})
     """By driver."""
     changes: tuple[ProbeOrderChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class QueryFigures(JoinFigures):
-    """A query: its results, and the join that they come from."""
+class QueryMetrics(JoinMetrics):
+    """Results of a query, and counters of the join that produces them."""
 
     results: int
     recall: Recall | None = field(default=None, metadata={"optional": True})
-    """How much was not lost, where tuples are shed."""
+    """Fraction of the results that shedding did not lose, if tuples are shed."""
 
 
 @dataclass(frozen=True, slots=True)
-class PartFigures(Figures):
-    """A part of a plan: a window or stored sub-join (`tuples`, `bytes`), a join (`probes`, `matches`), or a query's `results`."""
+class NodeMetrics(Metrics):
+    """Metrics of one plan node.
+
+    A window or materialized join has `tuples` and `bytes`, a join `probes` and `matches`, a query `results`.
+    """
 
     ms: float
     tuples: int | None = optional()
@@ -147,29 +148,29 @@ class PartFigures(Figures):
 
 
 @dataclass(frozen=True, slots=True)
-class Span(Figures):
-    """How much event time the milliseconds of a plan's parts are about."""
+class MeasuredSpan(Metrics):
+    """Span of event time in which the milliseconds of a plan's nodes were measured."""
 
     seconds: float = field(default=0.0, metadata={"add": _largest})
 
 
 @dataclass(frozen=True, slots=True)
-class PlanFigures(Figures):
-    """What the parts of a plan have taken, by the names that they have in it."""
+class PlanMetrics(Metrics):
+    """Metrics of a plan's nodes, by their names in the plan."""
 
-    windows: Mapping[str, PartFigures] = field(default_factory=dict)
-    joins: Mapping[str, PartFigures] = field(default_factory=dict)
-    states: Mapping[str, PartFigures] = field(default_factory=dict)
-    results: Mapping[str, PartFigures] = field(default_factory=dict)
-    span: Span = field(default_factory=Span)
+    windows: Mapping[str, NodeMetrics] = field(default_factory=dict)
+    joins: Mapping[str, NodeMetrics] = field(default_factory=dict)
+    states: Mapping[str, NodeMetrics] = field(default_factory=dict)
+    results: Mapping[str, NodeMetrics] = field(default_factory=dict)
+    span: MeasuredSpan = field(default_factory=MeasuredSpan)
 
 
 @dataclass(frozen=True, slots=True)
-class Measurements(Figures):
-    """All that a shard, or several together, have measured."""
+class Measurements(Metrics):
+    """All metrics of one shard, or of several added up."""
 
-    streams: Mapping[str, StreamFigures] = field(default_factory=dict)
-    queries: Mapping[str, QueryFigures] = field(default_factory=dict)
-    joins: Mapping[str, JoinFigures] = field(default_factory=dict)
-    """Those that serve several queries, or read stored sub-joins."""
-    nodes: PlanFigures = field(default_factory=PlanFigures)
+    streams: Mapping[str, StreamMetrics] = field(default_factory=dict)
+    queries: Mapping[str, QueryMetrics] = field(default_factory=dict)
+    joins: Mapping[str, JoinMetrics] = field(default_factory=dict)
+    """Joins that serve several queries or read materialized joins."""
+    nodes: PlanMetrics = field(default_factory=PlanMetrics)

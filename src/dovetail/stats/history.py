@@ -1,4 +1,4 @@
-"""What happened to a plan while it ran: it was replaced by another, or its budget was exceeded. For people, and for `metrics()`."""
+"""Events of a running plan, for `explain()` and `metrics()`: migrations and budget breaches."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dovetail.codec import optional
 
 @dataclass(frozen=True)
 class Migration:
-    """Another plan was adopted. CPU is in milliseconds per second of event time."""
+    """Adoption of a new plan. CPU is in milliseconds per second of event time."""
 
     batch: int
-    """The first that was joined by it."""
+    """The first batch joined by the new plan."""
     cause: str
     predicted_before: float
     predicted_after: float
     seconds: float
-    """That the change has taken."""
+    """Duration of the change."""
     measured_before: float | None = optional()
     measured_after: float | None = optional()
 
@@ -34,7 +34,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class Breach:
-    """A budget was exceeded."""
+    """Use of a resource beyond the budget."""
 
     batch: int
     resource: str
@@ -47,8 +47,8 @@ class Breach:
 
 @dataclass(frozen=True)
 class History:
-    """What explanations tell of a plan's past."""
+    """A plan's past, as shown by `explain()`."""
 
     reached: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By step that also sees tuples from before it, and by source: the earliest event time."""
+    """By step with backfill, and by source: the earliest event time that the step sees."""
     migrations: Sequence[Migration] = ()

@@ -1,4 +1,4 @@
-"""What was measured of a running query, and what was expected of it: the facts that plans are chosen by and explained with."""
+"""Measured and expected work of probe paths; plans are chosen and explained by these numbers."""
 
 from __future__ import annotations
 
@@ -9,76 +9,78 @@ from typing import Literal, NamedTuple, TypeAlias
 from dovetail.codec import Count, Size
 
 ProbeKey: TypeAlias = tuple[frozenset[str], str]
-"""A probe: the aliases joined so far, and the alias whose window they meet."""
+"""A probe: the aliases joined so far, and the alias whose window is probed."""
 
 
 @dataclass(slots=True)
 class ProbeCounts:
-    """What probes of one kind have found."""
+    """Counters of all probes with the same `ProbeKey`."""
 
     probes: Size = 0.0
     pairs: Size = 0.0
-    """Probes times the tuples in the window they met."""
+    """Probes times the tuples in the probed window."""
     matches: Size = 0.0
     age: Count = 0
-    """Looks at the counters since the last of these probes."""
+    """Readings of the counters since the last of these probes."""
 
     @property
     def selectivity(self) -> float | None:
-        """The share of pairs that matched; where none did, less than one match."""
+        """Fraction of pairs that matched; without any match, that of half a match."""
         return max(self.matches, 0.5) / self.pairs if self.pairs else None
 
     def __add__(self, other: ProbeCounts) -> ProbeCounts:
         return ProbeCounts(self.probes + other.probes, self.pairs + other.pairs, self.matches + other.matches)
 
     def followed_by(self, newer: ProbeCounts, memory: float) -> ProbeCounts:
-        """The sum, with as much of the older part forgotten as the newer one fills of `memory` probes."""
-        kept = max(0.0, 1.0 - newer.probes / memory)
-        return ProbeCounts(self.probes * kept, self.pairs * kept, self.matches * kept) + newer
+        """Return these counts decayed by the fraction of `memory` probes that `newer` fills, plus `newer`."""
+        weight = max(0.0, 1.0 - newer.probes / memory)
+        return ProbeCounts(self.probes * weight, self.pairs * weight, self.matches * weight) + newer
 
 
 Objective: TypeAlias = Literal["produced", "comparisons"]
-"""What a cost counts."""
+"""The unit of a cost: tuples produced, or tuples compared."""
 
 
-class Cost(NamedTuple):
-    """What a path costs for each new tuple."""
+class PathCost(NamedTuple):
+    """Cost of a path per new tuple."""
 
     produced: Size
     """Partial and final results."""
     comparisons: Size
-    """Tuples looked at."""
+    """Tuples compared."""
 
-    def mean(self, other: Cost) -> Cost:
-        return Cost((self.produced + other.produced) / 2, (self.comparisons + other.comparisons) / 2)
+    def mean(self, other: PathCost) -> PathCost:
+        return PathCost((self.produced + other.produced) / 2, (self.comparisons + other.comparisons) / 2)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A query's recent past."""
+class QueryStats:
+    """Recent measurements of one query."""
 
     rates: Mapping[str, float]
     """New tuples of each alias per second of event time."""
     sizes: Mapping[str, float]
     """Tuples in each alias's window."""
-    found: Mapping[ProbeKey, ProbeCounts]
-    tried: Mapping[str, Mapping[tuple[str, ...], Cost]] = field(default_factory=dict)
-    """By driver and order, the driver left out: the costs of paths, of those no longer taken as they were then."""
+    probe_counts: Mapping[ProbeKey, ProbeCounts]
+    order_costs: Mapping[str, Mapping[tuple[str, ...], PathCost]] = field(default_factory=dict)
+    """Measured cost of each path, by driver and order without the driver; a path no longer in use keeps its last cost."""
     tau: float | None = None
-    """Seconds of event time in the latest batch, where that is known."""
+    """Seconds of event time in the latest batch, if known."""
 
-    def gain(self, driver: str, before: tuple[str, ...], after: tuple[str, ...], objective: Objective) -> float | None:
-        """How many times cheaper the second order was, the new tuple itself counted in; None unless both were tried."""
-        tried = self.tried.get(driver, {})
-        if before not in tried or after not in tried:
+    def gain(
+        self, driver: str, old_order: tuple[str, ...], new_order: tuple[str, ...], objective: Objective
+    ) -> float | None:
+        """Return the measured cost ratio of two orders, counting the new tuple; None unless both are known."""
+        costs = self.order_costs.get(driver, {})
+        if old_order not in costs or new_order not in costs:
             return None
-        first, second = (getattr(tried[order], objective) for order in (before, after))
-        return float((1 + first) / (1 + second))
+        old_cost, new_cost = (getattr(costs[order], objective) for order in (old_order, new_order))
+        return float((1 + old_cost) / (1 + new_cost))
 
 
 @dataclass(frozen=True, slots=True)
 class PathEstimate:
-    """What is expected of one input's path, and of the best other path that was considered."""
+    """Expected work of one input's path, and the best alternative that was considered."""
 
     rows: tuple[float, ...]
     """Partial results after each stage, per new tuple; the first stage is the new tuple itself."""
@@ -90,13 +92,13 @@ class PathEstimate:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOrderChange:
-    """One input's path was replaced."""
+    """Replacement of one input's probe order."""
 
     driver: str
     before: tuple[str, ...]
     after: tuple[str, ...]
     predicted_before: float
-    """Tuples produced per new tuple, by the statistics of the moment."""
+    """Tuples produced per new tuple, by the statistics at the time of the change."""
     predicted_after: float
     measured_before: float | None = None
     measured_after: float | None = None
@@ -105,6 +107,6 @@ class ProbeOrderChange:
 
 @dataclass(frozen=True)
 class PlanEstimate:
-    """What is expected of a query's paths, by driver."""
+    """Expected work of a query's paths, by driver."""
 
     paths: Mapping[str, PathEstimate] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How much of a query's results was not lost to shedding, with an interval: never a bare number."""
+"""Recall under shedding: the fraction of a query's results that was not lost, always with an interval."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """An estimate of results that were lost, and how far it may be off with 95 % confidence, downwards and upwards."""
+class LossEstimate:
+    """Estimated number of lost results, with 95 % confidence bounds as distances `below` and `above` it."""
 
     middle: float = 0.0
     below: float = 0.0
     above: float = 0.0
 
-    def __add__(self, other: Lost) -> Lost:
-        """Both together; what they are off by is independent."""
+    def __add__(self, other: LossEstimate) -> LossEstimate:
+        """Return the sum; the errors are taken as independent."""
         below, above = (sqrt(a * a + b * b) for a, b in ((self.below, other.below), (self.above, other.above)))
-        return Lost(self.middle + other.middle, below, above)
+        return LossEstimate(self.middle + other.middle, below, above)
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The share of a query's results that was given; None if it is not known, and then why."""
+    """Fraction of a query's results that was delivered; if it is unknown, `why` gives the reason."""
 
     estimate: float | None
     low: float | None
     high: float | None
-    """Between these it lies with 95 % confidence."""
+    """`low` and `high` bound the recall with 95 % confidence."""
     given: int
-    lost: Lost
+    lost: LossEstimate
     why: str | None = None
 
     @classmethod
-    def of(cls, given: int, lost: Lost | str) -> Self:
-        """Of so many results; a text says why it is not known what was lost."""
+    def of(cls, given: int, lost: LossEstimate | str) -> Self:
+        """Return the recall of `given` delivered results; a text as `lost` says why the loss is unknown."""
         if isinstance(lost, str):
-            return cls(None, None, None, given, Lost(), lost)
-        ends = (lost.middle, lost.middle + lost.above, max(0.0, lost.middle - lost.below))
-        estimate, low, high = (given / (given + each) if given + each else 1.0 for each in ends)
+            return cls(None, None, None, given, LossEstimate(), lost)
+        losses = (lost.middle, lost.middle + lost.above, max(0.0, lost.middle - lost.below))
+        estimate, low, high = (given / (given + loss) if given + loss else 1.0 for loss in losses)
         return cls(estimate, low, high, given, lost)
 
     def __add__(self, other: Self) -> Self:
-        """Of two shards together."""
+        """Return the recall of two shards together."""
         if (why := self.why or other.why) is not None:
             return type(self).of(self.given + other.given, why)
         return type(self).of(self.given + other.given, self.lost + other.lost)

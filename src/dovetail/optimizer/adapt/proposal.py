@@ -1,4 +1,4 @@
-"""Another plan for queries that run: whether there is one that is worth changing to, by what is known of them now."""
+"""Proposals of better plans for running queries, by their current statistics."""
 
 from __future__ import annotations
 
@@ -14,76 +14,77 @@ from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import Load, SharedPlan
 
 NEAR = 0.9
-"""The part of a budget above which it is about to break."""
+"""The fraction of a budget above which a breach is imminent."""
 SMALLEST = 1e-9
 GAIN = 1.2
-"""How many times less CPU a plan must be expected to take that stores more: to find what is stored costs, and estimates err."""
+"""The CPU ratio required of a plan that materializes new joins: filling them costs, and estimates err."""
 SHARING_GAIN = 1.02
-"""The same if it stores nothing that is not there already."""
+"""The CPU ratio required of a plan that materializes no new join."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan to change to."""
+    """A plan that is worth a migration."""
 
     cause: str
-    """Why what runs was looked at."""
+    """Why the queries were planned again."""
     plan: SharedPlan
     plans: Mapping[str, QueryPlan]
-    """By query, the plan that it has by itself, by what is known now."""
+    """Each query's individual plan, by current statistics."""
     before: Load
-    """What runs is expected to take, and `after` what is proposed."""
+    """Expected load of the running plans."""
 
     @property
     def after(self) -> Load:
+        """Expected load of the proposed plan."""
         return self.plan.load
 
 
 def propose(
     planning: JointPlanning, running: Sequence[SharedPlan], cause: str, used: Load | None = None
 ) -> Proposal | None:
-    """Give a plan that takes less CPU than those that run, or fits a budget that they break; None if there is none.
+    """Return a plan that is cheaper than the `running` ones, or fits a budget that they break; else None.
 
-    `used`: what was measured of a budget that is about to break. The other plan then has to stay below `NEAR` of the limits, by as
-    much less than what runs as is used too much.
+    `used` is the measured load if a breach is imminent. The limits of the new plan are then `NEAR` times the budget, lowered by the
+    factor by which the measured load exceeds the expected one.
     """
-    now, asked, limits = planning.priced(running), planning.budget, limits_of(planning.budget)
+    current, limits = planning.load_of(running), limits_of(planning.budget)
+    memory_limit = limits.memory
     if used is not None:
         scaled = [
-            NEAR * limit * min(1.0, expected / max(real, SMALLEST))
-            for limit, expected, real in zip(limits, now, used, strict=True)
+            NEAR * limit * min(1.0, expected / max(measured, SMALLEST))
+            for limit, expected, measured in zip(limits, current, used, strict=True)
         ]
         limits = Load(*scaled)
         planning = replace(planning, budget=Budget(*(None if isinf(limit) else limit for limit in limits)))
     try:
         best = planning.plan()
     except BudgetError:
-        if used is None or not _stored(running) or used.memory <= NEAR * limits_of(asked).memory:
+        if used is None or not _materialized(running) or used.memory <= NEAR * memory_limit:
             return None
-        best = replace(
-            planning, budget=None
-        ).apart()  # which does not fit either, for all we know, but takes the least memory
-    gain = SHARING_GAIN if _stored([best]) <= _stored(running) else GAIN
-    if _shape(running) == _shape([best]) or (now.fits(limits) and now.cpu <= gain * best.load.cpu):
+        # Probably this does not fit either, but it takes the least memory.
+        best = replace(planning, budget=None).plan_windows_only()
+    gain = SHARING_GAIN if _materialized([best]) <= _materialized(running) else GAIN
+    if _shape(running) == _shape([best]) or (current.fits(limits) and current.cpu <= gain * best.load.cpu):
         return None
-    return Proposal(cause, replace(best, limits=running[0].limits), planning.plans, now)
+    return Proposal(cause, replace(best, limits=running[0].limits), planning.plans, current)
 
 
-def _stored(plans: Iterable[SharedPlan]) -> set[object]:
+def _materialized(plans: Iterable[SharedPlan]) -> set[object]:
     states = [state for plan in plans for state in plan.states]
     return {(state.sources, tuple(sorted(state.spans.items()))) for state in states}
 
 
 def _shape(plans: Iterable[SharedPlan]) -> list[object]:
-    """What tells plans apart: which joins read what for whom, not in which order."""
-    found: list[tuple[object, ...]] = []
+    """Return what distinguishes plans: the inputs and consumers of their joins, but not the probe orders."""
+    shapes: list[tuple[object, ...]] = []
     for plan in plans:
         stored = {state.id for state in plan.states}
         answers: dict[str, list[str]] = {}
         for answer in plan.answers:
             answers.setdefault(answer.result, []).append(answer.query)
         for join in plan.joins:
-            spans, inputs = sorted(join.spans.items()), sorted(each.sources for each in join.inputs)
-            served = sorted(answers.get(join.output, ()))
-            found.append((join.sources, spans, inputs, join.output in stored, served))
-    return sorted(found, key=repr)
+            spans, inputs = sorted(join.spans.items()), sorted(item.sources for item in join.inputs)
+            consumers = sorted(answers.get(join.output, ()))
+            shapes.append((join.sources, spans, inputs, join.output in stored, consumers))
+    return sorted(shapes, key=repr)

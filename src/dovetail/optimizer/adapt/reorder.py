@@ -1,16 +1,16 @@
-"""New probe orders for a running query, from what its probes have found.
+"""New probe orders for running queries, from measured probes.
 
-A measured probe says what share of the pairs (partial result, tuple in the window) matched, given which aliases were joined before.
-The model knows shares per pair of aliases. Where one pair connects the next alias with those before it, the measured share is that
-pair's; where several do, they are scaled together until their product is what was measured. Probes behind one alias are fitted
-first, because they leave nothing to share out; probes that are no longer made are fitted before all others, which then overrule them.
+A measured probe gives the fraction of pairs (partial result, tuple in the window) that matched, for a set of joined aliases. The model
+has selectivities per pair of aliases. If one pair connects the probed alias with the joined ones, the measured selectivity is that
+pair's; if several do, they are scaled together until their product is the measured one. Probes after a single alias are fitted first,
+because they determine one pair; probes that are no longer made are fitted before all others, which then overrule them.
 
 An input's order is replaced only if the model expects the new one to be `GAIN` times cheaper, the first probe of each new tuple
-included, and if the saving counts in the whole query: estimates carry noise, and an order that changes to and fro costs indexes
-that are built for nothing. Where both orders were tried lately, what they cost then is asked as well.
+included, and if the saving matters for the whole query: estimates are noisy, and an order that alternates builds indexes in vain. If
+both orders were measured recently, their measured costs must agree.
 
-Paths that share stages are not judged alone: an order that is dearer for one query may be cheaper for all. Theirs are chosen
-`together`, as they were at first, and replaced where that makes what a path adds to its tree, or a whole tree, `GAIN` times cheaper.
+Paths that share stages are not judged alone: an order that is more expensive for one query may be cheaper for all. `replan_sharing`
+chooses their orders together, and replaces one if it makes its path, as part of its tree, or the whole tree `GAIN` times cheaper.
 """
 
 from __future__ import annotations
@@ -20,140 +20,141 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dovetail.config import Config
-from dovetail.optimizer.adapt.selectivity import GraphShape, Shares
+from dovetail.optimizer.adapt.selectivity import PairSelectivities, PredicateIndex
 from dovetail.optimizer.cost.estimates import estimate
 from dovetail.optimizer.cost.probe_cost import probe_cost
 from dovetail.optimizer.graph.from_query import graph_of
 from dovetail.optimizer.graph.join_graph import JoinGraph
-from dovetail.optimizer.ordering.shared_orders import Candidate, are_chosen_together, chosen_together
+from dovetail.optimizer.ordering.shared_orders import ReorderableJoin, can_share_orders, choose_shared_orders
 from dovetail.optimizer.planner import access_rule, general_placement, multi_way_orders, objective, scan_cost
-from dovetail.plan.paths import AccessRule, PathMaker
-from dovetail.plan.query_plan import Access, QueryPlan, Sharing
+from dovetail.plan.paths import AccessRule, PathBuilder
+from dovetail.plan.query_plan import Access, QueryPlan, SharingJoin
 from dovetail.query.model import JoinQuery
-from dovetail.stats.probes import Measured, ProbeCounts, ProbeKey, ProbeOrderChange
+from dovetail.stats.probes import ProbeCounts, ProbeKey, ProbeOrderChange, QueryStats
 
 GAIN = 1.2
-"""How many times cheaper a new order must be."""
+"""The cost ratio required of a new order."""
 LESS = 0.999
-"""What a general nested-loop order must cost of the one before, at most."""
-LEAST_SHARE = 0.02
-"""The part of a query's whole cost that a change must save."""
-LEAST_PROBES = 200
-"""Probes below which what they found is not trusted."""
+"""The largest cost of a new general nested-loop order, as a fraction of the old one's."""
+MIN_SAVED_FRACTION = 0.02
+"""The fraction of a query's whole cost that a change must save."""
+MIN_PROBES = 200
+"""Probes with fewer samples are not trusted."""
 _ROUNDS = 3
 _EXACT = 16
-"""Inputs whose sets are all looked at: in milliseconds, for a batch waits meanwhile."""
+"""The largest join ordered exactly: that takes milliseconds, during which a batch waits."""
 
 
 @dataclass(frozen=True)
 class Replanner:
-    """Plans queries of one session again."""
+    """Chooses new probe orders for the running queries of one session."""
 
     config: Config
-    _shapes: dict[str, tuple[JoinQuery, GraphShape]] = field(
+    _predicates: dict[str, tuple[JoinQuery, PredicateIndex]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """What does not change of a query that is planned again."""
+    """Cached predicates of each query, which do not change."""
 
-    def __call__(self, plan: QueryPlan, measured: Measured) -> tuple[QueryPlan, list[ProbeOrderChange]] | None:
-        """The plan to go on with, its estimates as of now, and what it changes; None if too little was measured."""
-        known = plan.known
+    def __call__(self, plan: QueryPlan, measured: QueryStats) -> tuple[QueryPlan, list[ProbeOrderChange]] | None:
+        """Return the new plan, with current estimates, and its changes; None if too little was measured."""
         if self.config.nested_loop == "general" and measured.tau is not None:
-            return self._placed(plan, measured.tau)
+            return self._replan_general(plan, measured.tau)
         if self.config.nested_loop != "multi-way" or measured.sizes.keys() < set(plan.query.aliases):
             return None
-        graph = measured_graph(plan.query, known.rates, Shares(self._shape(plan.query), known.hints), measured)
-        return self._revised(plan, graph, self._cheaper(plan, graph, measured))
+        graph = measured_graph(plan.query, plan.known.rates, self._selectivities(plan), measured)
+        return self._revise(plan, graph, self._cheaper_orders(plan, graph, measured))
 
     @property
-    def chooses_together(self) -> bool:
-        """Whether orders of paths that share stages are chosen together."""
-        return are_chosen_together(self.config)
+    def can_share_orders(self) -> bool:
+        """Whether the orders of paths that share stages are chosen together."""
+        return can_share_orders(self.config)
 
-    def together(self, joins: Mapping[str, Sharing]) -> dict[str, tuple[QueryPlan, list[ProbeOrderChange]]]:
-        """The plans to go on with of joins that share stages, as far as enough was measured of them."""
+    def replan_sharing(self, joins: Mapping[str, SharingJoin]) -> dict[str, tuple[QueryPlan, list[ProbeOrderChange]]]:
+        """Return the new plans of joins that share stages, for those with enough measurements."""
         graphs, orders = dict[str, JoinGraph](), dict[str, dict[str, tuple[str, ...]]]()
         candidates = []
         for name, (plan, measured, shared) in joins.items():
-            query, known, fixed = plan.query, plan.known, plan.known.forced
-            shares = Shares(self._shape(query), known.hints)
+            query, rates, fixed = plan.query, plan.known.rates, plan.known.forced
+            selectivities = self._selectivities(plan)
             if measured.sizes.keys() >= set(query.aliases):
-                graph = graphs[name] = measured_graph(query, known.rates, shares, measured)
-                orders[name] = self._cheaper(plan, graph, measured, shared)
+                graph = graphs[name] = measured_graph(query, rates, selectivities, measured)
+                orders[name] = self._cheaper_orders(plan, graph, measured, shared)
             else:
-                graph, fixed = graph_of(query, known.rates, shares), query.aliases
-            now = {path.driver: path.order for path in plan.paths}
-            tried = partial(measured.gain, objective=objective(self.config))
+                graph, fixed = graph_of(query, rates, selectivities), query.aliases
+            current = {path.driver: path.order for path in plan.paths}
+            gain = partial(measured.gain, objective=objective(self.config))
             access = access_rule(query, graph, self.config)
-            candidates.append(Candidate(name, query, graph.indexed, access, now, fixed, tried=tried))
-        for (name, driver), order in chosen_together(candidates, GAIN).orders.items():
+            join = ReorderableJoin(name, query, graph.indexed, access, current, fixed, measured_gain=gain)
+            candidates.append(join)
+        for (name, driver), order in choose_shared_orders(candidates, GAIN).orders.items():
             orders[name][driver] = order[1:]
-        return {name: self._revised(joins[name].plan, graph, orders[name]) for name, graph in graphs.items()}
+        return {name: self._revise(joins[name].plan, graph, orders[name]) for name, graph in graphs.items()}
 
-    def _cheaper(
-        self, plan: QueryPlan, graph: JoinGraph, measured: Measured, shared: Collection[str] = ()
+    def _cheaper_orders(
+        self, plan: QueryPlan, graph: JoinGraph, measured: QueryStats, shared: Collection[str] = ()
     ) -> dict[str, tuple[str, ...]]:
-        """By driver the orders that are cheaper for the query alone than those that it has; not of paths that are `shared`."""
-        aim, known = objective(self.config), plan.known
-        current = {path.driver: path.order[1:] for path in plan.paths}
+        """Return, by driver, orders that are cheaper for the query alone; `shared` paths keep theirs."""
+        unit, current = objective(self.config), {path.driver: path.order[1:] for path in plan.paths}
         if current.keys() <= set(shared):
             return {}
         exact = _EXACT if self.config.ordering == "weave" else None
         access = access_rule(plan.query, graph, self.config)
-        wanted = multi_way_orders(graph, self.config, access, measured.tau, exact)
-        now, then = (probe_cost(graph, orders, aim).per_input for orders in (current, wanted))
-        least = LEAST_SHARE * sum(now.values())
-        found = {}
+        best = multi_way_orders(graph, self.config, access, measured.tau, exact)
+        old_costs, new_costs = (probe_cost(graph, orders, unit).per_input for orders in (current, best))
+        min_saved = MIN_SAVED_FRACTION * sum(old_costs.values())
+        changed = {}
         for driver, order in current.items():
-            rate, saved = graph.rates[driver], now[driver] - then[driver]
-            if driver in known.forced or driver in shared:
+            rate, old_cost, new_cost = graph.rates[driver], old_costs[driver], new_costs[driver]
+            if driver in plan.known.forced or driver in shared:
                 continue
-            if saved <= least or now[driver] + rate <= GAIN * (then[driver] + rate):
+            if old_cost - new_cost <= min_saved or old_cost + rate <= GAIN * (new_cost + rate):
                 continue
-            seen = measured.gain(driver, order, wanted[driver], aim)
-            if seen is None or seen > GAIN:
-                found[driver] = wanted[driver]
-        return found
+            gain = measured.gain(driver, order, best[driver], unit)
+            if gain is None or gain > GAIN:
+                changed[driver] = best[driver]
+        return changed
 
-    def _revised(
+    def _revise(
         self, plan: QueryPlan, graph: JoinGraph, changed: Mapping[str, tuple[str, ...]]
     ) -> tuple[QueryPlan, list[ProbeOrderChange]]:
-        """The plan with other orders of some drivers, which are left out in them, and its estimates as of now."""
-        aim = objective(self.config)
+        """Return the plan with the `changed` orders (without drivers) and current estimates; and the changes."""
+        unit = objective(self.config)
         current = {path.driver: path.order[1:] for path in plan.paths}
         orders = {driver: (driver, *changed.get(driver, order)) for driver, order in current.items()}
         changes = []
-        for driver, after in changed.items():
-            costs = [probe_cost(graph, {driver: order}, aim).total for order in (current[driver], after)]
-            before, then = (cost / graph.rates[driver] for cost in costs)
-            changes.append(ProbeOrderChange(driver, current[driver], after, before, then))
-        if not changes and self.config.join != "hybrid":  # which scans what has become small
-            return replace(plan, estimate=estimate(graph, orders, aim)), changes
+        for driver, new_order in changed.items():
+            costs = [probe_cost(graph, {driver: order}, unit).total for order in (current[driver], new_order)]
+            old_cost, new_cost = (cost / graph.rates[driver] for cost in costs)
+            changes.append(ProbeOrderChange(driver, current[driver], new_order, old_cost, new_cost))
+        if not changes and self.config.join != "hybrid":  # `hybrid` may scan a window that has become small
+            return replace(plan, estimate=estimate(graph, orders, unit)), changes
         return self.with_orders(plan, orders, graph), changes
 
-    def _placed(self, plan: QueryPlan, tau: float) -> tuple[QueryPlan, list[ProbeOrderChange]]:
-        """General nested loops for batches of `tau` seconds. Scans have no index to build, so any gain counts.
+    def _replan_general(self, plan: QueryPlan, tau: float) -> tuple[QueryPlan, list[ProbeOrderChange]]:
+        """Replan general nested loops for batches of `tau` seconds.
 
-        Rates are those that the plan was made with: a path that does not begin with new tuples does not count them.
+        Scans have no index to build, so any gain counts.
+
+        Rates are those of the plan: a path that does not begin with new tuples does not count them.
         """
-        known = plan.known
-        graph = graph_of(plan.query, known.rates, Shares(self._shape(plan.query), known.hints))
+        graph = graph_of(plan.query, plan.known.rates, self._selectivities(plan))
         multi_way = multi_way_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
-        wanted, changes = general_placement(graph, multi_way, tau), list[ProbeOrderChange]()
+        best, changes = general_placement(graph, multi_way, tau), list[ProbeOrderChange]()
         orders = {path.driver: path.order for path in plan.paths}
         for driver, order in orders.items():
-            now, then = (scan_cost(graph, driver, each, tau) for each in (order, wanted[driver]))
-            if driver not in known.forced and then < now * LESS:
+            old_cost, new_cost = (scan_cost(graph, driver, option, tau) for option in (order, best[driver]))
+            if driver not in plan.known.forced and new_cost < old_cost * LESS:
                 rate = graph.rates[driver]
-                changes.append(ProbeOrderChange(driver, order, wanted[driver], now / rate, then / rate))
+                changes.append(ProbeOrderChange(driver, order, best[driver], old_cost / rate, new_cost / rate))
         orders |= {change.driver: change.after for change in changes}
         return self.with_orders(plan, orders, graph), changes
 
-    def _shape(self, query: JoinQuery) -> GraphShape:
-        known = self._shapes.get(query.name)
-        if known is None or known[0] is not query:
-            known = self._shapes[query.name] = (query, GraphShape.of(query))
-        return known[1]
+    def _selectivities(self, plan: QueryPlan) -> PairSelectivities:
+        query = plan.query
+        cached = self._predicates.get(query.name)
+        if cached is None or cached[0] is not query:
+            cached = self._predicates[query.name] = (query, PredicateIndex.of(query))
+        return PairSelectivities(cached[1], plan.known.hints)
 
     def with_orders(
         self,
@@ -163,35 +164,36 @@ class Replanner:
         *,
         access: Mapping[str, Mapping[str, Access]] | None = None,
     ) -> QueryPlan:
-        """A plan with other orders, with all aliases in each; and with `access` by driver and alias, if it is given."""
-        known = plan.known
-        graph = graph or graph_of(plan.query, known.rates, Shares(self._shape(plan.query), known.hints))
+        """Return the plan with other orders of all aliases; `access`, by driver and alias, overrides the rule."""
+        graph = graph or graph_of(plan.query, plan.known.rates, self._selectivities(plan))
         rule = access_rule(plan.query, graph, self.config)
 
         def rule_of(driver: str) -> AccessRule:
             return rule if access is None else lambda alias, _: access[driver][alias]
 
-        maker = PathMaker(plan.query)
-        paths = tuple(maker.path(driver, orders[driver], rule_of(driver)) for driver in plan.query.aliases)
+        builder = PathBuilder(plan.query)
+        paths = tuple(builder.path(driver, orders[driver], rule_of(driver)) for driver in plan.query.aliases)
         return replace(plan, paths=paths, estimate=estimate(graph, orders, objective(self.config)))
 
 
-def measured_graph(query: JoinQuery, rates: Mapping[str, float], shares: Shares, measured: Measured) -> JoinGraph:
-    """The query's graph with rates, window sizes and selectivities as measured, where enough was."""
-    fit(shares, measured.found)
-    return graph_of(query, rates, shares, measured)
+def measured_graph(
+    query: JoinQuery, rates: Mapping[str, float], selectivities: PairSelectivities, measured: QueryStats
+) -> JoinGraph:
+    """Return the query's graph with measured rates, window sizes and, given enough samples, selectivities."""
+    fit(selectivities, measured.probe_counts)
+    return graph_of(query, rates, selectivities, measured)
 
 
-def fit(shares: Shares, measured: Mapping[ProbeKey, ProbeCounts]) -> None:
-    """ProbeOrderChange shares to what probes have found, where enough were made."""
+def fit(selectivities: PairSelectivities, measured: Mapping[ProbeKey, ProbeCounts]) -> None:
+    """Fit selectivities to the measured probes that have enough samples."""
     trusted = [
-        (found.age == 0, len(joined), sorted(joined), alias, found.selectivity)
-        for (joined, alias), found in measured.items()
-        if found.probes >= LEAST_PROBES and found.selectivity
+        (counts.age == 0, len(joined), sorted(joined), alias, counts.selectivity)
+        for (joined, alias), counts in measured.items()
+        if counts.probes >= MIN_PROBES and counts.selectivity
     ]
     trusted.sort()
     for recent, rounds in ((False, 1), (True, _ROUNDS)):
         for _ in range(rounds):
-            for new, _, joined, alias, share in trusted:
-                if new is recent:
-                    shares.fit((frozenset(joined), alias), share)
+            for is_recent, _, joined, alias, selectivity in trusted:
+                if is_recent is recent:
+                    selectivities.fit((frozenset(joined), alias), selectivity)

@@ -1,11 +1,11 @@
-"""What streams and joins are like now, put together from the counters of all shards: what queries are planned again by.
+"""Current rates and selectivities of running queries, from the counters of all shards.
 
-A shard counts, along each of its paths, the partial results that came to a window and the matches, and says how many tuples the window
-holds; with all shards together that gives the pairs that were offered. Counters grow until a path is replaced, so what is new is taken
-shard by shard and path by path, and then added up, whatever orders the shards run. It is kept by query, not by join: plans change.
+A shard counts, along each of its paths, the partial results that probe a window and their matches, and reports the tuples in the
+window; over all shards this gives the number of pairs. Counters grow until a path is replaced, so increments are computed per shard
+and path, and then added up, even if shards run different orders. They are kept by query, not by join, because plans change.
 
-A tuple may lie in several shards: a combination of tuples that goes to c shards (`Copies`) was counted c times. A window that others
-share may be longer than a join's own, and hold tuples that pass other filters.
+A tuple may be in several shards: a combination of tuples that goes to c shards (`Copies`) is counted c times. A shared window may be
+longer than a join's own window, and may contain tuples that the join's filters reject.
 """
 
 from __future__ import annotations
@@ -15,41 +15,40 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dovetail.optimizer.adapt.reorder import LEAST_PROBES, fit
-from dovetail.optimizer.adapt.selectivity import GraphShape, Shares
+from dovetail.optimizer.adapt.reorder import MIN_PROBES, fit
+from dovetail.optimizer.adapt.selectivity import PairSelectivities, PredicateIndex
 from dovetail.optimizer.sharing.model.translate import sources_of
 from dovetail.plan.query_plan import PlannerStats, QueryPlan
 from dovetail.plan.steps import JOINED, JoinStep
 from dovetail.query.model import JoinQuery
-from dovetail.stats.counters import JoinFigures, Measurements
-from dovetail.stats.probes import ProbeCounts
-from dovetail.stats.probes import ProbeKey as Probe
+from dovetail.stats.counters import JoinMetrics, Measurements
+from dovetail.stats.probes import ProbeCounts, ProbeKey
 
 MEMORY = 2000
-"""Probes of one kind that are remembered."""
+"""The number of recent probes that the counts of one probe cover."""
 DRIFT = 1.5
-"""The factor by which a rate or a selectivity must change to be a drift."""
+"""The factor by which a rate or a selectivity must change to count as drift."""
 
 Copies: TypeAlias = Callable[[str, Collection[str]], int]
-"""Of a query and some of its aliases: to how many shards a combination of their tuples goes; of none, how many shards there are."""
+"""Maps a query and some of its aliases to the number of shards that a combination of their tuples goes to; without aliases, to the
+number of shards."""
 _Path: TypeAlias = tuple[str, str, tuple[str, ...]]
 """A join, a driver and an order."""
 _Counts: TypeAlias = tuple[tuple[int, int], ...]
-"""Partial results that came in, and matches, of each stage."""
-_Served: TypeAlias = tuple[JoinStep, str, Mapping[str, tuple[str, ...]]]
-"""A step, a query that its matches serve, and by input of the step the query's aliases that it stands for."""
-_SLOWEST = 1e-9
-"""The least rate that is believed."""
+"""Probes and matches of each stage."""
+_StepUse: TypeAlias = tuple[JoinStep, str, Mapping[str, tuple[str, ...]]]
+"""A step, a query that its matches serve, and the query's aliases behind each input of the step."""
+_MIN_RATE = 1e-9
 
 
 def one_shard(query: str, aliases: Collection[str]) -> int:  # noqa: ARG001
-    """The copies of an engine by itself."""
+    """Return the copies of a tuple in a single engine: 1."""
     return 1
 
 
 @dataclass(frozen=True)
 class StatsDrift:
-    """Something is not what it was when queries were last planned."""
+    """A rate or selectivity that changed since the queries were last planned."""
 
     what: str
     before: float
@@ -61,205 +60,214 @@ class StatsDrift:
 
 @dataclass
 class RuntimeStats:
-    """Rates and selectivities lately."""
+    """Recent rates and selectivities."""
 
     rates: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By query and alias: tuples per second of event time that pass its filters."""
-    found: dict[str, dict[Probe, ProbeCounts]] = field(default_factory=dict)
-    """By query: what probes have found."""
-    _before: dict[int, dict[_Path, _Counts]] = field(default_factory=dict)
+    """Tuples per second of event time that pass the filters, by query and alias."""
+    probe_counts: dict[str, dict[ProbeKey, ProbeCounts]] = field(default_factory=dict)
+    """By query."""
+    _counters: dict[int, dict[_Path, _Counts]] = field(default_factory=dict)
+    """Counters at the last update, by shard."""
     time: int | None = None
-    """Of the last look, in microseconds of event time."""
+    """Event time of the last update, in microseconds."""
     seconds: float = 0.0
-    """Of event time between the last two looks."""
-    _planned: dict[tuple[str, str], float] = field(default_factory=dict)
-    _settled: dict[tuple[str, Probe], float] = field(default_factory=dict)
+    """Event time between the last two updates."""
+    _planned_rates: dict[tuple[str, str], float] = field(default_factory=dict)
+    _planned_selectivities: dict[tuple[str, ProbeKey], float] = field(default_factory=dict)
 
-    def note(
+    def update(
         self, parts: Iterable[tuple[Mapping[int, Measurements], Sequence[JoinStep]]], copies: Copies = one_shard
     ) -> bool:
-        """Take note of what shards have counted so far; False if event time has not moved since the last call.
+        """Add the counters of all shards; return False if event time has not advanced since the last call.
 
-        `parts`: reports by shard, and the steps that these shards run over the same windows.
+        Each part has the reports by shard, and the steps that these shards run over the same windows.
         """
-        known = list(parts)
-        figures = [each for reports, _ in known for report in reports.values() for each in report.streams.values()]
-        time = max((each.event_time for each in figures if each.event_time is not None), default=None)
+        parts = list(parts)
+        streams = [stream for reports, _ in parts for report in reports.values() for stream in report.streams.values()]
+        time = max((stream.event_time for stream in streams if stream.event_time is not None), default=None)
         if time is None or (self.time is not None and time <= self.time):
             return False
         self.seconds = 0.0 if self.time is None else (time - self.time) / 1e6
         self.time = time
-        for kept in self.found.values():
-            for each in kept.values():
-                each.age += 1
-        for reports, steps in known:
-            lately = self._lately(reports, steps)
-            if self.seconds:  # else what was counted is about no known time
-                self._take(lately, list(_served(steps)), _sizes(reports.values()), copies)
+        for counts_by_probe in self.probe_counts.values():
+            for counts in counts_by_probe.values():
+                counts.age += 1
+        for reports, steps in parts:
+            increments = self._increments(reports, steps)
+            if self.seconds:  # before the first update the counters cover an unknown time
+                self._add(increments, list(_step_uses(steps)), _window_sizes(reports.values()), copies)
         return self.seconds > 0
 
-    def _lately(self, reports: Mapping[int, Measurements], steps: Sequence[JoinStep]) -> dict[str, _Lately]:
-        """What each step has counted since the last call."""
-        found = {step.name: _Lately() for step in steps}
+    def _increments(self, reports: Mapping[int, Measurements], steps: Sequence[JoinStep]) -> dict[str, _Increments]:
+        """Return the increments of each step's counters since the last call."""
+        increments = {step.name: _Increments() for step in steps}
         for shard, report in reports.items():
-            counters, before = dict(_counters(report, steps)), self._before.get(shard, {})
-            self._before[shard] = counters
+            counters, old_counters = dict(_path_counters(report, steps)), self._counters.get(shard, {})
+            self._counters[shard] = counters
             for path, stages in counters.items():
-                found[path[0]].add(path, _since(stages, before.get(path)))
-        return found
+                increments[path[0]].add(path, _subtract(stages, old_counters.get(path)))
+        return increments
 
-    def _take(
+    def _add(
         self,
-        lately: Mapping[str, _Lately],
-        served: Sequence[_Served],
+        increments: Mapping[str, _Increments],
+        uses: Sequence[_StepUse],
         sizes: Mapping[str, int],
         copies: Copies,
     ) -> None:
         fastest: dict[str, float] = {}
         longest: dict[str, int] = {}
-        for step, query, inputs in served:
+        for step, query, inputs in uses:
             for source in step.sources:
                 longest[source.stream] = max(step.windows.get(source.name, 1), longest.get(source.stream, 1))
-                arrived = lately[step.name].arrived.get(source.name)
-                if arrived is not None:
+                arrivals = increments[step.name].arrivals.get(source.name)
+                if arrivals is not None:
                     (alias,) = inputs[source.name]
-                    rate = arrived / copies(query, (alias,)) / self.seconds
-                    self.rates[query, alias] = max((self.rates.get((query, alias), rate) + rate) / 2, _SLOWEST)
+                    rate = arrivals / copies(query, (alias,)) / self.seconds
+                    self.rates[query, alias] = max((self.rates.get((query, alias), rate) + rate) / 2, _MIN_RATE)
                     fastest[source.stream] = max(self.rates[query, alias], fastest.get(source.stream, 0.0))
-        for step, query, inputs in served:
+        for step, query, inputs in uses:
+            if step.group != JOINED:
+                continue
             streams = {source.name: source.stream for source in step.sources}
-            for (joined, name), (probes, matches) in lately[step.name].found.items() if step.group == JOINED else ():
-                if name in step.stored_inputs:
-                    continue  # its matches with a single window are known from the other side
+            for (joined, name), (probes, matches) in increments[step.name].probes.items():
+                if name in step.materialized_inputs:
+                    continue  # its matches with a single window are measured in the other direction
                 (alias,) = inputs[name]
-                stream, before = streams[name], frozenset(each for one in joined for each in inputs[one])
-                # Of the tuples that the window holds: those inside the step's own window, and of them those that it sees.
+                stream, aliases = streams[name], frozenset(alias for item in joined for alias in inputs[item])
+                # Of the tuples in the shared window, count those inside the step's own window that pass its filters.
                 size = sizes.get(stream, 0) / copies(query, (alias,)) * step.windows[name] / longest[stream]
                 size *= self.rates.get((query, alias), 1.0) / fastest.get(stream, 1.0)
-                once = probes / copies(query, before)
-                newer = ProbeCounts(once, once * max(size, 1.0), matches / copies(query, {*before, alias}))
-                kept, probe = self.found.setdefault(query, {}), (before, alias)
-                kept[probe] = kept.get(probe, ProbeCounts()).followed_by(newer, MEMORY)
+                distinct_probes = probes / copies(query, aliases)
+                distinct_matches = matches / copies(query, {*aliases, alias})
+                newer = ProbeCounts(distinct_probes, distinct_probes * max(size, 1.0), distinct_matches)
+                counts, probe = self.probe_counts.setdefault(query, {}), (aliases, alias)
+                counts[probe] = counts.get(probe, ProbeCounts()).followed_by(newer, MEMORY)
 
-    # -- what is known of queries -----------------------------------------------------------------------------------------------
-
-    def known(self, queries: Mapping[str, JoinQuery], plans: Mapping[str, QueryPlan]) -> dict[str, PlannerStats]:
-        """By query, what is known of it: as measured, and else as it was told to the planner."""
-        shared: dict[str, list[float]] = defaultdict(list)
+    def planner_stats(
+        self, queries: Mapping[str, JoinQuery], plans: Mapping[str, QueryPlan]
+    ) -> dict[str, PlannerStats]:
+        """Return the statistics of each query: measured ones, or else those that its plan was made with."""
         names = {
             (name, alias): source.name
             for name, query in queries.items()
             for alias, source in sources_of(query, "").items()
         }
+        rates_by_source: dict[str, list[float]] = defaultdict(list)
         for key, source in names.items():
             if key in self.rates:
-                shared[source].append(self.rates[key])
-        known = {}
+                rates_by_source[source].append(self.rates[key])
+        stats = {}
         for name, query in queries.items():
-            told = plans[name].known
-            shares = Shares(GraphShape.of(query), told.hints)
-            fit(shares, self.found.get(name, {}))
+            planned = plans[name].known
+            selectivities = PairSelectivities(PredicateIndex.of(query), planned.hints)
+            fit(selectivities, self.probe_counts.get(name, {}))
             rates = {
-                alias: sum(own) / len(own) if (own := shared.get(names[name, alias])) else told.rates[alias]
+                alias: sum(measured) / len(measured)
+                if (measured := rates_by_source.get(names[name, alias]))
+                else planned.rates[alias]
                 for alias in query.aliases
             }
-            known[name] = PlannerStats(rates, shares.hints, told.forced)
-        return known
+            stats[name] = PlannerStats(rates, selectivities.hints, planned.forced)
+        return stats
 
     def drift(self) -> StatsDrift | None:
-        """The largest drift since `settle`, if there is one."""
+        """Return the largest drift since `set_baseline`, if any."""
         drifts: list[tuple[float, StatsDrift]] = []
         for (query, alias), rate in self.rates.items():
-            before = self._planned.get((query, alias))
-            drifts += _drift(f"the rate of {alias!r} in query {query!r}", before, rate)
-        for query, kept in self.found.items():
-            for (joined, alias), found in kept.items():
-                if found.age == 0 and found.probes >= LEAST_PROBES and found.selectivity:
-                    what = f"the share of {alias!r} that matches {', '.join(sorted(joined))} in query {query!r}"
-                    drifts += _drift(what, self._settled.get((query, (joined, alias))), found.selectivity)
+            planned = self._planned_rates.get((query, alias))
+            drifts += _drift(f"the rate of {alias!r} in query {query!r}", planned, rate)
+        for query, (joined, alias), counts in self._trusted_counts():
+            if counts.age == 0 and counts.selectivity:
+                what = f"the selectivity of {alias!r} with {', '.join(sorted(joined))} in query {query!r}"
+                planned = self._planned_selectivities.get((query, (joined, alias)))
+                drifts += _drift(what, planned, counts.selectivity)
         return max(drifts, key=lambda pair: pair[0])[1] if drifts else None
 
-    def settle(self) -> None:
-        """Take what is known now for what queries are planned by."""
-        self._planned = dict(self.rates)
-        self._settled |= {
-            (query, probe): found.selectivity
-            for query, kept in self.found.items()
-            for probe, found in kept.items()
-            if found.selectivity and found.probes >= LEAST_PROBES
-        }
+    def set_baseline(self) -> None:
+        """Make the current statistics the baseline of `drift`."""
+        self._planned_rates = dict(self.rates)
+        for query, probe, counts in self._trusted_counts():
+            if counts.selectivity:
+                self._planned_selectivities[query, probe] = counts.selectivity
 
-    def forget(self, query: str) -> None:
-        """Forget a query that is gone: another may get its name."""
-        self.found.pop(query, None)
-        for known in (self.rates, self._planned, self._settled):
-            for key in [key for key in known if key[0] == query]:
-                del known[key]  # type: ignore[arg-type]
+    def _trusted_counts(self) -> Iterator[tuple[str, ProbeKey, ProbeCounts]]:
+        for query, counts_by_probe in self.probe_counts.items():
+            for probe, counts in counts_by_probe.items():
+                if counts.probes >= MIN_PROBES:
+                    yield query, probe, counts
+
+    def drop_query(self, query: str) -> None:
+        """Remove the statistics of a dropped query, because another may get its name."""
+        self.probe_counts.pop(query, None)
+        for stats in (self.rates, self._planned_rates, self._planned_selectivities):
+            for key in [key for key in stats if key[0] == query]:
+                del stats[key]  # type: ignore[arg-type]
 
 
 @dataclass
-class _Lately:
-    """What a join has counted since the last look, over all shards."""
+class _Increments:
+    """Increments of a join's counters since the last update, over all shards."""
 
-    arrived: dict[str, int] = field(default_factory=dict)
+    arrivals: dict[str, int] = field(default_factory=dict)
     """By driver."""
-    found: dict[Probe, tuple[float, float]] = field(default_factory=dict)
-    """Over its inputs: partial results that came, and matches."""
+    probes: dict[ProbeKey, tuple[float, float]] = field(default_factory=dict)
+    """Probes and matches; keys are over the join's inputs."""
 
     def add(self, path: _Path, stages: _Counts) -> None:
         _, driver, order = path
-        self.arrived[driver] = self.arrived.get(driver, 0) + stages[0][1]
-        for place in range(1, len(order)):
-            probe = (frozenset(order[:place]), order[place])
-            probes, matches = self.found.get(probe, (0, 0))
-            if stages[place][0]:
-                self.found[probe] = (probes + stages[place][0], matches + stages[place][1])
+        self.arrivals[driver] = self.arrivals.get(driver, 0) + stages[0][1]
+        for position in range(1, len(order)):
+            probe = (frozenset(order[:position]), order[position])
+            probes, matches = self.probes.get(probe, (0, 0))
+            if stages[position][0]:
+                self.probes[probe] = (probes + stages[position][0], matches + stages[position][1])
 
 
-def _counters(report: Measurements, steps: Sequence[JoinStep]) -> Iterator[tuple[_Path, _Counts]]:
+def _path_counters(report: Measurements, steps: Sequence[JoinStep]) -> Iterator[tuple[_Path, _Counts]]:
     for step in steps:
-        known: JoinFigures | None = (report.queries if step.is_own else report.joins).get(step.name)
-        for driver, path in known.paths.items() if known is not None else ():
+        metrics: JoinMetrics | None = (report.queries if step.is_private else report.joins).get(step.name)
+        for driver, path in metrics.paths.items() if metrics is not None else ():
             if path and path[0].access == "new":
-                counted = tuple((stage.probes, stage.matches) for stage in path)
-                yield (step.name, driver, tuple(stage.alias for stage in path)), counted
+                counts = tuple((stage.probes, stage.matches) for stage in path)
+                yield (step.name, driver, tuple(stage.alias for stage in path)), counts
 
 
-def _since(now: _Counts, before: _Counts | None) -> _Counts:
-    """What was counted between two looks; a path that has counted less than before is another one with the same order."""
-    if before is None or any(new[0] < old[0] or new[1] < old[1] for new, old in zip(now, before, strict=True)):
-        return now
-    return tuple((new[0] - old[0], new[1] - old[1]) for new, old in zip(now, before, strict=True))
+def _subtract(new: _Counts, old: _Counts | None) -> _Counts:
+    """Return the difference; counters that have decreased belong to a new path with the same order."""
+    if old is None or any(a < c or b < d for (a, b), (c, d) in zip(new, old, strict=True)):
+        return new
+    return tuple((a - c, b - d) for (a, b), (c, d) in zip(new, old, strict=True))
 
 
-def _sizes(reports: Iterable[Measurements]) -> dict[str, int]:
-    """By stream, the tuples that the windows of all shards hold."""
-    found: dict[str, int] = {}
+def _window_sizes(reports: Iterable[Measurements]) -> dict[str, int]:
+    """Return the tuples in the windows of all shards, by stream."""
+    sizes: dict[str, int] = {}
     for report in reports:
         for stream, window in report.nodes.windows.items():
-            found[stream] = found.get(stream, 0) + (window.tuples or 0)
-    return found
+            sizes[stream] = sizes.get(stream, 0) + (window.tuples or 0)
+    return sizes
 
 
-def _served(steps: Sequence[JoinStep]) -> Iterator[_Served]:
-    """Each step with each query that its matches serve."""
-    stored = {step.state: step for step in steps if step.state is not None}
+def _step_uses(steps: Sequence[JoinStep]) -> Iterator[_StepUse]:
+    """Yield each step with each query that its matches serve."""
+    producers = {step.state: step for step in steps if step.state is not None}
     for step in steps:
         for consumer in step.consumers:
             aliases = {source: alias for alias, source in consumer.sources.items()}
-            waiting, seen = [step], set[str]()
-            while waiting:
-                below = waiting.pop()
-                if below.name not in seen:
-                    seen.add(below.name)
+            pending, visited = [step], set[str]()
+            while pending:
+                current = pending.pop()
+                if current.name not in visited:
+                    visited.add(current.name)
                     inputs: dict[str, tuple[str, ...]] = {}
-                    for source in below.sources:
+                    for source in current.sources:
                         inputs[source.input] = (*inputs.get(source.input, ()), aliases[source.name])
-                    yield below, consumer.query, inputs
-                    waiting += [stored[name] for name in below.stored_inputs]
+                    yield current, consumer.query, inputs
+                    pending += [producers[name] for name in current.materialized_inputs]
 
 
 def _drift(what: str, before: float | None, now: float) -> list[tuple[float, StatsDrift]]:
-    """A drift, with its size; what was not known before has not drifted."""
+    """Return the drift with its factor, if it is large enough; a value without a baseline has none."""
     size = max(now / before, before / now) if before else 1.0
     return [(size, StatsDrift(what, before or now, now))] if size > DRIFT else []

@@ -1,7 +1,7 @@
-"""How selectively the aliases of a query match, pair by pair, as hints have it; and the same fitted in place to what probes found.
+"""Selectivities by pair of aliases: from hints, and fitted to measured probes.
 
-A query is planned again while it runs, and each probe that was measured changes a few pairs. So what does not change is looked up once
-(`GraphShape`), and a changed pair is worked in without touching the others: a graph is made when all is fitted, not after each probe.
+A running query is replanned often, and each measured probe changes only a few pairs. What never changes is therefore computed once
+(`PredicateIndex`), and a changed pair is updated in place: the graph is built after the last fit, not after each probe.
 """
 
 from __future__ import annotations
@@ -17,145 +17,150 @@ from dovetail.stats.probes import ProbeKey
 DEFAULT_EQUALITY = 0.01
 DEFAULT_CONDITION = 0.3
 SMALLEST = 1e-12
-"""The least share of pairs that is believed; seven hundred conditions would multiply to nothing."""
+"""The smallest accepted selectivity; without it, seven hundred conditions would multiply to zero."""
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class GraphShape:
-    """What a query says of pairs of its aliases."""
+class PredicateIndex:
+    """The predicates of a query by pair of aliases."""
 
     classes: tuple[tuple[str, ...], ...]
     """Aliases with a common key."""
-    within: Mapping[Pair, tuple[int, ...]]
-    """For each pair with a common key the numbers of its classes."""
+    classes_of_pair: Mapping[Pair, tuple[int, ...]]
+    """Indexes of the classes of each pair with a common key."""
     conditions: Mapping[Pair, float]
-    """For each pair with other conditions the share that is assumed to meet them."""
+    """Assumed selectivity of each pair with other conditions."""
     edges: frozenset[Pair]
-    """Those between aliases that no equality connects: a probe has to follow them."""
+    """Conditions between aliases that no equality connects: a probe has to follow them."""
     related: Mapping[str, Mapping[str, Pair]]
-    """For each alias the others that it has to do with."""
-    own: Mapping[str, tuple[int, ...]]
-    """For each alias the numbers of its classes."""
+    """For each alias, the aliases that it has a predicate with."""
+    classes_of_alias: Mapping[str, tuple[int, ...]]
+    """Indexes of the classes of each alias."""
 
     @classmethod
-    def of(cls, query: JoinQuery) -> GraphShape:
-        joined = [tuple(dict.fromkeys(key.alias for key in each.keys)) for each in query.classes]
-        classes = tuple(inputs for inputs in joined if len(inputs) > 1)
-        within: dict[Pair, tuple[int, ...]] = {}
-        for number, inputs in enumerate(classes):
-            for both in combinations(inputs, 2):
-                within[frozenset(both)] = (*within.get(frozenset(both), ()), number)
+    def of(cls, query: JoinQuery) -> PredicateIndex:
+        members = [tuple(dict.fromkeys(key.alias for key in group.keys)) for group in query.classes]
+        classes = tuple(inputs for inputs in members if len(inputs) > 1)
+        classes_of_pair: dict[Pair, tuple[int, ...]] = {}
+        for index, inputs in enumerate(classes):
+            for pair in map(frozenset, combinations(inputs, 2)):
+                classes_of_pair[pair] = (*classes_of_pair.get(pair, ()), index)
         conditions = _conditions(query)
-        apart = {name: number for number, part in enumerate(components(query.aliases, within.keys())) for name in part}
-        edges = frozenset(pair for pair in conditions if len({apart[name] for name in pair}) > 1)
+        parts = components(query.aliases, classes_of_pair.keys())
+        component = {alias: index for index, part in enumerate(parts) for alias in part}
+        edges = frozenset(pair for pair in conditions if len({component[alias] for alias in pair}) > 1)
         related: dict[str, dict[str, Pair]] = {alias: {} for alias in query.aliases}
-        for pair in {**within, **conditions}:
-            left, right = sorted(pair)
-            related[left][right] = related[right][left] = pair
-        own = {
-            alias: tuple(number for number, inputs in enumerate(classes) if alias in inputs) for alias in query.aliases
+        for pair in {**classes_of_pair, **conditions}:
+            first, second = sorted(pair)
+            related[first][second] = related[second][first] = pair
+        classes_of_alias = {
+            alias: tuple(index for index, inputs in enumerate(classes) if alias in inputs) for alias in query.aliases
         }
-        return cls(classes, within, conditions, edges, related, own)
+        return cls(classes, classes_of_pair, conditions, edges, related, classes_of_alias)
 
 
 def _conditions(query: JoinQuery) -> dict[Pair, float]:
-    shares: dict[Pair, float] = {}
+    selectivities: dict[Pair, float] = {}
     for condition in query.conditions:
         pairs = [frozenset(pair) for pair in combinations(condition.aliases, 2)]
         for pair in pairs:
-            shares[pair] = max(shares.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs)), SMALLEST)
-    return shares
+            value = selectivities.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs))
+            selectivities[pair] = max(value, SMALLEST)
+    return selectivities
 
 
-class Shares:
-    """The shares of pairs that match, by hints, which may be changed."""
+class PairSelectivities:
+    """Selectivities by pair of aliases, from hints that may change."""
 
-    def __init__(self, shape: GraphShape, hints: Mapping[Pair, float]) -> None:
-        self.shape = shape
+    def __init__(self, predicates: PredicateIndex, hints: Mapping[Pair, float]) -> None:
+        self.predicates = predicates
         self._hints: dict[Pair, float] = {}
-        self._most: list[dict[str, dict[str, float]]] = [{} for _ in shape.classes]
-        """By class, alias and other alias: the largest distinct count that the hint about the two allows."""
-        self._counts: list[dict[str, float]] = [{} for _ in shape.classes]
+        self._largest: list[dict[str, dict[str, float]]] = [{} for _ in predicates.classes]
+        """By class, alias and other alias: the largest distinct count that the pair's hint allows."""
+        self._counts: list[dict[str, float]] = [{} for _ in predicates.classes]
         """By class and alias: the largest count that all its hints allow."""
-        self._usual = [1 / DEFAULT_EQUALITY] * len(shape.classes)
+        self._default_counts = [1 / DEFAULT_EQUALITY] * len(predicates.classes)
         """By class: the count of an alias without a hint, because a common key has one domain."""
         for pair, value in hints.items():
             self.set(pair, value)
 
     def set(self, pair: Pair, value: float) -> None:
-        """Change a hint: which share of a pair matches, all conditions between the two included."""
-        numbers = self.shape.within.get(pair, ())
-        if not numbers and pair not in self.shape.conditions:
+        """Set the hint of a pair: its selectivity, all conditions between the two aliases included."""
+        classes = self.predicates.classes_of_pair.get(pair, ())
+        if not classes and pair not in self.predicates.conditions:
             return
         self._hints[pair] = value
-        left, right = sorted(pair)
-        for number in numbers:
-            most, counts = self._most[number], self._counts[number]
-            # A share that several classes have together is split evenly among them.
-            allowed = (1 / value) ** (1 / len(numbers))
-            most.setdefault(left, {})[right] = most.setdefault(right, {})[left] = allowed
-            counts[left], counts[right] = min(most[left].values()), min(most[right].values())
-            self._usual[number] = max(counts.values())
+        first, second = sorted(pair)
+        for index in classes:
+            largest, counts = self._largest[index], self._counts[index]
+            # The selectivity of a pair in several classes is split evenly among them.
+            allowed = (1 / value) ** (1 / len(classes))
+            largest.setdefault(first, {})[second] = largest.setdefault(second, {})[first] = allowed
+            counts[first], counts[second] = min(largest[first].values()), min(largest[second].values())
+            self._default_counts[index] = max(counts.values())
 
     @property
     def hints(self) -> dict[Pair, float]:
-        """The shares of pairs that were given or fitted."""
+        """Selectivities that were given or fitted."""
         return dict(self._hints)
 
-    def count(self, number: int, alias: str) -> float:
-        """The distinct values of a class that an alias has."""
-        return self._counts[number].get(alias, self._usual[number])
+    def count(self, class_index: int, alias: str) -> float:
+        """Return the distinct values that an alias has of a class."""
+        return self._counts[class_index].get(alias, self._default_counts[class_index])
 
     def factor(self, pair: Pair) -> float:
-        """The share of a pair that its conditions leave, common keys apart."""
-        hint, numbers = self._hints.get(pair), self.shape.within.get(pair)
-        if hint is None or numbers is None:
-            return self.shape.conditions.get(pair, 1.0) if hint is None else hint
-        rest = hint / self._keyed(pair, numbers)
-        return 1.0 if rest > 1 - _ROUNDING else rest
+        """Return the selectivity of a pair apart from its common keys."""
+        hint, classes = self._hints.get(pair), self.predicates.classes_of_pair.get(pair)
+        if hint is None or classes is None:
+            return self.predicates.conditions.get(pair, 1.0) if hint is None else hint
+        factor = hint / self._key_selectivity(pair, classes)
+        return 1.0 if factor > 1 - _ROUNDING else factor
 
-    def _keyed(self, pair: Pair, numbers: tuple[int, ...]) -> float:
-        """The share of a pair that has equal keys."""
-        share = 1.0
-        for number in numbers:
-            share /= max(self.count(number, alias) for alias in pair)
-        return share
+    def _key_selectivity(self, pair: Pair, classes: tuple[int, ...]) -> float:
+        """Return the fraction of pairs that have equal keys."""
+        selectivity = 1.0
+        for index in classes:
+            selectivity /= max(self.count(index, alias) for alias in pair)
+        return selectivity
 
     @property
     def factors(self) -> dict[Pair, float]:
-        """All pairs that have more to say than their common keys do."""
-        return {pair: self.factor(pair) for pair in {**self.shape.conditions, **self._hints}}
+        """Factors of all pairs with a condition or a hint."""
+        return {pair: self.factor(pair) for pair in {**self.predicates.conditions, **self._hints}}
 
     @property
     def counts(self) -> dict[tuple[str, int], float]:
         """Distinct values by alias and class."""
-        classes = enumerate(self.shape.classes)
-        return {(alias, number): self.count(number, alias) for number, inputs in classes for alias in inputs}
+        classes = enumerate(self.predicates.classes)
+        return {(alias, index): self.count(index, alias) for index, inputs in classes for alias in inputs}
 
-    def fit(self, step: ProbeKey, share: float) -> None:
-        """Scale the pairs that lead to a step, so that together they are what was found.
+    def fit(self, probe: ProbeKey, selectivity: float) -> None:
+        """Scale the pairs that determine a probe so that their product is the measured `selectivity`.
 
-        Of a common key, the matches of the next alias depend on the one with the fewest values before it.
+        Within a class, the matches of the probed alias depend only on the joined alias with the fewest values.
         """
-        joined, alias = step
-        shape, related = self.shape, self.shape.related[alias]
+        joined, alias = probe
+        predicates, related = self.predicates, self.predicates.related[alias]
         expected, binding = 1.0, set[str]()
         for other in joined & related.keys():
             factor = self.factor(related[other])
-            if factor < 1 or related[other] in shape.edges:
+            if factor < 1 or related[other] in predicates.edges:
                 expected *= factor
                 binding.add(other)
-        for number in shape.own[alias]:
-            inside = [(self.count(number, other), other) for other in joined.intersection(shape.classes[number])]
-            if inside:
-                least, other = min(inside)
-                expected /= max(least, self.count(number, alias))
+        for index in predicates.classes_of_alias[alias]:
+            counts = [(self.count(index, other), other) for other in joined.intersection(predicates.classes[index])]
+            if counts:
+                least, other = min(counts)
+                expected /= max(least, self.count(index, alias))
                 binding.add(other)
         if not binding:
             return
-        scale = (share / expected) ** (1 / len(binding))
+        scale = (selectivity / expected) ** (1 / len(binding))
         pairs = [related[other] for other in sorted(binding)]
-        fitted = [self.factor(pair) * self._keyed(pair, shape.within.get(pair, ())) * scale for pair in pairs]
+        fitted = [
+            self.factor(pair) * self._key_selectivity(pair, predicates.classes_of_pair.get(pair, ())) * scale
+            for pair in pairs
+        ]
         for pair, value in zip(pairs, fitted, strict=True):
             self.set(pair, min(1.0, max(SMALLEST, value)))

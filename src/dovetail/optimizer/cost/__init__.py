@@ -1,1 +1,1 @@
-"""What plans cost: produced tuples, comparisons, milliseconds and bytes."""
+"""Cost models: produced tuples, comparisons, milliseconds and bytes."""

@@ -1,16 +1,16 @@
 """Cost of a sliding-window nested-loop join, in attribute comparisons per unit time.
 
 These are the equations of Golab and Özsu, "Processing Sliding Window Multi-Joins in Continuous Queries over Data Streams"
-(CS-2003-01): sections 3.1-3.3 (where new tuples stand), 5.3 (hash buckets) and appendices A and B. All streams
+(CS-2003-01): sections 3.1-3.3 (position of the new tuples), 5.3 (hash buckets) and appendices A and B. All streams
 are joined by equality on one common attribute, values are uniform, and a stream with fewer distinct values draws them from those
 of a stream with more ("containment of value sets").
 
-One equation holds all of theirs. Let an order name every stream, outermost loop first, and let the new tuples stand at any
-position of it. One execution makes
+One equation covers all of theirs. An order names every stream, outermost loop first; the new tuples may be at any position. One
+execution makes
 
     sum over loops k = 2..n of   size(joined in loops 1..k-1) * scanned(loop k)
 
-comparisons: each partial result scans the next loop. The outermost scan is not charged, for it compares nothing. The new tuples
+comparisons: each partial result scans the next loop. The outermost scan is not charged, because it compares nothing. The new tuples
 count as one tuple under eager evaluation, executed `rate` times per unit time, and as `rate * tau` tuples under lazy evaluation,
 executed every `tau`; any other window holds `rate * window` tuples, or `rate * (window + tau)` when expiry is as lazy as evaluation.
 
@@ -26,11 +26,11 @@ Where the paper is loose:
 
 - Appendix A derives four streams in one order. Here are any number and any order.
 - `H_3` charges `λ4 T4` in the text and `λ4 (T4 + τ)` in the equation; the equation is meant.
-- Section 5.3 discounts the window by its bucket count. Only the scan gets shorter: how many tuples match does not depend on how
-  they were found. (Discounting the sizes too would break the section's own claim that equal bucket counts leave the choice of
-  order as it was.) New tuples that are not outermost are found through their buckets as well.
-- As `tau` goes to zero, lazy multi-way costs go to the eager ones. Lazy naive costs do not: they grow without bound, since each
-  of ever more executions rescans the outer windows whether or not anything arrived.
+- Section 5.3 discounts the window by its bucket count. Only the scan gets shorter: the number of matches does not depend on the
+  access path. (Discounting the sizes too would contradict the section's own claim that equal bucket counts do not change the choice
+  of order.) New tuples that are not outermost are found through their buckets as well.
+- As `tau` goes to zero, lazy multi-way costs converge to the eager ones. Lazy naive costs do not: they grow without bound, because
+  each of ever more executions rescans the outer windows whether or not anything arrived.
 - "Naive is never cheaper than multi-way" (4.3) needs windows that hold each of their distinct values at least once.
 """
 
@@ -48,7 +48,7 @@ Streams: TypeAlias = "Mapping[str, StreamStatistics]"
 
 @dataclass(frozen=True, slots=True)
 class StreamStatistics:
-    """What the equations need to know of a stream.
+    """Statistics of one stream, as the equations use them.
 
     >>> StreamStatistics(rate=10, window=100, distinct=500).tuples()
     1000.0
@@ -74,12 +74,12 @@ class StreamStatistics:
                 raise ConfigError(f"StreamStatistics({name}={value!r}): it must be finite and {bound}")
 
     def tuples(self, tau: float = 0.0) -> float:
-        """Give the tuples its window holds when expiry runs every `tau`."""
+        """Return the tuples in the window when expiry runs every `tau`."""
         return float(self.rate * (self.window + tau))
 
 
 def origin_cost(streams: Streams, origin: str, order: Sequence[str], tau: float | None = None) -> float:
-    """Give the cost of joining the new tuples of `origin` in loops nested as `order` says.
+    """Return the cost of joining the new tuples of `origin` in loops nested by `order`.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def origin_cost(streams: Streams, origin: str, order: Sequence[str], tau: float 
     origin
         The stream whose new tuples are joined.
     order
-        Every name of `streams` once, outermost loop first; `origin` may stand anywhere.
+        Every name of `streams` once, outermost loop first; `origin` may be anywhere.
     tau
         Time between executions, expiry included; None for eager evaluation.
 
@@ -110,12 +110,12 @@ def origin_cost(streams: Streams, origin: str, order: Sequence[str], tau: float 
         entering = new if name == origin else stream.tuples(tau or 0.0)
         if loop > 0:
             comparisons += size * entering / stream.buckets * stream.expense
-        size, distinct = joined(size, distinct, stream, entering)
+        size, distinct = join_size(size, distinct, stream, entering)
     return comparisons * executions
 
 
 def multi_way_cost(streams: Streams, order: Sequence[str], tau: float | None = None) -> dict[str, float]:
-    """Give the cost by origin when new tuples always stand outermost: C_i, or with `tau` L_i.
+    """Return the cost by origin when new tuples are always outermost: C_i, or with `tau` L_i.
 
     >>> streams = {"a": StreamStatistics(10, 100, 500), "b": StreamStatistics(1, 100, 50)}
     >>> multi_way_cost(streams, ("a", "b"))
@@ -126,7 +126,7 @@ def multi_way_cost(streams: Streams, order: Sequence[str], tau: float | None = N
 
 
 def naive_cost(streams: Streams, order: Sequence[str], tau: float | None = None) -> dict[str, float]:
-    """Give the cost by origin when the global order is kept whatever arrives: G_i, or with `tau` H_i.
+    """Return the cost by origin when all origins use the same global order: G_i, or with `tau` H_i.
 
     >>> streams = {"a": StreamStatistics(1, 100, 50), "b": StreamStatistics(1, 100, 50), "c": StreamStatistics(1, 100, 50)}
     >>> naive_cost(streams, ("a", "b", "c"))
@@ -136,7 +136,7 @@ def naive_cost(streams: Streams, order: Sequence[str], tau: float | None = None)
 
 
 def general_cost(streams: Streams, orders: Mapping[str, Sequence[str]], tau: float | None = None) -> dict[str, float]:
-    """Give the cost by origin when each origin has an order of its own: G_i, or with `tau` H_i.
+    """Return the cost by origin when each origin has its own order: G_i, or with `tau` H_i.
 
     >>> streams = {"a": StreamStatistics(1, 100, 50), "b": StreamStatistics(1, 100, 50)}
     >>> general_cost(streams, {"a": ("a", "b"), "b": ("a", "b")}, tau=10)
@@ -146,10 +146,10 @@ def general_cost(streams: Streams, orders: Mapping[str, Sequence[str]], tau: flo
     return {origin: origin_cost(streams, origin, order, tau) for origin, order in orders.items()}
 
 
-def joined(size: float, distinct: float, stream: StreamStatistics, entering: float) -> tuple[float, float]:
-    """Give the size and the distinct count of a join with `entering` tuples of one more `stream` (appendix A).
+def join_size(size: float, distinct: float, stream: StreamStatistics, entering: float) -> tuple[float, float]:
+    """Return the size and distinct count of a join with `entering` tuples of `stream` added (appendix A).
 
-    An infinite distinct count marks the empty join: the first stream is taken whole.
+    An infinite distinct count marks the empty join: all tuples of the first stream match.
     """
     matched = size * entering / (1 if distinct == inf else max(distinct, stream.distinct))
     return matched, min(distinct, stream.distinct)

@@ -1,8 +1,8 @@
-"""What one tuple costs: milliseconds to insert, delete and join it, bytes to keep it.
+"""Unit costs of a tuple: milliseconds to insert, delete and join it, and bytes to keep it.
 
-The thesis (Alrahmani, table 2-1) has three prices, C_i, C_d and C_j, and counts memory in tuples. We add bytes, because a budget is in
-bytes, and because a stored match is smaller than the tuples it is made of: the engine keeps row numbers, not copies. And we add two
-prices that the thesis leaves out: a probe that finds nothing costs, too, and a result has to be delivered.
+The thesis (Alrahmani, table 2-1) has three prices, C_i, C_d and C_j, and counts memory in tuples. This module adds bytes, because a
+budget is in bytes, and because a stored match is smaller than its tuples: the engine stores row numbers, not copies. It also adds two
+prices that the thesis omits: a probe costs even if it finds nothing, and each result has to be delivered.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from dovetail.errors import ConfigError
 class UnitCosts:
     """Prices of the basic operations on this machine.
 
-    The defaults are round figures, not measured: some millions of tuples per second, as a compiled hash join does on one core,
-    and narrow rows. Measure your own for budgets that mean something.
+    The defaults are round numbers, not measurements: some millions of tuples per second, as a compiled hash join does on one core,
+    and narrow rows. Measure your machine for meaningful budgets.
 
     Parameters
     ----------
     insert, delete
-        Milliseconds to put a tuple into a window and its indexes, and to take it out (C_i, C_d).
+        Milliseconds to insert a tuple into a window and its indexes, and to delete it (C_i, C_d).
     store
-        Milliseconds to store a match; None for as much as a tuple (the thesis has one price for both).
+        Milliseconds to insert a match into a materialized join; None for the price of `insert`, as in the thesis.
     join
         Milliseconds per tuple that a probe produces, partial results included (C_j).
     probe
-        Milliseconds per probe, whatever it finds.
+        Milliseconds per probe, whether or not it finds a match.
     result
         Milliseconds to gather the columns of one result for one query.
     batch_result, batch_store, batch_stage
-        Milliseconds that a batch costs each query, each stored sub-join and each stage of a join, however little there is; a batch a
-        second is assumed until it is known how many there are.
+        Fixed milliseconds per batch of each query, each materialized join and each stage of a join; one batch per second is assumed
+        until `with_batch_rate` sets another rate.
     tuple_bytes
-        Bytes of one tuple in a window, its share of the indexes included, for streams that `stream_bytes` does not name.
+        Bytes of one tuple in a window, including its part of the indexes, for streams that `stream_bytes` does not name.
     stream_bytes
-        The same by stream.
+        Bytes of one tuple in a window, by stream.
     match_bytes, member_bytes
-        Bytes of one stored match: so many, and so many more for each of its tuples.
+        Bytes of one stored match: a fixed part, and a part for each of its tuples.
 
     Examples
     --------
@@ -66,37 +66,37 @@ class UnitCosts:
     def __post_init__(self) -> None:
         if not isinstance(self.stream_bytes, Mapping):
             raise ConfigError(f"UnitCosts(stream_bytes={self.stream_bytes!r}): expected {{'stream': bytes, ...}}")
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "stream_bytes"}
-        given["store"] = self.insert if self.store is None else self.store
-        given |= {f"stream_bytes[{name!r}]": value for name, value in self.stream_bytes.items()}
-        for name, value in given.items():
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "stream_bytes"}
+        values["store"] = self.insert if self.store is None else self.store
+        values |= {f"stream_bytes[{name!r}]": value for name, value in self.stream_bytes.items()}
+        for name, value in values.items():
             if not (is_number(value) and value >= 0):
                 raise ConfigError(f"UnitCosts: {name} is {value!r}; it must be a number of at least 0")
 
     @classmethod
     def thesis(cls) -> UnitCosts:
-        """Give table 4-2 (the CAPE engine), with memory in tuples: a stored match counts as one."""
+        """Return the prices of table 4-2 (the CAPE engine), with memory in tuples; a stored match is one."""
         return cls(2e-4, 2e-4, 2.2e-3, tuple_bytes=1, match_bytes=1, member_bytes=0)
 
-    def paced(self, batches: float) -> UnitCosts:
-        """Give the prices where so many batches come in a second."""
-        costs = {name: batches * getattr(self, name) for name in ("batch_result", "batch_store", "batch_stage")}
-        return replace(self, **costs)
+    def with_batch_rate(self, batches_per_second: float) -> UnitCosts:
+        """Return the prices for another number of batches per second."""
+        names = ("batch_result", "batch_store", "batch_stage")
+        return replace(self, **{name: batches_per_second * getattr(self, name) for name in names})
 
     @property
     def keep(self) -> float:
-        """Milliseconds to put a tuple in and take it out again."""
+        """Milliseconds to insert and delete a tuple."""
         return self.insert + self.delete
 
     @property
     def keep_match(self) -> float:
-        """The same for a stored match."""
+        """Milliseconds to insert and delete a match of a materialized join."""
         return (self.insert if self.store is None else self.store) + self.delete
 
     def window_bytes(self, stream: str) -> float:
-        """Bytes of a tuple of a stream in its window."""
+        """Return the bytes of a tuple of `stream` in its window."""
         return self.stream_bytes.get(stream, self.tuple_bytes)
 
     def state_bytes(self, members: int) -> float:
-        """Bytes of a stored match of so many tuples."""
+        """Return the bytes of a stored match of `members` tuples."""
         return self.match_bytes + members * self.member_bytes

@@ -1,1 +1,1 @@
-"""Join graphs: inputs, their rates and windows, and how selectively they join."""
+"""Join graphs: inputs, their rates and windows, and the selectivities between them."""

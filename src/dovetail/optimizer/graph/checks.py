@@ -1,4 +1,4 @@
-"""What a join graph must be, checked when it is made; each error names the parameter, the value, and what is allowed."""
+"""Validation of `JoinGraph`'s arguments; errors name the parameter, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from dovetail.errors import PlanError, listed
 
 
-def checked_numbers(
+def validate_numbers(
     parameter: str, given: Mapping[str, float], names: Collection[str] | None = None
 ) -> dict[str, float]:
-    """Give the numbers of `given` by name, which must be above zero, for all of `names` if there are any."""
+    """Return `given` as floats by name; each must be above 0, and each of `names`, if any, must have one."""
     _check_mapping(parameter, given, "{'A': 10.0, ...}")
     if names is None and not given:
         raise PlanError(
@@ -37,8 +37,8 @@ def checked_numbers(
     return {name: float(given[name]) for name in names or given}
 
 
-def checked_sizes(rates: Mapping[str, float], windows: Mapping[str, float]) -> None:
-    """Refuse a window whose number of tuples is no number."""
+def validate_sizes(rates: Mapping[str, float], windows: Mapping[str, float]) -> None:
+    """Reject a window whose expected number of tuples overflows or underflows."""
     for name, rate in rates.items():
         if not 0 < rate * windows[name] < inf:
             raise PlanError(
@@ -48,8 +48,8 @@ def checked_sizes(rates: Mapping[str, float], windows: Mapping[str, float]) -> N
             )
 
 
-def checked_pairs(parameter: str, given: Mapping[Any, float], names: Collection[str]) -> dict[frozenset[str], float]:
-    """Give the selectivities of `given` by pair of known inputs, whatever the spelling of the pair."""
+def validate_pairs(parameter: str, given: Mapping[Any, float], names: Collection[str]) -> dict[frozenset[str], float]:
+    """Return the selectivities of `given` by pair of inputs; keys are tuples in any order or frozensets."""
     _check_mapping(parameter, given, "{('A', 'B'): 0.1, ...}")
     pairs: dict[frozenset[str], float] = {}
     for key, value in given.items():
@@ -66,7 +66,7 @@ def checked_pairs(parameter: str, given: Mapping[Any, float], names: Collection[
         if not (_is_real(value) and 0 < value <= 1):
             raise PlanError(
                 f"JoinGraph: {spelled} is {value!r}; it must be above 0 and at most 1",
-                "a selectivity is a share: matching pairs divided by all pairs",
+                "a selectivity is a fraction: matching pairs divided by all pairs",
             )
         if pairs.get(pair, value) != value:
             raise PlanError(f"JoinGraph: {spelled} is {value!r}, and {pairs[pair]!r} the other way round; give it once")
@@ -74,10 +74,10 @@ def checked_pairs(parameter: str, given: Mapping[Any, float], names: Collection[
     return pairs
 
 
-def checked_classes(
+def validate_classes(
     given: Sequence[Collection[str]] | None, distinct: Mapping[Any, float] | None, names: Collection[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Give the classes of known inputs; without any, the inputs that have `distinct` counts are one."""
+    """Return the classes as tuples of inputs; without `given`, the inputs in `distinct` form one class."""
     if given is None:
         if distinct is None:
             return ()
@@ -90,69 +90,69 @@ def checked_classes(
             f"JoinGraph: classes is {given!r}; expected groups of inputs", "write classes=[('A', 'B', 'C')]"
         )
     classes = []
-    for number, inputs in enumerate(given):
+    for index, inputs in enumerate(given):
         if isinstance(inputs, str) or not isinstance(inputs, Collection):
-            raise PlanError(f"JoinGraph: classes[{number}] is {inputs!r}; expected a group of inputs, e.g. ('A', 'B')")
+            raise PlanError(f"JoinGraph: classes[{index}] is {inputs!r}; expected a group of inputs, e.g. ('A', 'B')")
         members = tuple(dict.fromkeys(inputs))
-        _check_known(f"classes[{number}]", members, names)
+        _check_known(f"classes[{index}]", members, names)
         if len(members) < 2:
-            raise PlanError(f"JoinGraph: classes[{number}] is {listed(members)}; a common key has at least two inputs")
+            raise PlanError(f"JoinGraph: classes[{index}] is {listed(members)}; a common key has at least two inputs")
         classes.append(members)
     return tuple(classes)
 
 
-def checked_counts(classes: Sequence[Sequence[str]], given: Mapping[Any, float]) -> dict[tuple[str, int], float]:
-    """Give a distinct count for every input of every one of `classes`."""
+def validate_counts(classes: Sequence[Sequence[str]], given: Mapping[Any, float]) -> dict[tuple[str, int], float]:
+    """Return the distinct count of every input of every class."""
     _check_mapping("distinct", given, "{'A': 500, ...}")
-    members = [(name, number) for number, inputs in enumerate(classes) for name in inputs]
+    members = [(name, index) for index, inputs in enumerate(classes) for name in inputs]
     counts: dict[tuple[str, int], float] = {}
     for key, value in given.items():
-        named = [member for member in members if key in (member, member[0])]
-        if not named:
-            known = sorted({name for name, _ in members})
+        selected = [member for member in members if key in (member, member[0])]
+        if not selected:
+            class_inputs = sorted({name for name, _ in members})
             raise PlanError(
-                f"JoinGraph: distinct[{_shown(key)}] is not about an input of a class; those are {listed(known)}",
+                f"JoinGraph: distinct[{_shown(key)}] does not name an input of a class; those are {listed(class_inputs)}",
                 "the key is 'A', or ('A', 1) for its second class alone",
             )
         if not (_is_real(value) and value >= 1):
             raise PlanError(f"JoinGraph: distinct[{_shown(key)}] is {value!r}; it must be finite and at least 1")
-        for member in named:
+        for member in selected:
             if isinstance(key, tuple) or member not in given:
                 counts[member] = float(value)
-    for name, number in members:
-        if (name, number) not in counts:
+    for name, index in members:
+        if (name, index) not in counts:
             raise PlanError(
-                f"JoinGraph: {name!r} of classes[{number}] has no distinct count",
-                f"add distinct={{({name!r}, {number}): ...}}, or a selectivity between it and another input of the class",
+                f"JoinGraph: {name!r} of classes[{index}] has no distinct count",
+                f"add distinct={{({name!r}, {index}): ...}}, or a selectivity between it and another input of the class",
             )
     return {member: counts[member] for member in members}
 
 
-def refuse_unconnected(names: Collection[str], pairs: Collection[frozenset[str]]) -> None:
-    """Raise if some input cannot be reached from the first."""
+def require_connected(names: Collection[str], pairs: Collection[frozenset[str]]) -> None:
+    """Raise `PlanError` unless `pairs` connect all inputs."""
     first = next(iter(names))
-    together = reached(first, pairs)
-    apart = [name for name in names if name not in together]
-    if apart:
+    connected = connected_to(first, pairs)
+    unconnected = [name for name in names if name not in connected]
+    if unconnected:
         raise PlanError(
-            f"JoinGraph: no edge leads from {listed(name for name in names if name in together)} to {listed(apart)}; "
+            f"JoinGraph: no edge leads from {listed(name for name in names if name in connected)} to {listed(unconnected)}; "
             "the graph must be connected",
-            f"add a selectivity, e.g. ({first!r}, {apart[0]!r}): 0.1; 1.0 stands for a cross product",
+            f"add a selectivity, e.g. ({first!r}, {unconnected[0]!r}): 0.1; 1.0 stands for a cross product",
         )
 
 
-def reached(start: str, pairs: Collection[frozenset[str]]) -> set[str]:
-    """Give the inputs that `pairs` connect with `start`, itself included."""
+def connected_to(start: str, pairs: Collection[frozenset[str]]) -> set[str]:
+    """Return the inputs that `pairs` connect with `start`, including itself."""
     neighbours: dict[str, set[str]] = {}
     for pair in pairs:
         for name in pair:
             neighbours.setdefault(name, set()).update(pair)
-    found, waiting = {start}, [start]
-    while waiting:
-        new = neighbours.get(waiting.pop(), set()) - found
-        found |= new
-        waiting += new
-    return found
+    connected, frontier = {start}, [start]
+    while frontier:
+        new = neighbours.get(frontier.pop(), set()) - connected
+        connected |= new
+        frontier += new
+    return connected
 
 
 def _check_known(parameter: str, used: Collection[str], names: Collection[str]) -> None:
@@ -170,7 +170,7 @@ def _check_mapping(parameter: str, given: object, example: str) -> None:
 
 
 def _is_real(value: object) -> bool:
-    # Not `is_number`: NumPy's whole numbers are as good as ours.
+    # Unlike `is_number`, this accepts NumPy's integers.
     return type(value) is not bool and isinstance(value, Real) and isfinite(value)
 
 

@@ -1,4 +1,4 @@
-"""Selectivity hints: which pair of aliases a condition is about."""
+"""Selectivity hints of the user, by pair of aliases."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _QUALIFIED = re.compile(r"([A-Za-z_]\w*)\s*\.\s*[A-Za-z_`]")
 
 
 def hints_for(hints: Mapping[frozenset[str], float], aliases: Iterable[str]) -> dict[frozenset[str], float]:
-    """The hints about pairs of a query's aliases."""
-    known = set(aliases)
-    return {pair: value for pair, value in hints.items() if pair <= known}
+    """Return the hints whose aliases are both among `aliases`."""
+    names = set(aliases)
+    return {pair: value for pair, value in hints.items() if pair <= names}
 
 
 def parse_hint(condition: str, value: float) -> dict[frozenset[str], float]:
-    """A hint by the two aliases that a condition such as `i.ad_id = c.ad_id` joins."""
+    """Return the hint by the pair of aliases that `condition`, such as `i.ad_id = c.ad_id`, names."""
     if not (is_number(value) and LEAST <= value <= 1):
         raise ConfigError(
             f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1, and no less than {LEAST:g}"

@@ -1,8 +1,8 @@
-"""A join graph by number: lists and bit masks, so that ordering takes microseconds per input, not milliseconds.
+"""Join graphs as lists and bit masks, for ordering in microseconds per input instead of milliseconds.
 
-Input `i` is bit `1 << i` of a set of inputs. The expected size of the join of a set is a function of the set alone, whatever the
-order: edges and conditions multiply, and a class of equal columns contributes (least distinct count) / (product of distinct counts),
-which is what 1 / max(least so far, next) multiplies to (Golab and Özsu, appendix A). Every exact search here rests on that.
+A set of inputs is an integer with bit `1 << i` for input `i`. The expected size of a join depends only on its set of inputs, not on
+their order: edges and conditions multiply, and a class of equal columns contributes (least distinct count) / (product of distinct
+counts), the product of 1 / max(least so far, next) along any order (Golab and Özsu, appendix A). Every exact search relies on this.
 """
 
 from __future__ import annotations
@@ -14,38 +14,39 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class KeyClass:
-    """A class of equal columns: the distinct count of each of its inputs."""
+    """A class of equal columns."""
 
     counts: Mapping[int, float]
+    """Distinct values of each input."""
     members: int = field(init=False)
-    """Its inputs, as a set."""
+    """Set of its inputs."""
     _ascending: Sequence[tuple[int, float]] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", sum(1 << number for number in self.counts))
-        object.__setattr__(self, "_ascending", sorted(self.counts.items(), key=lambda pair: pair[1]))
+        object.__setattr__(self, "members", sum(1 << index for index in self.counts))
+        object.__setattr__(self, "_ascending", sorted(self.counts.items(), key=lambda item: item[1]))
 
     def least(self, joined: int) -> float:
-        """Give the smallest count among the inputs `joined`; infinite when there are none."""
-        return next((count for number, count in self._ascending if joined >> number & 1), inf)
+        """Return the smallest distinct count among the set `joined`; infinity if none is in the class."""
+        return next((count for index, count in self._ascending if joined >> index & 1), inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
-    """Inputs 0 to n - 1."""
+class IndexedGraph:
+    """A join graph whose inputs are numbered 0 to n - 1."""
 
     names: tuple[str, ...]
     rates: Sequence[float]
     windows: Sequence[float]
     factors: Sequence[Sequence[float]]
-    """What lowers the matches of a pair independently of all else; 1.0 where nothing does."""
-    near: Sequence[int]
-    """For each input the set of those that it can be probed from."""
+    """Selectivity of each pair of inputs apart from the classes; 1.0 where there is none."""
+    neighbours: Sequence[int]
+    """For each input, the set of inputs that it can be probed from."""
     classes: Sequence[KeyClass]
     sizes: Sequence[float] = field(init=False)
     """Tuples in each window: rate times window."""
     linked: Sequence[int] = field(init=False)
-    """For each input the set of those that it has a factor with."""
+    """For each input, the set of inputs with a factor other than 1."""
 
     def __post_init__(self) -> None:
         linked = [sum(1 << other for other, factor in enumerate(row) if factor != 1.0) for row in self.factors]
@@ -63,73 +64,75 @@ class Indexed:
         return (1 << len(self.names)) - 1
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every input can be probed from every other."""
-        return all(near | 1 << number == self.all for number, near in enumerate(self.near))
+        return all(neighbours | 1 << index == self.all for index, neighbours in enumerate(self.neighbours))
 
     @property
-    def acyclic(self) -> bool:
-        """Whether the inputs are a tree; conditions that lead nowhere close cycles, too."""
-        pairs = sum((near | linked).bit_count() for near, linked in zip(self.near, self.linked, strict=True))
+    def is_acyclic(self) -> bool:
+        """Whether the graph is a tree; a condition closes a cycle even if no probe follows it."""
+        pairs = sum(
+            (neighbours | linked).bit_count() for neighbours, linked in zip(self.neighbours, self.linked, strict=True)
+        )
         return pairs == 2 * (self.count - 1)
 
     def extension(self, joined: int, candidate: int) -> float:
-        """Give the expected matches of one partial result over the set `joined` in the window of `candidate`."""
+        """Return the expected matches of a partial result over the set `joined` in the window of `candidate`."""
         matches = self.sizes[candidate]
         row = self.factors[candidate]
         for other in members(joined & self.linked[candidate]):
             matches *= row[other]
-        for each in self.classes:
-            if candidate in each.counts and joined & each.members:
-                matches /= max(each.least(joined), each.counts[candidate])
+        for key_class in self.classes:
+            if candidate in key_class.counts and joined & key_class.members:
+                matches /= max(key_class.least(joined), key_class.counts[candidate])
         return matches
 
-    def pair(self, first: int, second: int) -> float:
-        """Give the share of pairs of the inputs `first` and `second` that match."""
+    def selectivity(self, first: int, second: int) -> float:
+        """Return the fraction of pairs of the inputs `first` and `second` that match."""
         return self.extension(1 << first, second) / self.sizes[second]
 
 
 class Prefix:
-    """The inputs joined so far, and what each other input would add.
+    """The inputs joined so far, with the expected matches of each remaining input.
 
-    `matches[j]` is `extension(joined, j)` for every input that is not joined yet, kept up to date in O(n) per input added.
+    `matches[j]` is `extension(joined, j)` for every input that is not joined yet, updated in O(n) per added input.
     """
 
     __slots__ = ("_graph", "_least", "joined", "matches", "reach")
 
-    def __init__(self, graph: Indexed, start: int) -> None:
+    def __init__(self, graph: IndexedGraph, start: int) -> None:
         self._graph = graph
         self._least = [inf] * len(graph.classes)
         self.joined = 0
         self.reach = 0
-        """The set of inputs that an edge leads to."""
+        """The set of inputs that share an edge with a joined one."""
         self.matches = list(graph.sizes)
         self.add(start)
 
-    def add(self, number: int) -> None:
-        """Join one more input."""
+    def add(self, index: int) -> None:
+        """Add an input to the joined set."""
         graph = self._graph
         self.matches = self.matches[:]
-        for other in members(graph.linked[number]):
-            self.matches[other] *= graph.factors[number][other]
-        self.joined |= 1 << number
-        self.reach |= graph.near[number]
-        for which, each in enumerate(graph.classes):
-            if number in each.counts:
-                self._narrow(which, each, each.counts[number])
+        for other in members(graph.linked[index]):
+            self.matches[other] *= graph.factors[index][other]
+        self.joined |= 1 << index
+        self.reach |= graph.neighbours[index]
+        for class_index, key_class in enumerate(graph.classes):
+            if index in key_class.counts:
+                self._narrow(class_index, key_class, key_class.counts[index])
 
-    def _narrow(self, which: int, key_class: KeyClass, count: float) -> None:
-        before = self._least[which]
-        if before <= count:
+    def _narrow(self, class_index: int, key_class: KeyClass, count: float) -> None:
+        old_least = self._least[class_index]
+        if old_least <= count:
             return
-        after = self._least[which] = count
+        new_least = self._least[class_index] = count
         for other, distinct in key_class.counts.items():
-            known = 1.0 if before == inf else max(before, distinct)
-            self.matches[other] *= known / max(after, distinct)
+            old_divisor = 1.0 if old_least == inf else max(old_least, distinct)
+            self.matches[other] *= old_divisor / max(new_least, distinct)
 
 
 def members(inputs: int) -> Iterator[int]:
-    """Give the numbers in the set `inputs`, ascending.
+    """Yield the members of the set `inputs` in ascending order.
 
     >>> list(members(0b1011))
     [0, 1, 3]

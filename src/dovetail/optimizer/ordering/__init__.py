@@ -1,4 +1,4 @@
-"""Probe orders: for each input, the order in which its new tuples meet the windows of the others. One file per method."""
+"""Probe orders: the order in which new tuples of each input probe the others. One file per method."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.graph.join_graph import JoinGraph
-from dovetail.optimizer.ordering.dmjoin import MOST, dmjoin
+from dovetail.optimizer.ordering.dmjoin import MAX_INPUTS, dmjoin
 from dovetail.optimizer.ordering.f_greedy import f_greedy
 from dovetail.optimizer.ordering.fab import fab
 from dovetail.optimizer.ordering.golab import golab
 from dovetail.optimizer.ordering.q_aware import q_aware
-from dovetail.optimizer.ordering.task import Loops, SearchResult, Task
+from dovetail.optimizer.ordering.task import NestedLoopOptions, SearchResult, Task
 from dovetail.optimizer.ordering.treeopt import treeopt
 from dovetail.optimizer.ordering.weave import weave
 from dovetail.stats.probes import Objective
@@ -39,7 +39,7 @@ def order_probes(
     expense: Mapping[str, float] | None = None,
     exact: int | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """Choose for each input the order in which its new tuples probe the others.
+    """Choose, for each input, the order in which its new tuples probe the others.
 
     Parameters
     ----------
@@ -48,13 +48,13 @@ def order_probes(
     method
         `f-greedy`, `dmjoin` (exact), `treeopt` (exact on acyclic graphs), `fab`, `q-aware`, `golab` or `weave`.
     objective
-        What to minimise: tuples `produced`, or `comparisons`; see `probe_cost`. `golab` has a cost of its own.
+        What to minimise: tuples `produced`, or `comparisons`; see `probe_cost`. `golab` has its own cost.
     cross_products
-        Whether an input may be probed that no edge leads to.
+        Whether an order may probe an input that no edge leads to.
     tau, buckets, expense
         For `golab` only: time between executions, hash buckets by input, price of a comparison by input.
     exact
-        For `weave` only: up to how many inputs all sets are looked at; 20 by default, at most 22. Fewer plan faster.
+        For `weave` only: the largest number of inputs for an exact search over all sets; 20 by default, at most 22. Fewer plan faster.
 
     Examples
     --------
@@ -62,10 +62,10 @@ def order_probes(
     >>> order_probes(graph, method="treeopt")
     {'A': ('B', 'C'), 'B': ('A', 'C'), 'C': ('B', 'A')}
     """
-    loops = Loops(tau, buckets, expense)
+    loops = NestedLoopOptions(tau, buckets, expense)
     result = search(graph, method, objective, cross_products=cross_products, loops=loops, exact=exact)
     names = graph.indexed.names
-    return {names[path[0]]: tuple(names[number] for number in path[1:]) for path in result.paths}
+    return {names[path[0]]: tuple(names[index] for index in path[1:]) for path in result.paths}
 
 
 def search(
@@ -74,23 +74,23 @@ def search(
     objective: Objective = "produced",
     *,
     cross_products: bool = False,
-    loops: Loops | None = None,
+    loops: NestedLoopOptions | None = None,
     exact: int | None = None,
 ) -> SearchResult:
-    """Give the orders by number, with the steps that it took to find them."""
+    """Return the paths over numbered inputs, with the steps of the search."""
     if not isinstance(graph, JoinGraph):
         raise PlanError(f"order_probes: graph is {graph!r}; expected a JoinGraph")
     if method not in METHODS:
         raise PlanError(f"order_probes: method is {method!r}; allowed: {listed(METHODS)}")
     if objective not in OBJECTIVES:
         raise PlanError(f"order_probes: objective is {objective!r}; allowed: {listed(OBJECTIVES)}")
-    if loops not in (None, Loops()) and method != "golab":
+    if loops not in (None, NestedLoopOptions()) and method != "golab":
         raise PlanError(
-            f"order_probes: method {method!r} knows no tau, buckets or expense; they are for 'golab'",
-            "leave them out, or use method='golab'",
+            f"order_probes: method {method!r} does not take tau, buckets or expense; only 'golab' does",
+            "omit them, or use method='golab'",
         )
     if exact is not None and method != "weave":
-        raise PlanError(f"order_probes: method {method!r} knows no exact; it is for 'weave'")
-    if exact is not None and (not isinstance(exact, int) or not 0 <= exact <= MOST):
-        raise PlanError(f"order_probes: exact is {exact!r}; it must be a whole number from 0 to {MOST}")
-    return METHODS[method](Task(graph.indexed, objective, cross_products, loops or Loops(), exact))
+        raise PlanError(f"order_probes: method {method!r} does not take exact; only 'weave' does")
+    if exact is not None and (not isinstance(exact, int) or not 0 <= exact <= MAX_INPUTS):
+        raise PlanError(f"order_probes: exact is {exact!r}; it must be a whole number from 0 to {MAX_INPUTS}")
+    return METHODS[method](Task(graph.indexed, objective, cross_products, loops or NestedLoopOptions(), exact))

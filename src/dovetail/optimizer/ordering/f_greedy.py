@@ -1,8 +1,8 @@
-"""F-Greedy: from the driving input, always probe next what is expected to match least (Raghavan et al., 3.2).
+"""F-Greedy: always probe next the input with the fewest expected matches (Raghavan et al., 3.2).
 
-O(n²) per driver, O(n³) for all. Optimal on stars for tuples produced, not for comparisons; on linear graphs only from an end: the
-paper's "optimal for linear" is too strong, for an inner input chooses between two arms, and a bad next input may hide a good arm. The
-choice is the same for both objectives. Only inputs connected to those already joined are candidates, unless cross products are
+O(n²) per driver, O(n³) for all. Optimal on stars for produced tuples, not for comparisons; on linear graphs only from an end: the
+paper's "optimal for linear" is too strong, because an inner input chooses between two arms, and a bad next input may hide a good arm.
+The choice is the same for both objectives. Only inputs connected to those already joined are candidates, unless cross products are
 allowed.
 """
 

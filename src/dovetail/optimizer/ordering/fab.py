@@ -1,11 +1,11 @@
-"""FAB: the cheaper of global impact ordering and F-Greedy, for each driver (Raghavan et al., section 5).
+"""FAB: the cheaper of global impact ordering and F-Greedy for each driver (Raghavan et al., 5).
 
-Global impact fills the order from its end: of all inputs left, the one without which the join of the rest is smallest goes last. The
-paper's algorithm 1 multiplies each pair's selectivity twice; we take each pair once, which is the join's size, and where no
-edge is, nothing is multiplied. An input whose removal would cut the rest in two is passed over, unless cross products are allowed.
+Global impact fills the order from its end: of the remaining inputs, the one without which the join of the rest is smallest goes last.
+The paper's algorithm 1 multiplies each pair's selectivity twice; here each pair counts once, which gives the join's size, and a pair
+without an edge counts as 1. Inputs whose removal would disconnect the rest are skipped, unless cross products are allowed.
 
-O(n²) per driver, O(n³) for all, as in the paper: what each input contributes is kept up to date as others leave, and one depth-first
-walk with sets as machine words finds all inputs whose removal would cut the rest.
+O(n²) per driver, O(n³) for all, as in the paper: the contribution of each input is updated as others are removed, and one depth-first
+search over bit sets finds all inputs whose removal would disconnect the rest.
 """
 
 from __future__ import annotations
@@ -13,112 +13,111 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from dovetail.optimizer.graph.indexed import Indexed, KeyClass, members
+from dovetail.optimizer.graph.indexed import IndexedGraph, KeyClass, members
 from dovetail.optimizer.ordering.f_greedy import f_greedy
-from dovetail.optimizer.ordering.task import Path, SearchResult, Task, cheaper
+from dovetail.optimizer.ordering.task import Path, SearchResult, Task, cheapest_paths
 
 
 def fab(task: Task) -> SearchResult:
-    """Order the probes of every driver from the back and from the front."""
-    return cheaper(task, (global_impact(task), f_greedy(task)))
+    """Order the probes of every driver by global impact and by F-Greedy, and take the cheaper."""
+    return cheapest_paths(task, (global_impact(task), f_greedy(task)))
 
 
 def global_impact(task: Task) -> SearchResult:
     """Order the probes of every driver from the back (algorithm 1)."""
     removal = _Removal(task)
-    whole = _contributions(task.graph)
-    paths = [_from_the_back(task, removal, whole, driver) for driver in range(task.graph.count)]
+    contributions = _contributions(task.graph)
+    paths = [_order_from_back(task, removal, contributions, driver) for driver in range(task.graph.count)]
     return SearchResult(paths, removal.steps)
 
 
-def _from_the_back(task: Task, removal: _Removal, whole: list[float], driver: int) -> Path:
-    graph, left, backwards = task.graph, task.graph.all, []
-    adds = whole
-    while left != 1 << driver:
-        free = removal.free(left) & ~(1 << driver)
-        removal.steps += free.bit_count()
-        impact = _with_classes(graph, left, adds) if graph.classes else adds
-        chosen = max(members(free), key=impact.__getitem__)
+def _order_from_back(task: Task, removal: _Removal, contributions: list[float], driver: int) -> Path:
+    graph, remaining, backwards = task.graph, task.graph.all, []
+    while remaining != 1 << driver:
+        removable = removal.removable(remaining) & ~(1 << driver)
+        removal.steps += removable.bit_count()
+        impact = _with_classes(graph, remaining, contributions) if graph.classes else contributions
+        chosen = max(members(removable), key=impact.__getitem__)
         backwards.append(chosen)
-        left &= ~(1 << chosen)
-        adds = [each / factor for each, factor in zip(adds, graph.factors[chosen], strict=True)]
+        remaining &= ~(1 << chosen)
+        contributions = [value / factor for value, factor in zip(contributions, graph.factors[chosen], strict=True)]
     return [driver, *reversed(backwards)]
 
 
-def _contributions(graph: Indexed) -> list[float]:
-    """What each input multiplies the join of all others by, classes apart."""
-    adds = list(graph.sizes)
+def _contributions(graph: IndexedGraph) -> list[float]:
+    """Return the factor by which each input multiplies the join of all others, apart from the classes."""
+    contributions = list(graph.sizes)
     for row in graph.factors:
-        adds = [each * factor for each, factor in zip(adds, row, strict=True)]
-    return adds
+        contributions = [value * factor for value, factor in zip(contributions, row, strict=True)]
+    return contributions
 
 
-def _with_classes(graph: Indexed, left: int, adds: list[float]) -> list[float]:
-    impact = list(adds)
-    for each in graph.classes:
-        first, second, holder = _two_least(each, left)
-        for number in members(left & each.members):
-            without = second if number == holder else first
-            # The share of a class is least / product; without its only input it is 1.
+def _with_classes(graph: IndexedGraph, remaining: int, contributions: list[float]) -> list[float]:
+    impact = list(contributions)
+    for key_class in graph.classes:
+        first, second, smallest_index = _two_smallest(key_class, remaining)
+        for index in members(remaining & key_class.members):
+            without = second if index == smallest_index else first
+            # A class contributes least / product; without its only input it contributes 1.
             if without < inf:
-                impact[number] *= first / (without * each.counts[number])
+                impact[index] *= first / (without * key_class.counts[index])
     return impact
 
 
-def _two_least(key_class: KeyClass, left: int) -> tuple[float, float, int]:
-    """The two smallest counts of a class among the inputs left, and who has the first."""
-    first, second, holder = inf, inf, -1
-    for number in members(left & key_class.members):
-        if (count := key_class.counts[number]) < first:
-            first, second, holder = count, first, number
+def _two_smallest(key_class: KeyClass, remaining: int) -> tuple[float, float, int]:
+    """Return the two smallest counts of a class among `remaining`, and the input with the smallest."""
+    first, second, smallest_index = inf, inf, -1
+    for index in members(remaining & key_class.members):
+        if (count := key_class.counts[index]) < first:
+            first, second, smallest_index = count, first, index
         elif count < second:
             second = count
-    return first, second, holder
+    return first, second, smallest_index
 
 
 class _Removal:
-    """Which inputs of a set may leave so that the rest stays connected; remembered, for drivers share most sets."""
+    """Inputs whose removal leaves the rest of a set connected; cached, because drivers share most sets."""
 
     def __init__(self, task: Task) -> None:
-        self._near = task.graph.near
-        self._always = task.cross_products or task.graph.complete
-        self._known: dict[int, int] = {}
+        self._neighbours = task.graph.neighbours
+        self._always = task.cross_products or task.graph.is_complete
+        self._removable: dict[int, int] = {}
         self.steps = 0
 
-    def free(self, left: int) -> int:
+    def removable(self, remaining: int) -> int:
         if self._always:
-            return left
-        if left not in self._known:
-            self.steps += left.bit_count()
-            self._known[left] = left & ~_cuts(self._near, left)
-        return self._known[left]
+            return remaining
+        if remaining not in self._removable:
+            self.steps += remaining.bit_count()
+            self._removable[remaining] = remaining & ~_cut_vertices(self._neighbours, remaining)
+        return self._removable[remaining]
 
 
-def _cuts(near: Sequence[int], left: int) -> int:
-    """The inputs of a connected set that hold it together.
+def _cut_vertices(neighbours: Sequence[int], remaining: int) -> int:
+    """Return the cut vertices of a connected set.
 
-    A depth-first tree has no edges between its branches. So an input holds a child's branch in place if no edge leads from that
-    branch to anything above the input; the root, if it has several branches.
+    A depth-first tree has no edges between its branches. So an input is a cut vertex if no edge leads from one of its branches to
+    an ancestor of the input; the root is one if it has several branches.
     """
-    unseen, cuts, branches = left & (left - 1), 0, 0
-    stack, above = [(left & -left).bit_length() - 1], [0]
-    leads_to = [near[stack[0]]]
+    unseen, cut_vertices, branches = remaining & (remaining - 1), 0, 0
+    stack, ancestors = [(remaining & -remaining).bit_length() - 1], [0]
+    reachable = [neighbours[stack[0]]]
     while stack:
-        here = stack[-1]
-        if following := near[here] & unseen:
+        current = stack[-1]
+        if following := neighbours[current] & unseen:
             lowest = following & -following
             unseen ^= lowest
-            above.append(above[-1] | 1 << here)
+            ancestors.append(ancestors[-1] | 1 << current)
             stack.append(lowest.bit_length() - 1)
-            leads_to.append(near[stack[-1]])
+            reachable.append(neighbours[stack[-1]])
             continue
         stack.pop()
-        above.pop()
-        branch = leads_to.pop()
-        if len(stack) > 1 and not branch & above[-1]:
-            cuts |= 1 << stack[-1]
+        ancestors.pop()
+        branch = reachable.pop()
+        if len(stack) > 1 and not branch & ancestors[-1]:
+            cut_vertices |= 1 << stack[-1]
         elif len(stack) == 1:
             branches += 1
         if stack:
-            leads_to[-1] |= branch
-    return cuts | (left & -left if branches > 1 else 0)
+            reachable[-1] |= branch
+    return cut_vertices | (remaining & -remaining if branches > 1 else 0)

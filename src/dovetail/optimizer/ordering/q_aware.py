@@ -1,4 +1,4 @@
-"""Q-Aware: TreeOpt where the graph has no cycle, FAB where it has one (Raghavan et al., section 6, table 2).
+"""Q-Aware: TreeOpt for acyclic graphs, FAB for cyclic ones (Raghavan et al., section 6, table 2).
 
 O(n³). Optimal for linear, star and other acyclic graphs, near-optimal for the rest.
 """
@@ -12,4 +12,4 @@ from dovetail.optimizer.ordering.treeopt import treeopt
 
 def q_aware(task: Task) -> SearchResult:
     """Order the probes of every driver by the method that suits the graph's shape."""
-    return treeopt(task) if task.graph.acyclic and not task.cross_products else fab(task)
+    return treeopt(task) if task.graph.is_acyclic and not task.cross_products else fab(task)

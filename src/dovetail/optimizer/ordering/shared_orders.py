@@ -1,14 +1,14 @@
-"""Probe orders of many joins, chosen together: paths of one stream's new tuples that begin alike are probed once (`plan.stems`).
+"""Probe orders of many joins, chosen together so that paths share stages (`plan.prefixes`).
 
-What is minimised is the expected cost of each stream's tree of probes. A stage that several paths share costs once: as many probes,
-rows and matches as the one of them that has most. Each path may take any order that equalities and conditions connect; of wide joins,
-any beginning of one, completed greedily. Two searches are made, and the cheaper tree counts:
+The objective is the expected cost of each stream's probe tree. A stage that several paths share is charged once: the most probes, rows
+and matches of any of them. A path may take any order that equalities and conditions connect; in wide joins, any beginning of one,
+completed greedily. Two searches run, and the cheaper tree wins:
 
-- from the orders that there are, one path after another takes the order that adds least to the tree of all the others;
-- the same from a hopeful tree, in which each path has taken what would be cheapest if all shared a stage who could. So a stage
-  that is nobody's first choice is found, too.
+- from the current orders, one path after another takes the order that adds least to the tree of all the others;
+- the same from an optimistic tree, in which each path has taken the order that would be cheapest if every path that can share a stage
+  did. This finds a shared stage that no path would choose alone.
 
-No tree becomes dearer than it was, and a stream whose paths would share too little for a tree keeps its orders.
+No tree becomes more expensive than before, and a stream whose paths would share too little for a tree keeps its orders.
 """
 
 from __future__ import annotations
@@ -20,92 +20,94 @@ from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from dovetail.config import Config
-from dovetail.optimizer.graph.indexed import Indexed, Prefix, members
-from dovetail.plan.paths import AccessRule, PathMaker
-from dovetail.plan.prefixes import PathName, Probe, Stem, may_share, stem, together
+from dovetail.optimizer.graph.indexed import IndexedGraph, Prefix, members
+from dovetail.plan.paths import AccessRule, PathBuilder
+from dovetail.plan.prefixes import PathName, Probe, SharedPrefix, can_share, group_prefixes, shared_prefix
 from dovetail.query.model import JoinQuery, TimeWindow
 
 Order: TypeAlias = tuple[str, ...]
-"""All inputs of a join, in the order in which they are met: the driver first."""
-MOST_ORDERS = 24
-"""Orders that a path may take: all of five inputs."""
+"""All inputs of a join in probe order, the driver first."""
+MAX_ORDERS = 24
+"""The most orders that a path may choose from: all orders of five inputs."""
 _ROUNDS = 8
 _ROUNDING = 1 + 1e-9
 
 
-def are_chosen_together(config: Config) -> bool:
-    """Whether orders of many joins are: where paths can share stages, and nobody asked for another method by name."""
-    return config.ordering == "weave" and config.joins_in_turn and config.join != "nested-loop"
+def can_share_orders(config: Config) -> bool:
+    """Whether orders of joins are chosen together: stages can be shared, and the method is `weave`."""
+    return config.ordering == "weave" and config.can_share_stages and config.join != "nested-loop"
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A join whose orders may be chosen."""
+class ReorderableJoin:
+    """A join whose probe orders may change."""
 
     name: str
     query: JoinQuery
-    """With the join's inputs among its aliases."""
-    graph: Indexed
-    """Of the query, with the join's windows."""
+    """Its aliases include the join's inputs."""
+    graph: IndexedGraph
+    """The query's graph, with the join's windows."""
     access: AccessRule
     orders: Mapping[str, Order]
-    """Those that it has, by driver."""
+    """Current orders by driver."""
     fixed: Collection[str] = ()
-    """Drivers whose orders stay."""
+    """Drivers whose orders must not change."""
     scope: str = ""
     """Joins of different scopes share nothing."""
-    tried: Callable[[str, Order, Order], float | None] | None = None
-    """How many times cheaper a driver's second order was than the first, both without the driver; None where that is not known."""
+    measured_gain: Callable[[str, Order, Order], float | None] | None = None
+    """Measured cost ratio of a driver's first order to its second, both without the driver; None if not measured."""
 
 
-class Chosen(NamedTuple):
-    """What came of it."""
+class SharedOrders(NamedTuple):
+    """Orders that were chosen together."""
 
     orders: dict[PathName, Order]
-    """Those that are to take the place of others."""
-    share: float
-    """What all paths are expected to cost in these orders and in trees, as a share of what they would by themselves."""
+    """The orders that change."""
+    cost_ratio: float
+    """Expected cost of all paths in these orders and in trees, divided by their cost without sharing."""
 
 
-def chosen_together(joins: Sequence[Candidate], gain: float = 1.0) -> Chosen:
-    """Choose the orders of joins.
+def choose_shared_orders(joins: Sequence[ReorderableJoin], gain: float = 1.0) -> SharedOrders:
+    """Choose the orders of joins together.
 
-    `gain`: how many times cheaper a path has to become by another order, or a whole tree by others.
+    A new order must make its path `gain` times cheaper, or new orders the whole tree.
     """
-    drivers: dict[tuple[str, str], list[tuple[Candidate, str]]] = {}
+    drivers: dict[tuple[str, str], list[tuple[ReorderableJoin, str]]] = {}
     for join in joins:
         if all(isinstance(ref.window, TimeWindow) for ref in join.query.refs):
             for driver in join.orders:
                 drivers.setdefault((join.scope, join.query.ref(driver).stream), []).append((join, driver))
-    found, alone, shared = dict[PathName, Order](), 0.0, 0.0
-    makers = {join.name: PathMaker(join.query) for join in joins}
+    orders, separate, shared = dict[PathName, Order](), 0.0, 0.0
+    builders = {join.name: PathBuilder(join.query) for join in joins}
     for paths in drivers.values():
-        tree = _Tree([_path(join, driver, makers[join.name], gain) for join, driver in paths], gain)
-        alone += tree.alone
-        if may_share([(join.name, len(join.orders)) for join, _ in paths]):
-            found |= tree.changes()
+        tree = _Tree([_path(join, driver, builders[join.name], gain) for join, driver in paths], gain)
+        separate += tree.separate_cost
+        if can_share([(join.name, len(join.orders)) for join, _ in paths]):
+            orders |= tree.changes()
         shared += tree.cost
-    return Chosen(found, shared / alone if alone else 1.0)
+    return SharedOrders(orders, shared / separate if separate else 1.0)
 
 
 class _Stage(NamedTuple):
-    """A stage of a path, with what it is expected to do per second."""
+    """A stage of a path, with its expected work per second."""
 
     node: int
-    came: float
-    """Partial matches that probe."""
-    made: float
+    probes: float
+    matches: float
 
 
 class _Choice:
     """An order that a path may take."""
 
-    __slots__ = ("alone", "order", "own", "rows", "stages", "stem")
+    __slots__ = ("cost", "order", "prefix", "rows", "stages", "unshared_cost")
 
-    def __init__(self, order: Order, whole: Stem, rows: list[float], alone: float) -> None:
-        self.order, self.stem, self.rows, self.alone = order, whole, rows, alone
-        """`rows`: partial matches per second after each stage of the stem, new tuples first. `alone`: the cost behind it."""
-        self.own = alone + sum(_price(came, made) for came, made in pairwise(rows))
+    def __init__(self, order: Order, prefix: SharedPrefix, rows: list[float], unshared_cost: float) -> None:
+        self.order, self.prefix = order, prefix
+        self.rows = rows
+        """Partial matches per second after each stage of the prefix, new tuples first."""
+        self.unshared_cost = unshared_cost
+        """Cost of the stages after the prefix."""
+        self.cost = unshared_cost + sum(_stage_cost(probes, matches) for probes, matches in pairwise(rows))
         self.stages: list[_Stage] = []
 
 
@@ -113,90 +115,94 @@ class _Path(NamedTuple):
     name: PathName
     rate: float
     choices: list[_Choice]
-    """The order that it has first."""
+    """The current order first."""
 
 
-def _price(came: float, made: float) -> float:
-    """What a stage costs: its probes, and the rows that they find, which are looked at and become partial matches."""
-    return came + 2 * made
+def _stage_cost(probes: float, matches: float) -> float:
+    """Return the cost of a stage: its probes, and its matches as rows compared and as partial matches."""
+    return probes + 2 * matches
 
 
-def _path(join: Candidate, driver: str, maker: PathMaker, gain: float) -> _Path:
+def _path(join: ReorderableJoin, driver: str, builder: PathBuilder, gain: float) -> _Path:
     graph = join.graph
-    numbers = {alias: number for number, alias in enumerate(graph.names)}
-    inside = sum(1 << numbers[alias] for alias in join.orders)
-    rows = {1 << numbers[driver]: graph.rates[numbers[driver]]}
-    """By set of inputs: partial matches per second."""
+    indexes = {alias: index for index, alias in enumerate(graph.names)}
+    inputs = sum(1 << indexes[alias] for alias in join.orders)
+    start, rate = 1 << indexes[driver], graph.rates[indexes[driver]]
+    rows = {start: rate}
+    """Partial matches per second, by set of inputs."""
 
     def choice(order: Order) -> _Choice:
-        path = maker.path(driver, order, join.access)
-        whole, sizes, joined, alone = stem(join.query, path), [graph.rates[numbers[driver]]], 1 << numbers[driver], 0.0
+        path = builder.path(driver, order, join.access)
+        prefix, prefix_rows, joined, unshared_cost = shared_prefix(join.query, path), [rate], start, 0.0
         for depth, stage in enumerate(path.stages[1:]):
-            number = numbers[stage.alias]
-            came, after = rows[joined], joined | 1 << number
-            if after not in rows:
-                rows[after] = came * graph.extension(joined, number)
-            if depth < len(whole):
-                sizes.append(rows[after])
+            index = indexes[stage.alias]
+            probes, larger = rows[joined], joined | 1 << index
+            if larger not in rows:
+                rows[larger] = probes * graph.extension(joined, index)
+            if depth < len(prefix):
+                prefix_rows.append(rows[larger])
             elif stage.access == "hash":
-                alone += _price(came, rows[after])
+                unshared_cost += _stage_cost(probes, rows[larger])
             else:
-                alone += came * graph.sizes[number] + rows[after]
-            joined = after
-        return _Choice(order, whole, sizes, alone)
+                unshared_cost += probes * graph.sizes[index] + rows[larger]
+            joined = larger
+        return _Choice(order, prefix, prefix_rows, unshared_cost)
 
-    now = choice(join.orders[driver])
-    choices = [now]
+    current = choice(join.orders[driver])
+    choices = [current]
     if driver not in join.fixed:
-        for order in _orders(graph, numbers[driver], inside):
-            other = choice(order) if order != now.order else now
-            if other is not now and not _is_refuted(join, driver, now, other, gain):
+        for order in _orders(graph, indexes[driver], inputs):
+            other = choice(order) if order != current.order else current
+            if other is not current and not _is_refuted(join, driver, current, other, gain):
                 choices.append(other)
-    return _Path((join.name, driver), graph.rates[numbers[driver]], choices)
+    return _Path((join.name, driver), rate, choices)
 
 
-def _is_refuted(join: Candidate, driver: str, now: _Choice, other: _Choice, gain: float) -> bool:
-    """Whether an order that looks cheaper was tried lately, and was not."""
-    if join.tried is None or other.own >= now.own:
+def _is_refuted(join: ReorderableJoin, driver: str, current: _Choice, other: _Choice, gain: float) -> bool:
+    """Whether measurements contradict an order that is expected to be cheaper."""
+    if join.measured_gain is None or other.cost >= current.cost:
         return False
-    seen = join.tried(driver, now.order[1:], other.order[1:])
-    return seen is not None and seen <= gain
+    measured = join.measured_gain(driver, current.order[1:], other.order[1:])
+    return measured is not None and measured <= gain
 
 
-def _orders(graph: Indexed, driver: int, inside: int) -> Iterator[Order]:
-    """Orders of some inputs without cross products: all, or one for each beginning of as many stages as `MOST_ORDERS` allows."""
-    count = inside.bit_count() - 1
-    length, most = 0, 1
-    while length < count and most * (count - length) <= MOST_ORDERS:
-        most *= count - length
+def _orders(graph: IndexedGraph, driver: int, inputs: int) -> Iterator[Order]:
+    """Yield orders of `inputs` without cross products.
+
+    These are all orders, or one for each beginning of as many stages as `MAX_ORDERS` allows.
+    """
+    count = inputs.bit_count() - 1
+    length, orders = 0, 1
+    while length < count and orders * (count - length) <= MAX_ORDERS:
+        orders *= count - length
         length += 1
-    begun = [[driver]]
+    beginnings = [[driver]]
     for _ in range(length):
-        begun = [
-            [*order, number]
-            for order in begun
-            for number in members(inside & ~sum(1 << each for each in order))
-            if graph.near[number] & sum(1 << each for each in order)
+        beginnings = [
+            [*order, index]
+            for order in beginnings
+            for index in members(inputs & ~sum(1 << joined for joined in order))
+            if graph.neighbours[index] & sum(1 << joined for joined in order)
         ]
-    for order in begun:
+    for order in beginnings:
         if len(order) <= count:
-            _complete(graph, order, inside)
-        yield tuple(graph.names[number] for number in order)
+            _complete(graph, order, inputs)
+        yield tuple(graph.names[index] for index in order)
 
 
-def _complete(graph: Indexed, order: list[int], inside: int) -> None:
-    """Let the window follow, again and again, that is expected to match least."""
+def _complete(graph: IndexedGraph, order: list[int], inputs: int) -> None:
+    """Append the remaining inputs, always the one with the fewest expected matches."""
     prefix = Prefix(graph, order[0])
-    for number in order[1:]:
-        prefix.add(number)
-    while left := inside & ~prefix.joined:
-        number = min(members(left & prefix.reach or left), key=prefix.matches.__getitem__)
-        order.append(number)
-        prefix.add(number)
+    for index in order[1:]:
+        prefix.add(index)
+    while remaining := inputs & ~prefix.joined:
+        index = min(members(remaining & prefix.reach or remaining), key=prefix.matches.__getitem__)
+        order.append(index)
+        prefix.add(index)
 
 
 class _Tree:
-    """The paths of one stream, each with the order that it has at the moment."""
+    """The paths of one stream, each with its current choice."""
 
     def __init__(self, paths: Sequence[_Path], gain: float) -> None:
         self._paths, self._gain = paths, gain
@@ -204,86 +210,88 @@ class _Tree:
         for path in paths:
             for choice in path.choices:
                 node = -1
-                for probe, (came, made) in zip(choice.stem, pairwise(choice.rows), strict=True):
+                for probe, (probes, matches) in zip(choice.prefix, pairwise(choice.rows), strict=True):
                     node = nodes.setdefault((node, probe), len(nodes))
-                    choice.stages.append(_Stage(node, came, made))
+                    choice.stages.append(_Stage(node, probes, matches))
         self._users: list[dict[int, _Stage]] = [{} for _ in nodes]
-        """By node: the paths that go through it, by number."""
-        self._most = [(0.0, 0.0)] * len(nodes)
-        """By node: the most probes and matches of any of them."""
-        self._taken = [path.choices[0] for path in paths]
-        self.alone = self.cost = sum(path.choices[0].own for path in paths)
-        """What the paths cost by themselves in the orders that they have, and, once `changes` were found, what they will."""
+        """By node: the stages of the paths through it, by index of the path."""
+        self._largest = [(0.0, 0.0)] * len(nodes)
+        """By node: the most probes and matches of any of these stages."""
+        self._choices = [path.choices[0] for path in paths]
+        self.separate_cost = self.cost = sum(path.choices[0].cost for path in paths)
+        """`separate_cost`: cost of the current orders without sharing. `cost`: after `changes`, that of the tree."""
 
     def changes(self) -> dict[PathName, Order]:
-        """Give the orders of the cheapest tree that was found, as far as they are others than now."""
-        for number, choice in enumerate(self._taken):
-            self._put(number, choice)
+        """Return the new orders of the cheapest tree found, for the paths whose order changes."""
+        for index, choice in enumerate(self._choices):
+            self._insert(index, choice)
         self._improve(self._gain)
-        found, cost = list(self._taken), self._whole
-        self._hope()
+        best, cost = list(self._choices), self._total_cost
+        self._choose_optimistically()
         self._improve(1.0)
-        if cost > self._gain * self._whole * _ROUNDING:
-            found, cost = self._taken, self._whole
+        if cost > self._gain * self._total_cost * _ROUNDING:
+            best, cost = self._choices, self._total_cost
         names = [path.name for path in self._paths]
-        if not together(("", name, choice.stem) for name, choice in zip(names, found, strict=True)):
+        if not group_prefixes(("", name, choice.prefix) for name, choice in zip(names, best, strict=True)):
             return {}
         self.cost = cost
-        pairs = zip(self._paths, found, strict=True)
+        pairs = zip(self._paths, best, strict=True)
         return {path.name: choice.order for path, choice in pairs if choice is not path.choices[0]}
 
     @property
-    def _whole(self) -> float:
-        return sum(_price(*most) for most in self._most) + sum(choice.alone for choice in self._taken)
+    def _total_cost(self) -> float:
+        shared = sum(_stage_cost(*largest) for largest in self._largest)
+        return shared + sum(choice.unshared_cost for choice in self._choices)
 
-    def _put(self, number: int, choice: _Choice) -> None:
+    def _insert(self, index: int, choice: _Choice) -> None:
         for stage in choice.stages:
-            self._users[stage.node][number] = stage
-            came, made = self._most[stage.node]
-            self._most[stage.node] = max(came, stage.came), max(made, stage.made)
-        self._taken[number] = choice
+            self._users[stage.node][index] = stage
+            probes, matches = self._largest[stage.node]
+            self._largest[stage.node] = max(probes, stage.probes), max(matches, stage.matches)
+        self._choices[index] = choice
 
-    def _take_out(self, number: int) -> None:
-        for stage in self._taken[number].stages:
-            users, most = self._users[stage.node], self._most[stage.node]
-            del users[number]
-            if stage.came >= most[0] or stage.made >= most[1]:
-                came = max((each.came for each in users.values()), default=0.0)
-                self._most[stage.node] = came, max((each.made for each in users.values()), default=0.0)
+    def _remove(self, index: int) -> None:
+        for stage in self._choices[index].stages:
+            users, (probes, matches) = self._users[stage.node], self._largest[stage.node]
+            del users[index]
+            if stage.probes >= probes or stage.matches >= matches:
+                probes = max((user.probes for user in users.values()), default=0.0)
+                self._largest[stage.node] = probes, max((user.matches for user in users.values()), default=0.0)
 
-    def _added(self, choice: _Choice) -> float:
-        """What a path that takes an order adds to the cost of all others."""
-        cost = choice.alone
+    def _added_cost(self, choice: _Choice) -> float:
+        """Return the cost that a path with this choice adds to the tree of all others."""
+        cost = choice.unshared_cost
         for stage in choice.stages:
-            came, made = self._most[stage.node]
-            cost += max(stage.came - came, 0.0) + 2 * max(stage.made - made, 0.0)
+            probes, matches = self._largest[stage.node]
+            cost += max(stage.probes - probes, 0.0) + 2 * max(stage.matches - matches, 0.0)
         return cost
 
     def _improve(self, gain: float) -> None:
-        """Let each path take the order that adds least, again and again."""
+        """Let each path take the order that adds least cost, until nothing changes."""
         for _ in range(_ROUNDS):
-            moved = False
-            for number, path in enumerate(self._paths):
+            has_changed = False
+            for index, path in enumerate(self._paths):
                 if len(path.choices) < 2:
                     continue
-                now = self._taken[number]
-                self._take_out(number)
-                best = min(path.choices, key=self._added)
-                if self._added(now) + path.rate > gain * (self._added(best) + path.rate) * _ROUNDING:
-                    now, moved = best, True
-                self._put(number, now)
-            if not moved:
+                current = self._choices[index]
+                self._remove(index)
+                best = min(path.choices, key=self._added_cost)
+                if self._added_cost(current) + path.rate > gain * (self._added_cost(best) + path.rate) * _ROUNDING:
+                    current, has_changed = best, True
+                self._insert(index, current)
+            if not has_changed:
                 return
 
-    def _hope(self) -> None:
-        """Let each path take what would cost it least if all who can share a stage did, and shared its cost."""
-        able = Counter(
-            node for path in self._paths for node in {stage.node for each in path.choices for stage in each.stages}
+    def _choose_optimistically(self) -> None:
+        """Let each path take the order that would cost least if every path that can share a stage did."""
+        sharers = Counter(
+            node for path in self._paths for node in {stage.node for choice in path.choices for stage in choice.stages}
         )
 
-        def hoped(choice: _Choice) -> float:
-            return choice.alone + sum(_price(stage.came, stage.made) / able[stage.node] for stage in choice.stages)
+        def optimistic_cost(choice: _Choice) -> float:
+            shared = sum(_stage_cost(stage.probes, stage.matches) / sharers[stage.node] for stage in choice.stages)
+            return choice.unshared_cost + shared
 
-        for number, path in enumerate(self._paths):
-            self._take_out(number)
-            self._put(number, min(path.choices, key=hoped))
+        for index, path in enumerate(self._paths):
+            self._remove(index)
+            self._insert(index, min(path.choices, key=optimistic_cost))

@@ -1,4 +1,4 @@
-"""What an ordering method is given, and what it gives back."""
+"""Input and output of the ordering methods."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dovetail.optimizer.cost.probe_cost import path_cost
-from dovetail.optimizer.graph.indexed import Indexed
+from dovetail.optimizer.graph.indexed import IndexedGraph
 from dovetail.stats.probes import Objective
 
 Path: TypeAlias = list[int]
-"""All inputs by number, the driver first."""
+"""Indexes of all inputs, the driver first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
-    """What only nested loops have, for `golab` (Golab and Özsu, sections 5.2 to 5.4)."""
+class NestedLoopOptions:
+    """Options of nested-loop joins, for `golab` only (Golab and Özsu, sections 5.2 to 5.4)."""
 
     tau: float | None = None
     """Time between executions; None for eager evaluation."""
     buckets: Mapping[str, int] | None = None
-    """Hash buckets of each window; 1 where it is scanned."""
+    """Hash buckets of each window; a window without an entry is scanned."""
     expense: Mapping[str, float] | None = None
-    """What one comparison in each input's loop costs; 1.0 where nothing is said."""
+    """Price of one comparison in each input's loop; 1.0 by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A graph to find orders for."""
+    """A join graph whose probe orders are to be chosen."""
 
-    graph: Indexed
+    graph: IndexedGraph
     objective: Objective = "produced"
     cross_products: bool = False
-    loops: Loops = Loops()
+    loops: NestedLoopOptions = NestedLoopOptions()
     exact: int | None = None
-    """For `weave`: the most inputs whose sets are all looked at; None for its own choice."""
+    """For `weave`: the largest number of inputs for an exact search; None for its default."""
 
     def candidates(self, joined: int, reach: int) -> int:
-        """Give the set of inputs that may come after those `joined`; edges lead from these to `reach`."""
-        left = self.graph.all & ~joined
-        return left if self.cross_products else left & reach
+        """Return the inputs that may follow the set `joined`, whose edges lead to the set `reach`."""
+        remaining = self.graph.all & ~joined
+        return remaining if self.cross_products else remaining & reach
 
     def cost(self, path: Path) -> float:
         return path_cost(self.graph, path, self.objective)
@@ -48,19 +48,19 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The orders that a method gives all inputs."""
+    """The path of every driver, as chosen by one method."""
 
     paths: list[Path]
     """By driver."""
     steps: int
-    """How many candidates were weighed, sets looked at or edges compared: what the stated complexity is about."""
+    """Candidates evaluated, sets visited or edges compared: the unit of the stated complexity."""
 
 
-def cheaper(task: Task, alternatives: Iterable[SearchResult]) -> SearchResult:
-    """Take for each driver the cheapest path of `alternatives`; of equal ones the first."""
+def cheapest_paths(task: Task, alternatives: Iterable[SearchResult]) -> SearchResult:
+    """Return, for each driver, the cheapest path of `alternatives`; the first of equal ones."""
     results = list(alternatives)
     paths = []
-    for options in zip(*(each.paths for each in results), strict=True):
-        same = all(path == options[0] for path in options)
-        paths.append(options[0] if same else min(options, key=task.cost))
-    return SearchResult(paths, sum(each.steps for each in results))
+    for options in zip(*(result.paths for result in results), strict=True):
+        are_equal = all(path == options[0] for path in options)
+        paths.append(options[0] if are_equal else min(options, key=task.cost))
+    return SearchResult(paths, sum(result.steps for result in results))

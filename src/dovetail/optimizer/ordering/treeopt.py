@@ -1,16 +1,16 @@
-"""TreeOpt: the optimal order for acyclic graphs, by ranks (Raghavan et al., section 4, after Ibaraki and Kameda).
+"""TreeOpt: optimal orders for acyclic graphs, by ranks (Raghavan et al., 4; Ibaraki and Kameda).
 
-Seen from a driver, an acyclic graph is a tree, and an input may come only after its parent. A run of inputs that stays together has
-T, the tuples that one partial result becomes, and C, what that costs: C = T = λσW for produced tuples, C = λW for comparisons,
-C(ab) = C(a) + T(a)·C(b), T(ab) = T(a)·T(b). Runs of smaller rank (T - 1) / C go first; where a parent's rank is larger than its
-child's the two become one run. The driver is never merged or ranked.
+Rooted at a driver, an acyclic graph is a tree, and an input may only follow its parent. A run of consecutive inputs has T, the tuples
+that one partial result becomes, and C, their cost: C = T = λσW for produced tuples, C = λW for comparisons,
+C(ab) = C(a) + T(a)·C(b), T(ab) = T(a)·T(b). Runs of smaller rank (T - 1) / C go first; if a parent's rank is larger than its child's,
+the two become one run. The driver is never merged or ranked.
 
-The paper merges from the leaves up and sorts the children's chains at every fork. We take the run of the smallest rank of all, which
-must come directly after its parent, join it to its parent's run, and go on: the same runs, found with one heap in O(n log n) per
-driver whatever the tree's depth, O(n² log n) for all.
+The paper merges from the leaves up and sorts the children's chains at every fork. This implementation repeatedly takes the run of the
+smallest rank, which must directly follow its parent, and appends it to its parent's run: the same runs, found with one heap in
+O(n log n) per driver at any depth of the tree, O(n² log n) for all.
 
-A cyclic graph is replaced by its minimum spanning tree, with the size of the join of two windows as an edge's weight (the paper's
-λ·λ·σ, with each input's own window). The edges left out are then ignored, and nothing is guaranteed. Cross products are never used.
+A cyclic graph is replaced by its minimum spanning tree; an edge's weight is the size of the join of its two windows (the paper's
+λ·λ·σ, with each input's own window). The other edges are ignored, and nothing is guaranteed. Cross products are never used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from math import inf, isnan
 
-from dovetail.optimizer.graph.indexed import Indexed, members
+from dovetail.optimizer.graph.indexed import IndexedGraph, members
 from dovetail.optimizer.ordering.task import Path, SearchResult, Task
 
 
@@ -27,62 +27,62 @@ def treeopt(task: Task) -> SearchResult:
     tree, steps = _spanning_tree(task.graph)
     paths = []
     for driver in range(task.graph.count):
-        path, weighed = _linearized(task, tree, driver)
+        path, compared = _linearize(task, tree, driver)
         paths.append(path)
-        steps += weighed
+        steps += compared
     return SearchResult(paths, steps)
 
 
-def _spanning_tree(graph: Indexed) -> tuple[list[list[tuple[int, float]]], int]:
-    """Neighbours with selectivities along the lightest tree (Prim, O(n²)); of an acyclic graph that is all of it."""
+def _spanning_tree(graph: IndexedGraph) -> tuple[list[list[tuple[int, float]]], int]:
+    """Return each input's neighbours and selectivities in the minimum spanning tree (Prim), and the steps."""
     tree: list[list[tuple[int, float]]] = [[] for _ in graph.names]
     lightest = [(inf, 0, 1.0)] * graph.count
-    newest, left, steps = 0, graph.all & ~1, 0
-    while left:
-        for other in members(graph.near[newest] & left):
-            share = graph.pair(newest, other)
-            weight = graph.sizes[newest] * graph.sizes[other] * share
+    newest, remaining, steps = 0, graph.all & ~1, 0
+    while remaining:
+        for other in members(graph.neighbours[newest] & remaining):
+            selectivity = graph.selectivity(newest, other)
+            weight = graph.sizes[newest] * graph.sizes[other] * selectivity
             if weight < lightest[other][0] or lightest[other][0] == inf:
-                lightest[other] = (min(weight, 1e308), newest, share)
-        steps += left.bit_count()
-        newest = min(members(left), key=lightest.__getitem__)
-        _, parent, share = lightest[newest]
-        tree[parent].append((newest, share))
-        tree[newest].append((parent, share))
-        left &= ~(1 << newest)
+                lightest[other] = (min(weight, 1e308), newest, selectivity)
+        steps += remaining.bit_count()
+        newest = min(members(remaining), key=lightest.__getitem__)
+        _, parent, selectivity = lightest[newest]
+        tree[parent].append((newest, selectivity))
+        tree[newest].append((parent, selectivity))
+        remaining &= ~(1 << newest)
     return tree, steps
 
 
-def _linearized(task: Task, tree: list[list[tuple[int, float]]], driver: int) -> tuple[Path, int]:
-    """The cheapest order that keeps parents before children, and how many runs were compared."""
+def _linearize(task: Task, tree: list[list[tuple[int, float]]], driver: int) -> tuple[Path, int]:
+    """Return the cheapest order that keeps parents before children, and the number of runs compared."""
     sizes, count = task.graph.sizes, task.graph.count
-    parent, grown, cost = [driver] * count, [1.0] * count, [0.0] * count
-    waiting = [driver]
-    for above in waiting:
-        for below, share in tree[above]:
+    parent, growth, cost = [driver] * count, [1.0] * count, [0.0] * count
+    visited = [driver]
+    for above in visited:
+        for below, selectivity in tree[above]:
             if below != parent[above] or above == driver:
                 parent[below] = above
-                grown[below] = sizes[below] * share
-                cost[below] = grown[below] if task.objective == "produced" else sizes[below]
-                waiting.append(below)
+                growth[below] = sizes[below] * selectivity
+                cost[below] = growth[below] if task.objective == "produced" else sizes[below]
+                visited.append(below)
     head, last, following = list(range(count)), list(range(count)), [-1] * count
-    ranked = [(_rank(grown[number], cost[number]), number) for number in waiting[1:]]
+    ranked = [(_rank(growth[index], cost[index]), index) for index in visited[1:]]
     heapify(ranked)
-    current = {number: rank for rank, number in ranked}
+    current = {index: rank for rank, index in ranked}
     steps = 0
     while ranked:
         rank, run = heappop(ranked)
         steps += len(ranked).bit_length() + 1
         if current.get(run) != rank:
-            continue  # it has been merged since, or stands in the heap again with a new rank
+            continue  # a stale entry: the run was merged, or has a new rank
         del current[run]
-        above = _head_of(head, parent[run])
+        above = _find_head(head, parent[run])
         head[run] = above
         following[last[above]], last[above] = run, last[run]
         if above != driver:
-            cost[above] += grown[above] * cost[run]
-            grown[above] *= grown[run]
-            current[above] = _rank(grown[above], cost[above])
+            cost[above] += growth[above] * cost[run]
+            growth[above] *= growth[run]
+            current[above] = _rank(growth[above], cost[above])
             heappush(ranked, (current[above], above))
     path = [driver]
     while following[path[-1]] >= 0:
@@ -90,16 +90,16 @@ def _linearized(task: Task, tree: list[list[tuple[int, float]]], driver: int) ->
     return path, steps
 
 
-def _head_of(head: list[int], number: int) -> int:
-    """The first input of the run that an input belongs to."""
-    while head[number] != number:
-        head[number] = head[head[number]]
-        number = head[number]
-    return number
+def _find_head(head: list[int], index: int) -> int:
+    """Return the first input of the run that contains the input `index`."""
+    while head[index] != index:
+        head[index] = head[head[index]]
+        index = head[index]
+    return index
 
 
-def _rank(grown: float, cost: float) -> float:
+def _rank(growth: float, cost: float) -> float:
     if cost == 0:
         return -inf
-    rank = (grown - 1) / cost
+    rank = (growth - 1) / cost
     return 1.0 if isnan(rank) else rank

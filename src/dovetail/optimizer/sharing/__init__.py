@@ -1,10 +1,10 @@
-"""Many queries, one plan that fits a CPU and a memory budget (Alrahmani, chapter 3).
+"""One plan for many queries, within a CPU and a memory budget (Alrahmani, chapter 3).
 
-- `model`: what is planned and what it costs, whoever plans. Read `named`, `workload`, `costs`, `draft`.
-- `search`: our own strategies, over sets of stored sub-joins. Read `state_plans`, `exchange`.
-- `thesis`: the thesis's strategy and its baselines, one query after the other. Read `shared`, `jtrees`.
+- `model`: queries, costs and drafts of plans, common to all strategies. Read `named`, `query_set`, `costs`, `draft`.
+- `search`: Dovetail's own strategies, which search sets of materialized joins. Read `state_plans`, `exchange`.
+- `thesis`: the thesis's strategy and its baselines, which plan one query after the other. Read `shared`, `jtrees`.
 
-`STRATEGIES` is the whole choice at a glance. `steps` turns a plan into what an engine runs.
+`STRATEGIES` lists all strategies. `optimizer.lowering` turns a plan into the steps that an engine runs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dovetail.optimizer.ordering import METHODS
 from dovetail.optimizer.sharing.model.build import PlanBuilder
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, draft_of, load_of
-from dovetail.optimizer.sharing.model.infeasible import does_not_fit
+from dovetail.optimizer.sharing.model.infeasible import budget_error
 from dovetail.optimizer.sharing.model.named import NamedGraph
-from dovetail.optimizer.sharing.model.workload import workload_of
+from dovetail.optimizer.sharing.model.query_set import number_queries
 from dovetail.optimizer.sharing.search.exact import exact
 from dovetail.optimizer.sharing.search.exchange import exchange
 from dovetail.optimizer.sharing.thesis.baselines import bjtrees, mjoins, naive, shared_naive
-from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS, ordered
+from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS, order_queries
 from dovetail.optimizer.sharing.thesis.shared import shared
 from dovetail.plan.shared_plan import Load, SharedPlan
 from dovetail.stats.probes import Objective
@@ -41,7 +41,7 @@ STRATEGIES: Mapping[str, Callable[[CostModel, Sequence[int], Load], list[Draft]]
     "mjoin": mjoins,
     "bjtree": bjtrees,
 }
-"""From prices, an order of the queries and limits to drafts, which share windows only; most give one for all queries."""
+"""Functions from a cost model, an order of queries and limits to drafts, which share only windows; most return a single draft."""
 
 
 def plan_queries(
@@ -54,32 +54,32 @@ def plan_queries(
     ordering: str = "weave",
     objective: Objective = "produced",
 ) -> SharedPlan:
-    """Plan queries together, so that they fit a budget and do common work once.
+    """Plan queries together, so that they fit a budget and common work is done once.
 
     Parameters
     ----------
     queries
         Join graphs by query. Inputs with equal names are the same stream, and edges between the same inputs with the same
-        selectivity are the same predicate; a `NamedGraph` gives them names of their own. Windows may differ between queries: a
-        shared join has the largest, and queries with smaller ones take what lies in theirs.
+        selectivity are the same predicate; a `NamedGraph` names them explicitly. Windows may differ between queries: a shared join
+        has the largest, and queries with smaller windows filter its matches.
     budget
-        CPU and memory for all queries together; None, or a field that is None, is no limit.
+        CPU and memory for all queries together; None, or a field that is None, means no limit.
     strategy
-        `exchange` (local search over stored sub-joins, the default), `shared` (the thesis's), `shared-naive` and `naive` (its
-        baselines), `exact` (branch and bound, for small cases), `mjoin` (one n-ary join per query, nothing stored) or `bjtree`
+        `exchange` (local search over materialized joins, the default), `shared` (the thesis's), `shared-naive` and `naive` (its
+        baselines), `exact` (branch and bound, for small cases), `mjoin` (one n-ary join per query, none materialized) or `bjtree`
         (trees of binary joins). All but `naive` compute equal joins once; all keep a window once for all queries, as the engine does.
     query_order
-        In which order `shared` and the baselines take the queries: `shared-predicate`, `heaviest`, `lightest` or `given`.
+        Order in which `shared` and the baselines plan the queries: `shared-predicate`, `heaviest`, `lightest` or `given`.
     units
-        What a tuple costs in milliseconds and bytes.
+        Cost of a tuple in milliseconds and bytes.
     ordering, objective
-        The method that orders the probes of every join, and what it minimises; see `order_probes`. Orders that a `NamedGraph` has
-        are those of its query's own n-ary join.
+        Method that orders the probes of every join, and what it minimises; see `order_probes`. The orders of a `NamedGraph` apply
+        to its query's own n-ary join.
 
     Raises
     ------
     BudgetError
-        No plan fits, or the strategy finds none; it names a query, the resource, what is needed and what is there.
+        No plan fits, or the strategy finds none; it names a query, the resource, the need and the limit.
 
     Examples
     --------
@@ -102,39 +102,40 @@ def plan_queries(
             raise PlanError(f"plan_queries: {parameter} is {given!r}; allowed: {listed(allowed)}")
     if budget is not None and not isinstance(budget, Budget):
         raise PlanError(f"plan_queries: budget is {budget!r}; expected a dt.Budget, or None for no limits")
-    model = CostModel(workload_of(queries), units or UnitCosts(), ordering, objective)
+    model = CostModel(number_queries(queries), units or UnitCosts(), ordering, objective)
     limits = limits_of(budget)
-    left = Load(limits.cpu - model.delivering_all, limits.memory)
-    if left.cpu <= 0:
-        raise does_not_fit(model, left, Load(), proved=True)
-    order = ordered(model.workload, query_order)
-    plan = PlanBuilder(model, STRATEGIES[strategy](model, order, left)).plan(strategy, order, limits)
+    available = Load(limits.cpu - model.total_delivery_cost, limits.memory)
+    if available.cpu <= 0:
+        raise budget_error(model, available, Load(), proved=True)
+    order = order_queries(model.query_set, query_order)
+    plan = PlanBuilder(model, STRATEGIES[strategy](model, order, available)).plan(strategy, order, limits)
     if not plan.qualified:
-        raise does_not_fit(model, left, Load(plan.load.cpu - model.delivering_all, plan.load.memory), proved=False)
+        need = Load(plan.load.cpu - model.total_delivery_cost, plan.load.memory)
+        raise budget_error(model, available, need, proved=False)
     return plan
 
 
-def priced_again(
+def load_of_plans(
     queries: Mapping[str, NamedGraph],
     running: Sequence[SharedPlan],
-    shares: Sequence[float],
+    cost_ratios: Sequence[float],
     units: UnitCosts | None,
     ordering: str,
     objective: Objective,
 ) -> Load:
-    """Give what plans that were made before take together by what is known of their `queries` now; they share windows only.
+    """Return the load of `running` plans, which share only windows, by current statistics of `queries`.
 
-    Orders are chosen anew: an engine adapts them by itself. `shares`: for each plan, what joins over windows cost in trees of probes,
-    as a share of what they would by themselves.
+    Orders are chosen again, because an engine adapts them. `cost_ratios` has, for each plan, the cost of joins over windows in probe
+    trees divided by their cost without sharing.
     """
-    model = CostModel(workload_of(queries), units or UnitCosts(), ordering, objective)
+    model = CostModel(number_queries(queries), units or UnitCosts(), ordering, objective)
     drafts = [draft_of(model, plan) for plan in running]
-    saved = sum((1 - share) * draft.over_windows(model) for share, draft in zip(shares, drafts, strict=True))
-    return load_of(model, drafts).plus(Load(model.delivering_all - saved))
+    saved = sum((1 - ratio) * draft.window_join_cpu(model) for ratio, draft in zip(cost_ratios, drafts, strict=True))
+    return load_of(model, drafts).plus(Load(model.total_delivery_cost - saved))
 
 
 def limits_of(budget: Budget | None) -> Load:
-    """Give `budget` as limits; infinite where it has none."""
+    """Return `budget` as a load; infinite where it sets no limit."""
     if budget is None:
         return Load(inf, inf)
     return Load(budget.cpu_ms_per_second or inf, budget.memory_bytes or inf)

@@ -1,1 +1,1 @@
-"""Plans as text for people, as data for programs, and as diagrams."""
+"""Explanations of plans: as text, as plain data and as mermaid diagrams."""

@@ -1,1 +1,1 @@
-"""What is planned and what it costs: queries by number, the sub-joins they have in common, prices, and plans in the making."""
+"""The model of all strategies: numbered queries, their common sub-joins, costs, and drafts of plans."""

@@ -1,12 +1,12 @@
-"""From drafts to a `SharedPlan`: names, spans, orders, predicates, who uses what, and what it costs."""
+"""Builds a `SharedPlan` from drafts: names, spans, orders, predicates, consumers and loads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from dovetail.optimizer.sharing.model.costs import CostModel
-from dovetail.optimizer.sharing.model.draft import Draft, readers_first
-from dovetail.optimizer.sharing.model.workload import Target
+from dovetail.optimizer.sharing.model.draft import Draft, sort_readers_first
+from dovetail.optimizer.sharing.model.query_set import Target
 from dovetail.plan.shared_plan import (
     JoinInput,
     JoinNode,
@@ -20,18 +20,18 @@ from dovetail.plan.shared_plan import (
 
 
 class PlanBuilder:
-    """Collects the nodes of one or more drafts; of different drafts only windows are shared, as the engine does it."""
+    """Collects the nodes of one or more drafts; different drafts share only windows, as in the engine."""
 
     def __init__(self, model: CostModel, drafts: Sequence[Draft]) -> None:
         self._model = model
-        self._workload = model.workload
+        self._workload = model.query_set
         self._windows: list[WindowNode] = []
         self._joins: list[JoinNode] = []
         self._results: list[ResultNode] = []
         self._answers: list[QueryAnswer] = []
-        # No node has the name of a query or of a source: they may be asked for by name in one place.
-        self._taken = {*model.workload.names, *model.workload.sources}
-        self._taken |= {source.stream for source in model.workload.sources.values()}
+        # No node has the name of a query or of a source, because all of them are looked up in one namespace.
+        self._names = {*model.query_set.names, *model.query_set.sources}
+        self._names |= {source.stream for source in model.query_set.sources.values()}
         self._window_names: dict[str, str] = {}
         self._add_windows(drafts)
         for draft in drafts:
@@ -46,18 +46,18 @@ class PlanBuilder:
             self._windows.append(WindowNode(name, stream, span, rate, self._named(readers), load))
 
     def _add(self, draft: Draft) -> None:
-        """Add all operators of `draft`."""
+        """Add the operators and answers of `draft`."""
         users = self._users(draft)
         names: dict[Target, str] = {}
-        for target in reversed(readers_first(draft.joins)):
+        for target in reversed(sort_readers_first(draft.joins)):
             names[target] = self._operator(draft, target, names, users[target])
         for query, target in draft.answers.items():
             self._answer(query, names[target])
 
     def plan(self, strategy: str, order: Sequence[int], limits: Load) -> SharedPlan:
-        """Make the plan, which checks it."""
-        numbers = {name: number for number, name in enumerate(self._workload.names)}
-        answers = tuple(sorted(self._answers, key=lambda answer: numbers[answer.query]))
+        """Return the plan; its constructor validates it."""
+        indexes = {name: index for index, name in enumerate(self._workload.names)}
+        answers = tuple(sorted(self._answers, key=lambda answer: indexes[answer.query]))
         sources = {name: self._workload.sources[name] for name in sorted(self._workload.sources)}
         order_names = tuple(self._workload.names[query] for query in order)
         return SharedPlan(
@@ -72,11 +72,11 @@ class PlanBuilder:
         )
 
     def _operator(self, draft: Draft, target: Target, names: Mapping[Target, str], users: set[int]) -> str:
-        model, workload, scope = self._model, self._workload, draft.scope
+        model, query_set, scope = self._model, self._workload, draft.scope
         parts, stored = draft.joins[target], target in draft.stored
         answered = [query for query, answer in draft.answers.items() if answer == target]
-        sources = workload.signatures[target.signature].sources
-        label = "+".join(sources) if stored else workload.names[min(answered)]
+        sources = query_set.signatures[target.signature].sources
+        label = "+".join(sources) if stored else query_set.names[min(answered)]
         join = self._name(f"{scope}join:{label}")
         result = self._name(f"{scope}{'state' if stored else 'answer'}:{label}")
         cost = model.join(target, parts)
@@ -86,7 +86,7 @@ class PlanBuilder:
                 tuple(self._input(part, names) for part in parts),
                 tuple(path[1:] for path in cost.paths),
                 self._predicates(target, parts),
-                workload.spans_of(target),
+                query_set.spans_of(target),
                 result,
                 self._named(users),
                 cost.produced,
@@ -94,10 +94,10 @@ class PlanBuilder:
             )
         )
         load = model.state(target) if stored else Load()
-        load = load.plus(Load(sum(map(model.delivering, answered))))
-        numbers = (workload.rate(target), workload.size(target))
-        spans = workload.spans_of(target)
-        self._results.append(ResultNode(result, join, sources, spans, stored, *numbers, self._named(users), load))
+        load = load.plus(Load(sum(map(model.delivery_cost, answered))))
+        indexes = (query_set.rate(target), query_set.size(target))
+        spans = query_set.spans_of(target)
+        self._results.append(ResultNode(result, join, sources, spans, stored, *indexes, self._named(users), load))
         return result
 
     def _input(self, part: Target, names: Mapping[Target, str]) -> JoinInput:
@@ -112,15 +112,15 @@ class PlanBuilder:
         return tuple(text for text in signatures[target.signature].predicates if text not in below)
 
     def _answer(self, query: int, result: str) -> None:
-        bound = self._workload.queries[query]
-        aliases = {source.name: alias for source, alias in zip(bound.sources, bound.graph.names, strict=True)}
-        self._answers.append(QueryAnswer(bound.name, result, aliases, self._workload.spans(query)))
+        numbered = self._workload.queries[query]
+        aliases = {source.name: alias for source, alias in zip(numbered.sources, numbered.graph.names, strict=True)}
+        self._answers.append(QueryAnswer(numbered.name, result, aliases, self._workload.spans(query)))
 
     def _users(self, draft: Draft) -> dict[Target, set[int]]:
         users: dict[Target, set[int]] = {target: set() for target in draft.joins}
         for query, answer in draft.answers.items():
             users[answer].add(query)
-        for target in readers_first(draft.joins):
+        for target in sort_readers_first(draft.joins):
             for part in draft.joins[target]:
                 if not part.is_base:
                     users[part] |= users[target]
@@ -132,10 +132,10 @@ class PlanBuilder:
     def _named(self, queries: set[int]) -> tuple[str, ...]:
         return in_order(self._workload.names, {self._workload.names[query] for query in queries})
 
-    def _name(self, wanted: str) -> str:
-        """Give a node a name of its own, `wanted` if it is free: the same sub-join may be there with other windows or predicates."""
-        name, number = wanted, 2
-        while name in self._taken:
-            name, number = f"{wanted}#{number}", number + 1
-        self._taken.add(name)
+    def _name(self, label: str) -> str:
+        """Return a unique name: nodes with equal labels may differ in windows or predicates."""
+        name, index = label, 2
+        while name in self._names:
+            name, index = f"{label}#{index}", index + 1
+        self._names.add(name)
         return name

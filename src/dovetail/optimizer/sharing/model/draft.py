@@ -1,7 +1,7 @@
-"""A plan in the making: which operator produces what from what. Everything else about a plan follows from that.
+"""Drafts of plans: the inputs of each operator, from which the rest of a plan follows.
 
-`Draft.joins` says for each target which inputs its operator reads; a target that is an input of another is stored. A draft is never
-changed: `Draft.joined` gives a new one. A `Subplan` is what one query would add to it.
+`Draft.joins` maps each target to the inputs of its operator; a target that is an input of another is materialized. A draft is
+immutable: `Draft.with_query` returns a new one. A `Subplan` is what one query would add to it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dovetail.optimizer.sharing.model.costs import CostModel, Parts
-from dovetail.optimizer.sharing.model.workload import QuerySet, Target
+from dovetail.optimizer.sharing.model.query_set import QuerySet, Target
 from dovetail.plan.shared_plan import Load, SharedPlan
 
 
 @dataclass(frozen=True)
 class Subplan:
-    """One query's operators: its top, and the sub-joins below it that its draft does not have yet."""
+    """One query's operators: its top, and the sub-joins below it that its draft does not contain yet."""
 
     top: Target
     joins: Mapping[Target, Parts]
@@ -29,145 +29,149 @@ class Subplan:
 
     @property
     def states(self) -> list[Target]:
-        """The sub-joins that it defines."""
+        """The materialized joins that it defines."""
         return [target for target in self.joins if target != self.top]
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Operators of the queries planned so far."""
+    """The operators of the queries planned so far."""
 
     joins: Mapping[Target, Parts] = field(default_factory=dict)
     answers: Mapping[int, Target] = field(default_factory=dict)
     """By query."""
     scope: str = ""
-    """Stands before the names of its nodes, if queries have drafts of their own."""
+    """Prefix of the names of its nodes, if each query has its own draft."""
 
     @cached_property
     def stored(self) -> frozenset[Target]:
         """Targets that some operator reads."""
         return frozenset(part for parts in self.joins.values() for part in parts if not part.is_base)
 
-    def joined(self, query: int, subplan: Subplan) -> Draft:
-        """Add one more `query`. What is there already is used, not defined again."""
+    def with_query(self, query: int, subplan: Subplan) -> Draft:
+        """Return the draft with the operators of one more `query`; existing ones are reused."""
         joins = {**subplan.joins, **self.joins}
         answers = {**self.answers, query: subplan.top}
-        return Draft(reachable(joins, answers.values()), answers, self.scope)
+        return Draft(reachable_joins(joins, answers.values()), answers, self.scope)
 
     def load(self, model: CostModel) -> Load:
-        """Give CPU and memory of windows, operators and stored sub-joins; each of them counts once."""
+        """Return the load of windows, operators and materialized joins, each counted once."""
         return load_of(model, [self])
 
-    def over_windows(self, model: CostModel) -> float:
-        """Give the CPU of operators that read nothing stored."""
+    def window_join_cpu(self, model: CostModel) -> float:
+        """Return the CPU of operators over windows only."""
         flat = {target: parts for target, parts in self.joins.items() if all(part.is_base for part in parts)}
         return sum(model.cpu(target, parts) for target, parts in flat.items())
 
     def operators(self, model: CostModel) -> Load:
-        """The same without windows."""
-        joining = Load(sum(model.cpu(target, parts) for target, parts in self.joins.items()))
-        return Load.total((joining, *map(model.state, self.stored)))
+        """Return the load of operators and materialized joins, without windows."""
+        joins = Load(sum(model.cpu(target, parts) for target, parts in self.joins.items()))
+        return Load.total((joins, *map(model.state, self.stored)))
 
 
 def load_of(model: CostModel, drafts: Sequence[Draft]) -> Load:
-    """Give CPU and memory of drafts that run side by side: they share windows, as all queries of an engine do, and nothing else."""
+    """Return the load of drafts in one engine: they share windows and nothing else."""
     windows = model.windows(target for draft in drafts for target in draft.joins)
     return Load.total((windows, *(draft.operators(model) for draft in drafts)))
 
 
-def reachable(joins: Mapping[Target, Parts], tops: Iterable[Target]) -> dict[Target, Parts]:
-    """Give the operators that some targets need, in the order in which they were defined; a target not defined is somebody else's."""
-    needed, waiting = set[Target](), list(tops)
-    while waiting:
-        target = waiting.pop()
+def reachable_joins(joins: Mapping[Target, Parts], tops: Iterable[Target]) -> dict[Target, Parts]:
+    """Return the operators that `tops` need, in order of definition.
+
+    Targets outside `joins` belong to another draft.
+    """
+    needed, pending = set[Target](), list(tops)
+    while pending:
+        target = pending.pop()
         if target in joins and target not in needed:
             needed.add(target)
-            waiting += [part for part in joins[target] if not part.is_base]
+            pending += [part for part in joins[target] if not part.is_base]
     return {target: parts for target, parts in joins.items() if target in needed}
 
 
 def draft_of(model: CostModel, plan: SharedPlan) -> Draft:
-    """Give the draft of a plan that was made for queries of a workload, whatever was known of them then."""
-    workload, joins, results = model.workload, dict[Target, Parts](), dict[str, Target]()
-    numbers = {name: number for number, name in enumerate(workload.names)}
+    """Return the draft of an existing plan of queries in the model's query set."""
+    query_set, joins, results = model.query_set, dict[Target, Parts](), dict[str, Target]()
+    query_indexes = {name: index for index, name in enumerate(query_set.names)}
     for join in plan.joins:
-        query = numbers[join.queries[0]]
-        inputs = workload.queries[query].number
-        target = workload.target(query, sum(1 << inputs[source] for source in join.sources), join.spans)
-        joins[target] = model.parts(target, [results[each.node] for each in join.inputs if each.node in results])
+        query = query_indexes[join.queries[0]]
+        inputs = query_set.queries[query].indexes
+        target = query_set.target(query, sum(1 << inputs[source] for source in join.sources), join.spans)
+        joins[target] = model.parts(target, [results[item.node] for item in join.inputs if item.node in results])
         results[join.output] = target
-    return Draft(joins, {numbers[answer.query]: results[answer.result] for answer in plan.answers})
+    return Draft(joins, {query_indexes[answer.query]: results[answer.result] for answer in plan.answers})
 
 
 def mjoin(model: CostModel, query: int) -> Subplan:
-    """Join all inputs of `query` at once, over base windows: the least memory, for nothing is stored."""
-    top = model.workload.target(query, model.workload.queries[query].all)
+    """Join all inputs of `query` at once over base windows: least memory, for nothing is materialized."""
+    top = model.query_set.target(query, model.query_set.queries[query].all)
     return Subplan(top, {top: model.parts(top)})
 
 
-def coalesced(model: CostModel, subplan: Subplan, merged: Collection[Target], state: Target, known: Draft) -> Subplan:
-    """Read the stored join of some of the top operator's inputs instead of them; define it, unless the draft does."""
+def coalesce(model: CostModel, subplan: Subplan, merged: Collection[Target], state: Target, draft: Draft) -> Subplan:
+    """Replace inputs of the top operator by their materialized join, and define it unless the draft does."""
     top = subplan.top
-    kept = [part for part in subplan.parts if part not in merged and not part.is_base]
+    other_states = [part for part in subplan.parts if part not in merged and not part.is_base]
     joins = dict(subplan.joins)
-    joins[top] = model.parts(top, [*kept, state])
-    if state not in known.joins:
+    joins[top] = model.parts(top, [*other_states, state])
+    if state not in draft.joins:
         joins[state] = model.parts(state, [part for part in merged if not part.is_base])
-    return Subplan(top, reachable(joins, [top]))
+    return Subplan(top, reachable_joins(joins, [top]))
 
 
-def without(model: CostModel, subplan: Subplan, state: Target) -> Subplan:
-    """Drop a stored sub-join: the operators that read it read its inputs instead, in one step."""
+def remove_state(model: CostModel, subplan: Subplan, state: Target) -> Subplan:
+    """Remove a materialized join: the operators that read it read its inputs instead."""
     joins = dict(subplan.joins)
     inputs = [part for part in joins.pop(state) if not part.is_base]
     for target, parts in list(joins.items()):
         if state in parts:
-            kept = [part for part in parts if part != state and not part.is_base]
-            joins[target] = model.parts(target, [*kept, *inputs])
+            other_states = [part for part in parts if part != state and not part.is_base]
+            joins[target] = model.parts(target, [*other_states, *inputs])
     return Subplan(subplan.top, joins)
 
 
-# -- the last touches -----------------------------------------------------------------------------------------------------------------
+# -- cleanup --------------------------------------------------------------------------------------------------------------------------
 
 
-def tidied(model: CostModel, draft: Draft) -> Draft:
-    """Let queries that ask for the same have one answer, drop what nobody reads, and keep no window larger than its readers need."""
-    answers = _fewest_answers(model.workload, draft)
-    joins = reachable(draft.joins, answers.values())
+def tidy(model: CostModel, draft: Draft) -> Draft:
+    """Merge answers of equal queries, drop unused joins, and shrink windows to their readers' needs."""
+    answers = _fewest_answers(model.query_set, draft)
+    joins = reachable_joins(draft.joins, answers.values())
     needed: dict[Target, list[Mapping[str, float]]] = {target: [] for target in joins}
     for query, target in answers.items():
-        needed[target].append(model.workload.spans(query))
+        needed[target].append(model.query_set.spans(query))
     final: dict[Target, Target] = {}
-    order = readers_first(joins)
+    order = sort_readers_first(joins)
     for target in order:
-        final[target] = _narrowed(model.workload, target, needed[target])
+        final[target] = _narrow(model.query_set, target, needed[target])
         for part in joins[target]:
             if not part.is_base:
-                needed[part].append(model.workload.spans_of(final[target]))
+                needed[part].append(model.query_set.spans_of(final[target]))
     rebuilt = {
         final[target]: model.parts(final[target], [final[part] for part in joins[target] if not part.is_base])
         for target in reversed(order)
     }
     answers = {query: final[target] for query, target in answers.items()}
-    return Draft(reachable(rebuilt, answers.values()), answers)
+    return Draft(reachable_joins(rebuilt, answers.values()), answers)
 
 
-def _fewest_answers(workload: QuerySet, draft: Draft) -> dict[int, Target]:
-    """Answer a query by a stored sub-join, or by another query's result, if that is all it asks for."""
+def _fewest_answers(query_set: QuerySet, draft: Draft) -> dict[int, Target]:
+    """Answer a query by a materialized join or another query's result, if that is its whole join."""
     tops = [*draft.stored, *draft.answers.values()]
     answers = {}
-    for query, own in draft.answers.items():
-        serving = [target for target in tops if workload.serves(target, query)]
-        answers[query] = own if own in draft.stored or not serving else max(serving, key=lambda each: each.spans)
+    for query, answer in draft.answers.items():
+        serving = [target for target in tops if query_set.serves(target, query)]
+        keeps_answer = answer in draft.stored or not serving
+        answers[query] = answer if keeps_answer else max(serving, key=lambda target: target.spans)
     return answers
 
 
-def readers_first(joins: Mapping[Target, Parts]) -> list[Target]:
-    """Give all targets, each after those that read it; of equally large ones the first defined."""
+def sort_readers_first(joins: Mapping[Target, Parts]) -> list[Target]:
+    """Return all targets, each after its readers; equally large ones in order of definition."""
     return sorted(joins, key=lambda target: -target.mask.bit_count())
 
 
-def _narrowed(workload: QuerySet, target: Target, needs: Iterable[Mapping[str, float]]) -> Target:
-    sources = workload.signatures[target.signature].sources
+def _narrow(query_set: QuerySet, target: Target, needs: Iterable[Mapping[str, float]]) -> Target:
+    sources = query_set.signatures[target.signature].sources
     spans = tuple(max(need[source] for need in needs) for source in sources)
     return Target(target.signature, spans, target.query, target.mask)

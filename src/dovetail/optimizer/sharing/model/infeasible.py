@@ -1,4 +1,4 @@
-"""What to say when no plan fits a budget: which query, which resource, how much it needs, how much there is, and what would help."""
+"""Errors for budgets that no plan fits: the query, the resource, the need, the limit, and a hint."""
 
 from __future__ import annotations
 
@@ -10,52 +10,54 @@ from dovetail.plan.shared_plan import Load
 UNITS = {"CPU": "ms per second", "memory": "bytes"}
 
 
-def does_not_fit(model: CostModel, limits: Load, need: Load, *, proved: bool) -> BudgetError:
-    """Say that all queries together `need` more than the `limits`; the one that takes the most of it is named.
+def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) -> BudgetError:
+    """Return the error that all queries `need` more than the `limits`, naming the most expensive query.
 
-    Delivering results is part of both.
+    Neither load includes the delivery of results, which the error adds to both.
     """
-    delivering = Load(model.delivering_all)
-    limits, need = limits.plus(delivering), need.plus(delivering)
+    delivery = Load(model.total_delivery_cost)
+    limits, need = limits.plus(delivery), need.plus(delivery)
     resource = "CPU" if need.cpu / limits.cpu >= need.memory / limits.memory else "memory"
-    limit, wanted = amount(resource, limits), amount(resource, need)
-    workload = model.workload
-    alone = [
-        amount(resource, Draft().joined(query, mjoin(model, query)).load(model))
-        for query in range(len(workload.queries))
+    limit, required = amount(resource, limits), amount(resource, need)
+    query_set = model.query_set
+    separate = [
+        amount(resource, Draft().with_query(query, mjoin(model, query)).load(model))
+        for query in range(len(query_set.queries))
     ]
-    dearest = workload.queries[alone.index(max(alone))]
+    dearest = query_set.queries[separate.index(max(separate))]
     needs = "every plan needs" if proved else "the best plan found needs"
     within = (
         f" within {limits.memory:.4g} bytes of memory" if resource == "CPU" and limits.memory < float("inf") else ""
     )
     message = (
-        f"the queries do not fit the budget together: {needs} {'at least ' if proved else ''}{wanted:.4g} {UNITS[resource]} of "
-        f"{resource}{within}, the limit is {limit:.4g}; query {dearest.name!r} takes the most, {max(alone):.4g} by itself"
+        f"the queries do not fit the budget together: {needs} {'at least ' if proved else ''}{required:.4g} {UNITS[resource]} of "
+        f"{resource}{within}, the limit is {limit:.4g}; query {dearest.name!r} takes the most, {max(separate):.4g} by itself"
     )
-    return BudgetError(message, hint(resource, dearest.name, dearest.window, limit / wanted, limit))
+    return BudgetError(message, budget_hint(resource, dearest.name, dearest.window, limit / required, limit))
 
 
 def check_windows(model: CostModel, limits: Load) -> None:
-    """Refuse `limits` of memory that are less than the windows of all queries, which every plan keeps."""
+    """Raise `BudgetError` if the windows of all queries, which every plan keeps, exceed the memory limit."""
     windows = model.least_windows()
     if windows.memory > limits.memory * (1 + 1e-9):
-        raise does_not_fit(model, limits, Load(0.0, windows.memory), proved=True)
+        raise budget_error(model, limits, Load(0.0, windows.memory), proved=True)
 
 
 def amount(resource: str, load: Load) -> float:
-    """Give how much of `resource` a `load` is."""
+    """Return the part of `load` that is `resource`."""
     return load.cpu if resource == "CPU" else load.memory
 
 
-def hint(resource: str, name: str, window: float, share: float, limit: float) -> str:
-    """Say what would fit, if `share` of what is needed is there, which is `limit`.
+def budget_hint(resource: str, name: str, window: float, fraction: float, limit: float) -> str:
+    """Return the hint for a budget whose `limit` is `fraction` of the need.
 
-    A window shortened by as much as is missing is a start, for state grows at least as fast as the window.
+    It suggests a window shortened by that fraction, because state grows at least as fast as the window.
     """
     option = "cpu_ms_per_second" if resource == "CPU" else "memory_bytes"
     smaller = (
-        f"a smaller window in {name!r} (try {window * share:.3g} s instead of {window:g} s), " if share > 0 else ""
+        f"a smaller window in {name!r} (try {window * fraction:.3g} s instead of {window:g} s), "
+        if fraction > 0
+        else ""
     )
     shedding = ""
     if resource == "memory" and limit >= 1:

@@ -1,13 +1,13 @@
-"""A query as the planner of many sees it: a join graph whose inputs and predicates have names that mean the same in every query.
+"""Join graphs whose inputs and predicates have names that mean the same in every query.
 
 Two sub-joins are the same, and may be shared, exactly if they have equal sources and equal predicates between these (Alrahmani,
-section 3.3; filters below a join belong to its sources). So everything rests on names, and there are two ways to get them:
+section 3.3; filters below a join belong to its sources). There are two ways to name a query's inputs and predicates:
 
-- `named(graph)`, for a plain `JoinGraph`: inputs with equal names are the same stream, and edges between the same inputs with the
+- `name_graph(graph)`, for a plain `JoinGraph`: inputs with equal names are the same stream, and edges between the same inputs with the
   same selectivity are the same predicate. Two queries that join A and B with different selectivities are taken to mean different
   predicates.
-- `translate.named_query(query, graph)`, for a bound `JoinQuery`: sources are streams and their filters, predicates are what was
-  written.
+- `translate.name_query(query, graph)`, for a bound `JoinQuery`: sources are streams with their filters, predicates are the texts of
+  its conditions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NamedPredicate:
 
     inputs: frozenset[str]
     text: str
-    """What it says, over the names of sources: equal text, equal condition."""
+    """The condition over the names of sources; equal texts mean equal conditions."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class NamedGraph:
 
     graph: JoinGraph
     sources: Mapping[str, PlanSource]
-    """What each input is."""
+    """The source of each input."""
     predicates: tuple[NamedPredicate, ...]
     keys: tuple[Mapping[str, str], ...]
-    """For each class of the graph the text of each input's key; a part of a class is known by the keys of its inputs."""
+    """For each class of the graph, the text of each input's key; these identify any part of a class."""
     unstorable: frozenset[str] = frozenset()
-    """Inputs of no stored sub-join: only a condition over three or more leads to them, which a sub-join of fewer does not have."""
+    """Inputs that no materialized join may contain: a probe reaches them only along a condition over three or more inputs."""
     orders: Mapping[str, Sequence[str]] | None = None
-    """The orders of the n-ary join over its own windows, if they were chosen before."""
+    """Fixed orders of the n-ary join over the query's own windows."""
 
     def __post_init__(self) -> None:
         if set(self.sources) != set(self.graph.rates):
@@ -53,24 +53,24 @@ class NamedGraph:
         if len(set(names)) < len(names):
             raise PlanError(
                 f"NamedGraph: two inputs are the same source; sources are {listed(names)}",
-                "give each entry of a self-join an occurrence of its own",
+                "give each input of a self-join its own occurrence",
             )
 
 
-def named(graph: JoinGraph) -> NamedGraph:
-    """Name the inputs and predicates of a plain graph by what it holds.
+def name_graph(graph: JoinGraph) -> NamedGraph:
+    """Name the inputs and predicates of a plain graph by its own names and numbers.
 
     >>> graph = JoinGraph({"A": 10, "B": 20}, {("A", "B"): 0.1}, {"A": 60, "B": 60})
-    >>> [predicate.text for predicate in named(graph).predicates]
+    >>> [predicate.text for predicate in name_graph(graph).predicates]
     ['A-B 0.1']
     """
-    pairs = (graph.edges - graph.implied) | set(graph.factors)
+    pairs = (graph.edges - graph.class_pairs) | set(graph.factors)
     predicates = [
         NamedPredicate(pair, f"{'-'.join(sorted(pair))} {graph.factors.get(pair, 1.0)!r}")
         for pair in sorted(pairs, key=sorted)
     ]
     keys = [
-        {name: f"{name} key of {graph.distinct[name, number]!r}" for name in inputs}
-        for number, inputs in enumerate(graph.classes)
+        {name: f"{name} key of {graph.distinct[name, index]!r}" for name in inputs}
+        for index, inputs in enumerate(graph.classes)
     ]
     return NamedGraph(graph, {name: PlanSource(name, name) for name in graph.rates}, tuple(predicates), tuple(keys))

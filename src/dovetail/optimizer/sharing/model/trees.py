@@ -1,8 +1,8 @@
-"""What one query costs as a given tree of joins: equations 2-1 to 2-6 of Alrahmani for any tree.
+"""Cost of one query as a given tree of joins: equations 2-1 to 2-6 of Alrahmani for any tree.
 
 `("A", "B", "C")` is an MJoin (2-3, 2-4), `(("A", "B"), "C")` a tree of binary joins (2-1, 2-2), `(("A", "B", "C"), "D")` a
-mixture, which the thesis calls JTree (2-5, 2-6): every inner tuple is a sub-join that is stored. The tree is made into a plan, so its
-price is that of the plan, probes, results and batches included.
+mixture, which the thesis calls JTree (2-5, 2-6): every inner tuple is a materialized join. The tree becomes a plan, so its cost is
+that of the plan, including probes, results and batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.sharing.model.build import PlanBuilder
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft
-from dovetail.optimizer.sharing.model.workload import QuerySet, Target, workload_of
+from dovetail.optimizer.sharing.model.query_set import QuerySet, Target, number_queries
 from dovetail.plan.shared_plan import NO_LIMITS, Load
 
 Tree: TypeAlias = tuple[Any, ...]
@@ -27,16 +27,16 @@ Orders: TypeAlias = Mapping[str, Sequence[str]]
 def tree_cost(
     graph: JoinGraph, tree: Tree, units: UnitCosts | None = None, orders: Mapping[Tree, Orders] | None = None
 ) -> Load:
-    """Give the CPU (milliseconds per second) and memory (bytes) of a query that runs as a tree of joins.
+    """Return the CPU (milliseconds per second) and memory (bytes) of a query that runs as a tree of joins.
 
     Parameters
     ----------
     graph
         The query.
     tree
-        Its joins: a tuple of inputs and of trees, each of which is stored.
+        Its joins: a tuple of inputs and of trees, each of which is materialized.
     units
-        What a tuple costs.
+        Cost of a tuple.
     orders
         Probe orders of joins over base inputs, by join: `{("A", "B", "C"): {"A": ("B", "C"), ...}}`. All others are the cheapest.
 
@@ -47,25 +47,27 @@ def tree_cost(
     >>> round(load.cpu, 4), load.memory
     (1.4288, 1520.0)
     """
-    model = CostModel(workload_of({"query": graph}), units or UnitCosts())
+    model = CostModel(number_queries({"query": graph}), units or UnitCosts())
     if (leaves := sorted(_leaves(tree))) != sorted(graph.rates):
         raise PlanError(f"tree_cost: the tree joins {listed(leaves)}; the query has {listed(sorted(graph.rates))}")
-    for join, given in (orders or {}).items():
-        if set(join) != set(given):
-            raise PlanError(f"tree_cost: orders for {join!r} start from {listed(given)}; expected one for each input")
-        model.workload.queries[0].choose(given)
+    for join, driver_orders in (orders or {}).items():
+        if set(join) != set(driver_orders):
+            raise PlanError(
+                f"tree_cost: orders for {join!r} start from {listed(driver_orders)}; expected one for each input"
+            )
+        model.query_set.queries[0].fix_orders(driver_orders)
     joins = {}
-    for each in _trees(tree):
-        stored = [_target(model.workload, part) for part in each if not isinstance(part, str)]
-        target = _target(model.workload, each)
+    for subtree in _trees(tree):
+        stored = [_target(model.query_set, part) for part in subtree if not isinstance(part, str)]
+        target = _target(model.query_set, subtree)
         joins[target] = model.parts(target, stored)
-    draft = Draft(joins, {0: _target(model.workload, tree)})
+    draft = Draft(joins, {0: _target(model.query_set, tree)})
     return PlanBuilder(model, [draft]).plan("tree", [0], NO_LIMITS).load
 
 
-def _target(workload: QuerySet, tree: Tree) -> Target:
-    number = workload.queries[0].number
-    return workload.target(0, sum(1 << number[name] for name in _leaves(tree)))
+def _target(query_set: QuerySet, tree: Tree) -> Target:
+    indexes = query_set.queries[0].indexes
+    return query_set.target(0, sum(1 << indexes[name] for name in _leaves(tree)))
 
 
 def _leaves(tree: Tree | str) -> list[str]:
@@ -73,5 +75,5 @@ def _leaves(tree: Tree | str) -> list[str]:
 
 
 def _trees(tree: Tree) -> list[Tree]:
-    """Give `tree` and all trees inside it."""
+    """Return `tree` and all trees inside it."""
     return [tree, *(inner for part in tree if not isinstance(part, str) for inner in _trees(part))]

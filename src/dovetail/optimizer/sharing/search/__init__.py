@@ -1,1 +1,1 @@
-"""Our own strategies: which sub-joins are stored is searched for, and the rest of the plan follows from that."""
+"""Dovetail's own strategies: searches over sets of materialized joins, which determine the plan."""

@@ -1,4 +1,4 @@
-"""Sub-joins that are worth storing: which sets of inputs, and with which windows."""
+"""Candidates for materialized joins: sets of inputs, and windows for each."""
 
 from __future__ import annotations
 
@@ -7,64 +7,71 @@ from functools import reduce
 from itertools import combinations
 from operator import or_
 
-from dovetail.optimizer.sharing.model.workload import QuerySet, Target
+from dovetail.optimizer.sharing.model.query_set import QuerySet, Target
 
-ALL_STATES = 200
-"""Connected sub-joins of all queries together up to which each is tried."""
-
-
-def variants(workload: QuerySet, query: int, mask: int) -> list[Target]:
-    """Give the sub-join `mask` of `query` with the windows of each query that has it, and with the largest of all."""
-    holders = workload.holders(workload.signature(query, mask))
-    own = [workload.target(other, workload.mask(workload.signature(query, mask), other)) for other in holders]
-    return list(dict.fromkeys((workload.widest(query, mask, holders), *own)))
+MAX_EXHAUSTIVE = 200
+"""The largest number of connected sub-joins, over all queries, for which every one is a candidate."""
 
 
-def storable_targets(workload: QuerySet, most: int) -> Iterator[Target]:
-    """Give what may be stored of the first `most` connected sub-joins of each query; all of it only if another has it inside."""
-    for query, bound in enumerate(workload.queries):
-        for mask in bound.connected_sets(most):
-            if not mask & bound.unstorable and (mask != bound.all or _inside_another(workload, query)):
-                yield from variants(workload, query, mask)
+def variants(query_set: QuerySet, query: int, mask: int) -> list[Target]:
+    """Return the sub-join `mask` with the windows of each query that contains it, and with the largest."""
+    signature = query_set.signature(query, mask)
+    holders = query_set.holders(signature)
+    targets = [query_set.target(other, query_set.mask(signature, other)) for other in holders]
+    return list(dict.fromkeys((query_set.widest(query, mask, holders), *targets)))
 
 
-def _inside_another(workload: QuerySet, query: int) -> bool:
-    signature = workload.signature(query, workload.queries[query].all)
-    return any(workload.mask(signature, other) not in (0, bound.all) for other, bound in enumerate(workload.queries))
+def storable_targets(query_set: QuerySet, limit: int) -> Iterator[Target]:
+    """Yield the first `limit` connected sub-joins of each query that may be materialized.
+
+    A query's whole join is a candidate only if another query contains it.
+    """
+    for query, numbered in enumerate(query_set.queries):
+        for mask in numbered.connected_sets(limit):
+            if not mask & numbered.unstorable and (mask != numbered.all or _inside_another(query_set, query)):
+                yield from variants(query_set, query, mask)
 
 
-def all_if_few(workload: QuerySet) -> list[Target]:
-    """Give every sub-join that may be stored, or none if there are too many."""
+def _inside_another(query_set: QuerySet, query: int) -> bool:
+    signature = query_set.signature(query, query_set.queries[query].all)
+    return any(
+        query_set.mask(signature, other) not in (0, numbered.all) for other, numbered in enumerate(query_set.queries)
+    )
+
+
+def all_candidates_if_few(query_set: QuerySet) -> list[Target]:
+    """Return every sub-join that may be materialized, or none if there are too many."""
     storable: dict[Target, None] = {}
-    for target in storable_targets(workload, ALL_STATES):
+    for target in storable_targets(query_set, MAX_EXHAUSTIVE):
         storable[target] = None
-        if len(storable) > ALL_STATES:
+        if len(storable) > MAX_EXHAUSTIVE:
             return []
     return list(storable)
 
 
-def common(workload: QuerySet) -> list[Target]:
-    """Give the largest sub-joins that pairs of queries have in common."""
-    shared: dict[Target, None] = {}
-    known: set[int] = set()
-    """Signatures that another pair has, too: their variants are the same."""
-    for first, second in combinations(range(len(workload.queries)), 2):
-        for mask in _shared_components(workload, first, second):
-            signature = workload.signature(first, mask)
-            if signature not in known and (mask != workload.queries[first].all or _inside_another(workload, first)):
-                known.add(signature)
-                shared |= dict.fromkeys(variants(workload, first, mask))
-    return list(shared)
+def common_subjoins(query_set: QuerySet) -> list[Target]:
+    """Return the largest common sub-joins of each pair of queries."""
+    candidates: dict[Target, None] = {}
+    seen_signatures: set[int] = set()
+    """Signatures of earlier pairs; their variants are the same."""
+    for first, second in combinations(range(len(query_set.queries)), 2):
+        for mask in _shared_components(query_set, first, second):
+            signature = query_set.signature(first, mask)
+            is_candidate = mask != query_set.queries[first].all or _inside_another(query_set, first)
+            if signature not in seen_signatures and is_candidate:
+                seen_signatures.add(signature)
+                candidates |= dict.fromkeys(variants(query_set, first, mask))
+    return list(candidates)
 
 
-def _shared_components(workload: QuerySet, first: int, second: int) -> Iterator[int]:
-    bound = workload.queries[first]
+def _shared_components(query_set: QuerySet, first: int, second: int) -> Iterator[int]:
+    numbered = query_set.queries[first]
     pieces: list[int] = []
-    for edge in bound.edges():
-        if edge & bound.unstorable or not workload.mask(workload.signature(first, edge), second):
+    for edge in numbered.edges():
+        if edge & numbered.unstorable or not query_set.mask(query_set.signature(first, edge), second):
             continue
         touching = [piece for piece in pieces if piece & edge]
         pieces = [piece for piece in pieces if not piece & edge] + [reduce(or_, touching, edge)]
     for piece in pieces:
-        if workload.mask(workload.signature(first, piece), second):
+        if query_set.mask(query_set.signature(first, piece), second):
             yield piece

@@ -1,18 +1,18 @@
-"""`exchange`: local search over the set of stored sub-joins; our own, and the default.
+"""`exchange`, the default strategy: local search over sets of materialized joins, or *states*.
 
-Once it is known *which* sub-joins are stored, everything else follows (see `state_plans`). So the search changes that set while the
-plan gets better: first less over the memory, then less CPU, then less memory. A CPU limit does not guide it: whether one exists or
-not, the plan of least CPU within the memory is looked for. It starts from nothing (all n-ary joins), by gain and by gain per byte,
-because under a memory limit many small states may beat a large one, and from the states of the thesis's plan, if that found one, so it
-is never worse than `shared` in CPU. Then it climbs from random changes of the best plan so far, with a fixed seed; what is added there
-may push out what is worth less for its bytes. At last states are exchanged, each for one other.
+The set of states determines the rest of the plan (see `state_plans`). The search changes that set while the plan improves: first
+less excess memory, then less CPU, then less memory. A CPU limit does not guide it: with or without one, it looks for the plan of
+least CPU within the memory. It starts from the empty set (all joins n-ary), ranked by gain and by gain per byte, because under a
+memory limit many small states may beat a large one; and from the states of the thesis's plan, if there is one, so it is never worse
+than `shared` in CPU. Then it climbs from random changes of the best plan so far, with a fixed seed; a state added there may displace
+states that save less CPU per byte. Finally it swaps single states.
 
-States worth trying are the joins of two neighbouring inputs of a current operator (as in state selection), what two queries have in
-common, and, where there are few, all connected sub-joins. What a state gains is kept between steps and taken anew in the order of its
-promise (lazy greedy), since states rarely gain by the presence of others.
+Candidates are the joins of two neighbouring inputs of a current operator (as in state selection), the common sub-joins of two queries,
+and, if there are few, all connected sub-joins. The gain of a state is cached between steps and recomputed in the order of its last
+value (lazy greedy), because states rarely gain from the presence of others.
 
-How far it is from the optimum is in docs/experiments/alrahmani.md (`make reproduce PAPER=alrahmani`) for cases that `exact` can solve,
-and in docs/many-queries.md (`benchmarks/exchange.py`) for larger ones, by the best plan known.
+Its distance from the optimum is in docs/experiments/alrahmani.md (`make reproduce PAPER=alrahmani`) for cases that `exact` can solve,
+and in docs/many-queries.md (`benchmarks/exchange.py`) for larger ones, relative to the best plan known.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ from typing import Literal, NamedTuple, TypeAlias
 from dovetail.errors import BudgetError
 from dovetail.optimizer.graph.indexed import members
 from dovetail.optimizer.sharing.model.costs import CostModel
-from dovetail.optimizer.sharing.model.draft import Draft, tidied
-from dovetail.optimizer.sharing.model.infeasible import check_windows, does_not_fit
-from dovetail.optimizer.sharing.search.candidates import all_if_few, common, variants
-from dovetail.optimizer.sharing.search.exact import MOST, candidate_states, exact
+from dovetail.optimizer.sharing.model.draft import Draft, tidy
+from dovetail.optimizer.sharing.model.infeasible import budget_error, check_windows
+from dovetail.optimizer.sharing.search.candidates import all_candidates_if_few, common_subjoins, variants
+from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES, candidate_states, exact
 from dovetail.optimizer.sharing.search.state_plans import StatePlans, States
 from dovetail.optimizer.sharing.thesis.shared import shared_draft
 from dovetail.plan.shared_plan import Load
 
-SWAPPED = 12
-"""Newcomers that are tried in place of each state."""
+MAX_SWAPS = 12
+"""The most replacements tried for each state."""
 DIGITS = 5
-"""Scores are rounded to so many: of plans with the same CPU to that precision the one with less memory is better. Rounded scores are
-in a strict order, so the search ends."""
-EFFORT = 1500
-"""Operators that are priced from each start before the search settles for what it has; only large sets of queries come that far."""
-SHAKEN = 8000
-"""Plans that are looked at after random changes; four times as many before it is said that nothing fits."""
+"""Significant digits of scores: of plans with the same rounded CPU, the one with less memory is better. Rounded scores have a strict
+order, so the search terminates."""
+MAX_PRICED = 1500
+"""Operators priced from each start before the search stops; only large sets of queries reach it."""
+MAX_PERTURBED = 8000
+"""Plans scored after random changes; four times as many while no plan fits."""
 ROUNDS = 50
-"""Random changes that are tried at most."""
-KEPT, ADDED = (0.0, 0.5, 0.75), 3
-"""What a random change leaves of the best plan's states, one of these shares, and how many others it adds."""
-Promise: TypeAlias = Literal["gain", "gain per byte"]
+"""The most random changes tried."""
+KEPT_FRACTIONS, ADDED_STATES = (0.0, 0.5, 0.75), 3
+"""Fractions of the best plan's states that a random change keeps, and the number of states that it adds."""
+SMALLEST_MEMORY = 1e-9
+"""Bytes of a state whose unit costs are zero: the gain per byte is then large, not infinite."""
+Ranking: TypeAlias = Literal["gain", "gain per byte"]
 
 
 class Score(NamedTuple):
-    """How good a plan is: compared field by field, smaller is better."""
+    """Quality of a plan, compared field by field; smaller is better."""
 
     excess: float
     cpu: float
@@ -64,70 +66,72 @@ class Exchange:
 
     def __init__(self, model: CostModel, limits: Load) -> None:
         self.plans = StatePlans(model)
-        self.workload = model.workload
+        self.query_set = model.query_set
         self.limits = limits
-        self._always = self.plans.states([*common(self.workload), *all_if_few(self.workload)])
+        self._always_candidates = self.plans.state_set(
+            [*common_subjoins(self.query_set), *all_candidates_if_few(self.query_set)]
+        )
         self._scores: dict[States, Score] = {}
-        self._joined: dict[tuple[int, States], States] = {}
-        self._until = 0
+        self._pair_joins: dict[tuple[int, States], States] = {}
+        self._priced_limit = 0
 
     def score(self, states: States, near: States | None = None) -> Score:
-        """Say how good a plan is; `near` is a set of states that differs little, and whose plan is known."""
+        """Return the score of a set of states; `near` is a similar set that has been scored."""
         if states not in self._scores:
             load = self.plans.load(states, near)
             excess = 0.0 if Load(0.0, load.memory).fits(self.limits) else load.memory / self.limits.memory - 1
             self._scores[states] = Score(*(float(f"{value:.{DIGITS}g}") for value in (excess, *load)))
         return self._scores[states]
 
-    def search(self, start: States, by: Promise = "gain") -> States:
+    def search(self, start: States, by: Ranking = "gain") -> States:
         """Add and remove states while that helps."""
         states = start
-        self._until = self.plans.priced + EFFORT
+        self._priced_limit = self.plans.priced + MAX_PRICED
         while True:
-            states = self._grown(states, by)
+            states = self._grow(states, by)
             removals = (states & ~(1 << state) for state in members(states))
             better = self._first_better(removals, states)
             if better is None:
                 return states
             states = better
 
-    def exchanged(self, states: States) -> States:
-        """Swap states, each for one other, while that helps."""
+    def swap(self, states: States) -> States:
+        """Swap single states while that helps."""
         while (better := self._first_better(self._swaps(states), states)) is not None:
             states = self.search(better)
         return states
 
-    def shaken(self, states: States) -> States:
+    def perturb(self, states: States) -> States:
         """Climb from random changes of the best plan so far."""
-        rng, looked = random.Random(0), len(self._scores)  # noqa: S311 - the same plan every time
+        rng, scored = random.Random(0), len(self._scores)  # noqa: S311 - the same plan every time
         for _ in range(ROUNDS):
-            enough = SHAKEN if self.plans.load(states).fits(self.limits) else 4 * SHAKEN
-            if len(self._scores) - looked > enough:
+            limit = MAX_PERTURBED if self.plans.load(states).fits(self.limits) else 4 * MAX_PERTURBED
+            if len(self._scores) - scored > limit:
                 break
-            other = self._climbed(self._changed(states, rng), rng)
+            other = self._climb(self._mutate(states, rng), rng)
             states = min(states, other, key=self.score)
         return states
 
-    def _changed(self, states: States, rng: random.Random) -> States:
-        """Keep some of `states`, or none of them, and add a few others."""
-        share, others = rng.choice(KEPT), list(members(self.candidates(states)))
-        kept = [state for state in members(states) if rng.random() < share]
-        added = rng.sample(others, min(ADDED, len(others)))
-        return self._reduced(sum(1 << state for state in (*kept, *added)))
+    def _mutate(self, states: States, rng: random.Random) -> States:
+        """Keep a random part of `states`, and add a few candidates."""
+        fraction, candidates = rng.choice(KEPT_FRACTIONS), list(members(self.candidates(states)))
+        kept = [state for state in members(states) if rng.random() < fraction]
+        added = rng.sample(candidates, min(ADDED_STATES, len(candidates)))
+        return self._fit_memory(sum(1 << state for state in (*kept, *added)))
 
-    def _climbed(self, states: States, rng: random.Random) -> States:
-        """Add or remove states in random order while that helps; what is added may push others out."""
+    def _climb(self, states: States, rng: random.Random) -> States:
+        """Add or remove states in random order while that helps; an added state may displace others."""
         while True:
-            before, either = states, list(members(self.candidates(states) | states))
-            for state in rng.sample(either, len(either)):
-                after = self._reduced(states ^ 1 << state, states)
-                if self._gain(states, after) > 0:
-                    states = after
-            if states == before:
+            old_states, changes = states, list(members(self.candidates(states) | states))
+            for state in rng.sample(changes, len(changes)):
+                new_states = self._fit_memory(states ^ 1 << state, states)
+                if self._gain(states, new_states) > 0:
+                    states = new_states
+            if states == old_states:
                 return states
 
-    def _reduced(self, states: States, near: States | None = None) -> States:
-        """Drop states while there are too many for the memory: those first that save the least CPU for their bytes."""
+    def _fit_memory(self, states: States, near: States | None = None) -> States:
+        """Drop states until the rest fits the memory, first those that save the least CPU per byte."""
         while self.score(states, near).excess:
             cpu = self.score(states).cpu
             costs = {
@@ -137,86 +141,91 @@ class Exchange:
             states, near = states & ~(1 << min(costs, key=costs.__getitem__)), states
         return states
 
-    def _grown(self, states: States, by: Promise) -> States:
-        """Add states, the most promising first, while one of them helps."""
-        promise = dict.fromkeys(members(self.candidates(states)), inf)
+    def _grow(self, states: States, by: Ranking) -> States:
+        """Add states, the most promising first, while that helps."""
+        promises = dict.fromkeys(members(self.candidates(states)), inf)
         while True:
-            best, most = None, 0.0
-            for state in sorted(promise, key=promise.__getitem__, reverse=True):
-                if promise[state] <= most or self._tired:
-                    break  # what a state gained before is about the most that it will gain
-                promise[state] = self._gain(states, states | 1 << state) / self._price(state, by)
-                if promise[state] > most:
-                    best, most = state, promise[state]
+            best, largest = None, 0.0
+            for state in sorted(promises, key=promises.__getitem__, reverse=True):
+                if promises[state] <= largest or self._is_exhausted:
+                    break  # a state rarely gains more than it did before
+                promises[state] = self._gain(states, states | 1 << state) / self._price(state, by)
+                if promises[state] > largest:
+                    best, largest = state, promises[state]
             if best is None:
                 return states
             states |= 1 << best
-            fresh = {state: inf for state in members(self.candidates(states)) if state not in promise}
-            promise = {**{state: worth for state, worth in promise.items() if state != best and worth > 0}, **fresh}
+            new_promises = {state: inf for state in members(self.candidates(states)) if state not in promises}
+            promises = {
+                **{state: gain for state, gain in promises.items() if state != best and gain > 0},
+                **new_promises,
+            }
 
     @property
-    def _tired(self) -> bool:
-        return self.plans.priced > self._until
+    def _is_exhausted(self) -> bool:
+        return self.plans.priced > self._priced_limit
 
-    def _price(self, state: int, by: Promise) -> float:
-        return self.plans.model.state(self.plans.targets[state]).memory if by == "gain per byte" else 1.0
+    def _price(self, state: int, by: Ranking) -> float:
+        if by == "gain":
+            return 1.0
+        return max(self.plans.model.state(self.plans.targets[state]).memory, SMALLEST_MEMORY)
 
     def candidates(self, states: States) -> States:
-        """Give the states worth adding to `states`."""
-        worth = self._always
-        for number in members(self.plans.operators(states)):
-            worth |= self._neighbours(number, self.plans.best(number, states)[1])
-        return worth & ~states
+        """Return the states that are worth adding to `states`."""
+        candidates = self._always_candidates
+        for index in members(self.plans.operators(states)):
+            candidates |= self._neighbours(index, self.plans.best(index, states)[1])
+        return candidates & ~states
 
-    def _neighbours(self, number: int, read: States) -> States:
-        """Give the joins of two inputs of the operator that produces target `number` from the states `read`."""
-        if (number, read) not in self._joined:
-            target, parts = self.plans.targets[number], self.plans.parts(number, read)
-            query = self.workload.queries[target.query]
-            masks = [self.workload.mask(part.signature, target.query) for part in parts]
+    def _neighbours(self, index: int, read: States) -> States:
+        """Return the joins of two inputs of the operator that produces target `index` from the states `read`."""
+        if (index, read) not in self._pair_joins:
+            target, parts = self.plans.targets[index], self.plans.parts(index, read)
+            query = self.query_set.queries[target.query]
+            masks = [self.query_set.mask(part.signature, target.query) for part in parts]
             unions = []
             for first, second in combinations(masks, 2) if len(masks) > 2 else ():
                 if query.neighbours(first) & second and not (first | second) & query.unstorable:
-                    unions += variants(self.workload, target.query, first | second)
-            self._joined[number, read] = self.plans.states(unions)
-        return self._joined[number, read]
+                    unions += variants(self.query_set, target.query, first | second)
+            self._pair_joins[index, read] = self.plans.state_set(unions)
+        return self._pair_joins[index, read]
 
     def _swaps(self, states: States) -> Iterator[States]:
         for state in members(states):
-            if self._tired:
+            if self._is_exhausted:
                 return
             rest = states & ~(1 << state)
-            newcomers = [rest | 1 << other for other in members(self.candidates(rest)) if other != state]
-            yield from sorted(newcomers, key=lambda after: self.score(after, rest))[:SWAPPED]
+            swaps = [rest | 1 << other for other in members(self.candidates(rest)) if other != state]
+            yield from sorted(swaps, key=lambda new_states: self.score(new_states, rest))[:MAX_SWAPS]
 
     def _first_better(self, options: Iterator[States], states: States) -> States | None:
-        return next((after for after in options if self._gain(states, after) > 0), None)
+        return next((new_states for new_states in options if self._gain(states, new_states) > 0), None)
 
-    def _gain(self, before: States, after: States) -> float:
-        """Give how much better a plan has become, in the first respect that differs; not above 0 if it has not."""
-        for old, new in zip(self.score(before), self.score(after, before), strict=True):
+    def _gain(self, old_states: States, new_states: States) -> float:
+        """Return the improvement in the first field of the score that differs; not above 0 if there is none."""
+        for old, new in zip(self.score(old_states), self.score(new_states, old_states), strict=True):
             if old != new:
                 return old - new
         return 0.0
 
 
 def exchange(model: CostModel, order: Sequence[int], limits: Load) -> list[Draft]:
-    """Give the best plan that the search finds; in small cases `exact` is asked before it is said that nothing fits."""
+    """Return the best plan found; if none fits, try `exact` in small cases before raising an error."""
     check_windows(model, limits)
-    draft = _searched(model, order, limits)
+    draft = _search(model, order, limits)
     if (load := draft.load(model)).fits(limits):
-        return [tidied(model, draft)]
-    if len(candidate_states(model.workload)) > MOST:
-        raise does_not_fit(model, limits, load, proved=False)
+        return [tidy(model, draft)]
+    if len(candidate_states(model.query_set)) > MAX_CANDIDATES:
+        raise budget_error(model, limits, load, proved=False)
     return exact(model, order, limits)
 
 
-def _searched(model: CostModel, order: Sequence[int], limits: Load) -> Draft:
+def _search(model: CostModel, order: Sequence[int], limits: Load) -> Draft:
     search = Exchange(model, limits)
-    starts: list[tuple[States, Promise]] = [(0, "gain")]
+    starts: list[tuple[States, Ranking]] = [(0, "gain")]
     if limits.memory < inf:
         starts.append((0, "gain per byte"))
-    with suppress(BudgetError):  # that the thesis's method finds none does not mean that there is none
-        starts.append((search.plans.states(shared_draft(model, order, limits).stored), "gain"))
+    with suppress(BudgetError):  # a plan may exist even if the thesis's method finds none
+        starts.append((search.plans.state_set(shared_draft(model, order, limits).stored), "gain"))
     ends = [search.search(*start) for start in starts]
-    return search.plans.draft(search.exchanged(search.shaken(min(ends, key=search.score))))
+    return search.plans.draft(search.swap(search.perturb(min(ends, key=search.score))))

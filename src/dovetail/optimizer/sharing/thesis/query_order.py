@@ -1,8 +1,8 @@
-"""In which order queries are planned: algorithms 1 to 3 of Alrahmani (section 3.1).
+"""Order in which queries are planned: algorithms 1 to 3 of Alrahmani (section 3.1).
 
-A predicate weighs λ_a·λ_b·σ divided by the number of queries left that have it (3-1, 3-2), a query as much as its predicates
-together (3-3). Weights are taken anew after each query, because a predicate is shared by fewer of those that are left. Ties go to
-the query that was given first.
+A predicate weighs λ_a·λ_b·σ divided by the number of remaining queries that contain it (3-1, 3-2), a query as much as its predicates
+together (3-3). Weights are recomputed after each query, because fewer of the remaining ones share a predicate. Ties go to the query
+that was given first.
 """
 
 from __future__ import annotations
@@ -12,56 +12,59 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 from dovetail.optimizer.graph.indexed import members
-from dovetail.optimizer.sharing.model.workload import QuerySet
+from dovetail.optimizer.sharing.model.query_set import QuerySet
 
 _SAME = 1 + 1e-12
 """Weights this close are equal."""
 
 
-def gauged_weight(workload: QuerySet, query: int, pair: int) -> float:
-    """Give 3-1: λ_a·λ_b·σ_ab of one edge."""
-    graph = workload.queries[query].graph
+def gauged_weight(query_set: QuerySet, query: int, pair: int) -> float:
+    """Return 3-1: λ_a·λ_b·σ_ab of one edge."""
+    graph = query_set.queries[query].graph
     first, second = members(pair)
-    return graph.rates[first] * graph.rates[second] * graph.pair(first, second)
+    return graph.rates[first] * graph.rates[second] * graph.selectivity(first, second)
 
 
-def predicate_weights(workload: QuerySet, queries: Sequence[int]) -> dict[int, dict[int, float]]:
-    """Give 3-2 for each query's predicates, by number of their signature."""
+def predicate_weights(query_set: QuerySet, queries: Sequence[int]) -> dict[int, dict[int, float]]:
+    """Return 3-2 for each query's predicates, by index of their signature."""
     pairs = {
-        query: {workload.signature(query, pair): pair for pair in workload.queries[query].edges()} for query in queries
+        query: {query_set.signature(query, pair): pair for pair in query_set.queries[query].edges()}
+        for query in queries
     }
     counts = Counter(chain.from_iterable(pairs.values()))
     return {
         query: {
-            signature: gauged_weight(workload, query, pair) / counts[signature] for signature, pair in edges.items()
+            signature: gauged_weight(query_set, query, pair) / counts[signature] for signature, pair in edges.items()
         }
         for query, edges in pairs.items()
     }
 
 
-def query_weights(workload: QuerySet, queries: Sequence[int]) -> dict[int, float]:
-    """Give 3-3: what each query weighs among some."""
-    return {query: sum(weights.values()) for query, weights in predicate_weights(workload, queries).items()}
+def query_weights(query_set: QuerySet, queries: Sequence[int]) -> dict[int, float]:
+    """Return 3-3: the weight of each query among `queries`."""
+    return {query: sum(weights.values()) for query, weights in predicate_weights(query_set, queries).items()}
 
 
-def heaviest(workload: QuerySet, left: Sequence[int]) -> int:
+def heaviest(query_set: QuerySet, remaining: Sequence[int]) -> int:
     """Choose the query that weighs most (algorithm 1)."""
-    weights = query_weights(workload, left)
-    return max(left, key=weights.__getitem__)
+    weights = query_weights(query_set, remaining)
+    return max(remaining, key=weights.__getitem__)
 
 
-def lightest(workload: QuerySet, left: Sequence[int]) -> int:
+def lightest(query_set: QuerySet, remaining: Sequence[int]) -> int:
     """Choose the query that weighs least (algorithm 2)."""
-    weights = query_weights(workload, left)
-    return min(left, key=weights.__getitem__)
+    weights = query_weights(query_set, remaining)
+    return min(remaining, key=weights.__getitem__)
 
 
-def shared_predicate(workload: QuerySet, left: Sequence[int]) -> int:
-    """Choose the heaviest of the queries that have the lightest shared predicate; if none is shared, the lightest (algorithm 3).
+def shared_predicate(query_set: QuerySet, remaining: Sequence[int]) -> int:
+    """Choose the heaviest query that has the lightest shared predicate (algorithm 3).
 
-    Where several predicates weigh the same, queries that have any of them take part (section 3.1.3).
+    If no predicate is shared, all predicates count.
+
+    If several predicates weigh the same, the queries with any of them are candidates (section 3.1.3).
     """
-    weights = predicate_weights(workload, left)
+    weights = predicate_weights(query_set, remaining)
     holders: dict[int, list[int]] = {}
     for query, edges in weights.items():
         for signature in edges:
@@ -73,9 +76,9 @@ def shared_predicate(workload: QuerySet, left: Sequence[int]) -> int:
     return max(sorted(chosen), key=lambda query: sum(weights[query].values()))
 
 
-def as_given(_: QuerySet, left: Sequence[int]) -> int:
+def as_given(_: QuerySet, remaining: Sequence[int]) -> int:
     """Choose the query that was given first."""
-    return left[0]
+    return remaining[0]
 
 
 QUERY_ORDERS: Mapping[str, Callable[[QuerySet, Sequence[int]], int]] = {
@@ -86,11 +89,11 @@ QUERY_ORDERS: Mapping[str, Callable[[QuerySet, Sequence[int]], int]] = {
 }
 
 
-def ordered(workload: QuerySet, query_order: str) -> list[int]:
-    """Give all queries in the order in which they are planned."""
+def order_queries(query_set: QuerySet, query_order: str) -> list[int]:
+    """Return all queries in the order in which to plan them."""
     choose = QUERY_ORDERS[query_order]
-    left, order = list(range(len(workload.queries))), list[int]()
-    while left:
-        order.append(choose(workload, left))
-        left.remove(order[-1])
+    remaining, order = list(range(len(query_set.queries))), list[int]()
+    while remaining:
+        order.append(choose(query_set, remaining))
+        remaining.remove(order[-1])
     return order

@@ -1,9 +1,11 @@
-"""How plans are compared: sharing degree and effective cost, equations 3-6 to 3-10 and table 3-1 of Alrahmani (section 3.3).
+"""Comparison of plans by sharing degree and effective cost (Alrahmani, section 3.3).
 
-Where we differ: the degree of an operation over several edges counts the queries that have all of them, and only those that are still
-to be planned, for the others have made their choice. Table 3-1 adds the global plan's use to fractions that hold it already (3-10),
-and is false whenever one resource is equal: here a plan is better if it is at most equal in both and less in one. A resource without a
-limit is never the scarce one; if neither has a limit, CPU is.
+These are equations 3-6 to 3-10 and table 3-1.
+
+Where we differ: the degree of an operation over several edges counts the queries that contain all of them, and only those still to be
+planned, because the others are fixed. Table 3-1 adds the global plan's use to fractions that already include it (3-10), and is false
+whenever one resource is equal: here a plan is better if neither resource is larger and one is smaller. A resource without a limit is
+never the scarce one; if neither has a limit, CPU is.
 """
 
 from __future__ import annotations
@@ -13,37 +15,37 @@ from math import isinf
 
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, Subplan
-from dovetail.optimizer.sharing.model.workload import QuerySet, Target
+from dovetail.optimizer.sharing.model.query_set import QuerySet, Target
 from dovetail.plan.shared_plan import Load
 
 
-def sharing_degree(workload: QuerySet, target: Target, queries: Sequence[int]) -> float:
-    """Give 3-6: Σ W / max W over the queries that have a sub-join; above 1 it is worth sharing."""
-    windows = [workload.queries[query].window for query in workload.holders(target.signature, queries)]
+def sharing_degree(query_set: QuerySet, target: Target, queries: Sequence[int]) -> float:
+    """Return 3-6: Σ W / max W over the queries that contain a sub-join; above 1 it is worth sharing."""
+    windows = [query_set.queries[query].window for query in query_set.holders(target.signature, queries)]
     return sum(windows) / max(windows) if windows else 1.0
 
 
-def effective_load(model: CostModel, subplan: Subplan, draft: Draft, left: Sequence[int]) -> Load:
-    """Give 3-8 and 3-9: what a subplan adds to a draft, each operation divided by its sharing degree (3-7)."""
+def effective_load(model: CostModel, subplan: Subplan, draft: Draft, remaining: Sequence[int]) -> Load:
+    """Return 3-8 and 3-9: the added load, each operation divided by its sharing degree (3-7)."""
     stored = {part for parts in subplan.joins.values() for part in parts if not part.is_base}
     loads = []
     for target, parts in subplan.joins.items():
-        degree = sharing_degree(model.workload, target, left)
+        degree = sharing_degree(model.query_set, target, remaining)
         cpu = 0.0 if target in draft.joins else model.cpu(target, parts)
         state = model.state(target) if target in stored - draft.stored else Load()
         loads.append(Load((cpu + state.cpu) / degree, state.memory / degree))
-    # A target of the draft that nobody has read so far has to be stored now.
+    # A target of the draft that had no reader so far has to be stored now.
     loads += [model.state(target) for target in stored - draft.stored if target not in subplan.joins]
     return Load.total(loads)
 
 
-def improves(load: Load, before: Load, limits: Load) -> bool:
-    """Say whether an effective cost, with what the draft uses (3-10), is better than another: table 3-1, mended."""
-    if load.cpu <= before.cpu and load.memory <= before.memory:
-        return load != before
-    if load.cpu >= before.cpu and load.memory >= before.memory:
+def improves(load: Load, other: Load, limits: Load) -> bool:
+    """Whether an effective cost with the draft's load (3-10) beats another, by a corrected table 3-1."""
+    if load.cpu <= other.cpu and load.memory <= other.memory:
+        return load != other
+    if load.cpu >= other.cpu and load.memory >= other.memory:
         return False
-    cpu_used, memory_used = load.cpu / limits.cpu, load.memory / limits.memory  # without a limit nothing is scarce
-    if load.cpu < before.cpu:
+    cpu_used, memory_used = load.cpu / limits.cpu, load.memory / limits.memory  # 0 without a limit
+    if load.cpu < other.cpu:
         return memory_used < cpu_used or (isinf(limits.cpu) and isinf(limits.memory))
     return cpu_used < memory_used

@@ -1,0 +1,35 @@
+"""The result of `explain()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """A plan explained: as text for people, as data for programs, as a mermaid diagram."""
+
+    text: str
+    data: Mapping[str, Any]
+    diagram: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain data that `json.dumps` accepts."""
+        return deepcopy(dict(self.data))
+
+    def mermaid(self) -> str:
+        """Return the plan as a mermaid diagram."""
+        return self.diagram
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.text)}</pre>"
