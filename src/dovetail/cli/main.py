@@ -1,6 +1,6 @@
-"""The `dovetail` command: it parses and calls, and works with what anybody can import.
+"""The `dovetail` command line, built on the public API only.
 
-Spark, Numba, the SQL parser and Arrow are loaded by the command that needs them, so that `--help` and `version` answer at once.
+Each command imports Spark, Numba, the SQL parser or Arrow itself, so that `--help` and `version` answer at once.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the synthetic streams.")] = 0,
 ) -> None:
     """Join a synthetic ad funnel on Spark: plan, live counters, results, and a check against a batch join."""
-    from dovetail.cli.demo import demo_here, demo_on_spark  # noqa: PLC0415 - it loads Arrow
+    from dovetail.cli.demo import demo_local, demo_on_spark  # noqa: PLC0415 - it loads Arrow
 
     console = Console(highlight=False)
-    same = demo_here(console, seed, seconds) if local else demo_on_spark(console, seed, batches)
-    if not same:
+    is_correct = demo_local(console, seed, seconds) if local else demo_on_spark(console, seed, batches)
+    if not is_correct:
         raise typer.Exit(1)
 
 
@@ -50,9 +50,11 @@ def generate(
     *,
     out: Annotated[Path, typer.Option(help="A folder, new or empty: files are OUT/<stream>/<number>.parquet.")],
     seconds: Annotated[float, typer.Option(help="How long to stream, in seconds of event time.")] = 60.0,
-    rate: Annotated[float | None, typer.Option(help="Tuples per second; of what, the scenario says.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Tuples per second; the scenario says which tuples.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same tuples.")] = 0,
-    files: Annotated[int | None, typer.Option(help="Of each stream; by default as few as hold a million each.")] = None,
+    files: Annotated[
+        int | None, typer.Option(help="Files per stream; by default at most a million tuples each.")
+    ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE, a setting of the scenario; see docs/workloads.md.")
     ] = None,
@@ -63,39 +65,42 @@ def generate(
     console = Console(highlight=False)
     try:
         texts = {"seed": str(seed)} | ({} if rate is None else {"rate": str(rate)}) | dict(map(_setting, setting or ()))
-        workload = workloads.parsed_scenario(scenario, texts)
+        workload = workloads.parse_scenario(scenario, texts)
         written = workloads.write_workload(workload, out, seconds, files)
     except dt.DovetailError as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    console.print(workloads.described(workload, written, out, seconds), markup=False, soft_wrap=True)
+    console.print(workloads.describe_files(workload, written, out, seconds), markup=False, soft_wrap=True)
 
 
 def _setting(text: str) -> tuple[str, str]:
-    name, equal, value = text.partition("=")
-    if not equal:
+    name, separator, value = text.partition("=")
+    if not separator:
         raise dt.ConfigError(f"--set {text}: there is no '='", "write --set lateness_seconds=2")
     return name, value
 
 
 @app.command()
 def reshard(
-    old: Annotated[str, typer.Argument(help="The checkpoint of a job that has been stopped.")],
-    new: Annotated[str, typer.Argument(help="The directory that takes its place: empty, or not there.")],
+    old: Annotated[str, typer.Argument(help="Checkpoint of a stopped job.")],
+    new: Annotated[str, typer.Argument(help="Directory of the new checkpoint: empty, or not there.")],
     *,
-    shards: Annotated[int, typer.Option(help="Into how many parts each join is to be cut.")],
+    shards: Annotated[int, typer.Option(help="Number of shards that each join is partitioned into.")],
     rate: Annotated[
-        list[str] | None, typer.Option(help="STREAM=NUMBER, tuples per second; without any, as the checkpoint counted.")
+        list[str] | None, typer.Option(help="STREAM=NUMBER, tuples per second; by default as measured by the job.")
     ] = None,
 ) -> None:
-    """Cut a stopped checkpoint again for another number of shards. The job then goes on with the new directory."""
+    """Repartition a stopped checkpoint for another number of shards.
+
+    The job then continues from the new directory.
+    """
     console = Console(highlight=False)
     try:
-        found = dt.reshard(dt.spark.session(), old, new, shards, dict(map(_rate, rate or ())))
+        report = dt.reshard(dt.spark.session(), old, new, shards, dict(map(_rate, rate or ())))
     except dt.DovetailError as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    console.print(f"{found}\n\nStart the session with shards={shards} and checkpoint={new!r}.", soft_wrap=True)
+    console.print(f"{report}\n\nStart the session with shards={shards} and checkpoint={new!r}.", soft_wrap=True)
 
 
 def _rate(text: str) -> tuple[str, float]:

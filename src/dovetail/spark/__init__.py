@@ -1,4 +1,4 @@
-"""The pipeline on Apache Spark Structured Streaming."""
+"""Joins on Apache Spark Structured Streaming."""
 
 from dovetail.spark.driver.builder import session
 from dovetail.spark.generated import register_workloads

@@ -1,11 +1,11 @@
-"""Generated streams as a Spark source: `spark.readStream.format("dovetail")`, once `register_workloads` has made it known.
+"""Generated streams as a Spark source: `spark.readStream.format("dovetail")`.
 
-A micro-batch is a range of arrival times, the same number of seconds each, so that streams of one workload stay in step. Its offset
-is where that range ends. Tuples depend on the settings and on their place in time only, never on batches, partitions or workers: a
-query that starts again from its checkpoint reads exactly what it would have read. So that this cannot go wrong unseen, offsets also
-hold a digest of the settings, and other settings are refused.
+`register_workloads(spark)` registers the format. Each micro-batch covers the same number of seconds of arrival time, so that the
+streams of a workload stay in step; its offset is the end of that range. Tuples depend only on the settings and on their time, never on
+batches, partitions or workers: a query that restarts from its checkpoint reads exactly the tuples it would have read. Offsets also
+hold a digest of the settings, so that a restart with other settings is refused.
 
-Batches of tuples are drawn by the tasks, as Arrow; the driver handles offsets only.
+Tasks generate the tuples, as Arrow; the driver handles offsets only.
 """
 
 from __future__ import annotations
@@ -24,42 +24,44 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from dovetail.errors import ConfigError, StateError, listed
-from dovetail.workloads import SCENARIOS, Workload, parsed_scenario
+from dovetail.workloads import SCENARIOS, Workload, parse_scenario
 
 FORMAT = "dovetail"
 SECOND = 1_000_000
-OWN = ("scenario", "stream", "seconds", "batch_seconds", "partitions")
+SOURCE_OPTIONS = ("scenario", "stream", "seconds", "batch_seconds", "partitions")
 """Options of the source; all others are settings of the scenario."""
 _FRAME_ROWS = 1 << 16
 
 
-def register_workloads(spark: SparkSession, *own: Workload) -> None:
-    """Make `spark.readStream.format("dovetail")` known to a session; also for workloads of your own, by their names.
+def register_workloads(spark: SparkSession, *workloads: Workload) -> None:
+    """Register the format `dovetail` with a Spark session, for the ready-made workloads and for your own.
 
     Parameters
     ----------
     spark
-        The session that is to read generated streams.
-    own
-        Workloads that the option `scenario` may name beside the ready-made ones.
+        The session that will read generated streams.
+    workloads
+        Your own workloads, which the option `scenario` then also accepts by name.
     """
-    taken = [workload.name for workload in own if workload.name in SCENARIOS]
-    if taken:
-        raise ConfigError(f"workloads named {listed(taken)}; these names belong to ready-made ones", "rename yours")
-    named = {workload.name: workload for workload in own}
-    # A class of its own goes to the workers whole, with the workloads in it.
-    spark.dataSource.register(type("OwnWorkloads", (GeneratedSource,), {"own": named}) if named else GeneratedSource)
+    reserved = [workload.name for workload in workloads if workload.name in SCENARIOS]
+    if reserved:
+        raise ConfigError(f"workloads named {listed(reserved)}; these names belong to ready-made ones", "rename yours")
+    custom = {workload.name: workload for workload in workloads}
+    # Spark pickles a dynamic class by value, so the workloads reach the workers with it.
+    spark.dataSource.register(
+        type("CustomSource", (GeneratedSource,), {"custom": custom}) if custom else GeneratedSource
+    )
 
 
 @lru_cache(maxsize=16)
 def _ready_made(scenario: str, settings: tuple[tuple[str, str], ...]) -> Workload:
-    """One workload for all tasks of a worker: it remembers what it has drawn lately."""
-    return parsed_scenario(scenario, dict(settings))
+    """Return one workload for all tasks of a worker, which shares its cache of generated blocks."""
+    return parse_scenario(scenario, dict(settings))
 
 
 @dataclass(frozen=True)
 class _Options:
-    """What a user asked of the source."""
+    """Parsed options of the source."""
 
     scenario: str
     settings: tuple[tuple[str, str], ...]
@@ -67,85 +69,85 @@ class _Options:
     batch: int
     """Microseconds of a micro-batch."""
     end: int | None
-    """Microseconds after which nothing more comes."""
+    """Microseconds after which the stream ends."""
     partitions: int
-    own: Mapping[str, Workload]
+    custom: Mapping[str, Workload]
 
     @classmethod
-    def parsed(cls, given: Mapping[str, str], own: Mapping[str, Workload]) -> _Options:
-        options = dict(given)
-        if "scenario" not in options:
+    def parse(cls, texts: Mapping[str, str], custom: Mapping[str, Workload]) -> _Options:
+        texts = dict(texts)
+        if "scenario" not in texts:
             raise ConfigError(
-                f"format('{FORMAT}'): option 'scenario' is missing; allowed: {listed([*SCENARIOS, *own])}"
+                f"format('{FORMAT}'): option 'scenario' is missing; allowed: {listed([*SCENARIOS, *custom])}"
             )
-        scenario = options["scenario"]
-        settings = {name: text for name, text in options.items() if name not in OWN}
-        if scenario in own and settings:
+        scenario = texts["scenario"]
+        settings = {name: text for name, text in texts.items() if name not in SOURCE_OPTIONS}
+        if scenario in custom and settings:
             raise ConfigError(f"format('{FORMAT}'): workload {scenario!r} has no settings; found: {listed(settings)}")
-        seconds = _number(options, "seconds", None)
-        found = cls(
+        seconds = _positive(texts, "seconds", None)
+        options = cls(
             scenario,
             tuple(sorted(settings.items())),
-            options.get("stream", ""),
-            round((_number(options, "batch_seconds", 10.0) or 0) * SECOND),
+            texts.get("stream", ""),
+            round((_positive(texts, "batch_seconds", 10.0) or 0) * SECOND),
             None if seconds is None else round(seconds * SECOND),
-            int(_number(options, "partitions", 1) or 1),
-            own,
+            int(_positive(texts, "partitions", 1) or 1),
+            custom,
         )
-        names = [stream.name for stream in found.workload.streams]
-        if found.stream not in names:
-            raise ConfigError.choice(f"format('{FORMAT}'): option 'stream'", options.get("stream"), names)
-        return found
+        names = [stream.name for stream in options.workload.streams]
+        if options.stream not in names:
+            raise ConfigError.choice(f"format('{FORMAT}'): option 'stream'", texts.get("stream"), names)
+        return options
 
     @property
     def workload(self) -> Workload:
-        return self.own[self.scenario] if self.scenario in self.own else _ready_made(self.scenario, self.settings)
+        return self.custom.get(self.scenario) or _ready_made(self.scenario, self.settings)
 
     @property
     def digest(self) -> str:
-        """Stands for all that tuples depend on."""
+        """Digest of the settings; offsets store it, so names of classes and fields of workloads must stay."""
         text = repr((self.workload, self.stream))
         return sha256(text.encode()).hexdigest()[:16]
 
 
-def _number(options: Mapping[str, str], name: str, default: float | None) -> float | None:
-    if name not in options:
+def _positive(texts: Mapping[str, str], name: str, default: float | None) -> float | None:
+    if name not in texts:
         return default
     try:
-        found = float(options[name])
+        value = float(texts[name])
     except ValueError:
-        found = 0.0
-    if not (0 < found < float("inf")) or (name == "partitions" and found != int(found)):
+        value = 0.0
+    if not (0 < value < float("inf")) or (name == "partitions" and value != int(value)):
         kind = "a whole number" if name == "partitions" else "a number"
-        raise ConfigError(f"format('{FORMAT}'): option {name!r} is {options[name]!r}; it must be {kind} above zero")
-    return found
+        raise ConfigError(f"format('{FORMAT}'): option {name!r} is {texts[name]!r}; it must be {kind} above zero")
+    return value
 
 
 class GeneratedSource(DataSource):
-    """One stream of a workload, as tuples arrive."""
+    """Spark data source of one stream of a workload, in order of arrival."""
 
-    own: ClassVar[Mapping[str, Workload]] = {}
+    custom: ClassVar[Mapping[str, Workload]] = {}
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> str:
-        """The stream's columns."""
-        options = self._parsed()
+        """Return the stream's columns."""
+        options = self._options()
         return options.workload.sql_columns(options.stream)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Read the stream as a table; it must have an end."""
-        return _TableReader(self._parsed())
+        return _TableReader(self._options())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         """Read the stream as a stream."""
-        return _StreamReader(self._parsed())
+        return _StreamReader(self._options())
 
-    def _parsed(self) -> _Options:
-        return _Options.parsed(self.options, type(self).own)
+    def _options(self) -> _Options:
+        return _Options.parse(self.options, type(self).custom)
 
 
 @dataclass
@@ -157,8 +159,8 @@ class _Range(InputPartition):
 
 
 def _ranges(first: int, last: int, partitions: int) -> list[_Range]:
-    cuts = [first + (last - first) * number // partitions for number in range(partitions + 1)]
-    return [_Range(begin, end) for begin, end in pairwise(cuts) if begin < end]
+    bounds = [first + (last - first) * number // partitions for number in range(partitions + 1)]
+    return [_Range(begin, end) for begin, end in pairwise(bounds) if begin < end]
 
 
 def _frames(options: _Options, part: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -190,7 +192,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        # Spark knows limits of rows, not of time; ours is what `latestOffset` adds, whatever the number.
+        # Spark limits rows, not time. This number is only a hint: `latestOffset` always adds one batch of seconds.
         rate = self._options.workload.rate(self._options.stream)
         return ReadMaxRows(max(1, round(rate * self._options.batch / SECOND)))
 

@@ -1,8 +1,8 @@
-"""The rows that travel: from the cut to the shards, and from the shards to the driver and the sinks.
+"""Row formats between the stages on Spark: router to shards, and shards to driver and sinks.
 
-Every row has a kind that says what it holds; nobody guesses it from what is missing. Tuples and results are Arrow IPC bytes, all else
-is small. No row is stored, so both schemas may change from release to release; what a shard stores is in `log`, and shares only the
-bytes of tuples with what is here. The driver reads this module and does without the engine, so nothing here imports it.
+A `kind` column says what each row holds. Tuples and results are Arrow IPC bytes; all other content is small. Rows are never
+stored, so both schemas may change from release to release; the stored format is in `spark.state.log` and has only the encoding of
+tuples in common with this one. The driver imports this module without the engine, so nothing here may import the engine.
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROUTED_SCHEMA = pa.schema(
-    {"shard": pa.int32(), "stream": pa.int32(), "kind": pa.int8(), "firsts": pa.int64(), "content": pa.binary()}
+    {"shard": pa.int32(), "stream": pa.int32(), "kind": pa.int8(), "counted": pa.int64(), "content": pa.binary()}
 )
-"""`shard` is the value that Spark groups by. `firsts`: how many leading tuples of the row only this shard counts."""
+"""`shard` is the value that Spark groups by; `counted` is the number of leading tuples that only this shard counts."""
 RESULT_SCHEMA = "shard int, query int, kind tinyint, rows bigint, content binary"
-"""`query` is its number in the layout. `rows`: how many results the row stands for."""
+"""`query` is the query's number in the layout; `rows` is the number of results that the row stands for."""
 CLOCK = "__dovetail_clock"
-"""The column that carries the batch's own time, in microseconds, to streams that need it."""
+"""Column with the batch's processing time in microseconds, for streams that need it."""
 FRAME_ROWS, FRAME_BYTES = 10_000, 64 << 20
-"""How much Spark hands to Python at a time; see `fillers`."""
-LARGEST_RESULT = 32 << 20
-"""Bytes of results that go into one row."""
+"""Rows and bytes that Spark passes to Python at a time; see `filler_rows`."""
+MAX_RESULT_BYTES = 32 << 20
+"""Bytes of results in one row."""
 
 
 class RoutedKind(IntEnum):
-    """What a row of the cut has as its content."""
+    """Content of a row from the router."""
 
     TUPLES = 0
     UNPLACED = 1
-    """Event times of tuples that no shard gets: they may be late like any other."""
+    """Event times of tuples that go to no shard but may still be late."""
     REPORT = 2
     FILLER = 3
-    """Nothing: Spark counts the row."""
+    """No content: the row only adds to Spark's row count."""
 
 
 class ResultKind(IntEnum):
-    """What a row of a shard has as its content."""
+    """Content of a row from a shard."""
 
     RESULTS = 0
     STAGED = 1
-    """Nothing: the shard has written the results to a file."""
+    """No content: the shard has written the results to a file."""
     METRICS = 2
-    """The shard's metrics as JSON; the row is of no query."""
+    """The shard's metrics as JSON; the row belongs to no query."""
 
 
-# -- from the cut to the shards -----------------------------------------------------------------------------------------------
+# -- from the router to the shards --------------------------------------------------------------------------------------------
 
 
 Header = tuple[int, RoutedKind, int]
-"""Shard, kind and `firsts` of a row of the cut."""
+"""Shard, kind and `counted` of a row from the router."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a task of the cut saw of its stream."""
+    """Event times and counters of one routing task."""
 
-    largest: int
-    heads: Sequence[tuple[str | int | None, int]]
+    max_event_time: int
+    partition_max_times: Sequence[tuple[str | int | None, int]]
     now: int | None
     arrived: int = 0
     ahead: int = 0
@@ -79,7 +79,7 @@ class Report:
 
 
 def tuple_rows(stream: int, parts: Iterable[tuple[Header, pa.Table]]) -> pa.RecordBatch:
-    """A row for each part; each is written before the next is asked for, all into one buffer."""
+    """Encode one row per part, each before the next part is drawn, all into one buffer."""
     headers: list[Header] = []
     sink, offsets = pa.BufferOutputStream(), [0]
     for header, table in parts:
@@ -87,46 +87,46 @@ def tuple_rows(stream: int, parts: Iterable[tuple[Header, pa.Table]]) -> pa.Reco
         headers.append(header)
         offsets.append(sink.tell())
     buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), sink.getvalue()]
-    return _cut_rows(stream, headers, pa.BinaryArray.from_buffers(pa.binary(), len(headers), buffers))
+    return _routed_rows(stream, headers, pa.BinaryArray.from_buffers(pa.binary(), len(headers), buffers))
 
 
 def report_rows(stream: int, shards: Sequence[int], report: Report) -> pa.RecordBatch:
-    """A report to every shard; only the first is given what must be counted once."""
-    other = replace(report, arrived=0, ahead=0, refused=0)
-    texts = [json.dumps(to_json(each)).encode() for each in (report, other)]
-    content = pa.array([texts[0]] + texts[1:] * (len(shards) - 1), pa.binary())
-    return _cut_rows(stream, [(shard, RoutedKind.REPORT, 0) for shard in shards], content)
+    """Encode a report for every shard; only the first shard gets the counters, which must be added once."""
+    without_counters = replace(report, arrived=0, ahead=0, refused=0)
+    first, rest = (json.dumps(to_json(content)).encode() for content in (report, without_counters))
+    content = pa.array([first] + [rest] * (len(shards) - 1), pa.binary())
+    return _routed_rows(stream, [(shard, RoutedKind.REPORT, 0) for shard in shards], content)
 
 
-def fillers(stream: int, shard: int, sent: int) -> pa.RecordBatch:
-    """Rows that end a shard's frame in time, after `sent` bytes.
+def filler_rows(stream: int, shard: int, sent: int) -> pa.RecordBatch:
+    """Return empty rows that make Spark end a shard's frame in time, after `sent` bytes.
 
-    Spark's limit of a frame's bytes makes it add up what it has written after every tuple that the cut reads, which takes as long
-    as all else; so `session` lifts it and leaves the limit of rows, which knows nothing of their size.
+    Spark's byte limit of a frame makes Spark add up its output after every tuple that the router reads, which takes as long as
+    all other work. So `dovetail.spark.session` lifts that limit and keeps the row limit, which ignores the size of rows.
     """
     count = FRAME_ROWS * sent // FRAME_BYTES
-    return _cut_rows(stream, [(shard, RoutedKind.FILLER, 0)] * count, pa.nulls(count, pa.binary()))
+    return _routed_rows(stream, [(shard, RoutedKind.FILLER, 0)] * count, pa.nulls(count, pa.binary()))
 
 
-def _cut_rows(stream: int, headers: Sequence[Header], content: pa.Array) -> pa.RecordBatch:
-    shards, kinds, firsts = zip(*headers, strict=True) if headers else ((), (), ())
-    return pa.record_batch([shards, [stream] * len(headers), kinds, firsts, content], schema=ROUTED_SCHEMA)
+def _routed_rows(stream: int, headers: Sequence[Header], content: pa.Array) -> pa.RecordBatch:
+    shards, kinds, counted = zip(*headers, strict=True) if headers else ((), (), ())
+    return pa.record_batch([shards, [stream] * len(headers), kinds, counted, content], schema=ROUTED_SCHEMA)
 
 
-def received(frames: Iterable[pd.DataFrame]) -> Iterator[tuple[int, RoutedKind, int, bytes]]:
-    """What Spark hands to a shard, without fillers: stream, kind, `firsts` and content of each row."""
+def read_routed_rows(frames: Iterable[pd.DataFrame]) -> Iterator[tuple[int, RoutedKind, int, bytes]]:
+    """Yield stream, kind, `counted` and content of each row that Spark passes to a shard, without fillers."""
     for frame in frames:
         columns = (frame[name] for name in ROUTED_SCHEMA.names[1:])
-        for stream, kind, firsts, content in zip(*columns, strict=True):
+        for stream, kind, counted, content in zip(*columns, strict=True):
             if kind != RoutedKind.FILLER:
-                yield int(stream), RoutedKind(kind), int(firsts), bytes(content)
+                yield int(stream), RoutedKind(kind), int(counted), bytes(content)
 
 
 # -- from the shards to the driver and the sinks ------------------------------------------------------------------------------
 
 
 class ResultRow(NamedTuple):
-    """What a shard gives, in the order of `RESULT_SCHEMA`."""
+    """One row from a shard, with the columns of `RESULT_SCHEMA`."""
 
     shard: int
     query: int
@@ -136,29 +136,29 @@ class ResultRow(NamedTuple):
 
 
 def result_rows(shard: int, query: int, table: pa.Table) -> Iterator[ResultRow]:
-    """Results of a query, in as many rows as they need: one of Spark's holds two gigabytes at the most."""
-    count = max(1, -(-table.nbytes // LARGEST_RESULT))
+    """Split a query's results into rows of about `MAX_RESULT_BYTES`; Spark limits a row to two gigabytes."""
+    count = max(1, -(-table.nbytes // MAX_RESULT_BYTES))
     step = max(1, -(-table.num_rows // count))
     for first in range(0, table.num_rows, step):
         piece = table.slice(first, step)
         yield ResultRow(shard, query, ResultKind.RESULTS, piece.num_rows, to_ipc(piece))
 
 
-def is_kind(kind: ResultKind) -> Column:
-    """Whether a row is of a kind."""
+def has_kind(kind: ResultKind) -> Column:
+    """Return the condition that a row is of this kind."""
     return F.col("kind") == int(kind)
 
 
-def collected(encoded: DataFrame) -> Iterator[ResultRow]:
-    """All rows of a batch, on the driver; of results not their bytes."""
-    small = F.when(~is_kind(ResultKind.RESULTS), F.col("content"))
-    for shard, query, kind, rows, content in encoded.withColumn("content", small).collect():
+def collect_results(encoded: DataFrame) -> Iterator[ResultRow]:
+    """Collect all rows of a batch on the driver, results without their bytes."""
+    small_content = F.when(~has_kind(ResultKind.RESULTS), F.col("content"))
+    for shard, query, kind, rows, content in encoded.withColumn("content", small_content).collect():
         yield ResultRow(shard, query, ResultKind(kind), rows, bytes(content or b""))
 
 
-def decoded(encoded: DataFrame, query: int, schema: pa.Schema) -> DataFrame:
-    """One query's results as typed rows."""
-    rows = encoded.where(is_kind(ResultKind.RESULTS) & (F.col("query") == query)).select("content")
+def decode_results(encoded: DataFrame, query: int, schema: pa.Schema) -> DataFrame:
+    """Return one query's results as typed rows."""
+    rows = encoded.where(has_kind(ResultKind.RESULTS) & (F.col("query") == query)).select("content")
     return rows.mapInArrow(_decode, from_arrow_schema(schema))
 
 

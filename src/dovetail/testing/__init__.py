@@ -1,8 +1,8 @@
-"""Check a query, yours or ours, against its definition.
+"""Test queries against their definition: an oracle, assertions, and random scenarios.
 
-`Oracle` and `expected` say what a query must return, by nested loops over plain tuples; `assert_same_rows` compares two
-tables as multisets; `scenarios` (needs hypothesis) and `random_scenario` invent streams, queries and input. None of it
-imports the engine.
+`expected` and `Oracle` compute a query's results by nested loops over plain tuples; `assert_same_rows` compares two
+tables as multisets; `random_scenario` and `scenarios` (both need hypothesis) generate streams, queries and batches. None of
+it imports the engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Oracle", "RandomCase", "assert_same_rows", "expected", "random_scena
 
 
 def __getattr__(name: str) -> Any:
-    # The oracle serves users who have no hypothesis; only the generators need it.
+    # Only the generators need hypothesis, so the oracle must import without it.
     if name in ("RandomCase", "random_scenario", "scenarios"):
         try:
             from dovetail.testing import strategies  # noqa: PLC0415 - on first use

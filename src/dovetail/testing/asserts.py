@@ -1,6 +1,6 @@
-"""Compare tables as a join's output must be compared.
+"""Compare two tables as multisets of rows.
 
-Rows are a multiset; NaN equals NaN, -0.0 equals 0.0, and all else is exact.
+NaN equals NaN and -0.0 equals 0.0; everything else must be exactly equal.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from dovetail.testing.values import sort_key, stored_values
 
-_SHOWN = 10
+_SHOWN_ROWS = 10
 _CELL_WIDTH = 40
 
 
 def assert_same_rows(actual: pa.Table, expected: pa.Table, context: str = "") -> None:
-    """Fail unless both tables have the same columns and the same rows, each as often; the order of rows is ignored.
+    """Fail unless both tables have the same columns and the same rows, each equally often, in any order.
 
-    `context` is put in front of the message, e.g. the query or the seed.
+    The message begins with `context`, e.g. the query or the seed.
 
     >>> assert_same_rows(pa.table({"k": [1, 2]}), pa.table({"k": [2, 1]}))
     >>> assert_same_rows(pa.table({"k": [1, 1]}), pa.table({"k": [1, 2]}))
@@ -41,27 +41,27 @@ def assert_same_rows(actual: pa.Table, expected: pa.Table, context: str = "") ->
 
 
 def _schema_difference(actual: pa.Schema, expected: pa.Schema) -> str:
-    found, wanted = ([(field.name, field.type) for field in schema] for schema in (actual, expected))
-    if found == wanted:
+    fields = [[(field.name, field.type) for field in schema] for schema in (actual, expected)]
+    if fields[0] == fields[1]:
         return ""
-    texts = ([f"{name}: {dtype}" for name, dtype in fields] for fields in (found, wanted))
+    texts = ([f"{name}: {dtype}" for name, dtype in columns] for columns in fields)
     pairs = zip_longest(*texts, fillvalue="(none)")
-    rows = [[str(place), *pair, "" if pair[0] == pair[1] else "<--"] for place, pair in enumerate(pairs)]
-    return "\n".join(["schemas differ", *_aligned([["column", "actual", "expected", ""], *rows])])
+    rows = [[str(index), *pair, "" if pair[0] == pair[1] else "<--"] for index, pair in enumerate(pairs)]
+    return "\n".join(["schemas differ", *_align([["column", "actual", "expected", ""], *rows])])
 
 
 def _row_difference(actual: pa.Table, expected: pa.Table) -> str:
-    found, wanted = _rows(actual), _rows(expected)
-    counts = Counter(map(sort_key, found)), Counter(map(sort_key, wanted))
-    missing, unexpected = counts[1] - counts[0], counts[0] - counts[1]
+    actual_rows, expected_rows = _rows(actual), _rows(expected)
+    actual_counts, expected_counts = Counter(map(sort_key, actual_rows)), Counter(map(sort_key, expected_rows))
+    missing, unexpected = expected_counts - actual_counts, actual_counts - expected_counts
     if not missing and not unexpected:
         return ""
-    rows_found = f"{actual.num_rows} rows, expected {expected.num_rows}"
-    lines = [f"tables differ: {rows_found}; {missing.total()} missing, {unexpected.total()} unexpected"]
-    example = {sort_key(row): row for row in found + wanted}
-    for title, rows in (("missing", missing), ("unexpected", unexpected)):
-        if rows:
-            lines += [f"{title}:", *_listing(actual.schema.names, rows, example)]
+    sizes = f"{actual.num_rows} rows, expected {expected.num_rows}"
+    lines = [f"tables differ: {sizes}; {missing.total()} missing, {unexpected.total()} unexpected"]
+    rows_by_key = {sort_key(row): row for row in actual_rows + expected_rows}
+    for title, counts in (("missing", missing), ("unexpected", unexpected)):
+        if counts:
+            lines += [f"{title}:", *_listing(actual.schema.names, counts, rows_by_key)]
     return "\n".join(lines)
 
 
@@ -71,12 +71,12 @@ def _rows(table: pa.Table) -> list[list[Any]]:
     return [list(row) for row in zip(*(stored_values(column) for column in table.columns), strict=True)]
 
 
-def _listing(names: Sequence[str], rows: Counter[Any], example: dict[Any, list[Any]]) -> list[str]:
-    keys = sorted(rows)[:_SHOWN]
-    cells = [[str(rows[key]), *(_cell(value) for value in example[key])] for key in keys]
-    lines = _aligned([["times", *names], *cells])
-    if len(rows) > _SHOWN:
-        lines.append(f"  ... and {len(rows) - _SHOWN} more")
+def _listing(names: Sequence[str], counts: Counter[Any], rows_by_key: dict[Any, list[Any]]) -> list[str]:
+    keys = sorted(counts)[:_SHOWN_ROWS]
+    cells = [[str(counts[key]), *(_cell(value) for value in rows_by_key[key])] for key in keys]
+    lines = _align([["times", *names], *cells])
+    if len(counts) > _SHOWN_ROWS:
+        lines.append(f"  ... and {len(counts) - _SHOWN_ROWS} more")
     return lines
 
 
@@ -85,7 +85,7 @@ def _cell(value: Any) -> str:
     return text if len(text) <= _CELL_WIDTH else text[: _CELL_WIDTH - 3] + "..."
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+def _align(lines: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

@@ -1,13 +1,13 @@
-"""What a query must return: the definition, run as nested loops over plain tuples.
+"""The oracle: computes a query's results from their definition, by nested loops over plain tuples.
 
-A combination of one tuple per alias is a result if and only if every equality, condition and filter is true of it and
-every tuple is inside its window when the combination's latest tuple arrives. The definition does not mention when a
-tuple arrived, nor in which batch, except in two places: a *late* tuple is never accepted, and a result that involves a
-count window is emitted only when the window can no longer change.
+A combination of one tuple per alias is a result if and only if all equalities, conditions and filters are true for it and
+every tuple is inside its window at the event time of the combination's latest tuple. Arrival order and batches do not
+matter, with two exceptions: a *late* tuple is never accepted, and a result over a count window is emitted only when the
+window can no longer change.
 
-The oracle shares no code with the engine. It keeps all input and starts from scratch at every question: it is for
-hundreds of tuples, not for millions. `idle_after` is not modelled, because the oracle has no clock: where idleness
-lifted a stream's progress, say so with `Oracle.advance`.
+The oracle shares no code with the engine. It keeps all input and recomputes everything for each call, so use it for
+hundreds of tuples, not for millions. It has no clock, so it ignores `idle_after`: where idleness raised a stream's
+progress, call `Oracle.advance`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dovetail.errors import QueryError, SchemaError, listed
+from dovetail.errors import ConfigError, QueryError, SchemaError, listed
 from dovetail.query.expressions import Column, Expression, aliases
 from dovetail.query.model import CountWindow, JoinQuery, TimeWindow, Window
 from dovetail.schema import StreamSchema
@@ -30,11 +30,11 @@ class _Tuple:
     """A tuple that its stream accepted."""
 
     number: int
-    """Its place among all tuples the stream accepted."""
+    """Position among all tuples that the stream accepted."""
     ts: int
     row: Row
     content: tuple[Any, ...]
-    """The whole row, for ordering tuples of equal `ts`."""
+    """Sort keys of the whole row, which order tuples of equal `ts`."""
 
 
 _Combination: TypeAlias = dict[str, _Tuple]
@@ -42,10 +42,9 @@ _Followers: TypeAlias = dict[str, dict[int, list[_Tuple]]]
 
 
 class Oracle:
-    """A session that computes every answer from the definition.
+    """A reference session that computes results from their definition.
 
-    Use it beside a real session: the same `push` calls, then compare `results_table` with all that the session returned
-    so far.
+    Make the same `push` calls as on a real session, then compare `results_table` with all results of that session so far.
     """
 
     def __init__(self, streams: Iterable[StreamSchema]) -> None:
@@ -54,10 +53,10 @@ class Oracle:
         self._held: dict[str, Mapping[str, tuple[int, int]]] = {}
 
     def add_query(self, query: JoinQuery, held: Mapping[str, int | tuple[int, int]] | None = None) -> None:
-        """Start a query; its windows are empty now, whatever its streams have seen.
+        """Start a query with empty windows, or with the earlier tuples that `held` gives.
 
-        With `held` (by stream, an event time in microseconds) they hold the tuples from then on that came before it; with a number
-        beside the time, not the first so many that came. A result has at least one tuple that comes after the query.
+        `held` maps a stream to the earliest event time, in microseconds, of the earlier tuples that the query sees; a pair
+        (time, n) also skips the stream's first n tuples. Every result contains at least one tuple that arrives after the query.
         """
         if query.name in self._queries:
             raise QueryError(f"query {query.name!r} was added already", "drop it first, or choose another name")
@@ -73,12 +72,12 @@ class Oracle:
         del self._queries[name]
 
     def push(self, batch: Mapping[str, pa.Table], now: int | None = None) -> None:
-        """Take one micro-batch; `now` (event time in microseconds) is the clock for streams with `max_ahead`."""
+        """Process one micro-batch; `now`, in microseconds, is the clock for streams with `max_ahead`."""
         for name, table in batch.items():
             self._stream(name).push(table, now)
 
     def advance(self, progress: Mapping[str, int]) -> None:
-        """Raise streams' progress to an event time in microseconds, without tuples; it is never lowered."""
+        """Raise the progress of streams to event times in microseconds, without tuples; it never decreases."""
         for name, ts in progress.items():
             self._stream(name).advance(ts)
 
@@ -89,16 +88,16 @@ class Oracle:
 
     @property
     def ahead(self) -> dict[str, int]:
-        """Tuples set aside as too far in the future, by stream."""
+        """Tuples dropped as too far in the future, by stream."""
         return {name: stream.ahead for name, stream in self._streams.items()}
 
     @property
     def progress(self) -> dict[str, int | None]:
-        """H of each stream: the largest event time so far, None before the first."""
+        """Largest event time of each stream, None before the first; with `progress_by`, the least part's."""
         return {name: stream.progress for name, stream in self._streams.items()}
 
     def results(self, name: str) -> list[tuple[Any, ...]]:
-        """Every result the query should have emitted so far, as tuples of output values, in no particular order."""
+        """Return every result that the query must have emitted so far, as tuples of values, in any order."""
         query, _ = self._query(name)
         return [
             tuple(evaluate(output.expression, _rows(combination)) for output in query.outputs)
@@ -106,36 +105,38 @@ class Oracle:
         ]
 
     def results_table(self, name: str) -> pa.Table:
-        """The results as a table with the query's schema. Columns selected as they are never pass through Python."""
+        """Return the results as a table with the query's schema; plain columns keep their values exactly."""
         query, _ = self._query(name)
-        found = list(self._combinations(name))
-        columns = [self._output(query, output.expression, found) for output in query.outputs]
+        combinations = list(self._combinations(name))
+        columns = [self._output(query, output.expression, combinations) for output in query.outputs]
         return pa.Table.from_arrays(columns, schema=query.schema)
 
-    def _output(self, query: JoinQuery, expression: Expression, found: Sequence[_Combination]) -> pa.ChunkedArray:
+    def _output(
+        self, query: JoinQuery, expression: Expression, combinations: Sequence[_Combination]
+    ) -> pa.ChunkedArray:
         if not isinstance(expression, Column):
-            values = [evaluate(expression, _rows(combination)) for combination in found]
+            values = [evaluate(expression, _rows(combination)) for combination in combinations]
             return pa.chunked_array([arrow_column(values, expression.type)])
-        stored = self._stream(query.ref(expression.alias).stream).table().column(expression.name)
-        return stored.take(pa.array([combination[expression.alias].number for combination in found], pa.int64()))
+        column = self._stream(query.ref(expression.alias).stream).table().column(expression.name)
+        return column.take(pa.array([combination[expression.alias].number for combination in combinations], pa.int64()))
 
     def _combinations(self, name: str) -> Iterator[_Combination]:
         query, start = self._query(name)
         held, inputs = self._held[name], {}
         for ref in query.refs:
             tuples, first = self._stream(ref.stream).tuples, start[ref.stream]
-            time, number = held.get(ref.stream, (0, first))
-            before = [old for old in tuples[number:first] if old.ts >= time]
-            inputs[ref.alias] = [*before, *tuples[first:]]
-        new = {ref.alias: start[ref.stream] for ref in query.refs}
+            earliest, skipped = held.get(ref.stream, (0, first))
+            backfilled = [old for old in tuples[skipped:first] if old.ts >= earliest]
+            inputs[ref.alias] = [*backfilled, *tuples[first:]]
+        first_new = {ref.alias: start[ref.stream] for ref in query.refs}
         return (
-            found
-            for found in _matches(query, inputs)
-            if self._is_settled(query, found) and any(found[alias].number >= first for alias, first in new.items())
+            match
+            for match in _matches(query, inputs)
+            if self._is_final(query, match) and any(match[alias].number >= first for alias, first in first_new.items())
         )
 
-    def _is_settled(self, query: JoinQuery, combination: _Combination) -> bool:
-        """Whether no tuple still to come can push a tuple of the combination out of its count window."""
+    def _is_final(self, query: JoinQuery, combination: _Combination) -> bool:
+        """Whether no future tuple can push a tuple of the combination out of its count window."""
         latest = max(member.ts for member in combination.values())
         counted = [self._stream(ref.stream) for ref in query.refs if isinstance(ref.window, CountWindow)]
         return all(stream.watermark is not None and latest < stream.watermark for stream in counted)
@@ -153,50 +154,50 @@ class Oracle:
 
 @dataclass
 class _Stream:
-    """What a stream has accepted, and how far its time has come."""
+    """Accepted tuples and progress of one stream."""
 
     schema: StreamSchema
     tuples: list[_Tuple] = field(default_factory=list)
     tables: list[pa.Table] = field(default_factory=list)
     progress: int | None = None
-    heard: dict[Any, int] = field(default_factory=dict)
-    """The largest event time by value of `progress_by`; a single entry without that option."""
+    largest: dict[Any, int] = field(default_factory=dict)
+    """Largest event time by value of `progress_by`; a single entry without that option."""
     late: int = 0
     ahead: int = 0
 
     @property
     def watermark(self) -> int | None:
-        """The event time below which every further tuple is late."""
+        """Event time below which every further tuple is late."""
         return None if self.progress is None else self.progress - self.schema.lateness
 
     def table(self) -> pa.Table:
-        """All accepted tuples, by number."""
+        """Return all accepted tuples, in order of their numbers."""
         return pa.concat_tables([self.schema.columns.empty_table(), *self.tables])
 
     def push(self, table: pa.Table, now: int | None) -> None:
         table = self._as_declared(table)
         rows, contents = rows_of(table), _contents(table)
-        watermark = self.watermark  # before the batch: it judges all its tuples alike
+        watermark = self.watermark  # all tuples of a batch are compared with the watermark before it
         accepted = []
-        for place, row in enumerate(rows):
+        for position, row in enumerate(rows):
             ts = row[self.schema.event_time]
             if now is not None and self.schema.max_ahead is not None and ts > now + self.schema.max_ahead:
                 self.ahead += 1
                 continue
             part = sort_key(row[self.schema.progress_by]) if self.schema.progress_by is not None else None
-            self.heard[part] = max(ts, self.heard.get(part, ts))
+            self.largest[part] = max(ts, self.largest.get(part, ts))
             if watermark is not None and ts < watermark:
                 self.late += 1
                 continue
-            self.tuples.append(_Tuple(len(self.tuples), ts, row, contents[place]))
-            accepted.append(place)
+            self.tuples.append(_Tuple(len(self.tuples), ts, row, contents[position]))
+            accepted.append(position)
         self.tables.append(table.take(pa.array(accepted, pa.int64())))
-        if self.heard:
-            self.advance(min(self.heard.values()))
+        if self.largest:
+            self.advance(min(self.largest.values()))
 
     def advance(self, ts: int) -> None:
-        # With progress_by, a value first seen now may be behind the others. What was promised (results emitted, tuples
-        # forgotten) cannot be taken back, so progress never goes back either.
+        # With progress_by, a value seen for the first time may be behind the others. Emitted results and expired tuples
+        # cannot be undone, so progress never decreases.
         self.progress = ts if self.progress is None else max(self.progress, ts)
 
     def _as_declared(self, table: pa.Table) -> pa.Table:
@@ -212,31 +213,54 @@ class _Stream:
         return table if table.schema.equals(declared) else table.cast(declared)
 
 
-def expected(query: JoinQuery, streams: Iterable[StreamSchema], pushes: Iterable[Mapping[str, pa.Table]]) -> pa.Table:
-    """What `query` must return in all when `pushes` arrive one after the other.
+def expected(session: Any, batches: Iterable[Mapping[str, Any]]) -> dict[str, pa.Table]:
+    """Return all rows that each query of a session must produce for these batches.
 
-    Results over count windows are included up to the watermark, as a session emits them.
+    The oracle computes them. It reads the streams and queries that were declared with the session, and does not change the session;
+    every query counts from the first batch on. Tuples without an event time are left out, as a session does. Results over count
+    windows are included up to the watermark. `idle_after` and `max_ahead` are ignored: the oracle has no clock.
 
-    >>> from dovetail.query.sql import parse_query
-    >>> columns = pa.schema({"ts": pa.timestamp("us", "UTC"), "k": pa.int64()})
-    >>> clicks, orders = StreamSchema("clicks", columns, "ts"), StreamSchema("orders", columns, "ts")
-    >>> sql = "SELECT c.k FROM clicks c [RANGE 5 SECONDS], orders o [RANGE 1 SECOND] WHERE c.k = o.k"
-    >>> query = parse_query("bought", sql, {"clicks": clicks, "orders": orders})
-    >>> def at(seconds, k):
-    ...     return pa.table({"ts": pa.array([seconds * 10**6], pa.int64()).cast(columns.field("ts").type), "k": [k]})
-    >>> pushes = [{"clicks": at(1, 7)}, {"orders": at(6, 7)}, {"orders": at(7, 7)}]
-    >>> expected(query, [clicks, orders], pushes).to_pylist()
-    [{'k': 7}]
+    Parameters
+    ----------
+    session
+        A `dt.LocalSession` or `dt.Session`, running or not.
+    batches
+        The batches in order: tables by stream name, as pyarrow Tables, pandas DataFrames or other Arrow-compatible tables.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> columns = pa.schema({"ts": pa.timestamp("us", "UTC"), "user": pa.int64()})
+    >>> session = dt.LocalSession()
+    >>> session.stream("views", columns, event_time="ts")
+    >>> session.stream("clicks", columns, event_time="ts")
+    >>> session.query("seen", '''
+    ...     SELECT v.user FROM views v [RANGE 9 SECONDS], clicks c [RANGE 9 SECONDS] WHERE v.user = c.user''')
+    >>> views = pa.table([[0, 5_000_000], [1, 2]], schema=columns)
+    >>> clicks = pa.table([[9_000_000, 15_000_000], [1, 2]], schema=columns)
+    >>> expected(session, [{"views": views}, {"clicks": clicks}])["seen"].to_pylist()
+    [{'user': 1}]
     """
-    oracle = Oracle(streams)
-    oracle.add_query(query)
-    for batch in pushes:
-        oracle.push(batch)
-    return oracle.results_table(query.name)
+    job: Any = getattr(session, "_job", None)  # both sessions have one
+    if not (hasattr(job, "streams") and hasattr(job, "queries")):
+        raise ConfigError(f"expected() got a {type(session).__name__}; expected a dt.LocalSession or a dt.Session")
+    oracle = Oracle(job.streams.values())
+    for query in job.queries.values():
+        oracle.add_query(query)
+    for batch in batches:
+        oracle.push({name: _with_event_times(table, job.streams.get(name)) for name, table in batch.items()})
+    return {name: oracle.results_table(name) for name in job.queries}
+
+
+def _with_event_times(table: Any, stream: StreamSchema | None) -> pa.Table:
+    table = table if isinstance(table, pa.Table) else pa.table(table)
+    if stream is None or stream.event_time not in table.column_names:
+        return table  # `Oracle.push` refuses it
+    return table.filter(table.column(stream.event_time).is_valid())
 
 
 def _matches(query: JoinQuery, inputs: Mapping[str, Sequence[_Tuple]]) -> Iterator[_Combination]:
-    """Every combination of the inputs that is a result."""
+    """Yield every combination of the inputs that is a result."""
     order = _connected_order(query)
     checks = _checks_by_step(query, order)
     windows = {ref.alias: ref.window for ref in query.refs}
@@ -260,8 +284,8 @@ def _matches(query: JoinQuery, inputs: Mapping[str, Sequence[_Tuple]]) -> Iterat
 def _inside_windows(combination: _Combination, windows: Mapping[str, Window], followers: _Followers) -> bool:
     """Whether each tuple is inside its window at the combination's latest event time.
 
-    Of a partial combination this may be asked too: further tuples can only move the latest event time up, and a tuple
-    that has left its window does not come back.
+    The test also prunes partial combinations: further tuples can only raise the latest event time, and a tuple that has left
+    its window never returns to it.
     """
     latest = max(member.ts for member in combination.values())
     for alias, member in combination.items():
@@ -277,7 +301,7 @@ def _inside_windows(combination: _Combination, windows: Mapping[str, Window], fo
 
 
 def _followers(tuples: Sequence[_Tuple], window: CountWindow) -> dict[int, list[_Tuple]]:
-    """By tuple: those of its partition that come after it in (ts, row content) order."""
+    """Return, by tuple number, the tuples of the same partition that follow in (ts, row content) order."""
     partitions: dict[Any, list[_Tuple]] = {}
     for member in tuples:
         part = sort_key(member.row[window.partition_by]) if window.partition_by is not None else None
@@ -285,8 +309,8 @@ def _followers(tuples: Sequence[_Tuple], window: CountWindow) -> dict[int, list[
     after = {}
     for partition in partitions.values():
         ordered = sorted(partition, key=lambda member: (member.ts, member.content))
-        for place, member in enumerate(ordered):
-            after[member.number] = ordered[place + 1 :]
+        for position, member in enumerate(ordered):
+            after[member.number] = ordered[position + 1 :]
     return after
 
 
@@ -306,7 +330,7 @@ def _predicates(query: JoinQuery) -> list[Expression]:
 
 
 def _connected_order(query: JoinQuery) -> list[str]:
-    """The aliases, each connected to earlier ones by a predicate that can be checked there, where possible."""
+    """Order the aliases so that each, where possible, completes a predicate with earlier ones."""
     needed = [set(aliases(predicate)) for predicate in _predicates(query)]
     order = [query.aliases[0]]
     while len(order) < len(query.aliases):
@@ -317,7 +341,7 @@ def _connected_order(query: JoinQuery) -> list[str]:
 
 
 def _checks_by_step(query: JoinQuery, order: Sequence[str]) -> list[list[Expression]]:
-    """The predicates by the step at which the last of their aliases is bound."""
+    """Group the predicates by the step at which the last of their aliases is bound."""
     steps: list[list[Expression]] = [[] for _ in order]
     for predicate in _predicates(query):
         steps[max((order.index(alias) for alias in aliases(predicate)), default=0)].append(predicate)

@@ -1,7 +1,7 @@
-"""Sample the data of a scenario: stream schemas, key values, event times, batches.
+"""Random data of a scenario: stream schemas, key values, event times, batches.
 
-Keys come in kinds. Two columns of one kind can be equated whatever their types, and their domains hold the values on which
-comparisons go wrong: NaN, both zeros, texts equal in their first eight bytes, numbers equal in one type and not in another.
+Key columns have kinds. A query may equate any two columns of one kind, whatever their types, and the values of a kind include those
+on which comparisons go wrong: NaN, both zeros, texts with the same first eight bytes, numbers equal in one type but not in another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPES: tuple[Shape, ...] = get_args(Shape)
 Pushes = tuple[dict[str, pa.Table], ...]
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
-_MOST_RESULTS = 3_000
+_MAX_RESULTS = 3_000
 _TYPES: dict[str, tuple[pa.DataType, ...]] = {
     "integer": (pa.int64(), pa.int32(), pa.int16(), pa.uint32(), pa.uint8()),
     "number": (pa.int64(), pa.float64(), pa.float32(), pa.decimal128(10, 2), pa.int32(), pa.uint32()),
@@ -37,10 +37,10 @@ _TYPES: dict[str, tuple[pa.DataType, ...]] = {
     "boolean": (pa.bool_(),),
 }
 KINDS: tuple[str, ...] = tuple(_TYPES)
-"""Kinds of key columns. Two columns of a kind can be equated whatever their types."""
+"""Kinds of key columns; a query may equate any two columns of one kind, whatever their types."""
 _DOMAINS: dict[str, tuple[Any, ...]] = {
     "integer": (0, 1, 2, 3, 7, 200, -1, 5),
-    # 0.1 is another number as float, double and decimal; the last two are one number as double.
+    # 0.1 differs between float, double and decimal; the last two are equal as doubles.
     "number": (0.0, 1.0, math.nan, 0.1, -0.0, 2.0, math.inf, 2.5, 2**53, 2**53 + 1),
     "decimal": (Decimal(1), Decimal("1.10"), Decimal(0), Decimal("2.005"), Decimal(-3), Decimal(99)),
     "text": ("a", "", "A", "é", "longer than eight 1", "longer than eight 2", "日本語", "a "),
@@ -55,7 +55,7 @@ _PAYLOADS = (pa.list_(pa.int32()), pa.struct({"u": pa.int32(), "v": pa.string()}
 
 @dataclass(frozen=True)
 class ScenarioOptions:
-    """What a scenario may contain. None (or a pair of bounds) leaves the choice to the generator."""
+    """Features of a scenario; the generator chooses where an option is None."""
 
     aliases: int | None = None
     """Aliases of the first query, 2 to 6."""
@@ -64,20 +64,20 @@ class ScenarioOptions:
     queries: int | None = None
     """Number of queries over the same streams, 1 to 2 when chosen."""
     tuples: int | None = None
-    """Most tuples per stream; fewer where the result would be large."""
+    """Maximum number of tuples per stream; fewer where the result would be large."""
     shape: Shape | None = None
     kinds: Sequence[str] = KINDS
-    """Kinds of key columns to draw from."""
+    """Kinds of key columns to choose from."""
     self_joins: bool | None = None
     nulls: bool | None = None
     filters: bool | None = None
     theta: bool | None = None
-    """Comparisons between aliases, some instead of equalities."""
+    """Comparisons between aliases, some of them instead of equalities."""
     expression_keys: bool | None = None
     count_windows: bool | None = None
     late: bool | None = None
-    """False: every tuple is accepted wherever its stream is cut. Lateness is then an hour, and tuples may also be shuffled; or, with
-    count windows, tuples come in time order, which must be kept."""
+    """False: no tuple is late, however the streams are split into batches. Lateness is then an hour, and tuples may also be shuffled;
+    or, with count windows, tuples arrive in time order, which must be kept."""
     nested_payload: bool | None = None
 
     def __post_init__(self) -> None:
@@ -91,10 +91,10 @@ class ScenarioOptions:
 
 
 def random_stream(rng: random.Random, name: str, kinds: Sequence[str], options: ScenarioOptions) -> StreamSchema:
-    """A stream with event time `ts`, a small number `x`, one key column `k0`, `k1`, ... per kind, and payload `p`, `d`."""
+    """Return a stream with event time `ts`, small integer `x`, keys `k0`, `k1`, ..., and payload `p`, `d`."""
     time_types = [pa.timestamp("us", "UTC")] * 4 + [pa.timestamp("ns", "UTC"), pa.timestamp("ms", "UTC")]
     columns = [pa.field("ts", rng.choice(time_types)), pa.field("x", pa.int32())]
-    columns += [pa.field(f"k{number}", rng.choice(_TYPES[kind])) for number, kind in enumerate(kinds)]
+    columns += [pa.field(f"k{index}", rng.choice(_TYPES[kind])) for index, kind in enumerate(kinds)]
     columns.append(pa.field("p", pa.string()))
     payload = rng.choice(_PAYLOADS) if options.nested_payload and rng.random() < 0.7 else None
     if payload is not None:
@@ -105,70 +105,69 @@ def random_stream(rng: random.Random, name: str, kinds: Sequence[str], options: 
 
 
 def recut(rng: random.Random, pushes: Sequence[Mapping[str, pa.Table]], count: int, *, shuffle: bool = False) -> Pushes:
-    """Cut the same input into `count` batches at other places; every tuple comes exactly once.
+    """Split the same input into `count` other batches, with every tuple exactly once.
 
-    A stream's tuples keep their order of arrival unless `shuffle`. Which tuples are late depends on the cuts: a tuple
-    is judged by the batches before its own. So the accepted tuples, and with them the results as a multiset, are the
-    same only if no cut can make a tuple late: if the lateness is at least the largest event time minus the smallest, or
-    if each stream arrives in time order and is not shuffled. `random_scenario(late=False)` gives one or the other.
-    Results over count windows wait for the watermark after the last batch, which is the same then too.
+    A stream's tuples keep their order of arrival unless `shuffle`. The split decides which tuples are late, because a tuple is
+    compared with the watermark before its batch. So the accepted tuples, and with them the results as a multiset, stay the same
+    only if no split can make a tuple late: if the lateness is at least the largest event time minus the smallest, or if each stream
+    arrives in time order and is not shuffled. `random_scenario(late=False)` guarantees one of these. Results over count windows
+    wait for the watermark after the last batch, which then stays the same too.
     """
-    parts: list[dict[str, pa.Table]] = [{} for _ in range(count)]
+    batches: list[dict[str, pa.Table]] = [{} for _ in range(count)]
     for name in dict.fromkeys(name for push in pushes for name in push):
-        whole = pa.concat_tables([push[name] for push in pushes if name in push])
-        places = list(range(whole.num_rows))
+        table = pa.concat_tables([push[name] for push in pushes if name in push])
+        rows = list(range(table.num_rows))
         if shuffle:
-            rng.shuffle(places)
-        cuts = [0, *sorted(rng.randint(0, len(places)) for _ in range(count - 1)), len(places)]
-        for number in range(count):
-            chosen = places[cuts[number] : cuts[number + 1]]
+            rng.shuffle(rows)
+        bounds = [0, *sorted(rng.randint(0, len(rows)) for _ in range(count - 1)), len(rows)]
+        for index in range(count):
+            chosen = rows[bounds[index] : bounds[index + 1]]
             if chosen or rng.random() < 0.5:
-                parts[number][name] = whole.take(pa.array(chosen, pa.int64()))
-    return tuple(parts)
+                batches[index][name] = table.take(pa.array(chosen, pa.int64()))
+    return tuple(batches)
 
 
 def random_pushes(
     rng: random.Random, streams: Sequence[StreamSchema], kinds: Sequence[str], options: ScenarioOptions
 ) -> Pushes:
-    """Batches in which each stream's tuples come in time order but for some disorder."""
+    """Return batches in which each stream's tuples arrive in time order, except for bounded disorder."""
     assert options.pushes is not None
     assert options.aliases is not None
-    widest = 5 if options.aliases < 4 else 3  # with many aliases, few values, or nothing would match
-    domains = [rng.sample(_DOMAINS[kind], rng.randint(2, min(widest, len(_DOMAINS[kind])))) for kind in kinds]
+    max_values = 5 if options.aliases < 4 else 3  # with more values, joins of many aliases would find no match
+    domains = [rng.sample(_DOMAINS[kind], rng.randint(2, min(max_values, len(_DOMAINS[kind])))) for kind in kinds]
     size = _tuples_per_stream(_fewest_values(streams, domains), options)
     base = rng.choice((0, 1_700_000_000 * SECOND, -5 * SECOND))
     span, disorder = rng.choice((2, 10, 30)) * SECOND, rng.choice((0, 2 * SECOND, 5 * SECOND, 9 * SECOND))
     if options.count_windows and not options.late:
-        disorder = 0  # a count window needs a watermark that moves, so nothing may lag
+        disorder = 0  # the lateness is short so that the watermark moves, and then any disorder would make tuples late
     step = rng.choice((SECOND, SECOND, 250_000, 1_000))
-    parts: list[dict[str, pa.Table]] = [{} for _ in range(options.pushes)]
+    batches: list[dict[str, pa.Table]] = [{} for _ in range(options.pushes)]
     for stream in streams:
         times = [base + rng.randint(0, span // step) * step for _ in range(rng.randint((size + 1) // 2, size))]
         times.sort(key=lambda ts: ts + rng.randint(0, disorder))
         table = _table(rng, stream, times, domains, 0.15 if options.nulls else 0.0)
-        for number, part in enumerate(recut(rng, [{stream.name: table}], options.pushes)):
-            if part:
-                parts[number][stream.name] = part[stream.name]
-    return tuple(parts)
+        for batch, part in zip(batches, recut(rng, [{stream.name: table}], options.pushes), strict=True):
+            batch.update(part)
+    return tuple(batches)
 
 
 def _fewest_values(streams: Sequence[StreamSchema], domains: Sequence[Sequence[Any]]) -> int:
-    """Different values of the key column that has the fewest; types without NaN or 0.1 have fewer."""
+    """Return the smallest number of distinct values of a key column; types without NaN or 0.1 have fewer."""
     return min(
-        len({sort_key(_as_type(value, stream.columns.field(f"k{number}").type)) for value in domain})
+        len({sort_key(_as_type(value, stream.columns.field(f"k{index}").type)) for value in domain})
         for stream in streams
-        for number, domain in enumerate(domains)
+        for index, domain in enumerate(domains)
     )
 
 
-def _tuples_per_stream(matching: int, options: ScenarioOptions) -> int:
-    """So many that keys from domains of `matching` values, equated along a tree, give about `_MOST_RESULTS` results."""
+def _tuples_per_stream(distinct: int, options: ScenarioOptions) -> int:
+    """Return how many tuples give about `_MAX_RESULTS` results if keys have `distinct` values."""
     assert options.aliases is not None
     assert options.tuples is not None
     aliases = options.aliases
     if options.theta or options.expression_keys:
-        matching = min(matching, 3)  # these match more often than an equality of keys
-    enough = int((_MOST_RESULTS * matching ** (aliases - 1)) ** (1 / aliases))
+        distinct = min(distinct, 3)  # these match more often than an equality of keys
+    enough = int((_MAX_RESULTS * distinct ** (aliases - 1)) ** (1 / aliases))
     return max(2, min(options.tuples, enough, 12 if aliases > 4 else 40))
 
 
@@ -200,12 +199,12 @@ def _nested(rng: random.Random, dtype: pa.DataType) -> Any:
 
 
 def _as_type(value: Any, dtype: pa.DataType) -> Any:
-    """A value of a domain in a column's own type; zero where the type has nothing like it."""
+    """Convert a value of a domain to a column's type, or to zero where the type has no such value."""
     if isinstance(value, date) or pa.types.is_timestamp(dtype):
         micros = cast_value(value, pa.date32(), dtype) if isinstance(value, date) else value
         # Arrow refuses to lose microseconds.
         return micros // 1000 * 1000 if pa.types.is_timestamp(dtype) and dtype.unit == "ms" else micros
     if type(value) in _NUMBERS:
-        fitting = cast_value(value, _NUMBERS[type(value)], dtype)
-        return cast_value(0, pa.int16(), dtype) if fitting is None else fitting
+        converted = cast_value(value, _NUMBERS[type(value)], dtype)
+        return cast_value(0, pa.int16(), dtype) if converted is None else converted
     return value

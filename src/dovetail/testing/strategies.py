@@ -1,12 +1,12 @@
-"""Invent streams, queries over them, and input that makes them answer.
+"""Random scenarios: streams, queries over them, and batches that produce results.
 
-A `RandomCase` is small enough for the oracle and odd enough to be worth it: types that compare only after a cast, NaN,
--0.0, NULLs, ties, disorder, late tuples, empty batches, windows of zero length, count windows, self-joins, cycles.
-`random_scenario` makes one from a `random.Random`; `scenarios` lets hypothesis choose the structure and a seed for the
-bulk, so that shrinking removes aliases, pushes and features, and thousands of cases stay fast.
+A `RandomCase` is small enough for the oracle and covers what goes wrong: types that compare only after a cast, NaN, -0.0,
+NULLs, ties, disorder, late tuples, empty batches, windows of zero length, count windows, self-joins, cycles. `random_scenario`
+makes one from a `random.Random`. `scenarios` lets hypothesis choose the structure and a seed for the rest, so that shrinking
+removes aliases, batches and features, and thousands of cases stay fast.
 
-Key values come from a small domain, cut so that a scenario has a few thousand results at most. `progress_by`,
-`max_ahead` and `idle_after` are left to tests of their own: they need a clock or a promise about the data.
+Key values come from small domains, and streams are short enough for a few thousand results at most. `progress_by`, `max_ahead`
+and `idle_after` have separate tests, because they need a clock or a promise about the data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dovetail.testing.values import stored_values
 
 @dataclass(frozen=True, repr=False)
 class RandomCase:
-    """Streams, queries by name, and the batches to push; `repr` shows all of it."""
+    """Streams, queries by name, and the batches to push; `repr` shows all of them."""
 
     streams: tuple[StreamSchema, ...]
     sql: dict[str, str]
@@ -35,7 +35,7 @@ class RandomCase:
 
     @property
     def catalog(self) -> dict[str, StreamSchema]:
-        """The streams by name, as `parse_query` wants them."""
+        """The streams by name, as `parse_query` takes them."""
         return {stream.name: stream for stream in self.streams}
 
     def __repr__(self) -> str:
@@ -44,36 +44,36 @@ class RandomCase:
             columns = ", ".join(f"{field.name} {field.type}" for field in stream.columns)
             lines.append(f"stream {stream.name} (lateness {stream.lateness} us): {columns}")
         lines += [f"query {name}: {sql}" for name, sql in self.sql.items()]
-        for number, push in enumerate(self.pushes):
+        for index, push in enumerate(self.pushes):
             for name, table in push.items():
                 rows = zip(*(stored_values(column) for column in table.columns), strict=True)
-                lines += [f"push {number}, {name}: {table.num_rows} rows", *(f"    {row}" for row in rows)]
+                lines += [f"push {index}, {name}: {table.num_rows} rows", *(f"    {row}" for row in rows)]
         return "\n".join(lines)
 
 
 def random_scenario(rng: random.Random, **options: Any) -> RandomCase:
-    """Make a scenario; `options` are the fields of `ScenarioOptions`.
+    """Return a random scenario; `options` are the fields of `ScenarioOptions`.
 
     The same generator state and options give the same scenario.
 
     >>> repr(random_scenario(random.Random(7), aliases=3)) == repr(random_scenario(random.Random(7), aliases=3))
     True
     """
-    wanted = _decided(rng, ScenarioOptions(**options))
-    assert wanted.aliases is not None
-    assert wanted.queries is not None
-    kinds = [rng.choice(list(wanted.kinds)) for _ in range(rng.choice((1, 1, 2, 3)))]
-    count = wanted.aliases if not wanted.self_joins else rng.randint(1, wanted.aliases - 1)
-    streams = tuple(random_stream(rng, f"s{number}", kinds, wanted) for number in range(1, count + 1))
+    complete = _complete_options(rng, ScenarioOptions(**options))
+    assert complete.aliases is not None
+    assert complete.queries is not None
+    kinds = [rng.choice(list(complete.kinds)) for _ in range(rng.choice((1, 1, 2, 3)))]
+    count = complete.aliases if not complete.self_joins else rng.randint(1, complete.aliases - 1)
+    streams = tuple(random_stream(rng, f"s{index}", kinds, complete) for index in range(1, count + 1))
     sql = {}
-    for number in range(wanted.queries):
-        aliases = wanted.aliases if number == 0 else rng.randint(2, wanted.aliases)
-        sql[f"q{number + 1}"] = _Query(rng, streams, kinds, replace(wanted, aliases=aliases)).text()
-    return RandomCase(streams, sql, random_pushes(rng, streams, kinds, wanted))
+    for index in range(complete.queries):
+        aliases = complete.aliases if index == 0 else rng.randint(2, complete.aliases)
+        sql[f"q{index + 1}"] = _Query(rng, streams, kinds, replace(complete, aliases=aliases)).text()
+    return RandomCase(streams, sql, random_pushes(rng, streams, kinds, complete))
 
 
 def scenarios(**options: Any) -> st.SearchStrategy[RandomCase]:
-    """Hypothesis strategy for scenarios; `options` as in `random_scenario`, those given are fixed.
+    """Return a hypothesis strategy for scenarios with some `options` of `random_scenario` fixed.
 
     >>> from hypothesis import given
     >>> @given(scenarios(aliases=3, count_windows=False))
@@ -100,7 +100,7 @@ def scenarios(**options: Any) -> st.SearchStrategy[RandomCase]:
 def batch_cuts(
     pushes: Sequence[Mapping[str, pa.Table]], *, max_pushes: int = 6, shuffle: bool = False
 ) -> st.SearchStrategy[Pushes]:
-    """Hypothesis strategy for other ways to cut the same input into batches; see `recut` for what stays the same."""
+    """Return a hypothesis strategy for other splits of the same input into batches; see `recut`."""
     return st.builds(
         lambda count, seed: recut(random.Random(seed), pushes, count, shuffle=shuffle),  # noqa: S311
         count=st.integers(1, max_pushes),
@@ -108,21 +108,21 @@ def batch_cuts(
     )
 
 
-def _decided(rng: random.Random, options: ScenarioOptions) -> ScenarioOptions:
-    """Settle structure for the whole scenario; a feature that is on is then used here and there, not everywhere."""
+def _complete_options(rng: random.Random, options: ScenarioOptions) -> ScenarioOptions:
+    """Choose the options that are None; queries use an enabled feature only now and then."""
     chances = {"self_joins": 0.3, "nulls": 0.5, "filters": 0.4, "theta": 0.4, "expression_keys": 0.2}
     chances |= {"count_windows": 0.15, "late": 0.5, "nested_payload": 0.15}
-    decided: dict[str, Any] = {name: rng.random() < chance for name, chance in chances.items()}
-    decided["aliases"] = rng.choice((2, 2, 3, 3, 3, 4, 5, 6))
-    decided["pushes"] = rng.randint(1, 6)
-    decided["queries"] = rng.choice((1, 1, 1, 2))
-    decided["shape"] = rng.choice(SHAPES)
-    decided["tuples"] = rng.choice((8, 15, 25, 40))
-    return replace(options, **{name: value for name, value in decided.items() if getattr(options, name) is None})
+    choices: dict[str, Any] = {name: rng.random() < chance for name, chance in chances.items()}
+    choices["aliases"] = rng.choice((2, 2, 3, 3, 3, 4, 5, 6))
+    choices["pushes"] = rng.randint(1, 6)
+    choices["queries"] = rng.choice((1, 1, 1, 2))
+    choices["shape"] = rng.choice(SHAPES)
+    choices["tuples"] = rng.choice((8, 15, 25, 40))
+    return replace(options, **{name: value for name, value in choices.items() if getattr(options, name) is None})
 
 
 class _Query:
-    """One query's text, built clause by clause from one generator."""
+    """Random SQL text of one query, built clause by clause."""
 
     def __init__(
         self, rng: random.Random, streams: Sequence[StreamSchema], kinds: Sequence[str], options: ScenarioOptions
@@ -132,7 +132,7 @@ class _Query:
         self.aliases = list(string.ascii_lowercase[: options.aliases])
         repeat = len(streams) < len(self.aliases)
         chosen = rng.choices(streams, k=len(self.aliases)) if repeat else rng.sample(streams, len(self.aliases))
-        # Short windows everywhere would leave little to find, the more so the more aliases there are.
+        # With short windows everywhere hardly anything would match, the less the more aliases there are.
         self.lengths = ["0 s", "1500 ms", "3 SECONDS", "8 sec"]
         self.lengths += ["1 MINUTE"] * rng.choice((3, 6, 30)) * (1 + options.aliases // 4)
         self.stream = dict(zip(self.aliases, chosen, strict=True))
@@ -149,27 +149,27 @@ class _Query:
             ]
         tables, joined = [self._table(alias) for alias in self.aliases], self.rng.random() < 0.3
         if not joined:
-            for place in range(len(tables) - 1):
-                if self.rng.random() < 0.08:  # it then takes the next window to its right
-                    tables[place] = f"{self.stream[self.aliases[place]].name} {self.aliases[place]}"
+            for index in range(len(tables) - 1):
+                if self.rng.random() < 0.08:  # without a window of its own it uses the next one to its right
+                    tables[index] = f"{self.stream[self.aliases[index]].name} {self.aliases[index]}"
             condition = " AND ".join(text for text, _ in conjuncts)
             return " ".join(["SELECT", self._select(), "FROM", ", ".join(tables), "WHERE", condition])
-        clauses, placed = [tables[0]], set[int]()
-        for number in range(1, len(tables)):
-            known = set(self.aliases[: number + 1])
-            ready = [
-                place for place, (_, used) in enumerate(conjuncts) if known.issuperset(used) and place not in placed
+        clauses, remaining = [tables[0]], conjuncts
+        for index in range(1, len(tables)):
+            joined_aliases = set(self.aliases[: index + 1])
+            # Some filters stay for WHERE, but a join always has a condition.
+            on = [
+                conjunct
+                for conjunct in remaining
+                if joined_aliases.issuperset(conjunct[1]) and (len(conjunct[1]) > 1 or self.rng.random() < 0.5)
             ]
-            # Some filters stay for WHERE, but a join never stands without a condition.
-            here = [place for place in ready if len(conjuncts[place][1]) > 1 or self.rng.random() < 0.5]
-            placed.update(here)
-            clauses.append(f"JOIN {tables[number]} ON {' AND '.join(conjuncts[place][0] for place in here)}")
-        rest = [text for place, (text, _) in enumerate(conjuncts) if place not in placed]
-        where = ["WHERE", " AND ".join(rest)] if rest else []
+            remaining = [conjunct for conjunct in remaining if conjunct not in on]
+            clauses.append(f"JOIN {tables[index]} ON {' AND '.join(text for text, _ in on)}")
+        where = ["WHERE", " AND ".join(text for text, _ in remaining)] if remaining else []
         return " ".join(["SELECT", self._select(), "FROM", *clauses, *where])
 
     def _edges(self) -> list[tuple[str, str]]:
-        """Pairs of aliases to connect; each alias but the first is connected to an earlier one."""
+        """Return pairs of aliases to connect; each alias but the first is connected to an earlier one."""
         rng, names, shape = self.rng, self.aliases, self.options.shape
         later = range(1, len(names))
         if shape == "star":
@@ -194,19 +194,19 @@ class _Query:
         if self.options.theta and rng.random() < 0.15:
             return self._between(left, right)
         if self.options.expression_keys and rng.random() < 0.4:
-            texts = [f"k{number}" for number, kind in enumerate(self.kinds) if kind == "text"]
-            if texts and rng.random() < 0.5:
-                return f"lower({left}.{texts[0]}) = lower({right}.{texts[-1]})"
+            text_keys = [f"k{index}" for index, kind in enumerate(self.kinds) if kind == "text"]
+            if text_keys and rng.random() < 0.5:
+                return f"lower({left}.{text_keys[0]}) = lower({right}.{text_keys[-1]})"
             return rng.choice(
                 (f"{left}.x + 1 = {right}.x", f"{left}.x = {right}.x - 1", f"{left}.x % 3 = {right}.x % 3")
             )
-        number = rng.randrange(len(self.kinds))
-        alike = [other for other, kind in enumerate(self.kinds) if kind == self.kinds[number]]
-        texts = [f"{left}.k{number} = {right}.k{rng.choice(alike)}"]
+        key = rng.randrange(len(self.kinds))
+        same_kind = [other for other, kind in enumerate(self.kinds) if kind == self.kinds[key]]
+        equalities = [f"{left}.k{key} = {right}.k{rng.choice(same_kind)}"]
         if len(self.kinds) > 1 and rng.random() < 0.15:
-            second = (number + 1) % len(self.kinds)
-            texts.append(f"{right}.k{second} = {left}.k{second}")
-        return " AND ".join(texts)
+            second = (key + 1) % len(self.kinds)
+            equalities.append(f"{right}.k{second} = {left}.k{second}")
+        return " AND ".join(equalities)
 
     def _between(self, left: str, right: str) -> str:
         width = self.rng.randint(0, 2)
@@ -246,8 +246,8 @@ class _Query:
             window = f"[{partition}ROWS {rng.randint(1, 4)}]"
         else:
             window = f"[RANGE {rng.choice(self.lengths)}]"
-        orders = f"{name} {alias} {window}", f"{name} AS {alias} {window}", f"{name} {window} {alias}"
-        return rng.choice((orders[0], *orders))
+        spellings = f"{name} {alias} {window}", f"{name} AS {alias} {window}", f"{name} {window} {alias}"
+        return rng.choice((spellings[0], *spellings))
 
     def _select(self) -> str:
         rng = self.rng

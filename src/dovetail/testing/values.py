@@ -1,12 +1,12 @@
-"""What an expression means, on plain Python values.
+"""Evaluate expressions on plain Python values, independently of the engine.
 
-Every operation of `dovetail.query.expressions.OPERATIONS` is written here once more, without Arrow, NumPy or Numba, so
-that the engine has something to be wrong against. Values are int, float, Decimal, str, bytes, bool, `datetime.date`; a
+This module implements every operation of `dovetail.query.expressions.OPERATIONS` a second time, without Arrow, NumPy or
+Numba, so that the oracle can contradict the engine. Values are int, float, Decimal, str, bytes, bool, `datetime.date`; a
 timestamp or a duration of any unit is an int of microseconds (nanoseconds are floored); nested payload is lists and
-dicts; NULL is None. Nothing raises on data: what does not fit its type is None.
+dicts; NULL is None. Data never raises: a value that does not fit its type becomes None.
 
-The tempting shortcuts are wrong: Python's `%` takes the sign of the divisor, `==` says that NaN differs from itself,
-and Decimal arithmetic silently rounds to 28 digits.
+Python's own operators would be wrong here: `%` takes the sign of the divisor, `==` makes NaN differ from itself, and
+Decimal arithmetic silently rounds to 28 digits.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def evaluate(expression: Expression, rows: Mapping[str, Row]) -> Any:
         return expression.value
     operation = expression.operation
     arguments = [evaluate(argument, rows) for argument in expression.arguments]
-    if operation in _SEES_NULL:
-        return _SEES_NULL[operation](*arguments)
+    if operation in _NULL_AWARE:
+        return _NULL_AWARE[operation](*arguments)
     if any(argument is None for argument in arguments):
         return None
     if operation == "cast":
@@ -61,7 +61,7 @@ def evaluate(expression: Expression, rows: Mapping[str, Row]) -> Any:
 
 
 def fit(value: Any, dtype: pa.DataType) -> Any:
-    """The value as `dtype` holds it: rounded where the type rounds, None where it has no such value."""
+    """Convert a value to `dtype`: rounded where the type rounds, None where it is out of range."""
     if value is None:
         return None
     types = pa.types
@@ -114,7 +114,7 @@ def cast_value(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
     if types.is_floating(target) and numeric:
         return fit(float(value), target)
     if types.is_decimal(target) and numeric:
-        # Spark goes through the shortest text of a double, so that 1.005 rounds as it is written.
+        # Spark converts a double by its shortest text, so that 1.005 rounds as written.
         exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
         return fit(exact, target) if _finite(value) else None
     raise _no_cast(source, target)
@@ -147,7 +147,7 @@ def _text(value: Any, source: pa.DataType, target: pa.DataType) -> str:
 
 
 def sort_key(value: Any) -> tuple[Any, ...]:
-    """A key that orders values of one type as Spark does: NULL first, NaN last, -0.0 equal to 0.0."""
+    """Return a key that orders values of one type as Spark does: NULL first, NaN last, -0.0 equal to 0.0."""
     if value is None:
         return (0,)
     if isinstance(value, float):
@@ -195,9 +195,9 @@ def _modulo(left: Any, right: Any) -> Any:
     if isinstance(left, float) or isinstance(right, float):
         return math.nan if math.isinf(left) else math.fmod(left, right)
     if isinstance(left, Decimal) or isinstance(right, Decimal):
-        return left % right  # of Decimals: the sign of the dividend, unlike Python's other numbers
-    rest = abs(left) % abs(right)
-    return -rest if left < 0 else rest
+        return left % right  # Decimal's % has the sign of the dividend, unlike int's
+    remainder = abs(left) % abs(right)
+    return -remainder if left < 0 else remainder
 
 
 def _substring(text: Any, start: int, length: int) -> Any:
@@ -220,7 +220,7 @@ def _concat(*texts: Any) -> Any:
     return texts[0][:0].join(texts)
 
 
-_SEES_NULL: dict[str, Callable[..., Any]] = {
+_NULL_AWARE: dict[str, Callable[..., Any]] = {
     "null_safe_eq": lambda left, right: sort_key(left) == sort_key(right),
     "in": _in,
     "and": _and,
@@ -259,7 +259,7 @@ _ON_VALUES: dict[str, Callable[..., Any]] = {
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table as Python values.
+    """Return the rows of a table as Python values, times in microseconds.
 
     >>> rows_of(pa.table({"t": pa.array([1], pa.timestamp("s")), "k": pa.array([None], pa.int32())}))
     [{'t': 1000000, 'k': None}]
@@ -270,7 +270,7 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def stored_values(column: pa.ChunkedArray) -> list[Any]:
-    """A column's values with nothing lost: as in `rows_of`, but times in the type's own unit."""
+    """Return a column's values without loss: as in `rows_of`, but times in the unit of their type."""
     dtype = stored_type(column.type)
     column = column if column.type == dtype else column.cast(dtype)
     if pa.types.is_nested(dtype):
@@ -305,7 +305,7 @@ def _in_micros(values: list[Any], dtype: pa.DataType) -> list[Any]:
 
 
 def arrow_column(values: list[Any], dtype: pa.DataType) -> pa.Array:
-    """The inverse of `rows_of` for computed columns: times come as int microseconds."""
+    """Return computed values as an Arrow array; times are int microseconds, as in `rows_of`."""
     if not _is_time(dtype):
         return pa.array(values, dtype)
     micros = pa.array(values, pa.int64()).cast(

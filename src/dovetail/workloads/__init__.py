@@ -1,15 +1,16 @@
-"""Streams to try things on: seeded, vectorised generators that give the same tuples on every machine, however they are cut.
+"""Synthetic workloads: seeded, vectorised generators of streams, and queries over them.
 
-Start with `scenario`, which makes a ready-made workload by name; `Workload` and `join_workload` make your own.
+The tuples are the same on every machine and however they are split into batches. Start with `scenario`, which returns a ready-made
+workload by name; define your own with `Workload` or `join_workload`.
 """
 
 from dovetail.workloads.arrivals import Arrivals
 from dovetail.workloads.columns import Amounts, Copied, GeneratedColumn, Matching, Normal, Switch, Uniform, Words, Zipf
 from dovetail.workloads.delays import Delay
-from dovetail.workloads.files import described, write_workload
+from dovetail.workloads.files import describe_files, write_workload
 from dovetail.workloads.graphs import edges_of, join_workload
 from dovetail.workloads.orders import Orders
-from dovetail.workloads.scenarios import SCENARIOS, parsed_scenario, scenario
+from dovetail.workloads.scenarios import SCENARIOS, parse_scenario, scenario
 from dovetail.workloads.workload import Appears, Follows, Stream, Workload
 
 __all__ = [
@@ -30,10 +31,10 @@ __all__ = [
     "Words",
     "Workload",
     "Zipf",
-    "described",
+    "describe_files",
     "edges_of",
     "join_workload",
-    "parsed_scenario",
+    "parse_scenario",
     "scenario",
     "write_workload",
 ]

@@ -1,11 +1,10 @@
-"""An advertising funnel: impressions, some of which are clicked, some of which end in an order.
+"""An advertising funnel: impressions, some of which are clicked, some of which lead to an order.
 
-Time is simulated. A batch holds what *arrives* during `batch_seconds`; each tuple arrives a little after its event time, so a batch is
-out of order and reaches into the time of earlier ones, by less than the declared lateness. A few tuples are delayed beyond it: a
-session must drop and count precisely those. The same seed gives the same tuples, whoever asks and however they are cut.
+Time is simulated. A batch holds the tuples that *arrive* during `batch_seconds`; each arrives a little after its event time, so
+batches are out of order and overlap in event time, by less than the declared lateness. A few tuples are delayed longer: a session must
+drop and count exactly those. The same seed gives the same tuples, however they are split into batches.
 
-`batch_join` says what the query `funnel` must return for a finite input, without windows, state or batches: it is the answer that a
-run is checked against.
+`batch_join` computes the results of the query `funnel` for a finite input with two hash joins, as a check of a run.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.config import names_checked
+from dovetail.config import reject_unknown_options
 from dovetail.schema import StreamSchema
 from dovetail.workloads.arrivals import SECOND
 from dovetail.workloads.columns import Amounts, Copied, Uniform, Words, Zipf
@@ -40,10 +39,10 @@ QUERIES = {
 """Two queries over the same streams: three streams on two different keys, and two streams on both."""
 
 
-@names_checked
+@reject_unknown_options
 @dataclass(frozen=True)
 class AdFunnel(Scenario):
-    """Settings of the generator.
+    """Settings of the advertising funnel.
 
     >>> first = next(AdFunnel(seed=7).batches())
     >>> first == next(AdFunnel(seed=7).batches())
@@ -55,32 +54,32 @@ class AdFunnel(Scenario):
     rate: float = 1000.0
     """Impressions per second of event time."""
     click_share: float = 0.05
-    """Of impressions; a click follows its impression by a minute on average, with the same ad and user."""
+    """Fraction of impressions that are clicked, after a minute on average, with the same ad and user."""
     order_share: float = 0.10
-    """Of clicks; an order follows its click by two minutes on average, by the same user."""
+    """Fraction of clicks that lead to an order of the same user, after two minutes on average."""
     ads: int = 100_000
     users: int = 200_000
     batch_seconds: float = 20.0
 
-    def made(self) -> Workload:
+    def build(self) -> Workload:
         # With this skew a tenth of all ads get about a third of the impressions.
-        shown = {"ad_id": Zipf(self.ads, 0.5), "user_id": Uniform(self.users), "site": Words(SITES)}
-        clicked = {"ad_id": Copied("ad_id"), "user_id": Copied("user_id")}
-        ordered = {"user_id": Copied("user_id"), "amount": Amounts()}
+        impressions = {"ad_id": Zipf(self.ads, 0.5), "user_id": Uniform(self.users), "site": Words(SITES)}
+        clicks = {"ad_id": Copied("ad_id"), "user_id": Copied("user_id")}
+        orders = {"user_id": Copied("user_id"), "amount": Amounts()}
         sources = (
-            Stream("impressions", self.coming(self.rate), shown, self.delay),
-            Stream("clicks", Follows("impressions", self.click_share, 60.0), clicked, self.delay),
-            Stream("orders", Follows("clicks", self.order_share, 120.0), ordered, self.delay),
+            Stream("impressions", self.arrival_process(self.rate), impressions, self.delay),
+            Stream("clicks", Follows("impressions", self.click_share, 60.0), clicks, self.delay),
+            Stream("orders", Follows("clicks", self.order_share, 120.0), orders, self.delay),
         )
         return Workload("ad_funnel", sources, QUERIES, seed=self.seed)
 
     @property
     def streams(self) -> tuple[StreamSchema, ...]:
-        """The streams to declare, with the rates to expect."""
+        """Schemas of the streams, with lateness and expected rate, to declare in a session."""
         return self.workload.streams
 
     def batches(self) -> Iterator[Batch]:
-        """Give batch after batch, without end."""
+        """Yield batches of `batch_seconds`, without end."""
         return self.workload.batches(self.batch_seconds)
 
 
@@ -89,10 +88,9 @@ COLUMNS: dict[str, pa.Schema] = {stream.name: stream.columns for stream in AdFun
 
 @dataclass
 class FunnelSample:
-    """Input kept aside to check a run of `funnel`: all that concerns every n-th ad.
+    """Sample of the input for checking a run of `funnel`: every n-th ad, and all orders.
 
-    It judges lateness itself, by the definition: a tuple is late if it lies further than the lateness behind the largest event time
-    of earlier batches.
+    The sample drops late tuples by their definition: more than the lateness behind the largest event time of earlier batches.
     """
 
     settings: AdFunnel
@@ -100,53 +98,53 @@ class FunnelSample:
     tables: dict[str, list[pa.Table]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
     largest: dict[str, int] = field(default_factory=dict)
 
-    def take(self, batch: Mapping[str, pa.Table]) -> None:
-        """Keep what a batch holds of the sampled ads."""
+    def add(self, batch: Mapping[str, pa.Table]) -> None:
+        """Add the tuples of a batch that belong to the sample."""
         for stream, table in batch.items():
             times = table["ts"].cast(pa.int64())
             if stream in self.largest:
-                bound = self.largest[stream] - self.settings.lateness_seconds * SECOND
-                table = table.filter(pc.greater_equal(times, bound))  # noqa: PLW2901
+                watermark = self.largest[stream] - self.settings.lateness_seconds * SECOND
+                table = table.filter(pc.greater_equal(times, watermark))  # noqa: PLW2901
             if len(times):
                 self.largest[stream] = max(self.largest.get(stream, START), pc.max(times).as_py())
-            self.tables[stream].append(self.of(table) if "ad_id" in table.column_names else table)
+            self.tables[stream].append(self.select(table) if "ad_id" in table.column_names else table)
 
-    def of(self, table: pa.Table) -> pa.Table:
-        """The rows of a table that concern the sampled ads."""
+    def select(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a table with a sampled ad."""
         return table.filter(pa.array(table["ad_id"].to_numpy() % self.every == self.every - 1))
 
     @property
-    def where(self) -> str:
-        """What `of` keeps, as a condition in SQL."""
+    def condition(self) -> str:
+        """SQL condition for a sampled ad."""
         return f"ad_id % {self.every} = {self.every - 1}"
 
     def expected(self) -> pa.Table:
-        """What `funnel` must have returned for the sampled ads."""
+        """Return the results that `funnel` must have produced for the sampled ads."""
         return batch_join(**{name: pa.concat_tables(tables) for name, tables in self.tables.items()})
 
 
 def write_files(funnel: AdFunnel, count: int, folder: Path, sample: FunnelSample | None = None) -> dict[str, int]:
-    """Write the first batches as Parquet files, `folder/<stream>/<batch>.parquet`; return how many tuples each stream has."""
-    return write_batches(islice(funnel.batches(), count), folder, sample.take if sample is not None else None)
+    """Write the first batches as `folder/<stream>/<batch>.parquet`; return the number of tuples by stream."""
+    return write_batches(islice(funnel.batches(), count), folder, sample.add if sample is not None else None)
 
 
 def batch_join(impressions: pa.Table, clicks: pa.Table, orders: pa.Table) -> pa.Table:
-    """What the query `funnel` must return for these tuples, as two hash joins and a filter."""
-    large = orders.filter(pc.greater(orders["amount"], 10)).rename_columns({"ts": "ordered_at"})
-    bought = clicks.rename_columns({"ts": "clicked_at"}).join(large, "user_id", join_type="inner")
-    bought = _inside(bought, {"clicked_at": 600, "ordered_at": 3600})
+    """Return the results of the query `funnel` over these tuples, by two hash joins and filters."""
+    large_orders = orders.filter(pc.greater(orders["amount"], 10)).rename_columns({"ts": "ordered_at"})
+    pairs = clicks.rename_columns({"ts": "clicked_at"}).join(large_orders, "user_id", join_type="inner")
+    pairs = _inside_windows(pairs, {"clicked_at": 600, "ordered_at": 3600})
     shown = impressions.drop_columns("user_id").rename_columns({"ts": "shown_at"})
-    joined = _inside(
-        bought.join(shown, "ad_id", join_type="inner"), {"clicked_at": 600, "ordered_at": 3600, "shown_at": 600}
+    joined = _inside_windows(
+        pairs.join(shown, "ad_id", join_type="inner"), {"clicked_at": 600, "ordered_at": 3600, "shown_at": 600}
     )
     return joined.select(["ad_id", "site", "user_id", "clicked_at", "ordered_at", "amount"])
 
 
-def _inside(table: pa.Table, windows: Mapping[str, int]) -> pa.Table:
-    """Rows in which every time is at most its window before the latest one."""
+def _inside_windows(table: pa.Table, windows: Mapping[str, int]) -> pa.Table:
+    """Return the rows in which every time is at most its window, in seconds, before the latest one."""
     times = {name: table[name].cast(pa.int64()) for name in windows}
     latest = pc.max_element_wise(*times.values())
-    inside = pa.chunked_array([pa.repeat(True, len(table))])
+    is_inside = pa.chunked_array([pa.repeat(True, len(table))])
     for name, seconds in windows.items():
-        inside = pc.and_(inside, pc.greater_equal(times[name], pc.subtract(latest, seconds * SECOND)))
-    return table.filter(inside)
+        is_inside = pc.and_(is_inside, pc.greater_equal(times[name], pc.subtract(latest, seconds * SECOND)))
+    return table.filter(is_inside)

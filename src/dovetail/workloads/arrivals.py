@@ -1,21 +1,21 @@
-"""When tuples come: how many are expected by each moment, and how they are spaced.
+"""Arrival processes: the expected number of tuples up to each moment, and their spacing.
 
-A pattern says how many tuples are expected up to any moment; it repeats after each period and has the given rate in the mean.
+A pattern gives the expected number of tuples up to any moment; it repeats after each period, and its mean is the given rate.
 
 ============  =========================================================================================================
-uniform       the same rate all the time
-poisson       the same, at random moments
-fast-slow     quarters of the tuples that come at twice the mean rate and at two thirds of it, in turn (Valsomatzis, Gounaris)
-slow-fast     the same, from a slow one on
-sinusoid      a rate between half of the mean and one and a half, two waves in a period
+uniform       constant rate
+poisson       constant rate, at random moments
+fast-slow     a quarter of the tuples at twice the mean rate, a quarter at two thirds of it, and again (Valsomatzis, Gounaris)
+slow-fast     like fast-slow, but beginning with a slow quarter
+sinusoid      a rate between one half and one and a half of the mean, two waves per period
 b-model       bursts within bursts: time is halved ten times, each time with `bias` of the tuples in one half
 ============  =========================================================================================================
 
-Which half of the b-model has more is the first one, as in the datasets of Valsomatzis and Gounaris, or drawn for each cut (`turned`),
-as Wang et al. have it ("Data mining meets performance evaluation: fast algorithms for modeling bursty traffic").
+In the b-model the first half has more tuples, as in the datasets of Valsomatzis and Gounaris, or a random half (`turned`), as in Wang
+et al. ("Data mining meets performance evaluation: fast algorithms for modeling bursty traffic").
 
-Tuples are spaced evenly along the expected count, jittered (each at a random moment of its own share of it), or random, which makes
-any pattern a Poisson process.
+Tuples are spaced evenly along the expected count, jittered (each at a random moment of its unit of the count), or at random, which
+makes any pattern a Poisson process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECOND = 1_000_000
 PATTERNS = ("uniform", "poisson", "fast-slow", "slow-fast", "sinusoid", "b-model")
 SPACINGS = ("even", "jittered", "random")
 HALVINGS = 10
-"""Of a period of the b-model."""
+"""Number of times that the b-model halves a period."""
 _STEPS = 1024
 _SPACING = {"uniform": "even", "poisson": "random"}
 
@@ -44,22 +44,23 @@ Integers: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When tuples of a stream come.
+    """The arrival process of a stream.
 
     >>> Arrivals(rate=4, pattern="uniform").times(np.random.default_rng(0), 0, 1_000_000)
     array([     0, 250000, 500000, 750000])
     """
 
     rate: float
-    """Per second, in the mean over a period."""
+    """Tuples per second, in the mean over a period."""
     pattern: str = "poisson"
     period: float = 60.0
     """Seconds after which the pattern repeats."""
     bias: float = 0.8
-    """Of the b-model: the share of the tuples in one half, the first one unless cuts are turned."""
+    """For the b-model: the fraction of the tuples in one half, the first one unless `turned`."""
     turned: bool = False
+    """For the b-model: whether each half with more tuples is chosen at random."""
     spacing: str | None = None
-    """None: even for `uniform`, random for `poisson`, else jittered."""
+    """None: even for `uniform`, random for `poisson`, otherwise jittered."""
 
     def __post_init__(self) -> None:
         checks.above("arrivals: rate", self.rate)
@@ -69,9 +70,9 @@ class Arrivals:
         checks.one_of("arrivals: spacing", self.spacing, (None, *SPACINGS))
 
     def times(self, rng: np.random.Generator, first: int, last: int, key: Sequence[int] = (0,)) -> Integers:
-        """Draw the moments of the tuples that come from `first` until before `last`, in microseconds, sorted.
+        """Draw the sorted moments of the tuples from `first` until before `last`, in microseconds.
 
-        `key` is what cuts of the b-model are turned by: the same for all spans of a stream.
+        `key` seeds the random halves of the b-model; it must be the same for all spans of a stream.
         """
         moments, counts = self.curve(first, last, key)
         begin, end = np.interp((first, last), moments, counts)
@@ -82,17 +83,16 @@ class Arrivals:
             ranks = np.arange(ceil(begin), ceil(end), dtype=np.float64)
             if spacing == "jittered":
                 ranks += rng.random(len(ranks))
-        # The last share may reach beyond the span; its tuple does not.
-        found = np.interp(ranks, counts, moments)
-        return np.clip(found, first, last - 1).astype(np.int64)
+        # A jittered rank may lie after the end of the span; its tuple must not.
+        return np.clip(np.interp(ranks, counts, moments), first, last - 1).astype(np.int64)
 
-    def first_number(self, moment: int, key: Sequence[int] = (0,)) -> int:
-        """How many evenly spaced tuples come before a moment: the number of the first one from there on."""
+    def count_before(self, moment: int, key: Sequence[int] = (0,)) -> int:
+        """Return the number of evenly spaced tuples before a moment, in microseconds."""
         moments, counts = self.curve(moment, moment, key)
         return ceil(np.interp(moment, moments, counts))
 
     def curve(self, first: int, last: int, key: Sequence[int] = (0,)) -> tuple[Reals, Reals]:
-        """Give moments in microseconds that cover a span, and the tuples expected before each: a line between any two."""
+        """Return moments that cover a span, and the expected tuples before each, which are linear between."""
         if self.pattern in ("uniform", "poisson"):
             moments = np.array((first, max(last, first + 1)), np.float64)
             return moments, moments * (self.rate / SECOND)
@@ -100,35 +100,35 @@ class Arrivals:
         cycles = range(int(first // length), max(ceil(last / length), int(first // length) + 1))
         parts = [(number, *self._cycle(number, key)) for number in cycles]
         moments = np.concatenate([*(number + at[:-1] for number, at, _ in parts), [cycles.stop]])
-        shares = np.concatenate([*(number + of[:-1] for number, _, of in parts), [cycles.stop]])
-        return moments * length, shares * (self.rate * self.period)
+        fractions = np.concatenate([*(number + before[:-1] for number, _, before in parts), [cycles.stop]])
+        return moments * length, fractions * (self.rate * self.period)
 
     def _cycle(self, number: int, key: Sequence[int]) -> tuple[Reals, Reals]:
         if self.pattern != "b-model" or not self.turned:
             return pattern_curve(self.pattern, self.bias)
         rng = np.random.default_rng([*key, number, HALVINGS])
-        shares = np.ones(1)
+        fractions = np.ones(1)
         for level in range(HALVINGS):
-            left = np.where(rng.random(1 << level) < 0.5, self.bias, 1 - self.bias)
-            shares = np.stack((shares * left, shares * (1 - left)), axis=1).ravel()
-        return np.linspace(0, 1, len(shares) + 1), np.append(0.0, np.cumsum(shares))
+            first_half = np.where(rng.random(1 << level) < 0.5, self.bias, 1 - self.bias)
+            fractions = np.stack((fractions * first_half, fractions * (1 - first_half)), axis=1).ravel()
+        return np.linspace(0, 1, len(fractions) + 1), np.append(0.0, np.cumsum(fractions))
 
 
 def pattern_curve(pattern: str, bias: float = 0.8) -> tuple[Reals, Reals]:
-    """Give moments of a period, from 0 to 1, and which share of its tuples comes before each.
+    """Return moments of a period, from 0 to 1, and the fraction of its tuples before each.
 
-    >>> moments, shares = pattern_curve("fast-slow")
-    >>> moments.tolist(), shares.tolist()
+    >>> moments, fractions = pattern_curve("fast-slow")
+    >>> moments.tolist(), fractions.tolist()
     ([0.0, 0.125, 0.5, 0.625, 1.0], [0.0, 0.25, 0.5, 0.75, 1.0])
     """
     if pattern in ("fast-slow", "slow-fast"):
         moments = np.array((0, 1, 4, 5, 8)) / 8
         return (moments if pattern == "fast-slow" else 1 - moments[::-1]), np.linspace(0, 1, 5)
-    shares = np.ones(1)
+    fractions = np.ones(1)
     if pattern == "sinusoid":
         middles = (np.arange(_STEPS) + 0.5) / _STEPS
-        shares = (1 + 0.5 * np.sin(4 * np.pi * middles)) / _STEPS
+        fractions = (1 + 0.5 * np.sin(4 * np.pi * middles)) / _STEPS
     elif pattern == "b-model":
         for _ in range(HALVINGS):
-            shares = np.concatenate((bias * shares, (1 - bias) * shares))
-    return np.linspace(0, 1, len(shares) + 1), np.append(0.0, np.cumsum(shares))
+            fractions = np.concatenate((bias * fractions, (1 - bias) * fractions))
+    return np.linspace(0, 1, len(fractions) + 1), np.append(0.0, np.cumsum(fractions))

@@ -1,6 +1,6 @@
-"""What tuples carry: one kind of column each, drawn for many tuples at once.
+"""Column generators: one class per distribution, each vectorised over many tuples.
 
-A column draws plain numbers, which tuples that follow or copy others take over, and turns them into an Arrow array at the end.
+A column first draws plain numbers, which streams that follow this one may copy, and converts them to an Arrow array at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Values: TypeAlias = NDArray[Any]
 
 @lru_cache(maxsize=64)
 def zipf_chances(count: int, exponent: float) -> Reals:
-    """Give the chances of so many ranks by Zipf's law: the n-th has one in proportion to n to the power of `-exponent`.
+    """Return the probabilities of ranks by Zipf's law: that of rank n is proportional to n ** -exponent.
 
     >>> zipf_chances(3, 1.0).round(3).tolist()
     [0.545, 0.273, 0.182]
@@ -42,16 +42,16 @@ class GeneratedColumn(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
-        """Draw a value for each tuple, given their event times in seconds since the start."""
+        """Draw one number per tuple; `seconds` are their event times since the start."""
 
     def finish(self, values: Values) -> pa.Array:
-        """Turn what was drawn into what tuples carry."""
+        """Convert drawn numbers to an Arrow array of the column's type."""
         return pa.array(values, self.type)
 
 
 @dataclass(frozen=True)
 class Uniform(GeneratedColumn):
-    """Whole numbers from 0 to below `values`, all equally likely: two tuples match with a chance of one in `values`."""
+    """Integers from 0 to below `values`, all equally likely: two tuples match with chance 1 / values."""
 
     values: int
 
@@ -64,7 +64,7 @@ class Uniform(GeneratedColumn):
 
 @dataclass(frozen=True)
 class Zipf(GeneratedColumn):
-    """Whole numbers from 0 to below `values`, of which n has a chance in proportion to n + 1 to the power of `-exponent`."""
+    """Integers from 0 to below `values`, where n has a probability proportional to (n + 1) ** -exponent."""
 
     values: int
     exponent: float = 1.0
@@ -79,13 +79,13 @@ class Zipf(GeneratedColumn):
 
 @lru_cache(maxsize=16)
 def _zipf_bounds(values: int, exponent: float) -> Reals:
-    """Where the next value begins, of a number from 0 to 1; the last value has no end."""
+    """Return the upper bounds of all values but the last, as cumulative probabilities."""
     return np.cumsum(zipf_chances(values, exponent))[:-1]
 
 
 @dataclass(frozen=True)
 class Normal(GeneratedColumn):
-    """Whole numbers, normally distributed and rounded."""
+    """Integers, normally distributed and rounded."""
 
     mean: float = 100.0
     deviation: float = 5.0
@@ -99,9 +99,9 @@ class Normal(GeneratedColumn):
 
 @dataclass(frozen=True)
 class Matching(GeneratedColumn):
-    """Whole numbers of which any two are equal with a given chance: the selectivity of an equality between two such columns.
+    """Integers of which any two are equal with probability `selectivity`.
 
-    There are as few values as can have it, all equally likely but for the first: its chance q solves
+    The column has the fewest values n that allow this, all equally likely except the first, whose probability q solves
     q^2 + (1 - q)^2 / (n - 1) = selectivity.
     """
 
@@ -112,12 +112,12 @@ class Matching(GeneratedColumn):
 
     @property
     def values(self) -> int:
-        """How many there are."""
+        """Number of values."""
         return ceil(1 / self.selectivity - 1e-9)
 
     @property
     def first(self) -> float:
-        """The chance of the first one."""
+        """Probability of the first value."""
         count = self.values
         return (1 + sqrt(max(0.0, (count - 1) * (count * self.selectivity - 1)))) / count
 
@@ -128,11 +128,11 @@ class Matching(GeneratedColumn):
 
 @dataclass(frozen=True)
 class Amounts(GeneratedColumn):
-    """Prices, in a lognormal distribution, with two decimals."""
+    """Prices: lognormally distributed, with two decimals."""
 
     type: ClassVar[pa.DataType] = pa.float64()
     mean: float = 3.0
-    """Of the logarithm."""
+    """Mean of the logarithm."""
     deviation: float = 1.0
 
     def draw(self, rng: np.random.Generator, seconds: Reals) -> Values:
@@ -141,7 +141,7 @@ class Amounts(GeneratedColumn):
 
 @dataclass(frozen=True)
 class Words(GeneratedColumn):
-    """One of some texts, all equally likely."""
+    """Texts from a list, all equally likely."""
 
     type: ClassVar[pa.DataType] = pa.string()
     words: tuple[str, ...]
@@ -155,7 +155,7 @@ class Words(GeneratedColumn):
 
 @dataclass(frozen=True)
 class Switch(GeneratedColumn):
-    """One column until a moment, in seconds since the start, and another from then on."""
+    """One column until `at`, in seconds since the start, and another from then on."""
 
     before: GeneratedColumn
     after: GeneratedColumn
@@ -168,7 +168,7 @@ class Switch(GeneratedColumn):
 
 @dataclass(frozen=True)
 class Copied(GeneratedColumn):
-    """What the tuple that this one follows carries in column `name`, or the key by which it appears: `Copied("key")`."""
+    """Copies of column `name` of the followed tuple, or, as `Copied("key")`, of the key that appears."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""How long tuples take: from one event to the next, and from an event to its arrival."""
+"""Random durations: lags between events, and delays from an event to its arrival."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from dovetail.workloads import checks
 from dovetail.workloads.arrivals import SECOND, Integers
 
 LONGEST = 8
-"""Of mean lags: none is longer. That leaves out 0.03 % of an exponential distribution, and 0.3 % of its mean."""
+"""Longest lag, in mean lags. The cut removes 0.03 % of an exponential distribution and lowers its mean by 0.3 %."""
 
 
 def lags(rng: np.random.Generator, mean: float, shape: int | tuple[int, ...]) -> Integers:
-    """Draw microseconds from an exponential distribution with a mean in seconds, cut off at `LONGEST` times that."""
-    reached = -expm1(-LONGEST)
-    return (-mean * SECOND * np.log1p(-reached * rng.random(shape))).astype(np.int64)
+    """Draw exponential lags in microseconds, truncated at `LONGEST` times the mean, which is in seconds."""
+    covered = -expm1(-LONGEST)
+    return (-mean * SECOND * np.log1p(-covered * rng.random(shape))).astype(np.int64)
 
 
 def longest_lag(mean: float) -> int:
-    """Microseconds that no lag with such a mean exceeds."""
+    """Return an upper bound, in microseconds, of lags with this mean in seconds."""
     return int(LONGEST * mean * SECOND) + 1
 
 
 @dataclass(frozen=True)
 class Delay:
-    """How long after their event times tuples arrive: out of order, and some too late.
+    """Delays from event time to arrival, which make tuples arrive out of order, and some of them late.
 
     Without `lateness` every tuple arrives at its event time.
     """
 
     mean: float = 0.0
-    """Seconds, in an exponential distribution that is cut off at the lateness."""
+    """Mean of the exponential delay in seconds; delays are cut off at the lateness."""
     lateness: float = 0.0
-    """Seconds that a stream should allow for; all tuples but the late ones arrive sooner."""
+    """Lateness in seconds that the stream should declare; all tuples but the late ones arrive sooner."""
     late_share: float = 0.0
-    """Of tuples that arrive later than that."""
+    """Fraction of tuples that arrive later than that."""
     late_by: float = 1.0
-    """Seconds by which these exceed the lateness: once to twice as many. If batches are no longer than that, all of them are late."""
+    """Late tuples exceed the lateness by one to two times this many seconds; with batches no longer than this, all are late."""
 
     def __post_init__(self) -> None:
         for name in ("mean", "lateness"):
@@ -49,14 +49,14 @@ class Delay:
 
     @property
     def longest(self) -> int:
-        """Microseconds that no tuple exceeds."""
+        """Upper bound of all delays, in microseconds."""
         return int((self.lateness + (2 * self.late_by if self.late_share else 0)) * SECOND) + 1
 
     def draw(self, rng: np.random.Generator, count: int) -> Integers:
-        """Draw microseconds for so many tuples."""
-        usual = (self.mean * SECOND * rng.standard_exponential(count)).astype(np.int64)
-        usual = np.minimum(usual, max(0, int(self.lateness * SECOND) - 1))
+        """Draw the delays of `count` tuples, in microseconds."""
+        on_time = (self.mean * SECOND * rng.standard_exponential(count)).astype(np.int64)
+        on_time = np.minimum(on_time, max(0, int(self.lateness * SECOND) - 1))
         if not self.late_share:
-            return usual
+            return on_time
         late = (self.lateness + (1 + rng.random(count)) * self.late_by) * SECOND
-        return np.where(rng.random(count) < self.late_share, late.astype(np.int64), usual)
+        return np.where(rng.random(count) < self.late_share, late.astype(np.int64), on_time)

@@ -1,7 +1,7 @@
-"""Three streams joined in a circle whose selectivities change places half-way.
+"""Drifting selectivities: a cycle of three streams, of which two selectivities swap half-way.
 
-Before the swap `c` and `a` match often and `b` seldom matches either; afterwards `b` and `c` match often instead. An order that was
-right for new tuples of `c` is then wrong, and the other way round. Rates are equal and windows hold a second.
+Before the swap, `c` and `a` match often and `b` rarely matches either; after it, `b` and `c` match often instead. The best probe order
+for new tuples of `c` is then the worst, and vice versa. Rates are equal, and windows are one second long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dovetail.config import names_checked
+from dovetail.config import reject_unknown_options
 from dovetail.workloads.arrivals import Arrivals
 from dovetail.workloads.columns import GeneratedColumn, Switch, Uniform
 from dovetail.workloads.scenario import Scenario
@@ -24,15 +24,15 @@ SQL = """SELECT a.ts AS a_ts, b.ts AS b_ts, c.ts AS c_ts FROM a [RANGE 1 s], b [
 BATCHES = 160
 ROWS = 400
 OFTEN, SELDOM = 40, 4000
-"""Distinct values of a column by which pairs match often, and seldom."""
+"""Numbers of distinct values with which pairs match often, and rarely."""
 ORDERS_AFTER = {"a": ("a", "b", "c"), "b": ("b", "a", "c"), "c": ("c", "a", "b")}
-"""Probe orders that suit the second half."""
+"""Best probe orders for the second half."""
 
 
-@names_checked
+@reject_unknown_options
 @dataclass(frozen=True)
 class Drift(Scenario):
-    """Streams `a`, `b` and `c`, each with columns `x`, `y` and `z` by which pairs match."""
+    """Streams `a`, `b` and `c` with join columns `x`, `y` and `z`."""
 
     rate: float = float(ROWS)
     """Tuples of each stream per second."""
@@ -40,11 +40,11 @@ class Drift(Scenario):
     lateness_seconds: float = 0.0
     late_share: float = 0.0
     swap_seconds: float = BATCHES / 2
-    """When `y` and `z` change places."""
+    """Seconds after which `y` and `z` swap their selectivities."""
     often: int = OFTEN
     seldom: int = SELDOM
 
-    def made(self) -> Workload:
+    def build(self) -> Workload:
         often, seldom = Uniform(self.often), Uniform(self.seldom)
         columns: dict[str, GeneratedColumn] = {
             "x": seldom,
@@ -67,15 +67,15 @@ COLUMNS = _workload().columns("a")
 
 
 def declare(session: Any, source: Callable[[str], Any]) -> None:
-    """Declare streams and query in any session, with hints that hold for the first half."""
+    """Declare streams and query in any session, with selectivity hints that are right for the first half."""
     _workload().declare(session, source)
 
 
 def batch(number: int) -> dict[str, pa.Table]:
-    """One second of each stream."""
+    """Return one second of each stream."""
     return {name: _workload().table(name, number, number + 1) for name in "abc"}
 
 
-def work(metrics: Mapping[str, Any]) -> int:
-    """Probes of a query, by its metrics."""
+def probe_count(metrics: Mapping[str, Any]) -> int:
+    """Return the number of probes in a query's metrics."""
     return int(metrics["probes"])

@@ -1,4 +1,4 @@
-"""Workloads as Parquet files: `<folder>/<stream>/<number>.parquet`, each of which holds what arrives in one span of time."""
+"""Write workloads as Parquet files `<folder>/<stream>/<number>.parquet`, one per span of arrival time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dovetail.workloads.arrivals import SECOND
 from dovetail.workloads.workload import START, Batch, Workload
 
 FILE_ROWS = 1_000_000
-"""Tuples of the fastest stream in a file, at most, if nobody says how many files there are to be."""
+"""Maximum number of tuples of the fastest stream in a file, if the number of files is not given."""
 
 
 def write_batches(
-    batches: Iterable[Batch], folder: Path, taken: Callable[[Batch], None] | None = None
+    batches: Iterable[Batch], folder: Path, on_batch: Callable[[Batch], None] | None = None
 ) -> dict[str, int]:
-    """Write each batch as a file of each stream, and hand it to `taken`; return how many tuples each stream has.
+    """Write each batch as a file per stream, then call `on_batch`; return the number of tuples by stream.
 
-    Spark's file source reads the oldest file first, so the files are a second apart whatever the clock of the file system.
+    Spark's file source reads the oldest file first, so the modification times of the files are set one second apart.
     """
     written: Counter[str] = Counter()
     for number, batch in enumerate(batches):
@@ -35,15 +35,15 @@ def write_batches(
             pq.write_table(table, path)
             os.utime(path, (START // SECOND + number,) * 2)
             written[stream] += table.num_rows
-        if taken is not None:
-            taken(batch)
+        if on_batch is not None:
+            on_batch(batch)
     return dict(written)
 
 
 def write_workload(workload: Workload, folder: Path, seconds: float, files: int | None = None) -> dict[str, int]:
-    """Write what arrives in the first `seconds`, as so many files of each stream; return how many tuples each stream has.
+    """Write the first seconds of a workload as Parquet files; return the number of tuples by stream.
 
-    The folder must be new or empty: files that were there would be read as part of the streams.
+    The folder must be new or empty: files already in it would be read as part of the streams.
     """
     checks.above("seconds", seconds)
     if files is None:
@@ -54,23 +54,23 @@ def write_workload(workload: Workload, folder: Path, seconds: float, files: int 
     return write_batches(islice(workload.batches(seconds / files), files), folder)
 
 
-def described(workload: Workload, written: Mapping[str, int], folder: Path, seconds: float) -> str:
-    """Say what was written, and how to read it."""
+def describe_files(workload: Workload, written: Mapping[str, int], folder: Path, seconds: float) -> str:
+    """Describe the written files, and how to read them."""
     lines = [f"{seconds:g} s of {workload.name}, seed {workload.seed}, in {folder}:"]
     for stream in workload.streams:
         count = written[stream.name]
         rates = f"{count / seconds:,.1f}/s, in the long run {stream.rate:,.1f}/s"
         lines.append(f"  {stream.name}: {count:,} tuples ({rates}) of {', '.join(stream.columns.names)}")
     first = workload.streams[0]
-    place, columns = str(folder / first.name), workload.sql_columns(first.name)
+    path, columns = str(folder / first.name), workload.sql_columns(first.name)
     lateness = f"{first.lateness / SECOND:g} seconds"
     return "\n".join(
         [
             *lines,
             f"Queries over them, in scenario({workload.name!r}).queries: {', '.join(workload.queries)}.",
             "Read a stream as a table, or on Spark as a stream:",
-            f"  pyarrow.parquet.read_table({place!r})",
-            f"  frame = spark.readStream.schema({columns!r}).parquet({place!r})",
+            f"  pyarrow.parquet.read_table({path!r})",
+            f"  frame = spark.readStream.schema({columns!r}).parquet({path!r})",
             f"  session.stream({first.name!r}, frame, event_time={first.event_time!r}, lateness={lateness!r})",
         ]
     )

@@ -1,7 +1,7 @@
-"""Streams that are joined along any graph, with a selectivity of its own for each edge.
+"""Join graphs: streams joined along any graph, with an independent selectivity for each edge.
 
-An edge between two streams is a column in both, named after the edge: two tuples match along it with the edge's selectivity, whatever
-the other edges do. Streams on one common key share a column `k` instead; there edges are not independent.
+An edge between two streams is a column in both, named after the edge: two tuples match along it with the edge's selectivity,
+independently of the other edges. Streams with a common key have a column `k` instead; there edges are not independent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import sqrt
 
 import numpy as np
 
-from dovetail.config import names_checked
+from dovetail.config import reject_unknown_options
 from dovetail.errors import ConfigError, listed
 from dovetail.workloads import checks
 from dovetail.workloads.arrivals import Arrivals
@@ -29,7 +29,7 @@ KEYS = ("uniform", "zipf", "normal", "unique")
 
 
 def edges_of(shape: str, streams: Sequence[str]) -> tuple[Edge, ...]:
-    """Give the edges of a join graph. The first stream is the middle of a star and the root of a (binary) tree.
+    """Return the edges of a join graph; the first stream is the center of a star or the root of a tree.
 
     >>> edges_of("cycle", "abc")
     (('a', 'b'), ('b', 'c'), ('a', 'c'))
@@ -42,7 +42,7 @@ def edges_of(shape: str, streams: Sequence[str]) -> tuple[Edge, ...]:
     if shape in ("star", "common-key"):
         return tuple((streams[0], other) for other in streams[1:])
     if shape == "tree":
-        return tuple((streams[(place - 1) // 2], streams[place]) for place in range(1, len(streams)))
+        return tuple((streams[(child - 1) // 2], streams[child]) for child in range(1, len(streams)))
     if shape == "clique":
         return tuple(combinations(streams, 2))
     closing = [(streams[0], streams[-1])] if shape == "cycle" and len(streams) > 2 else []
@@ -57,20 +57,20 @@ def join_workload(
     delay: Delay | None = None,
     seed: int = 0,
 ) -> Workload:
-    """Make streams that are joined along the given edges, and the query `joined` over them.
+    """Return streams that are joined along the given edges, and the query `joined` over them.
 
     Parameters
     ----------
     arrivals
-        When tuples of each stream come.
+        The arrival process of each stream.
     selectivities
-        For each edge, the chance that two tuples match along it.
+        For each edge, the probability that two tuples match along it.
     windows
-        Seconds of each stream's window.
+        Length of each stream's window in seconds.
     delay
-        How tuples arrive out of order; by default they do not.
+        Delay from event time to arrival; by default there is none.
     seed
-        Of everything that is drawn.
+        Seed of all random numbers.
 
     >>> arrivals = {"a": Arrivals(10), "b": Arrivals(20), "c": Arrivals(5)}
     >>> workload = join_workload(arrivals, {("a", "b"): 0.1, ("b", "c"): 0.26}, dict.fromkeys("abc", 60))
@@ -84,37 +84,42 @@ def join_workload(
         checks.above(f"the window of {name!r}", windows.get(name, 0))
     sources = []
     for name, events in arrivals.items():
-        own = {_named(edge): Matching(chance) for edge, chance in selectivities.items() if name in edge}
-        sources.append(Stream(name, events, own, delay or Delay()))
-    equalities = {f"{a}.{_named((a, b))} = {b}.{_named((a, b))}": chance for (a, b), chance in selectivities.items()}
+        columns = {
+            _column_name(edge): Matching(selectivity) for edge, selectivity in selectivities.items() if name in edge
+        }
+        sources.append(Stream(name, events, columns, delay or Delay()))
+    equalities = {
+        f"{a}.{_column_name((a, b))} = {b}.{_column_name((a, b))}": selectivity
+        for (a, b), selectivity in selectivities.items()
+    }
     return Workload("join", tuple(sources), {"joined": _sql(windows, equalities)}, equalities, seed)
 
 
 def common_key_workload(
     sources: Sequence[Stream], windows: Mapping[str, float], selectivity: float | None = None, *, seed: int = 0
 ) -> Workload:
-    """Make a workload of streams that are joined on their columns `k`, and the query `joined` over them."""
+    """Return a workload of streams that are joined on their columns `k`, and the query `joined` over them."""
     names = [stream.name for stream in sources]
-    equal = [f"{a}.k = {b}.k" for a, b in combinations(names, 2)]
-    hints = dict.fromkeys(equal, selectivity) if selectivity is not None else {}
+    equalities = [f"{a}.k = {b}.k" for a, b in combinations(names, 2)]
+    hints = dict.fromkeys(equalities, selectivity) if selectivity is not None else {}
     sql = _sql(windows, [f"{a}.k = {b}.k" for a, b in edges_of("common-key", names)])
     return Workload("join", tuple(sources), {"joined": sql}, hints, seed)
 
 
-def _named(edge: Edge) -> str:
+def _column_name(edge: Edge) -> str:
     return "_".join(edge)
 
 
 def _sql(windows: Mapping[str, float], equalities: Sequence[str] | Mapping[str, float]) -> str:
     times = ", ".join(f"{name}.ts AS {name}_ts" for name in windows)
     tables = ", ".join(f"{name} [RANGE {round(seconds * 1000)} MILLISECONDS]" for name, seconds in windows.items())
-    return f"SELECT {times} FROM {tables} WHERE {' AND '.join(equalities)}"  # noqa: S608 - not from outside
+    return f"SELECT {times} FROM {tables} WHERE {' AND '.join(equalities)}"  # noqa: S608 - no user input
 
 
-@names_checked
+@reject_unknown_options
 @dataclass(frozen=True)
 class Join(Scenario):
-    """Streams `s0`, `s1`, ... joined along a graph of some shape.
+    """Streams `s0`, `s1`, ... joined along a graph of a given shape.
 
     >>> Join(shape="star", streams=3).workload.queries["joined"]
     'SELECT s0.ts AS s0_ts, s1.ts AS s1_ts, s2.ts AS s2_ts FROM s0 [RANGE 10000 MILLISECONDS], s1 [RANGE 10000 MILLISECONDS],
@@ -122,21 +127,21 @@ class Join(Scenario):
     """
 
     rate: float = 100.0
-    """Tuples per second of each stream."""
+    """Tuples of each stream per second."""
     shape: str = "chain"
-    """Of the join graph: chain, star, tree, cycle, clique or common-key."""
+    """Shape of the join graph: chain, star, tree, cycle, clique or common-key."""
     streams: int = 4
     selectivity: float = 0.001
-    """Of each edge; with `common-key`, one over the number of keys."""
+    """Selectivity of each edge; with `common-key`, one over the number of keys."""
     window_seconds: float = 10.0
     keys: str = "uniform"
-    """With `common-key`: uniform, zipf, normal, or unique (each key once in a stream, in orders drawn by Zipf's law)."""
+    """With `common-key`: uniform, zipf, normal, or unique (each key once per stream, in orders that follow Zipf's law)."""
     skew: float = 1.0
-    """Zipf's exponent, of keys or of orders."""
+    """Zipf's exponent of keys or of orders."""
     gap_seconds: float = 2.0
-    """Between appearances of a unique key, in the mean."""
+    """Mean time between appearances of a unique key."""
 
-    def made(self) -> Workload:
+    def build(self) -> Workload:
         checks.one_of("Join: shape", self.shape, SHAPES)
         checks.one_of("Join: keys", self.keys, KEYS)
         checks.whole("Join: streams", self.streams, 2, 8 if self.keys == "unique" else 64)
@@ -149,23 +154,23 @@ class Join(Scenario):
         names = [f"s{number}" for number in range(self.streams)]
         windows = dict.fromkeys(names, self.window_seconds)
         if self.shape == "common-key":
-            known = self.selectivity if self.keys == "uniform" else None
-            return common_key_workload(self._keyed(names), windows, known, seed=self.seed)
+            selectivity = self.selectivity if self.keys == "uniform" else None
+            return common_key_workload(self._keyed_streams(names), windows, selectivity, seed=self.seed)
         selectivities = dict.fromkeys(edges_of(self.shape, names), self.selectivity)
-        arrivals = {name: self.coming(self.rate) for name in names}
+        arrivals = {name: self.arrival_process(self.rate) for name in names}
         return join_workload(arrivals, selectivities, windows, delay=self.delay, seed=self.seed)
 
-    def _keyed(self, names: Sequence[str]) -> list[Stream]:
+    def _keyed_streams(self, names: Sequence[str]) -> list[Stream]:
         if self.keys == "unique":
             ranked = all_orders(len(names))
             np.random.default_rng(self.seed).shuffle(ranked)
-            orders = Orders(tuple(names), tuple(ranked), self.coming(self.rate), self.skew, self.gap_seconds)
-            appears = Appears(orders.rated(self.coming(self.rate)))
+            orders = Orders(tuple(names), tuple(ranked), self.arrival_process(self.rate), self.skew, self.gap_seconds)
+            appears = Appears(orders.with_rate(self.arrival_process(self.rate)))
             return [Stream(name, appears, {"k": Copied(KEY)}, self.delay) for name in names]
         count = round(1 / self.selectivity)
         column: GeneratedColumn = Uniform(count)
         if self.keys == "zipf":
             column = Zipf(count, self.skew)
         elif self.keys == "normal":
-            column = Normal(0, count / sqrt(12))  # as widely spread as `uniform` is
-        return [Stream(name, self.coming(self.rate), {"k": column}, self.delay) for name in names]
+            column = Normal(0, count / sqrt(12))  # same variance as `uniform`
+        return [Stream(name, self.arrival_process(self.rate), {"k": column}, self.delay) for name in names]

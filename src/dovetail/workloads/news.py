@@ -1,14 +1,14 @@
-"""News on several sites: which articles were posted on all of them?
+"""News sites (Kwon, Lee, Kim, example 1): articles that are posted on all of several sites.
 
-Kwon, Lee, Kim, example 1. An article is posted on some of the sites, on each once. Sites are declared from the most prominent on, and
-what begins on a prominent one is likelier to be on all.
+An article is posted on some of the sites, once on each. Sites are numbered by prominence, and an article that begins on a prominent
+site is more likely to appear on all of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.config import names_checked
+from dovetail.config import reject_unknown_options
 from dovetail.workloads import checks
 from dovetail.workloads.columns import Copied, Words
 from dovetail.workloads.orders import Order, Orders, all_orders
@@ -18,28 +18,28 @@ from dovetail.workloads.workload import KEY, Appears, Stream, Workload
 SECTIONS = ("business", "culture", "politics", "science", "sports", "weather")
 
 
-@names_checked
+@reject_unknown_options
 @dataclass(frozen=True)
 class News(Scenario):
-    """Sites `site1`, `site2`, ..., each of which posts articles."""
+    """Streams `site1`, `site2`, ... of the articles that each site posts."""
 
     rate: float = 10.0
-    """Articles that a site posts per second, in the mean over sites."""
+    """Articles per second and site, in the mean over sites."""
     arrivals: str = "sinusoid"
     period: float = 3600.0
     lateness_seconds: float = 30.0
     late_by_seconds: float = 60.0
     sites: int = 5
     gap_seconds: float = 20.0
-    """From one site to the next, in the mean."""
+    """Mean time from one site to the next."""
     skew: float = 1.0
-    """Zipf's exponent over orders of sites."""
+    """Zipf's exponent of the orders of sites."""
 
-    def made(self) -> Workload:
+    def build(self) -> Workload:
         checks.whole("News: sites", self.sites, 2, 7)
         names = tuple(f"site{number}" for number in range(1, self.sites + 1))
-        orders = Orders(names, by_prominence(self.sites), self.coming(self.rate), self.skew, self.gap_seconds)
-        appears = Appears(orders.rated(self.coming(self.rate)))
+        orders = Orders(names, by_prominence(self.sites), self.arrival_process(self.rate), self.skew, self.gap_seconds)
+        appears = Appears(orders.with_rate(self.arrival_process(self.rate)))
         sources = tuple(
             Stream(name, appears, {"article": Copied(KEY), "section": Words(SECTIONS)}, self.delay) for name in names
         )
@@ -52,7 +52,7 @@ class News(Scenario):
 
 
 def by_prominence(sites: int) -> tuple[Order, ...]:
-    """Every order of some of the sites, those first that begin early in the list and are long.
+    """Return every order of some sites; long orders that begin at prominent sites come first.
 
     >>> by_prominence(2)
     ((0, 1), (0,), (1, 0), (1,))

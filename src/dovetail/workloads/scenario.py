@@ -1,6 +1,6 @@
-"""What all ready-made workloads have in common: a frozen set of plain settings, and the workload that follows from it.
+"""Base class of the ready-made workloads: frozen plain settings, from which the workload is built.
 
-Settings are numbers, texts and booleans, so that a command line, an option of a Spark source and a keyword say the same.
+Settings are numbers, texts and booleans, so that keyword arguments, command lines and options of a Spark source can all express them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dovetail.workloads.arrivals import Arrivals
 from dovetail.workloads.delays import Delay
 from dovetail.workloads.workload import Workload
 
-_TRUTHS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
@@ -27,72 +27,72 @@ class Scenario(ABC):
 
     seed: int = 0
     rate: float = 1000.0
-    """Tuples per second of event time; each scenario says of what."""
+    """Tuples per second of event time; the scenario says which tuples."""
     arrivals: str = "poisson"
-    """How tuples come: uniform, poisson, fast-slow, slow-fast, sinusoid or b-model."""
+    """Arrival pattern: uniform, poisson, fast-slow, slow-fast, sinusoid or b-model."""
     period: float = 60.0
-    """Seconds after which that repeats."""
+    """Seconds after which the pattern repeats."""
     bias: float = 0.8
-    """Of the b-model: the share of the tuples in one half of any span."""
+    """For the b-model: the fraction of the tuples in one half of any span."""
     turned: bool = False
-    """Of the b-model: whether chance says which half that is, instead of the first one."""
+    """For the b-model: whether that half is random instead of the first one."""
     lateness_seconds: float = 5.0
-    """Seconds that streams should allow for; tuples are out of order by less, a fifth of it in the mean."""
+    """Declared lateness; tuples are out of order by less, in the mean by a fifth of it."""
     late_share: float = 0.0005
-    """Of tuples that arrive later than that."""
+    """Fraction of tuples that are late."""
     late_by_seconds: float = 20.0
-    """Seconds, once to twice as many, by which they do."""
+    """Late tuples exceed the lateness by one to two times this many seconds."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check(f"{type(self).__name__}: {each.name}", getattr(self, each.name), type(each.default))
-        _ = self.workload  # its parts check the rest
+        for setting in fields(self):
+            _check(f"{type(self).__name__}: {setting.name}", getattr(self, setting.name), type(setting.default))
+        _ = self.workload  # building it checks the rest
 
     @cached_property
     def workload(self) -> Workload:
-        """The workload that these settings make."""
-        return self.made()
+        """The workload with these settings."""
+        return self.build()
 
     @abstractmethod
-    def made(self) -> Workload:
-        """Make the workload."""
+    def build(self) -> Workload:
+        """Build the workload."""
 
     @property
     def delay(self) -> Delay:
-        """How tuples are delayed."""
+        """Delay of the tuples of all streams."""
         return Delay(self.lateness_seconds / 5, self.lateness_seconds, self.late_share, self.late_by_seconds)
 
-    def coming(self, rate: float) -> Arrivals:
-        """How tuples come, so many per second."""
+    def arrival_process(self, rate: float) -> Arrivals:
+        """Return the arrival process with these settings and a rate per second."""
         return Arrivals(rate, self.arrivals, self.period, self.bias, self.turned)
 
     @classmethod
-    def parsed(cls, place: str, texts: Mapping[str, str]) -> Scenario:
-        """Make a scenario of settings that are given as texts."""
+    def from_texts(cls, where: str, texts: Mapping[str, str]) -> Scenario:
+        """Return a scenario with settings given as texts; errors begin with `where`."""
         kinds = get_type_hints(cls)
-        known = [each.name for each in fields(cls)]
+        names = [setting.name for setting in fields(cls)]
         for name in texts:
-            if name not in known:
-                close = get_close_matches(name, known, n=1)
+            if name not in names:
+                close = get_close_matches(name, names, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else None
-                raise ConfigError(f"{place}: there is no setting {name!r}; allowed: {listed(known)}", hint)
-        return cls(**{name: _value(f"{place}: {name}", text, kinds[name]) for name, text in texts.items()})
+                raise ConfigError(f"{where}: there is no setting {name!r}; allowed: {listed(names)}", hint)
+        return cls(**{name: _value(f"{where}: {name}", text, kinds[name]) for name, text in texts.items()})
 
 
-def _value(place: str, text: str, kind: type) -> Any:
+def _value(where: str, text: str, kind: type) -> Any:
     if kind is bool:
-        checks.one_of(place, text.lower(), _TRUTHS)
-        return _TRUTHS[text.lower()]
+        checks.one_of(where, text.lower(), _BOOLEANS)
+        return _BOOLEANS[text.lower()]
     try:
         return kind(text)
     except ValueError:
         what = "a whole number" if kind is int else "a number"
-        raise ConfigError(f"{place} is {text!r}; it must be {what}") from None
+        raise ConfigError(f"{where} is {text!r}; it must be {what}") from None
 
 
-def _check(place: str, value: object, kind: type) -> None:
-    """Refuse a value of another type than the default's; a whole number is a number."""
+def _check(where: str, value: object, kind: type) -> None:
+    """Refuse a value of another type than the default, except for an int instead of a float."""
     if isinstance(value, kind if kind is not float else int | float) and (kind is bool or not isinstance(value, bool)):
         return
     what = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}[kind]
-    raise ConfigError(f"{place} is {value!r}; it must be {what}")
+    raise ConfigError(f"{where} is {value!r}; it must be {what}")

@@ -1,4 +1,4 @@
-"""The ready-made workloads, by name."""
+"""Registry of the ready-made workloads."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ SCENARIOS: dict[str, type[Scenario]] = {
 
 
 def scenario(name: str, **settings: Any) -> Workload:
-    """Make a ready-made workload.
+    """Return a ready-made workload.
 
     >>> workload = scenario("packets", seed=1, rate=100, routers=3)
     >>> [stream.name for stream in workload.streams]
     ['r1', 'r2', 'r3']
     """
-    return kind_of(name)(**settings).workload
+    return scenario_class(name)(**settings).workload
 
 
-def parsed_scenario(name: str, texts: Mapping[str, str]) -> Workload:
-    """Make a ready-made workload of settings that are given as texts."""
-    return kind_of(name).parsed(f"scenario {name!r}", texts).workload
+def parse_scenario(name: str, texts: Mapping[str, str]) -> Workload:
+    """Return a ready-made workload with settings given as texts."""
+    return scenario_class(name).from_texts(f"scenario {name!r}", texts).workload
 
 
-def kind_of(name: str) -> type[Scenario]:
-    """The settings of a ready-made workload."""
+def scenario_class(name: str) -> type[Scenario]:
+    """Return the class of a ready-made workload's settings."""
     if name not in SCENARIOS:
         raise ConfigError.choice("the scenario", name, SCENARIOS)
     return SCENARIOS[name]

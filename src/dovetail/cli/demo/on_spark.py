@@ -1,4 +1,4 @@
-"""The demonstration on Spark: from Parquet files to Parquet files."""
+"""The demo on Spark: from Parquet files to Parquet files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,40 +22,40 @@ import dovetail as dt
 from dovetail.cli.demo.show import check, introduce, large, mebibytes, show_plan, show_results, table_of
 from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, FunnelSample, write_files
 
-_OLDEST_JAVA = 17
+_MIN_JAVA = 17
 
 
 def _java_problem() -> str | None:
-    """Say what is wrong with the Java that Spark would start, and what to do."""
+    """Return an error message with a hint if Spark cannot use the installed Java."""
     home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else "java"  # Spark's own rule: the variable goes before the PATH
+    java = str(Path(home, "bin", "java")) if home else "java"  # as Spark does: JAVA_HOME before PATH
     try:
-        answer = subprocess.run([java, "-version"], check=False, capture_output=True, text=True)  # noqa: S603
+        process = subprocess.run([java, "-version"], check=False, capture_output=True, text=True)  # noqa: S603
     except OSError:
-        found = None
+        version = None
     else:
-        found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    if found and int(found[1]) >= _OLDEST_JAVA:
+        version = re.search(r'version "(?:1\.)?(\d+)', process.stderr + process.stdout)
+    if version and int(version[1]) >= _MIN_JAVA:
         return None
     where = f" (JAVA_HOME is {home})" if home else ""
-    mend = (
-        f"unset JAVA_HOME, or set it to a Java {_OLDEST_JAVA}"
+    remedy = (
+        f"unset JAVA_HOME, or set it to a Java {_MIN_JAVA}"
         if home
-        else f"on Debian or Ubuntu run 'sudo apt-get install openjdk-{_OLDEST_JAVA}-jre-headless'"
+        else f"on Debian or Ubuntu run 'sudo apt-get install openjdk-{_MIN_JAVA}-jre-headless'"
     )
     return (
-        f"Spark needs Java {_OLDEST_JAVA} or later; found: {found[1] if found else 'none'}{where}.\n"
-        f"Hint: {mend}; 'dovetail demo --local' needs no Java."
+        f"Spark needs Java {_MIN_JAVA} or later; found: {version[1] if version else 'none'}{where}.\n"
+        f"Hint: {remedy}; 'dovetail demo --local' needs no Java."
     )
 
 
 def demo_on_spark(console: Console, seed: int, batches: int) -> bool:
-    """Join on Spark for some micro-batches; say whether the check holds."""
+    """Join on Spark for some micro-batches; return whether the results are correct."""
     if problem := _java_problem():
         console.print(problem, soft_wrap=True)
         return False
     introduce(console)
-    # A micro-batch has a price of its own on Spark, so each holds more than a batch in this process does.
+    # A micro-batch has a fixed cost on Spark, so it holds more tuples than a batch of the local demo.
     funnel = AdFunnel(seed=seed, rate=2500.0, batch_seconds=120.0, late_by_seconds=120.0)
     with TemporaryDirectory(prefix="dovetail-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -75,7 +74,7 @@ def demo_on_spark(console: Console, seed: int, batches: int) -> bool:
 
 
 class _OnSpark:
-    """The demo once Spark has started."""
+    """The demo with a running Spark session."""
 
     def __init__(self, console: Console, spark: Any, folder: Path) -> None:
         self._console = console
@@ -84,14 +83,9 @@ class _OnSpark:
 
     def run(self, funnel: AdFunnel, tuples: Mapping[str, int], sample: FunnelSample) -> bool:
         session = dt.Session(self._spark)
-        for stream in funnel.streams:
-            lateness = timedelta(microseconds=stream.lateness)
-            session.stream(stream.name, self._source(stream.name), stream.event_time, lateness, stream.rate)
-        for name, sql in QUERIES.items():
-            session.query(name, sql)
+        funnel.workload.declare(session, self._source)
         show_plan(self._console, session)
-        event_time = timedelta(seconds=funnel.batch_seconds)
-        self._console.print(f"\nA micro-batch is {event_time.seconds} s of event time. Ctrl-C ends it early.")
+        self._console.print(f"\nA micro-batch is {funnel.batch_seconds:g} s of event time. Ctrl-C ends it early.")
         running = session.start(
             {name: dt.sinks.parquet(self._results(name)) for name in QUERIES},
             checkpoint=str(self._folder / "checkpoint"),
@@ -101,16 +95,16 @@ class _OnSpark:
             with _interrupts() as interrupted:
                 batches = self._watch(running, interrupted)
         finally:
-            with _stderr_to(self._folder / "stop.log"):  # a batch that is cut off complains
+            with _stderr_to(self._folder / "stop.log"):  # Spark logs errors for an interrupted batch
                 running.stop()
         if interrupted:
             raise KeyboardInterrupt
         metrics = running.metrics()
-        found = {name: self._sampled(name, sample) for name in QUERIES}
-        for name, table in found.items():
+        samples = {name: self._sampled(name, sample) for name in QUERIES}
+        for name, table in samples.items():
             show_results(self._console, name, metrics["queries"][name]["results"], table, "from the Parquet files")
         self._summarize(metrics["streams"], tuples, batches)
-        return check(self._console, found["funnel"], sample)
+        return check(self._console, samples["funnel"], sample)
 
     def _source(self, stream: str) -> Any:
         path = str(self._folder / "in" / stream)
@@ -121,20 +115,21 @@ class _OnSpark:
         return str(self._folder / "out" / query)
 
     def _sampled(self, query: str, sample: FunnelSample) -> pa.Table:
-        table: pa.Table = self._spark.read.parquet(self._results(query)).drop("batch_id").where(sample.where).toArrow()
+        results = self._spark.read.parquet(self._results(query)).drop("batch_id")
+        table: pa.Table = results.where(sample.condition).toArrow()
         return table
 
     def _watch(self, running: Any, interrupted: list[int]) -> list[tuple[int, float]]:
-        """Show each batch as it ends, until all have or Ctrl-C; give its tuples and seconds."""
-        seen: list[tuple[int, float]] = []
+        """Show each batch when it ends, until the job ends or Ctrl-C; return tuples and seconds of each."""
+        batches: list[tuple[int, float]] = []
         with self._console.status("Joining ...") if self._console.is_terminal else nullcontext():
-            ended = False
-            while not ended and not interrupted:
-                ended = running.await_termination(timeout=1)
-                for progress in running.query.recentProgress[len(seen) :]:
-                    seen.append((progress["numInputRows"], progress["batchDuration"] / 1000))
-                    self._console.print(_batch_line(len(seen), *seen[-1], running.metrics()), soft_wrap=True)
-        return seen
+            has_ended = False
+            while not has_ended and not interrupted:
+                has_ended = running.await_termination(timeout=1)
+                for progress in running.query.recentProgress[len(batches) :]:
+                    batches.append((progress["numInputRows"], progress["batchDuration"] / 1000))
+                    self._console.print(_batch_line(len(batches), *batches[-1], running.metrics()), soft_wrap=True)
+        return batches
 
     def _summarize(
         self, streams: Mapping[str, Mapping[str, int]], tuples: Mapping[str, int], batches: list[tuple[int, float]]
@@ -150,9 +145,9 @@ class _OnSpark:
             for name, s in streams.items()
         ]
         self._console.print(table_of(headings, counts))
-        rows, busy = (sum(part) for part in zip(*batches[1:], strict=True))
+        rows, seconds = (sum(part) for part in zip(*batches[1:], strict=True))
         self._console.print(
-            f"\n{rows:,.0f} tuples in {busy:.1f} s: {large(rows / busy)} tuples/s, from file to file, "
+            f"\n{rows:,.0f} tuples in {seconds:.1f} s: {large(rows / seconds)} tuples/s, from file to file, "
             "not counting the first batch, which loads the kernels.",
             soft_wrap=True,
         )
@@ -169,7 +164,7 @@ def _batch_line(number: int, tuples: int, seconds: float, metrics: Mapping[str, 
 
 @contextmanager
 def _step(console: Console, message: str) -> Iterator[None]:
-    """Show what takes a while, then how long it took."""
+    """Show a message while something runs, then how long it took."""
     started = time.perf_counter()
     with console.status(f"{message} ...") if console.is_terminal else nullcontext():
         yield
@@ -178,30 +173,30 @@ def _step(console: Console, message: str) -> Iterator[None]:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Take note of Ctrl-C instead of raising it: inside a call of the JVM it would break the connection."""
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    """Collect Ctrl-C in a list: raised inside a call to the JVM, it would break the connection."""
+    signals: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
     try:
-        yield seen
+        yield signals
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Send what this process and those it starts write to standard error to a file; show it if something fails.
+    """Redirect standard error of this process and its children to a file; show it if something fails.
 
-    The JVM keeps the file: what it and the Python workers say later goes there too.
+    The JVM keeps the file as its standard error, so later output of the JVM and of Python workers goes there too.
     """
     sys.stderr.flush()
-    kept = os.dup(2)
+    original = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
         yield
     except Exception:
-        os.write(kept, path.read_bytes())
+        os.write(original, path.read_bytes())
         raise
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)

@@ -1,4 +1,4 @@
-"""What both demonstrations show: the queries, the plan, some results, the check."""
+"""Output of both demos: the queries, the plan, some results, the check."""
 
 from __future__ import annotations
 
@@ -34,33 +34,36 @@ def show_results(console: Console, name: str, count: int, table: pa.Table, sourc
     console.print(table_of(table.column_names, [[_cell(value) for value in row.values()] for row in rows]))
 
 
-def check(console: Console, found: pa.Table, sample: FunnelSample) -> bool:
+def check(console: Console, actual: pa.Table, sample: FunnelSample) -> bool:
     """Compare the sampled results with a batch join over the same input."""
     expected = sample.expected()
     order = [(name, "ascending") for name in expected.column_names]
-    same = bool(found.cast(expected.schema).sort_by(order).equals(expected.sort_by(order)))
-    verdict = "the same rows" if same else f"[bold red]it gives {expected.num_rows:,} rows, and they differ[/bold red]"
+    is_same = bool(actual.cast(expected.schema).sort_by(order).equals(expected.sort_by(order)))
+    verdict = (
+        "the same rows" if is_same else f"[bold red]it gives {expected.num_rows:,} rows, and they differ[/bold red]"
+    )
     console.print(
-        f"Checked {found.num_rows:,} funnel results (every {sample.every}th ad) with a batch join: {verdict}.",
+        f"Checked {actual.num_rows:,} funnel results (every {sample.every}th ad) with a batch join: {verdict}.",
         soft_wrap=True,
     )
-    return same
+    return is_same
 
 
 def table_of(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=True)
+    for column, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if column == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     return table
 
 
 def _spread(table: pa.Table) -> list[dict[str, Any]]:
-    """A few rows from all over a table."""
+    """Return a few rows spread over a table."""
     step = max(1, table.num_rows // _SHOWN_ROWS)
-    places = range(0, table.num_rows, step)[:_SHOWN_ROWS]
-    return [row for place in places for row in table.slice(place, 1).to_pylist()]
+    indices = pa.array(range(0, table.num_rows, step)[:_SHOWN_ROWS], pa.int64())
+    rows: list[dict[str, Any]] = table.take(indices).to_pylist()
+    return rows
 
 
 def _cell(value: object) -> str:

@@ -1,1 +1,1 @@
-"""Where results go, exactly once."""
+"""Sinks: destinations of results, each batch written exactly once."""

@@ -1,8 +1,8 @@
-"""Who writes to a sink: one query of one checkpoint, for as long as the sink exists.
+"""Ownership of sinks: one query of one checkpoint writes to a sink, for as long as the sink exists.
 
-Batches are numbered from zero in every checkpoint. Two checkpoints with one sink would overwrite each other's batches, so a sink keeps
-the identity of the one that writes it: a directory in a small file that readers skip, a table in its properties. Everybody else is
-refused before anything is written, and so is a directory that holds anything else. Of two that claim a directory at once, one gets it.
+Every checkpoint numbers its batches from zero, so two checkpoints with the same sink would overwrite each other's batches. A sink
+therefore stores the identity of its owner: a directory in a small file that readers skip, a table in its properties. Any other query
+is refused before anything is written, and so is a directory with foreign files. If two claim a directory at once, one of them gets it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from pyspark.sql import SparkSession
 from dovetail.errors import ConfigError, DovetailWarning, StateError, listed, warn
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory, Lock
-from dovetail.spark.sinks import staging
+from dovetail.spark.sinks.staging import BATCH_NAME, MAX_LISTED, OWNER_FILE, update_record
 
-OWNER = staging.OWNER
 VERSION = 1
-_OURS = re.compile(r"_dovetail.*|\..*")
-_BATCH = re.compile(r"batch_id=(\d+)")
-_MOST_NAMED = 5
-_ELSEWHERE = (
+_RESERVED = re.compile(r"_dovetail.*|\..*")
+_NEW_SINK_HINT = (
     "give the query a sink of its own: a new path or table; a new checkpoint needs new sinks. To continue the old results, "
     "start with the checkpoint that wrote them"
 )
@@ -39,7 +36,7 @@ class Owner:
     checkpoint: str
     query: str
     at: str
-    """Where the checkpoint was when it claimed the sink, for people."""
+    """Location of the checkpoint when it claimed the sink, for messages only."""
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -64,16 +61,16 @@ class SinkUse:
     query: str
     schema: pa.Schema
     checkpoint: Checkpoint
-    is_late: bool = False
-    """Whether the query comes while others run: it has no earlier results."""
+    is_added_later: bool = False
+    """Whether the query was added to a running job, so that it has no earlier results."""
 
     @property
     def owner(self) -> Owner:
         return Owner(self.checkpoint.identity, self.query, self.checkpoint.directory.uri)
 
     def warn_of_earlier_results(self, where: str) -> None:
-        """Say that a sink is new to a checkpoint which is not: what it wrote before is elsewhere."""
-        if self.checkpoint.last_batch >= 0 and not self.is_late:
+        """Warn that the sink is new but the checkpoint is not: earlier results are elsewhere."""
+        if self.checkpoint.last_batch >= 0 and not self.is_added_later:
             warnings.warn(
                 f"query {self.query!r}: {where} is new, and the checkpoint has come to batch {self.checkpoint.last_batch}: results of "
                 "earlier batches are where they were written, and the last may come here once more",
@@ -83,32 +80,32 @@ class SinkUse:
 
     def warn_of_removed_batches(self, target: Path) -> None:
         """Report, once, the batches that were removed from a sink directory and that no replay writes again."""
-        removed = staging.update_record(target)
+        removed = update_record(target)
         next_batch = self.checkpoint.next_batch if removed else 0
         lost = sorted(batch for batch in removed if batch < next_batch)
         if lost:
-            named = ", ".join(map(str, lost[:_MOST_NAMED])) + (", ..." if len(lost) > _MOST_NAMED else "")
+            batches = ", ".join(map(str, lost[:MAX_LISTED])) + (", ..." if len(lost) > MAX_LISTED else "")
             warn(
-                f"query {self.query!r}: {target} lacks {len(lost)} of the batches that were written there ({named}); Dovetail does "
+                f"query {self.query!r}: {target} lacks {len(lost)} of the batches that were written there ({batches}); Dovetail does "
                 "not write them again\nHint: do nothing if you removed them on purpose; this warning appears once. Otherwise restore "
                 "them from a copy, or compute them again with a new checkpoint and a new path"
             )
 
     def check_owner(self, stored: str | None, batches: list[int], where: str) -> None:
-        """Refuse a sink that another query or checkpoint has written, or that is ahead of this one."""
+        """Refuse a sink of another query or checkpoint, or one with later batches than this checkpoint."""
         if stored is not None:
             owner = Owner.from_json(stored, where)
             if (owner.checkpoint, owner.query) != (self.owner.checkpoint, self.owner.query):
-                same = owner.checkpoint == self.owner.checkpoint
-                whose = "of this checkpoint" if same else f"of another checkpoint, which was {owner.at}"
+                is_same = owner.checkpoint == self.owner.checkpoint
+                whose = "of this checkpoint" if is_same else f"of another checkpoint, which was {owner.at}"
                 raise StateError(
-                    f"query {self.query!r}: {where} holds results of query {owner.query!r} {whose}", _ELSEWHERE
+                    f"query {self.query!r}: {where} holds results of query {owner.query!r} {whose}", _NEW_SINK_HINT
                 )
         elif batches and not self.checkpoint.is_nameless:
             raise StateError(
                 f"query {self.query!r}: {where} holds results ({len(batches)} batches) and does not say of which checkpoint; "
                 f"this is {self.checkpoint.directory.uri}, which has not written them",
-                _ELSEWHERE,
+                _NEW_SINK_HINT,
             )
         last = self.checkpoint.last_batch
         ahead = [batch for batch in batches if batch > last]
@@ -121,18 +118,18 @@ class SinkUse:
 
 
 def check_directory(directory: Directory, use: SinkUse) -> None:
-    """Refuse a directory that is not this query's; nothing is changed."""
+    """Refuse a directory that belongs to another query or holds foreign files, without changing it."""
     names = directory.names()
-    batches = [int(found[1]) for found in map(_BATCH.fullmatch, names) if found]
-    stored = directory.read(OWNER) if OWNER in names else None
-    foreign = [name for name in names if not _BATCH.fullmatch(name) and not _OURS.fullmatch(name)]
+    batches = [int(batch[1]) for batch in map(BATCH_NAME.fullmatch, names) if batch]
+    stored = directory.read(OWNER_FILE) if OWNER_FILE in names else None
+    foreign = [name for name in names if not BATCH_NAME.fullmatch(name) and not _RESERVED.fullmatch(name)]
     if foreign and stored is None:
         raise ConfigError(
             f"query {use.query!r}: the directory {directory.uri} holds {listed(foreign[:3])}, which no query of Dovetail wrote",
             "give the sink a new or an empty directory",
         )
     for above in directory.local.parents if directory.local is not None else ():
-        if (above / OWNER).exists():
+        if (above / OWNER_FILE).exists():
             raise ConfigError(
                 f"query {use.query!r}: {directory.uri} is inside {above}, where another query's results are",
                 "give each query a directory beside the others",
@@ -141,20 +138,20 @@ def check_directory(directory: Directory, use: SinkUse) -> None:
 
 
 def claim_directory(directory: Directory, use: SinkUse) -> Lock | None:
-    """Make a directory this query's, or refuse it; locked where that can be done, so that a copied checkpoint is refused too."""
+    """Claim a directory for a query or refuse it; lock it if it is local, against copied checkpoints."""
     check_directory(directory, use)
     names = directory.names()
-    if OWNER not in names:
-        if not directory.create(OWNER, use.owner.to_json()):
-            check_directory(directory, use)  # somebody was first: perhaps a start of this very checkpoint
-        elif not any(map(_BATCH.fullmatch, names)):
+    if OWNER_FILE not in names:
+        if not directory.create(OWNER_FILE, use.owner.to_json()):
+            check_directory(directory, use)  # another start was first, perhaps of this very checkpoint
+        elif not any(map(BATCH_NAME.fullmatch, names)):
             use.warn_of_earlier_results(directory.uri)
     if directory.local is None:
         return None
     lock = _lock(directory, directory.local, use)
     try:
         use.warn_of_removed_batches(directory.local)
-    except BaseException:  # a warning may be an error
+    except BaseException:  # a warning filter may raise
         lock.release()
         raise
     return lock
@@ -162,7 +159,7 @@ def claim_directory(directory: Directory, use: SinkUse) -> Lock | None:
 
 def _lock(directory: Directory, local: Path, use: SinkUse) -> Lock:
     try:
-        return Lock(local / OWNER)
+        return Lock(local / OWNER_FILE)
     except BlockingIOError:
         raise StateError(
             f"query {use.query!r}: a session that is running writes to {directory.uri}",

@@ -1,6 +1,7 @@
-"""Where results go. Each sink gets every batch of its query once, and again, the same, when the batch is replayed.
+"""Sinks for results: Parquet directories, tables, memory, callables, and any Spark data source.
 
-A sink that outlives the process belongs to one query of one checkpoint; see `owners`.
+A sink gets every batch of its query once, and again, unchanged, when the batch is replayed. A sink that outlives the process belongs
+to one query of one checkpoint; see `owners`.
 """
 
 from __future__ import annotations
@@ -23,44 +24,51 @@ from pyspark.sql.types import LongType, StructType
 from dovetail.errors import ConfigError, DovetailWarning, StateError, listed
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.sinks.owners import SinkUse, check_directory, claim_directory
-from dovetail.spark.sinks.staging import Staging, check_owned, discard_batch, plain_types, record_batch, rows_in
+from dovetail.spark.sinks.staging import (
+    Staging,
+    check_owner_file,
+    count_rows,
+    discard_batch,
+    has_plain_types,
+    record_batch,
+)
 
 _PROPERTY = "dovetail.owner"
 
 
 class Sink(ABC):
-    """Takes the results of one query, batch by batch."""
+    """Base class: a destination for the results of one query, batch by batch."""
 
     @abstractmethod
     def write(self, results: DataFrame, batch_id: int) -> None:
-        """Write one batch; called again with the same batch id and rows after a failure."""
+        """Write one batch; after a failure the session calls it again with the same batch id and rows."""
 
     def discard(self, batch_id: int) -> None:  # noqa: B027
-        """Remove what an earlier attempt at this batch wrote; called when the replay has no results."""
+        """Remove the output of an earlier attempt at this batch; called when the replay has no results."""
 
     def check(self, use: SinkUse) -> None:  # noqa: B027
-        """Refuse a query that must not write here; nothing is changed."""
+        """Refuse a query that must not write here, without changing anything."""
 
     def claim(self, use: SinkUse) -> Lock | None:  # noqa: ARG002
-        """Belong to this query from now on, or refuse it."""
+        """Make this query the owner of the sink, or refuse it."""
         return None
 
     def directory(self, use: SinkUse) -> Directory | None:  # noqa: ARG002
-        """The directory that it writes to, if it is one."""
+        """Return the directory that the sink writes to, if it writes to one."""
         return None
 
     def staging(self, use: SinkUse, run_id: str) -> Staging | None:  # noqa: ARG002
-        """Where shards may write results as Parquet themselves; None if Spark must."""
+        """Return the staging directory for shards that write Parquet themselves; None if Spark must write."""
         return None
 
     def verify(self, batch_id: int, rows: int) -> None:  # noqa: B027
-        """Raise if a batch that Spark has written is not there, where that can be seen without reading it."""
+        """Raise if a batch that Spark has written is incomplete, where that is cheap to see."""
 
 
 class ParquetSink(Sink):
-    """Write to a directory, exactly once: read it back with `spark.read.parquet(path)`.
+    """Write to a directory, exactly once; read it back with `spark.read.parquet(path)`.
 
-    One directory per batch, overwritten on replay: no row is lost and none is there twice.
+    Each batch has its own subdirectory, which a replay overwrites: no row is lost or duplicated.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -85,12 +93,12 @@ class ParquetSink(Sink):
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         directory = self._claimed
-        check_owned(directory)
+        check_owner_file(directory)
         results.write.mode("overwrite").parquet(f"{self.path.rstrip('/')}/batch_id={batch_id}")
         try:
-            check_owned(directory)
+            check_owner_file(directory)
         except StateError:
-            # Spark has made the directory again; with a batch and no owner, the next start would refuse it.
+            # Spark has recreated the directory; with a batch and no owner, the next start would refuse it.
             directory.remove(f"batch_id={batch_id}")
             raise
         if directory.local is not None:
@@ -113,23 +121,23 @@ class ParquetSink(Sink):
         local = self._claimed.local
         if local is None:
             return
-        found = sum(rows_in(file) for file in (local / f"batch_id={batch_id}").glob("*.parquet"))
-        if found != rows:
+        written = sum(count_rows(file) for file in (local / f"batch_id={batch_id}").glob("*.parquet"))
+        if written != rows:
             raise StateError(
-                f"Spark has written {found:,} of {rows:,} results to {local} as the driver sees it",
+                f"Spark has written {written:,} of {rows:,} results to {local} as the driver sees it",
                 "workers must share that disk with the driver; else use a path on a file system that all can reach",
             )
 
     def staging(self, use: SinkUse, run_id: str) -> Staging | None:
-        """Shards write to a disk that they share with the driver: `file:` says so, and a local master has but one."""
+        """Return a staging directory if shards share the driver's disk: a `file:` path, or a local master."""
         local = self.directory(use).local
-        shared = self.path.startswith("file:") or str(use.spark.conf.get("spark.master", "")).startswith("local")
-        can_stage = shared and plain_types(use.schema)
+        is_shared = self.path.startswith("file:") or str(use.spark.conf.get("spark.master", "")).startswith("local")
+        can_stage = is_shared and has_plain_types(use.schema)
         return Staging(str(local), run_id, use.query) if local is not None and can_stage else None
 
 
 class MemorySink(Sink):
-    """Keep results in the driver, for tests and notebooks; `.table()` gives them. A replayed batch replaces itself."""
+    """Keep results in the driver, for tests and notebooks; a replayed batch replaces itself."""
 
     def __init__(self) -> None:
         self.batches: dict[int, pa.Table] = {}
@@ -157,12 +165,12 @@ class MemorySink(Sink):
         self.batches.pop(batch_id, None)
 
     def table(self) -> pa.Table | None:
-        """All results so far; None when there was none."""
+        """Return all results so far, or None if no batch had any."""
         return pa.concat_tables(self.batches.values()) if self.batches else None
 
 
 class CallableSink(Sink):
-    """Call `function(results, batch_id)` for every batch that has results; it may do with the DataFrame what it likes."""
+    """Call `function(results, batch_id)`, with a DataFrame, for every batch that has results."""
 
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
         if not callable(function):
@@ -177,10 +185,10 @@ class CallableSink(Sink):
 
 
 class FormatSink(Sink):
-    """Write with any Spark data source; results may come twice after a failure, with the same `batch_id`, which is a column."""
+    """Write with any Spark data source, with a column `batch_id`; a failure may duplicate a batch."""
 
     def __init__(self, name: str, mode: str = "append", **options: str) -> None:
-        if mode not in ("append", "overwrite"):  # the others leave out, or fail at, every batch but the first
+        if mode not in ("append", "overwrite"):  # the other modes skip, or fail at, every batch but the first
             raise ConfigError.choice("dt.sinks.format(mode=...)", mode, ("append", "overwrite"))
         if mode == "overwrite" and name != "noop":
             warnings.warn(
@@ -202,9 +210,9 @@ class FormatSink(Sink):
 
 
 class TableSink(Sink):
-    """Write to a table of Spark's catalog, exactly once; it is created if it does not exist, with a `batch_id` column.
+    """Write to a table of Spark's catalog, exactly once; create it if it does not exist.
 
-    It is partitioned by that column: each batch replaces its own partition, so replays change nothing.
+    The table is partitioned by a column `batch_id`: each batch replaces its own partition, so replays change nothing.
     """
 
     def __init__(self, name: str, format: str = "parquet") -> None:  # noqa: A002
@@ -220,7 +228,7 @@ class TableSink(Sink):
         if use.spark.catalog.tableExists(self.name):
             self._check_schema(use)
             last = use.spark.sql(f"SELECT max(batch_id) AS last FROM {self.name}").collect()[0]["last"]  # noqa: S608
-            use.check_owner(self._stored(use), [] if last is None else [int(last)], f"the table {self.name}")
+            use.check_owner(self._read_owner(use), [] if last is None else [int(last)], f"the table {self.name}")
 
     def claim(self, use: SinkUse) -> None:
         self.check(use)
@@ -228,9 +236,9 @@ class TableSink(Sink):
         if not use.spark.catalog.tableExists(self.name):
             self._create(use, owner)
             use.warn_of_earlier_results(f"the table {self.name}")
-        elif self._stored(use) is None:
+        elif self._read_owner(use) is None:
             use.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_PROPERTY}' = {owner})")
-        self.check(use)  # two may have claimed it at once: the last one holds
+        self.check(use)  # if two claimed it at once, the last one is the owner
 
     def _create(self, use: SinkUse, owner: str) -> None:
         columns = from_arrow_schema(use.schema).add("batch_id", LongType()).toDDL()
@@ -241,7 +249,7 @@ class TableSink(Sink):
             )
         except PySparkException as error:
             if error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS":
-                return  # another start was first; whose it is, is looked at next
+                return  # another start was first; the caller checks the owner next
             hint = "create it yourself, partitioned by a column batch_id bigint, or mend what Spark says"
             if error.getCondition() == "LOCATION_ALREADY_EXISTS":
                 hint = (
@@ -250,22 +258,19 @@ class TableSink(Sink):
                 )
             raise ConfigError(f"the table {self.name} cannot be created: {str(error).splitlines()[0]}", hint) from error
 
-    def _stored(self, use: SinkUse) -> str | None:
-        found = {row["key"]: row["value"] for row in use.spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
-        return found.get(_PROPERTY)
+    def _read_owner(self, use: SinkUse) -> str | None:
+        properties = {row["key"]: row["value"] for row in use.spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
+        return properties.get(_PROPERTY)
 
     def _check_schema(self, use: SinkUse) -> None:
-        """Results are inserted by position: the table must have the query's columns, then `batch_id`, by which it is partitioned."""
-        wanted = from_arrow_schema(use.schema).add("batch_id", LongType())
-        found = use.spark.table(self.name).schema
-        parts = [column.name for column in use.spark.catalog.listColumns(self.name) if column.isPartition]
-        texts = [
-            ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema) for schema in (found, wanted)
-        ]
-        if texts[0].casefold() != texts[1].casefold() or parts != ["batch_id"]:
-            by = f"partitioned by {listed(parts)}" if parts else "not partitioned"
+        """Refuse a table with other columns or partitions than the results: inserts go by position."""
+        expected = _columns_text(from_arrow_schema(use.schema).add("batch_id", LongType()))
+        actual = _columns_text(use.spark.table(self.name).schema)
+        partitions = [column.name for column in use.spark.catalog.listColumns(self.name) if column.isPartition]
+        if actual.casefold() != expected.casefold() or partitions != ["batch_id"]:
+            by = f"partitioned by {listed(partitions)}" if partitions else "not partitioned"
             raise ConfigError(
-                f"query {use.query!r}: the table {self.name} has the columns ({texts[0]}), {by}; results have ({texts[1]}), "
+                f"query {use.query!r}: the table {self.name} has the columns ({actual}), {by}; results have ({expected}), "
                 "partitioned by batch_id",
                 "use another table: it is made for you if it does not exist",
             )
@@ -275,13 +280,13 @@ class TableSink(Sink):
         view = f"dovetail_{uuid.uuid4().hex}"
         results.createOrReplaceTempView(view)
         try:
-            # `insertInto` with a dynamic overwrite was seen to remove the other batches.
+            # `insertInto` with a dynamic overwrite has been seen to remove the other batches.
             spark.sql(f"INSERT OVERWRITE TABLE {self.name} PARTITION (batch_id = {batch_id}) SELECT * FROM {view}")  # noqa: S608
         finally:
             spark.catalog.dropTempView(view)
 
     def discard(self, batch_id: int) -> None:
-        """Overwrite the batch's partition with nothing: not every format that can be written can drop one."""
+        """Overwrite the batch's partition with no rows: some formats cannot drop a partition."""
         spark = SparkSession.active()
         spark.catalog.refreshTable(self.name)
         table = spark.table(self.name)
@@ -290,18 +295,22 @@ class TableSink(Sink):
             self.write(spark.createDataFrame([], columns), batch_id)
 
 
+def _columns_text(schema: StructType) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+
+
 def _check_columns(use: SinkUse) -> None:
-    """Refuse columns that would be lost beside `batch_id`, or that Spark does not tell apart."""
+    """Refuse a column named `batch_id`, and names that Spark does not distinguish."""
     count = Counter(name.casefold() for name in use.schema.names)
     if "batch_id" in count:
         raise ConfigError(
             f"query {use.query!r} selects a column batch_id; the sink has one of that name, with the batch's number",
             "give the column another name with AS",
         )
-    twice = [name for name in use.schema.names if count[name.casefold()] > 1]
-    if twice:
+    duplicates = [name for name in use.schema.names if count[name.casefold()] > 1]
+    if duplicates:
         raise ConfigError(
-            f"query {use.query!r} selects the columns {listed(twice)}, which Spark reads as one",
+            f"query {use.query!r} selects the columns {listed(duplicates)}, which Spark reads as one",
             "name them apart with AS",
         )
 

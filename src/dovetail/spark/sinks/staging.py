@@ -1,13 +1,13 @@
-"""Results that shards write themselves: Parquet files on a disk that driver and workers share.
+"""Staged results: Parquet files that shards write themselves, on a disk that driver and workers share.
 
-Results then never travel through Spark. Each shard writes its part of a batch under a name of its own in a directory of the run,
-which readers do not see; when all shards are done, and the files hold as many rows as each shard reported, the driver moves the
-batch's directory into its place in one step. An attempt that is repeated overwrites its own file, a batch that is replayed takes the
-place of its own directory, and what a run left behind whose driver is dead is swept by the next one: no row is lost and none is there
-twice, wherever a process is killed. (When the machine loses power it depends on the disk: nothing here is forced out to it.)
+Such results never pass through Spark. Each shard writes its part of a batch as one file in a hidden directory of the run. When all
+shards are done and each file holds as many rows as its shard reported, the driver moves the batch's directory into place in one step.
+A repeated attempt overwrites its own file, a replayed batch replaces its own directory, and the next run sweeps the staging
+directories of dead runs: no row is lost or duplicated, wherever a process is killed. (After a power failure this depends on the disk,
+because nothing here calls fsync.)
 
-A sink directory also holds a record of its batches, so that the next start can report batches that somebody removed. A job never makes
-a sink directory again that was removed while it runs: the directory would have no owner, and the next start would refuse it.
+A sink directory also holds a record of its batches, so that the next start can report batches that somebody removed. A running job
+never recreates a sink directory that was removed: it would have no owner, and the next start would refuse it.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ import pyarrow.parquet as pq
 
 from dovetail.errors import StateError
 from dovetail.spark.checkpoint.directories import Directory, reason
-from dovetail.spark.state.shared_memory import free_space, is_abandoned, sign
+from dovetail.spark.state.shared_memory import free_space, is_abandoned, write_owner
 
-OWNER = "_dovetail.json"
-"""Names the query and the checkpoint that own a sink directory. Spark and Arrow skip names that start with an underscore."""
+OWNER_FILE = "_dovetail.json"
+"""File with the query and the checkpoint that own a sink directory. Spark and Arrow skip names that start with an underscore."""
 RECORD = "_dovetail.batches"
-"""Lists the batches of a sink directory: `<batch> written` or `<batch> removed` in a line, of which the last for a batch counts."""
+"""File that lists the batches of a sink directory: a line `<batch> written` or `<batch> removed` each; a batch's last line counts."""
+BATCH_NAME = re.compile(r"batch_id=(\d+)")
+MAX_LISTED = 5
+"""Batches or shards that a message names."""
 _PREFIX = "_dovetail-"
 _DISCARDED = "_dovetail.discarded"
 _REPLACED = "replaced-"
 _FILE = re.compile(r"shard-(\d+)\.parquet")
-_BATCH = re.compile(r"batch_id=(\d+)")
 _LINE = re.compile(r"(\d+) (written|removed)")
-_REPLAY = "start again with the same checkpoint, which replays the batch"
-_AT_WORKING_DIRECTORY, _EXCHANGE = -100, 2
-"""Of Linux's `renameat2`."""
-_MOST_NAMED = 5
+_REPLAY_HINT = "start again with the same checkpoint, which replays the batch"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+"""Arguments of Linux's `renameat2`."""
 
 
-def plain_types(schema: pa.Schema) -> bool:
-    """Whether Spark reads every column of such a Parquet file as it would have written it itself."""
+def has_plain_types(schema: pa.Schema) -> bool:
+    """Whether Spark reads each column from Arrow's Parquet with the type that it would have written."""
     types = pa.types
     checks = (
         types.is_signed_integer, types.is_boolean, types.is_string, types.is_large_string, types.is_binary,
@@ -60,22 +61,21 @@ def plain_types(schema: pa.Schema) -> bool:
     )
 
 
-def _format(schema: pa.Schema) -> dict[str, Any]:
-    """How files are written: what costs a shard least, of what Spark and others read.
+def _writer_options(schema: pa.Schema) -> dict[str, Any]:
+    """Return the cheapest Parquet options that Spark and other readers support.
 
-    Results come as they are found, from keys of all values: the least and the greatest of a row group tell a reader something of
-    times only.
+    Results are not ordered by any key, so the minimum and maximum of a row group help a reader only for timestamps.
     """
-    compared = [field.name for field in schema if pa.types.is_timestamp(field.type)]
+    timestamps = [field.name for field in schema if pa.types.is_timestamp(field.type)]
     return {
-        "compression": "snappy", "use_dictionary": False, "store_schema": False, "write_statistics": compared,
+        "compression": "snappy", "use_dictionary": False, "store_schema": False, "write_statistics": timestamps,
         "data_page_version": "2.0", "write_batch_size": 1 << 16,
     }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Where one query's results wait until their batch is complete."""
+    """The staging directory of one query in one run: it holds results until their batch is complete."""
 
     target: str
     run_id: str
@@ -94,94 +94,94 @@ class Staging:
         with self._explaining_errors(f"query {self.query!r}: "):
             sweep_abandoned(Path(self.target))
             self._home.mkdir()
-            sign(self._home)
+            write_owner(self._home)
 
     @contextmanager
     def writer(self, batch_id: int, shard: int, schema: pa.Schema) -> Iterator[StagedFile]:
-        """Write a shard's part of a batch; it is there when all of it is."""
+        """Open the file of a shard's part of a batch; it gets its final name only when it is complete."""
         folder = self._home / str(batch_id)
         unfinished = folder / f".{uuid.uuid4().hex}"
         try:
             with self.naming_batch(batch_id):
-                folder.mkdir(exist_ok=True)  # not its parents: they have no owner if they were removed
-                file = StagedFile(self, batch_id, pq.ParquetWriter(unfinished, schema, **_format(schema)))
+                folder.mkdir(exist_ok=True)  # without parents: if they were removed, they would have no owner
+                file = StagedFile(self, batch_id, pq.ParquetWriter(unfinished, schema, **_writer_options(schema)))
             try:
                 yield file
             except BaseException:
-                with suppress(Exception):  # the first error says more
+                with suppress(Exception):  # the first error matters more
                     file.parquet.close()
                 raise
             with self.naming_batch(batch_id):
                 file.parquet.close()
                 unfinished.rename(folder / f"shard-{shard:05}.parquet")
-        finally:  # on a full disk, each attempt would leave it fuller
+        finally:  # otherwise each attempt would fill a full disk further
             unfinished.unlink(missing_ok=True)
 
     def naming_batch(self, batch_id: int) -> AbstractContextManager[None]:
-        """Let errors of the disk name query, sink and batch, in workers; on the driver `RunningSession` does that."""
+        """Add query, sink and batch to errors of the disk in workers; on the driver `RunningSession` does so."""
         return self._explaining_errors(
             f"query {self.query!r}: its sink parquet({self.target!r}) failed with batch {batch_id}: "
         )
 
     @contextmanager
-    def _explaining_errors(self, place: str = "") -> Iterator[None]:
-        """Turn an error of the disk into one that says what became of the sink directory."""
+    def _explaining_errors(self, prefix: str = "") -> Iterator[None]:
+        """Turn an error of the disk into one that names its cause."""
         try:
             yield
         except OSError as error:
-            explained = self._explained(error)
-            raise StateError(f"{place}{explained.message}", explained.hint) from error
+            explained = self._explain(error)
+            raise StateError(f"{prefix}{explained.message}", explained.hint) from error
 
-    def _explained(self, error: OSError) -> StateError:
+    def _explain(self, error: OSError) -> StateError:
         if isinstance(error, FileNotFoundError):
-            gone = f"files in {self._home} were removed while the job was running"
-            return loss_of(self._directory) or StateError(gone, _REPLAY)
+            message = f"files in {self._home} were removed while the job was running"
+            return removal_error(self._directory) or StateError(message, _REPLAY_HINT)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            full = f"no space is left for results: {free_space(Path(self.target))}"
-            return StateError(full, f"free space there, then {_REPLAY}")
-        return StateError(f"{self.target} cannot be written: {reason(error)}", f"make it writable, then {_REPLAY}")
+            message = f"no space is left for results: {free_space(Path(self.target))}"
+            return StateError(message, f"free space there, then {_REPLAY_HINT}")
+        return StateError(f"{self.target} cannot be written: {reason(error)}", f"make it writable, then {_REPLAY_HINT}")
 
     def check(self, batch_id: int, reported: Mapping[int, int]) -> None:
-        """Raise unless the files hold the rows that each shard reported; nothing that readers see has changed by then."""
-        check_owned(self._directory)
-        done = self._home / str(batch_id)
-        named = {int(found[1]): file for file in done.glob("shard-*") if (found := _FILE.fullmatch(file.name))}
-        held = {shard: rows_in(file) for shard, file in named.items()}
-        wrong = {shard for shard in held.keys() | reported.keys() if held.get(shard, 0) != reported.get(shard, 0)}
+        """Raise unless each shard's file holds the rows that the shard reported; readers see no change before."""
+        check_owner_file(self._directory)
+        staged = self._home / str(batch_id)
+        files = {int(name[1]): file for file in staged.glob("shard-*") if (name := _FILE.fullmatch(file.name))}
+        rows = {shard: count_rows(file) for shard, file in files.items()}
+        wrong = {shard for shard in rows.keys() | reported.keys() if rows.get(shard, 0) != reported.get(shard, 0)}
         if wrong:
-            each = [
+            differences = [
                 f"shard {shard} reported {reported.get(shard, 0):,}, its file holds "
-                f"{f'{held[shard]:,}' if shard in held else 'none: it is not there'}"
-                for shard in sorted(wrong)[:_MOST_NAMED]
+                f"{f'{rows[shard]:,}' if shard in rows else 'none: it is not there'}"
+                for shard in sorted(wrong)[:MAX_LISTED]
             ]
-            more = f" and {len(wrong) - _MOST_NAMED} more shards" if len(wrong) > _MOST_NAMED else ""
+            rest = f" and {len(wrong) - MAX_LISTED} more shards" if len(wrong) > MAX_LISTED else ""
             raise StateError(
-                f"batch {batch_id} has {sum(reported.values()):,} results, of which {done} holds {sum(held.values()):,}: "
-                f"{'; '.join(each)}{more}. The batch has not been committed",
-                "start again with the same checkpoint, which replays the batch. If it happens again: driver and workers must share "
-                "this disk, and nothing else may remove files there",
+                f"batch {batch_id} has {sum(reported.values()):,} results, of which {staged} holds {sum(rows.values()):,}: "
+                f"{'; '.join(differences)}{rest}. The batch has not been committed",
+                f"{_REPLAY_HINT}. If it happens again: driver and workers must share this disk, and nothing else may remove "
+                "files there",
             )
 
     def commit(self, batch_id: int) -> None:
-        """Show a batch to readers, in place of an earlier attempt at it."""
-        check_owned(self._directory)
+        """Make a batch visible to readers, in place of an earlier attempt at it."""
+        check_owner_file(self._directory)
         with self._explaining_errors():
-            self._show(batch_id)
+            self._publish(batch_id)
             record_batch(Path(self.target), batch_id, "written")
 
-    def _show(self, batch_id: int) -> None:
-        """Move a batch to its place; an earlier attempt leaves it in the same step, where the system can do that."""
-        shown, done = Path(self.target) / f"batch_id={batch_id}", self._home / str(batch_id)
-        for unfinished in done.glob(".*"):  # of attempts that were killed
+    def _publish(self, batch_id: int) -> None:
+        """Move a batch into place and an earlier attempt away, in one step where the system supports it."""
+        visible, staged = Path(self.target) / f"batch_id={batch_id}", self._home / str(batch_id)
+        for unfinished in staged.glob(".*"):  # left by attempts that were killed
             unfinished.unlink(missing_ok=True)
-        if not shown.exists():
-            done.rename(shown)
-        elif exchange(done, shown):
-            shutil.rmtree(done)
-        else:  # killed between the two steps, the earlier attempt is put back by whoever sweeps
+        if not visible.exists():
+            staged.rename(visible)
+        elif exchange(staged, visible):
+            shutil.rmtree(staged)
+        else:  # if the process is killed between the two steps, the next sweep restores the earlier attempt
             replaced = self._home / f"{_REPLACED}{batch_id}"
-            shown.rename(replaced)
-            done.rename(shown)
+            visible.rename(replaced)
+            staged.rename(visible)
             shutil.rmtree(replaced)
 
     def clear(self) -> None:
@@ -190,7 +190,7 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A shard's part of a batch while it is written."""
+    """A shard's unfinished part of a batch."""
 
     staging: Staging
     batch_id: int
@@ -203,37 +203,35 @@ class StagedFile:
 
 
 def sweep_abandoned(target: Path) -> None:
-    """Remove the staging directories of dead runs from a sink directory, if there is one; those of running jobs stay."""
+    """Remove the staging directories of dead runs from a sink directory, if it exists."""
     for home in target.glob(f"{_PREFIX}*"):
         if is_abandoned(home):
             _sweep(home)
 
 
 def _sweep(home: Path) -> None:
-    """Remove what a run left, except for a batch that it was about to replace: that goes back to its place."""
+    """Remove a run's staging directory, and restore a batch that the run was about to replace."""
     for replaced in home.glob(f"{_REPLACED}*"):
-        shown = home.parent / f"batch_id={replaced.name.removeprefix(_REPLACED)}"
-        if not shown.exists():
-            replaced.rename(shown)
-    for batch in [
-        entry for entry in home.glob("*") if entry.is_dir()
-    ]:  # before the owner: killed here, it can be swept again
+        visible = home.parent / f"batch_id={replaced.name.removeprefix(_REPLACED)}"
+        if not visible.exists():
+            replaced.rename(visible)
+    # The owner file goes last: if this process is killed, the rest can still be swept.
+    for batch in [entry for entry in home.glob("*") if entry.is_dir()]:
         shutil.rmtree(batch, ignore_errors=True)
     shutil.rmtree(home, ignore_errors=True)
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Let two directories change places in one step, so that a reader sees the one or the other; False where that cannot be done."""
+    """Exchange two directories atomically; return False where the system does not support it."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
-    here = _AT_WORKING_DIRECTORY
-    return bool(rename(here, os.fsencode(first), here, os.fsencode(second), _EXCHANGE) == 0)
+    return bool(rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0)
 
 
-def rows_in(file: Path) -> int:
-    """Rows of a Parquet file, by its footer."""
+def count_rows(file: Path) -> int:
+    """Return the number of rows in a Parquet file, from its footer."""
     try:
         return int(pq.read_metadata(file).num_rows)
     except (OSError, pa.ArrowInvalid) as error:
@@ -245,30 +243,30 @@ def rows_in(file: Path) -> int:
 # -- sink directories --------------------------------------------------------------------------------------------------------------
 
 
-def loss_of(directory: Directory) -> StateError | None:
-    """Return the error to raise if a sink directory, or the file that names its owner, was removed under a running job."""
-    if directory.read(OWNER) is not None:
+def removal_error(directory: Directory) -> StateError | None:
+    """Return the error to raise if a sink directory or its owner file was removed under a running job."""
+    if directory.read(OWNER_FILE) is not None:
         return None
-    if any(map(_BATCH.fullmatch, directory.names())):
+    if any(map(BATCH_NAME.fullmatch, directory.names())):
         return StateError(
-            f"{directory.uri}/{OWNER}, which says whose results these are, was removed while the job was running",
+            f"{directory.uri}/{OWNER_FILE}, which says whose results these are, was removed while the job was running",
             "put the file back, or give the query a new path",
         )
     return StateError(
         f"the directory {directory.uri} was removed while the job was running; results of earlier batches are gone",
-        f"{_REPLAY} into a new directory of that name; only a new checkpoint, with a new path, computes the earlier results again",
+        f"{_REPLAY_HINT} into a new directory of that name; only a new checkpoint, with a new path, computes earlier results again",
     )
 
 
-def check_owned(directory: Directory) -> None:
-    """Raise if a sink directory is no longer there, or lost the file that names its owner."""
-    error = loss_of(directory)
+def check_owner_file(directory: Directory) -> None:
+    """Raise if a sink directory, or the file that names its owner, was removed."""
+    error = removal_error(directory)
     if error is not None:
         raise error
 
 
 def record_batch(target: Path, batch_id: int, event: str) -> None:
-    """Append to the record of a sink directory that a batch was `written` or `removed`."""
+    """Append an event of a batch, `written` or `removed`, to the record of a sink directory."""
     with (target / RECORD).open("a", encoding="ascii") as file:
         file.write(f"{batch_id} {event}\n")
 
@@ -283,9 +281,9 @@ def _recorded_batches(target: Path) -> set[int]:
 
 
 def update_record(target: Path) -> set[int]:
-    """Let the record list the batches that a sink directory holds; return those that it listed and that were removed since."""
+    """Set the record to the batches in a sink directory; return the recorded batches that were removed."""
     recorded = _recorded_batches(target)
-    present = {int(batch[1]) for entry in target.iterdir() if (batch := _BATCH.fullmatch(entry.name))}
+    present = {int(batch[1]) for entry in target.iterdir() if (batch := BATCH_NAME.fullmatch(entry.name))}
     if recorded != present:
         unfinished = target / f"{RECORD}.new"
         with suppress(OSError):  # at worst, the next start reports the same batches again
@@ -295,9 +293,9 @@ def update_record(target: Path) -> set[int]:
 
 
 def discard_batch(target: Path, batch_id: int) -> None:
-    """Remove a batch, in one step as readers see it: it gets a name that they skip and is deleted then."""
+    """Remove a batch atomically for readers: rename it to a name that they skip, then delete it."""
     hidden = target / _DISCARDED
-    shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed in here
+    shutil.rmtree(hidden, ignore_errors=True)  # left by a process that was killed here
     with suppress(FileNotFoundError):
         (target / f"batch_id={batch_id}").rename(hidden)
         record_batch(target, batch_id, "removed")

@@ -1,1 +1,1 @@
-"""What a shard keeps: its log in Spark's state store, and its arrays in shared memory."""
+"""State of a shard: its log in Spark's state store, and its arrays in shared memory."""

@@ -1,1 +1,1 @@
-"""The workers: routing tuples to shards, and joining one batch of one shard."""
+"""Python workers: route tuples to shards, and join one batch of one shard."""

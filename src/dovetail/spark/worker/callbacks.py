@@ -1,6 +1,6 @@
-"""The two Python functions that Spark calls on its workers, as the driver hands them over.
+"""The two callbacks that Spark pickles on the driver and runs on its workers: routing and joining.
 
-They load the engine where they run: the driver joins nothing, and does without the engine, its compiler and their memory.
+They import the engine when they run, so the driver never loads the engine and its compiler.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEGMENTS = "segments"
-"""The name of the map in the state."""
+"""Name of the map state."""
 _NUMBER = StructType([StructField("number", LongType())])
 _CONTENT = StructType([StructField("content", BinaryType())])
-"""As types, not as text, which each task would ask Spark to parse."""
+"""Types instead of DDL text: every task would ask Spark to parse the text."""
 
 
 def router_function(
     plans: bytes, stream: int, shard_ids: list[int]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`.
+    """Return the function for `mapInArrow` that routes one stream.
 
-    `plans`: packed, the last that holds for a batch is run. `shard_ids`: what Spark's partitioner spreads evenly.
+    `plans` are packed; the last one that is valid for the batch applies. `shard_ids` are values that Spark's partitioner
+    spreads evenly over its partitions.
     """
 
-    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from dovetail.spark.worker.router import Router  # noqa: PLC0415 - it loads the engine
 
         batch = current_batch()
         yield from Router(plan_for(unpack(plans), batch), stream, shard_ids, batch).rows(batches)
 
-    return cut
+    return route
 
 
-def segments_of(handle: StatefulProcessorHandle) -> Any:
-    """The map in which shards keep their logs."""
+def segment_map(handle: StatefulProcessorHandle) -> Any:
+    """Return the map state that holds a shard's log."""
     return handle.getMapState(SEGMENTS, _NUMBER, _CONTENT)
 
 
 class ShardProcessor(StatefulProcessor):
-    """The class for `transformWithStateInPandas`: joins the tuples of a shard, with what its state holds."""
+    """Processor for `transformWithStateInPandas`: joins a shard's new tuples with those in its state."""
 
     def __init__(
         self, plans: bytes, shard_ids: list[int], run_id: str, staged: Mapping[int, Staging] | None = None
@@ -59,7 +60,7 @@ class ShardProcessor(StatefulProcessor):
         self._staged = dict(staged or {})
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._segments = segments_of(handle)
+        self._segments = segment_map(handle)
 
     def handleInputRows(  # noqa: N802 - Spark's name
         self,

@@ -1,7 +1,7 @@
-"""Spark's daemon of Python workers, with all that a worker needs already imported and compiled.
+"""Spark's Python worker daemon, with engine and kernels loaded before any worker starts.
 
-Workers are forked from it: what takes seconds is done once per executor instead of once per worker, and its memory is shared. The
-libraries start no thread that a fork could stop half-way: allocators' background threads at the most, which are made for that.
+Workers are forked from the daemon, so imports and compilation cost seconds once per executor instead of once per worker, and
+workers share their memory. Forking is safe: the libraries start no threads except allocators' background threads, which support it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dovetail.schema import TIMESTAMP, StreamSchema
 
 
 def prepare() -> None:
-    """Do what every worker would do first."""
-    # Spark puts a jar on Python's path: looking for a module would read the names of its 6,000 classes.
+    """Import, parse and compile everything that a worker needs for its first batch."""
+    # Spark puts a jar on Python's path: each search for a module would list its 6,000 classes.
     sys.path[:] = [entry for entry in sys.path if not entry.endswith(".jar")]
     sys.path_importer_cache.clear()
     stream = StreamSchema("s", pa.schema([("t", TIMESTAMP), ("k", pa.int64())]), "t")
@@ -31,7 +31,7 @@ def prepare() -> None:
     warm_up()
     checksum(np.zeros(PAGE, np.uint64), 0, PAGE, 1, 0)
     gc.collect()
-    gc.freeze()  # or a worker's first collection would copy every page it looks at
+    gc.freeze()  # otherwise a worker's first collection would copy every page it touches
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Memory that a worker no longer uses, given back to the system."""
+"""Return freed memory of a worker to the operating system."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pyarrow as pa
 
 
 def _trimmer() -> Callable[[int], int] | None:
-    """The C library's `malloc_trim`; only glibc has it."""
+    """Return the C library's `malloc_trim`, which only glibc has."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 _trim = _trimmer()
 
 
-def give_back() -> None:
-    """Give freed memory back; allocators would keep it for this worker, who may next do something else, or nothing."""
+def release_memory() -> None:
+    """Return freed memory to the system; allocators would keep it for this worker, which may stay idle."""
     pa.default_memory_pool().release_unused()
     if _trim is not None:
         _trim(0)

@@ -1,4 +1,4 @@
-"""What a shard gives to Spark: rows that hold results, or only say how many of them it has written itself."""
+"""A shard's output: rows with results for Spark, or staged files and rows that only count them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 
 
 class ShardOutput:
-    """Takes a shard's results as they come; used as a context, so that files are closed and none is left half-written."""
+    """Collector of a shard's results; a context manager that completes or removes the staged files."""
 
-    def __init__(self, numbers: Mapping[str, int], staged: Mapping[int, Staging], shard: int) -> None:
-        self._numbers = numbers
+    def __init__(self, query_numbers: Mapping[str, int], staged: Mapping[int, Staging], shard: int) -> None:
+        self._query_numbers = query_numbers
         self._staged = staged
         self._shard = shard
         self._files: dict[int, StagedFile] = {}
@@ -32,23 +32,23 @@ class ShardOutput:
         return self._open.__exit__(*failure)  # type: ignore[arg-type]
 
     def add(self, results: Mapping[str, pa.Table]) -> None:
-        """Take results of some queries."""
+        """Add results of some queries, by query name."""
         for name, table in results.items():
-            number = self._numbers[name]
+            query = self._query_numbers[name]
             if not table.num_rows:
                 continue
-            if number in self._staged:
-                self._file(number, table.schema).write_table(table)
-                self.rows.append(ResultRow(self._shard, number, ResultKind.STAGED, table.num_rows))
+            if query in self._staged:
+                self._file(query, table.schema).write_table(table)
+                self.rows.append(ResultRow(self._shard, query, ResultKind.STAGED, table.num_rows))
             else:
-                self.rows += result_rows(self._shard, number, table)
+                self.rows += result_rows(self._shard, query, table)
 
-    def _file(self, number: int, schema: pa.Schema) -> StagedFile:
-        if number not in self._files:
+    def _file(self, query: int, schema: pa.Schema) -> StagedFile:
+        if query not in self._files:
             batch = current_batch()
             if batch is None:
                 hint = "use dt.sinks.format('parquet', path=...) instead"
                 raise StateError("Spark does not say which batch this is", hint)
-            writer = self._staged[number].writer(batch, self._shard, schema)
-            self._files[number] = self._open.enter_context(writer)
-        return self._files[number]
+            writer = self._staged[query].writer(batch, self._shard, schema)
+            self._files[query] = self._open.enter_context(writer)
+        return self._files[query]

@@ -1,8 +1,8 @@
-"""The second of the two callbacks: a thin shell that gives each batch of a shard to its engine and keeps the shard's log.
+"""Join one batch of one shard: the second callback, between Spark's state store and the engine.
 
-An attempt reads the manifest, takes over the live arrays that belong to it or rebuilds them from the log, joins the batch, writes log
-and manifest under a new token, and gives the arrays back under that token. Spark commits the state only if the task succeeds; until
-then the new token is nobody's, so a failed or repeated attempt changes nothing.
+An attempt reads the manifest, acquires the shared-memory arrays of its token or rebuilds them from the log, joins the batch, writes
+log and manifest under a new token, and publishes the arrays under that token. Spark commits the state only if the task succeeds;
+until then no committed state names the new token, so a failed or repeated attempt changes nothing.
 """
 
 from __future__ import annotations
@@ -28,24 +28,33 @@ from dovetail.engine.persist.mapped import read_mapped, write_mapped
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding.stored import numbers_kept, restore
 from dovetail.engine.storage.arena import MappedArena
-from dovetail.engine.time.progress import LATEST, Observed, StreamProgress
+from dovetail.engine.time.progress import LATEST, ArrivalStats, StreamProgress
 from dovetail.errors import StateError
 from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.schema import NUMBER, StreamSchema
+from dovetail.schema import NUMBER_COLUMN, StreamSchema
 from dovetail.spark.checkpoint.plan_log import current_batch, plan_for
 from dovetail.spark.driver.layout import WorkerPlan
 from dovetail.spark.sinks.staging import Staging
-from dovetail.spark.state.log import RESTORE, UNCOUNTED, Log, SegmentMap, add_counters, micros, only, since
+from dovetail.spark.state.log import (
+    RESTORE_HINT,
+    ZERO_COUNTERS,
+    Log,
+    SegmentMap,
+    add_counters,
+    drop_older,
+    event_times,
+    select_numbers,
+)
 from dovetail.spark.state.shared_memory import SharedMemoryShard, explaining_full_disk, shared_memory_root
-from dovetail.spark.wire import Report, ResultKind, ResultRow, RoutedKind, from_ipc, received
-from dovetail.spark.worker.memory import give_back
+from dovetail.spark.wire import Report, ResultKind, ResultRow, RoutedKind, from_ipc, read_routed_rows
+from dovetail.spark.worker.memory import release_memory
 from dovetail.spark.worker.output import ShardOutput
 
 SLICE_ROWS = 1 << 15
-"""Tuples that are joined at a time: a micro-batch may span many windows, of which only the last are needed in the end."""
-SAMPLED = 16
-"""One tuple in so many says where a batch is cut into slices."""
+"""Tuples that are joined at a time: a micro-batch may span many windows, and early slices expire while it runs."""
+SAMPLE_STEP = 16
+"""One event time in this many is sampled to choose the bounds of slices."""
 
 
 def join_rows(
@@ -56,31 +65,32 @@ def join_rows(
     run_id: str,
     staged: Mapping[int, Staging],
 ) -> pd.DataFrame:
-    """Join a micro-batch of a shard by the last of some plans that holds for it; results of the queries in `staged` go to files."""
-    number = current_batch()
-    plan = plan_for(plans, number)
+    """Join a micro-batch of a shard by the last valid plan; results of queries in `staged` go to files."""
+    batch = current_batch()
+    plan = plan_for(plans, batch)
     log = Log(segments, plan.digest, plan.catalog)
-    live = SharedMemoryShard(shared_memory_root(run_id), shard)
-    batch = ShardInput.read(rows)
+    memory = SharedMemoryShard(shared_memory_root(run_id), shard)
+    shard_input = ShardInput.read(rows)
+    result_rows: list[ResultRow] = []
     if shard not in plan.shards:
-        retire(log, live)
-        gone = {"shard": shard, "rebuilt": False, "retired": True}
-        return pd.DataFrame([ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(gone).encode())])
-    worker = Worker(plan, shard, log, live, number, plans)
-    give_back()
-    with explaining_full_disk(), ShardOutput(plan.queries, staged, shard) as output:
-        metrics = worker.join(batch, output.add)
-    worker.log.save()
-    give_back()
-    reported = ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(metrics).encode())
-    return pd.DataFrame([*output.rows, reported])
+        retire(log, memory)
+        metrics: dict[str, Any] = {"shard": shard, "rebuilt": False, "retired": True}
+    else:
+        worker = Worker(plan, shard, log, memory, batch, plans)
+        release_memory()
+        with explaining_full_disk(), ShardOutput(plan.queries, staged, shard) as output:
+            metrics = worker.join(shard_input, output.add)
+        worker.log.save()
+        release_memory()
+        result_rows = output.rows
+    return pd.DataFrame([*result_rows, ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(metrics).encode())])
 
 
-def retire(log: Log, live: SharedMemoryShard) -> None:
-    """Give back all that a shard holds that has no more to do."""
+def retire(log: Log, memory: SharedMemoryShard) -> None:
+    """Remove all state of a shard that no query uses any more."""
     log.clear()
-    if (left := live.take(log.manifest.token)) is not None:
-        live.drop(left)
+    if (work := memory.acquire(log.manifest.token)) is not None:
+        memory.discard(work)
 
 
 @dataclass
@@ -88,32 +98,34 @@ class ShardInput:
     """One shard's part of a micro-batch."""
 
     segments: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
-    """By stream: tuples as bytes, and how many leading ones only this shard counts."""
+    """By stream: encoded tuples, and how many leading ones only this shard counts."""
     unplaced: dict[int, list[bytes]] = field(default_factory=dict)
-    """By stream: event times of tuples that are in no window."""
-    observed: dict[int, Observed] = field(default_factory=dict)
+    """By stream: event times of tuples that go to no shard."""
+    observed: dict[int, ArrivalStats] = field(default_factory=dict)
     now: int | None = None
 
     @classmethod
     def read(cls, frames: Iterable[pd.DataFrame]) -> ShardInput:
-        """Take in the rows of the cut."""
-        found = cls()
-        for stream, kind, firsts, content in received(frames):
+        """Read the rows that the router sent to this shard."""
+        batch = cls()
+        for stream, kind, counted, content in read_routed_rows(frames):
             match kind:
                 case RoutedKind.TUPLES:
-                    found.segments.setdefault(stream, []).append((content, firsts))
+                    batch.segments.setdefault(stream, []).append((content, counted))
                 case RoutedKind.UNPLACED:
-                    found.unplaced.setdefault(stream, []).append(content)
+                    batch.unplaced.setdefault(stream, []).append(content)
                 case RoutedKind.REPORT:
-                    found._observe(stream, from_json(Report, json.loads(content)))
-        for segments in found.segments.values():
+                    batch._observe(stream, from_json(Report, json.loads(content)))
+        for segments in batch.segments.values():
             segments.sort()  # tasks finish in any order; a replay must see the same one
-        return found
+        return batch
 
     def _observe(self, stream: int, report: Report) -> None:
-        seen = Observed(report.arrived, ahead=report.ahead, refused=report.refused, largest=report.largest)
-        seen.heads = dict(report.heads)
-        self.observed.setdefault(stream, Observed()).add(seen)
+        seen = ArrivalStats(
+            report.arrived, ahead=report.ahead, refused=report.refused, max_event_time=report.max_event_time
+        )
+        seen.partition_max_times = dict(report.partition_max_times)
+        self.observed.setdefault(stream, ArrivalStats()).add(seen)
         if report.now is not None:
             self.now = max(report.now, self.now or report.now)
 
@@ -126,41 +138,42 @@ class Worker:
         plan: WorkerPlan,
         shard: int,
         log: Log,
-        live: SharedMemoryShard,
+        memory: SharedMemoryShard,
         batch: int | None = None,
-        known: Sequence[WorkerPlan] = (),
+        earlier_plans: Sequence[WorkerPlan] = (),
     ) -> None:
-        """Run a batch by `plan`; `batch` is its number, if Spark says it, and `known` are plans that ran before."""
+        """Prepare to run `plan` for batch `batch`, if Spark says which it is, after `earlier_plans`."""
         self._plan = plan
         self._shard = shard
         self.log = log
-        self._live = live
+        self._memory = memory
         self._batch = log.manifest.batches if batch is None else batch
-        self._known: dict[int | None, WorkerPlan] = {each.epoch: each for each in (*known, plan)}
-        self._continues = log.manifest.batches - 1 if log.manifest.token is not None else None
-        """The last batch that the shard's state has seen; None if it has seen none."""
+        self._plans_by_epoch: dict[int | None, WorkerPlan] = {other.epoch: other for other in (*earlier_plans, plan)}
+        self._last_batch = log.manifest.batches - 1 if log.manifest.token is not None else None
+        """The last batch in the shard's state; None if the state is empty."""
         self._check_epoch()
         log.numbered = plan.config.shedding is not None
-        if not log.numbered and (content := log.shedding()) is not None:
-            log.end_shedding(plan.catalog, numbers_kept(content))
+        if not log.numbered and (content := log.read_shedder()) is not None:
+            log.stop_shedding(plan.catalog, numbers_kept(content))
         if log.manifest.token is None and not log.manifest.progress:
-            log.manifest.progress = {name: {**found, **UNCOUNTED} for name, found in plan.progress.items()}
+            log.manifest.progress = {name: {**progress, **ZERO_COUNTERS} for name, progress in plan.progress.items()}
 
     def _check_epoch(self) -> None:
-        """Raise `StateError` unless the attempt that completed its last batch wrote the state."""
-        last, epoch = self._continues, self.log.manifest.epoch
+        """Raise `StateError` unless the attempt that completed the last batch wrote the state."""
+        last, epoch = self._last_batch, self.log.manifest.epoch
         if last is None:
             return
         if last >= self._batch:
             raise StateError(
-                f"shard {self._shard} cannot run batch {self._batch}: its state already contains batch {last}", RESTORE
+                f"shard {self._shard} cannot run batch {self._batch}: its state already contains batch {last}",
+                RESTORE_HINT,
             )
         committed = self._plan.epoch_of(last)
         if None not in (epoch, committed) and epoch != committed:
             raise StateError(
                 f"shard {self._shard}: epoch {epoch} wrote its state of batch {last}, but epoch {committed} completed that batch; "
                 "the state store kept an earlier attempt",
-                RESTORE,
+                RESTORE_HINT,
             )
 
     def _inherit_counters(self, engine: ShardEngine) -> None:
@@ -170,221 +183,221 @@ class Worker:
                 progress = engine.progress[stream]
                 progress.restore({**progress.to_json(), **add_counters(progress.to_json(), counted)})
 
-    def join(self, batch: ShardInput, take: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
-        """Join a batch; results go to `take`, what the shard reports is returned."""
-        before = self.log.manifest.token
+    def join(self, batch: ShardInput, emit: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
+        """Join a batch, pass its results to `emit`, and return the shard's metrics."""
+        old_token = self.log.manifest.token
         token = uuid.uuid4().hex
-        work, engine = self._attached()
-        found = engine is not None
-        work = work or self._live.new()
+        work, engine = self._attach()
+        is_attached = engine is not None
+        work = work or self._memory.create()
         try:
-            engine = engine or self._rebuilt(work)
-            engine.relate(set(join) for join in self._plan.joins)
+            engine = engine or self._rebuild(work)
+            engine.relate_streams(set(join) for join in self._plan.joins)
             engine.batches = self.log.manifest.batches = self._batch
             self._inherit_counters(engine)
-            self._push(engine, batch, take)
-            known = write_mapped(engine, token)
+            self._push(engine, batch, emit)
+            shedder_state = write_mapped(engine, token)
         except BaseException:
-            self._live.drop(work)
+            self._memory.discard(work)
             raise
-        if known is not None:
-            self.log.keep_shedding(known)
-        self.log.manifest.token, self.log.manifest.epoch = token, self._plan.epoch
-        self._live.give(work, token)
-        stored = self.log.manifest.shedding
-        log_bytes = sum(segment.size for segment in self.log.manifest.segments) + (stored.packed if stored else 0)
-        rebuilt = before is not None and not found
-        more: dict[str, Any] = {"reached": self.log.manifest.reach} if self.log.manifest.reach else {}
-        more["continues"] = self._continues
+        if shedder_state is not None:
+            self.log.save_shedder(shedder_state)
+        manifest = self.log.manifest
+        manifest.token, manifest.epoch = token, self._plan.epoch
+        self._memory.publish(work, token)
+        metrics: dict[str, Any] = {
+            "shard": self._shard,
+            "rebuilt": old_token is not None and not is_attached,
+            "log_bytes": sum(segment.size for segment in manifest.segments)
+            + (manifest.shedding.packed if manifest.shedding else 0),
+            **measure(engine).to_json(),
+            "continues": self._last_batch,
+        }
+        if manifest.reach:
+            metrics["reached"] = manifest.reach
         if self._shard == self._plan.shards[0]:
-            more["progress"] = self.log.manifest.progress
-        return {"shard": self._shard, "rebuilt": rebuilt, "log_bytes": log_bytes, **measure(engine).to_json(), **more}
+            metrics["progress"] = manifest.progress
+        return metrics
 
-    def _attached(self) -> tuple[Path | None, ShardEngine | None]:
-        """The live arrays of the state's token; nothing when they are not here or damaged, for the log has it all."""
+    def _attach(self) -> tuple[Path | None, ShardEngine | None]:
+        """Open the arrays of the state's token, unless they are elsewhere or damaged: the log has all tuples."""
         token, plan = self.log.manifest.token, self._plan.plan_of(self._shard)
-        work = self._live.take(token)
+        work = self._memory.acquire(token)
         if work is None or token is None:
             return None, None
-        before = self._known.get(self.log.manifest.epoch)
+        before = self._plans_by_epoch.get(self.log.manifest.epoch)
         try:
-            if before is None or before.streams != self._plan.streams or self._unreached(plan):
-                raise StateError("the live arrays lack what the plan needs, and the log has it")  # noqa: TRY301
+            if before is None or before.streams != self._plan.streams or self._pending_backfills(plan):
+                raise StateError("the arrays lack tuples or columns that the plan needs")  # noqa: TRY301
             engine = read_mapped(work, token, before.plan_of(self._shard), Replanner(self._plan.config))
             self._compare(engine)
             if before is not self._plan:
-                engine.adopt(plan.in_orders_of(engine.plan))
+                engine.adopt(plan.with_orders_of(engine.plan))
         except StateError:
-            self._live.drop(work)
+            self._memory.discard(work)
             return None, None
         return work, engine
 
     def _compare(self, engine: ShardEngine) -> None:
-        """Raise `StateError` if arrays are run otherwise than they are to be, or are not of the same moment as the log."""
+        """Raise `StateError` if the arrays have another configuration or another batch's state than the log."""
         if engine.config != self._plan.config:
-            raise StateError(f"the live arrays are those of {engine.config}")
+            raise StateError(f"the arrays have the configuration {engine.config}")
         progress = {name: engine.progress[name].to_json() for name in engine.streams}
         if json.dumps(progress, sort_keys=True) != json.dumps(self.log.manifest.progress, sort_keys=True):
-            raise StateError("the live arrays have come to other event times than the log")
+            raise StateError("the arrays have other event times than the log")
         if engine.joined.expiry.kept_from != self.log.manifest.kept_from:
-            raise StateError("the live arrays have let go of other tuples than the log")
+            raise StateError("the arrays have dropped other tuples than the log")
         if engine.batches != self.log.manifest.batches:
-            raise StateError(
-                f"the live arrays are of {engine.batches} batches, the log is of {self.log.manifest.batches}"
-            )
+            raise StateError(f"the arrays hold {engine.batches} batches, the log {self.log.manifest.batches}")
 
-    def _rebuilt(self, work: Path) -> ShardEngine:
+    def _rebuild(self, work: Path) -> ShardEngine:
         engine = ShardEngine(self._plan.config, MappedArena(work), Replanner(self._plan.config))
         for stream in self._plan.streams:
             engine.add_stream(stream)
-        own, known = self._plan.plan_of(self._shard), self.log.shedding() if self.log.numbered else None
-        # What is known for shedding goes on under the plan that it was found under, as live arrays do, and then under another.
-        before = self._before if known is not None and not self._unreached(own) else self._plan
+        plan, shedder_state = self._plan.plan_of(self._shard), self.log.read_shedder() if self.log.numbered else None
+        # The shedder's state is valid under the plan that it was gathered under: restore it there, then adopt the new plan.
+        before = self._plan_of_state if shedder_state is not None and not self._pending_backfills(plan) else self._plan
         engine.adopt(before.plan_of(self._shard))
-        self._load(engine, None if known is None else numbers_kept(known))
-        if known is not None and engine.joined.shedder is not None:
-            restore(engine.joined.shedder, known, strict=False)
+        self._load(engine, None if shedder_state is None else numbers_kept(shedder_state))
+        if shedder_state is not None and engine.joined.shedder is not None:
+            restore(engine.joined.shedder, shedder_state, strict=False)
         if before is not self._plan:
-            engine.adopt(own.in_orders_of(engine.plan))
+            engine.adopt(plan.with_orders_of(engine.plan))
         return engine
 
     @property
-    def _before(self) -> WorkerPlan:
-        """The plan that the shard has run last, if it is known and tuples have been the same; else the one to run."""
-        before = self._known.get(self.log.manifest.epoch, self._plan)
-        same = before.streams == self._plan.streams and before.config == self._plan.config
-        return before if same and self._shard in before.shards else self._plan
+    def _plan_of_state(self) -> WorkerPlan:
+        """The plan that wrote the state, if it is available and reads the same tuples; else the plan to run."""
+        before = self._plans_by_epoch.get(self.log.manifest.epoch, self._plan)
+        is_alike = before.streams == self._plan.streams and before.config == self._plan.config
+        return before if is_alike and self._shard in before.shards else self._plan
 
-    def _load(self, engine: ShardEngine, kept: Mapping[str, Int64Array] | None) -> None:
-        """Fill an engine with what the log holds; if tuples have been shed, of those that are `kept`, by number."""
+    def _load(self, engine: ShardEngine, numbers: Mapping[str, Int64Array] | None) -> None:
+        """Load the log into an engine; if tuples have been shed, only those with these numbers, by stream."""
         manifest = self.log.manifest
-        for came in self._unreached(engine.plan):
-            manifest.reach[str(came)] = dict(manifest.kept_from)
+        for start in self._pending_backfills(engine.plan):
+            manifest.reach[str(start)] = dict(manifest.kept_from)
         engine.joined.expiry.kept_from.update(manifest.kept_from)
         reach = {int(batch): times for batch, times in manifest.reach.items()}
-        held: Iterable[tuple[int, dict[str, pa.Table]]] = self.log.held(self._eras(engine))
+        held: Iterable[tuple[int, dict[str, pa.Table]]] = self.log.read_all(self._boundaries(engine))
         if self.log.numbered:
-            held = ((came, self._in_windows(tables, kept)) for came, tables in held)
+            held = ((batch, self._in_windows(tables, numbers)) for batch, tables in held)
         engine.load(held, manifest.progress, manifest.batches, reach)
 
-    def _in_windows(self, tables: Mapping[str, pa.Table], kept: Mapping[str, Int64Array] | None) -> dict[str, pa.Table]:
-        """Tuples in the order in which they came; not those that windows have let go of, for which there may be no room."""
-        found = {}
+    def _in_windows(
+        self, tables: Mapping[str, pa.Table], numbers: Mapping[str, Int64Array] | None
+    ) -> dict[str, pa.Table]:
+        """Return the tuples that windows hold, in order of arrival; expired ones might exceed the memory cap."""
+        held = {}
         for stream, table in tables.items():
             oldest = self.log.manifest.kept_from.get(stream, LONG_AGO)
-            left = since(table, self._plan.catalog[stream].event_time, oldest)
-            found[stream] = (left if kept is None or stream not in kept else only(left, kept[stream])).sort_by(NUMBER)
-        return found
+            recent = drop_older(table, self._plan.catalog[stream].event_time, oldest)
+            if numbers is not None and stream in numbers:
+                recent = select_numbers(recent, numbers[stream])
+            held[stream] = recent.sort_by(NUMBER_COLUMN)
+        return held
 
-    def _eras(self, engine: ShardEngine) -> list[int]:
-        """The batches at which something began: tuples from before stay apart from those that came then."""
-        return sorted({*engine.plan.begins, *self._plan.widened})
+    def _boundaries(self, engine: ShardEngine) -> list[int]:
+        """Return the batches from which on tuples look different to some query; no segment spans one."""
+        return sorted({*engine.plan.start_batches, *self._plan.widened})
 
-    def _unreached(self, plan: ExecutionPlan) -> list[int]:
-        """The batches that queries came with of which it is not settled yet what they see from before."""
-        came = {step.since for step in plan.steps if step.backfill}
-        return sorted(batch for batch in came if str(batch) not in self.log.manifest.reach)
+    def _pending_backfills(self, plan: ExecutionPlan) -> list[int]:
+        """Return the start batches of backfilled queries for which the manifest has no event times yet."""
+        starts = {step.since for step in plan.steps if step.backfill}
+        return sorted(batch for batch in starts if str(batch) not in self.log.manifest.reach)
 
-    def _push(self, engine: ShardEngine, batch: ShardInput, take: Callable[[dict[str, pa.Table]], None]) -> None:
-        """Join a batch, and keep in the log those of its tuples that windows need afterwards."""
+    def _push(self, engine: ShardEngine, batch: ShardInput, emit: Callable[[dict[str, pa.Table]], None]) -> None:
+        """Join a batch, and add to the log the tuples that windows need afterwards."""
         tables = {}
         for number, schema in enumerate(self._plan.streams):
             progress = engine.progress[schema.name]
             if number in batch.segments:
                 tables[schema.name] = _on_time(batch.segments[number], progress, batch.observed[number])
-            for times in batch.unplaced.get(number, ()):
-                _count_late(micros(from_ipc(times), schema.event_time).to_numpy(), progress, batch.observed[number])
+            for encoded in batch.unplaced.get(number, ()):
+                progress.on_time(event_times(from_ipc(encoded), schema.event_time).to_numpy(), batch.observed[number])
         batch.segments.clear()
         if self.log.numbered:
             for name, table in tables.items():
-                tables[name] = self.log.number(name, _in_time_order(table, self._plan.catalog[name]))
+                tables[name] = self.log.number_tuples(name, _in_time_order(table, self._plan.catalog[name]))
         observed = {self._plan.streams[number].name: seen for number, seen in batch.observed.items()}
-        heads = {name: engine.progress[name].head_after(seen) for name, seen in observed.items()}
+        max_times = {name: engine.progress[name].max_event_time_after(seen) for name, seen in observed.items()}
 
-        def take_many(query: str, table: pa.Table) -> None:
-            take({query: table})
+        def emit_table(query: str, table: pa.Table) -> None:
+            emit({query: table})
 
-        *early, last = slices(tables, self._plan.catalog)
-        for end, part in early:
-            take(engine.push(part, None, {}, more=True, results_to=take_many))
-            # The rest of this batch is later than `end`, later batches can be as early as the whole of this one allows.
-            reached = {name: min(head, end + self._plan.catalog[name].lateness) for name, head in heads.items()}
-            take(engine.advance(reached, batch.now, more=True))
-        take(engine.push(last[1], batch.now, observed, results_to=take_many))
+        *early_slices, (_, last_slice) = split_by_time(tables, self._plan.catalog)
+        for end, part in early_slices:
+            emit(engine.push(part, None, {}, more_follows=True, results_to=emit_table))
+            # The rest of this batch is later than `end`; later batches may be as early as the progress of this whole batch allows.
+            times = {name: min(newest, end + self._plan.catalog[name].lateness) for name, newest in max_times.items()}
+            emit(engine.advance(times, batch.now, more_follows=True))
+        emit(engine.push(last_slice, batch.now, observed, results_to=emit_table))
         for schema in self._plan.streams:
-            self._keep(schema, tables.get(schema.name), engine)
+            self._update_log(schema, tables.get(schema.name), engine)
             self.log.manifest.progress[schema.name] = engine.progress[schema.name].to_json()
         self.log.manifest.batches = engine.batches
         self.log.manifest.kept_from = dict(engine.joined.expiry.kept_from)
 
-    def _keep(self, schema: StreamSchema, table: pa.Table | None, engine: ShardEngine) -> None:
-        """Let the log follow a stream's windows: all that came from then on, seen or not, for queries that come later."""
-        oldest = engine.oldest(schema.name)
+    def _update_log(self, schema: StreamSchema, table: pa.Table | None, engine: ShardEngine) -> None:
+        """Bring the log in step with a stream's windows; it keeps all recent tuples, for later queries."""
+        oldest = engine.oldest_event_time(schema.name)
         if schema.name in engine.joined.windows:
             kept_from = engine.joined.expiry.kept_from.get(schema.name, LONG_AGO)
             oldest = kept_from if oldest is None else min(oldest, kept_from)
-        self.log.forget(schema.name, oldest)
+        self.log.remove_older(schema.name, oldest)
         if oldest is None:
             return
         shedder, numbers = engine.joined.shedder, None
         if shedder is not None and schema.name in engine.joined.windows:
             numbers = shedder.numbers_kept(schema.name)
-        found = None if table is None else since(table, schema.event_time, oldest)
-        if found is not None and numbers is not None:
-            found = only(found, numbers)
-        if found is not None and found.num_rows:
-            self.log.append(schema, found, self.log.manifest.batches)
+        if table is not None:
+            recent = drop_older(table, schema.event_time, oldest)
+            recent = recent if numbers is None else select_numbers(recent, numbers)
+            if recent.num_rows:
+                self.log.append(schema, recent, self.log.manifest.batches)
         if numbers is not None:
-            self.log.thin_out(schema, numbers)
-        self.log.compact(schema, oldest, self._eras(engine), numbers)
+            self.log.rewrite_sparse(schema, numbers)
+        self.log.compact(schema, oldest, self._boundaries(engine), numbers)
 
 
 def _in_time_order(table: pa.Table, schema: StreamSchema) -> pa.Table:
-    times = micros(table, schema.event_time).to_numpy()
-    in_order = bool((times[1:] >= times[:-1]).all())
-    return table if in_order else table.take(pa.array(np.argsort(times, kind="stable")))
+    times = event_times(table, schema.event_time).to_numpy()
+    is_sorted = bool((times[1:] >= times[:-1]).all())
+    return table if is_sorted else table.take(pa.array(np.argsort(times, kind="stable")))
 
 
-def _on_time(segments: list[tuple[bytes, int]], progress: StreamProgress, seen: Observed) -> pa.Table:
-    """The tuples that are not late; the others are counted in `seen`, if this shard is the one that counts them.
+def _on_time(segments: list[tuple[bytes, int]], progress: StreamProgress, seen: ArrivalStats) -> pa.Table:
+    """Return the tuples that are not late, and count in `seen` the late ones that this shard counts.
 
-    Segments follow each other in event time, so that those of a stream in order need no sorting.
+    Segments are put in order of their first event time, so that an ordered stream needs no sorting.
     """
-    kept = []
-    for content, firsts in segments:
+    tables = []
+    for content, counted in segments:
         table = from_ipc(content)
-        times = micros(table, progress.schema.event_time).to_numpy()
-        first = int(times.min(initial=LATEST))
-        if first < progress.watermark:
-            _count_late(times[:firsts], progress, seen)
-            table = table.filter(pa.array(times >= progress.watermark))
-        kept.append((first, table))
-    kept.sort(key=itemgetter(0))
-    return pa.concat_tables([table for _, table in kept])
+        times = event_times(table, progress.schema.event_time).to_numpy()
+        on_time = progress.on_time(times, seen, counted)
+        tables.append((int(times.min(initial=LATEST)), table if on_time is None else table.filter(pa.array(on_time))))
+    tables.sort(key=itemgetter(0))
+    return pa.concat_tables([table for _, table in tables])
 
 
-def _count_late(times: Int64Array, progress: StreamProgress, seen: Observed) -> None:
-    late = times[times < progress.watermark]
-    if len(late):
-        seen.late += len(late)
-        seen.late_by = max(seen.late_by, progress.head - int(late.min()))
-
-
-def slices(tables: dict[str, pa.Table], streams: Mapping[str, StreamSchema]) -> list[tuple[int, dict[str, pa.Table]]]:
-    """A batch in parts that follow each other in event time, each with the time at which it ends; puts `tables` in that order."""
+def split_by_time(
+    tables: dict[str, pa.Table], streams: Mapping[str, StreamSchema]
+) -> list[tuple[int, dict[str, pa.Table]]]:
+    """Split a batch into slices of event time, each with its end; sort `tables` if there are several."""
     rows = sum(table.num_rows for table in tables.values())
     count = -(-rows // SLICE_ROWS)
     if count <= 1:
         return [(LATEST, dict(tables))]
     for name, table in tables.items():
         tables[name] = _in_time_order(table, streams[name])
-    times = {name: micros(table, streams[name].event_time).to_numpy() for name, table in tables.items()}
-    sample = np.sort(np.concatenate([own[::SAMPLED] for own in times.values()]))
+    times = {name: event_times(table, streams[name].event_time).to_numpy() for name, table in tables.items()}
+    sample = np.sort(np.concatenate([stream_times[::SAMPLE_STEP] for stream_times in times.values()]))
     ends = np.unique(sample[len(sample) * np.arange(1, count) // count])
     parts: list[tuple[int, dict[str, pa.Table]]] = [(int(end), {}) for end in (*ends, LATEST)]
-    for name, own in times.items():
-        cuts = [0, *np.searchsorted(own, ends, side="right"), len(own)]
-        for (_, part), (first, stop) in zip(parts, pairwise(cuts), strict=True):
+    for name, stream_times in times.items():
+        bounds = [0, *np.searchsorted(stream_times, ends, side="right"), len(stream_times)]
+        for (_, part), (first, stop) in zip(parts, pairwise(bounds), strict=True):
             if stop > first:
                 part[name] = tables[name].slice(first, stop - first)
     return parts

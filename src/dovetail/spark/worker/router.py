@@ -1,9 +1,9 @@
-"""The first of the two callbacks: cut each stream's Arrow batches by shard.
+"""Partition each stream's Arrow batches by shard: the first of the two callbacks.
 
-Spark then moves a few large rows instead of many small ones: one per task, stream and shard, holding tuples as Arrow IPC bytes. At
-its end each task also sends every shard one row with the largest event time it saw, so that all shards are called and know how
-far every stream has come, tuples or none. A tuple without an event time belongs to no window: it is counted and dropped, because
-raising would replay it for ever.
+Spark's shuffle then moves a few large rows instead of many small ones: one per task, stream and shard, with tuples as Arrow IPC
+bytes. At its end each task also sends every shard one row with the largest event time it saw, so that Spark calls all shards and each
+of them gets the progress of every stream, even without tuples. A tuple without an event time belongs to no window: it is counted and
+dropped, because an error would replay it forever.
 """
 
 from __future__ import annotations
@@ -19,123 +19,126 @@ import pyarrow.compute as pc
 from dovetail._typing import BoolArray, Int64Array
 from dovetail.engine.evaluate import evaluate
 from dovetail.engine.keys import codes_of, combine, coordinates
-from dovetail.engine.time.intake import usable
-from dovetail.engine.time.progress import LATEST, Observed, partition_heads, too_far
+from dovetail.engine.time.progress import LATEST, ArrivalStats, latest_allowed, partition_max_times, usable
 from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
 from dovetail.spark.driver.layout import ShardGroupPlan, WorkerPlan
 from dovetail.spark.driver.placement import EVERYWHERE, Route
-from dovetail.spark.wire import CLOCK, Header, Report, RoutedKind, fillers, report_rows, tuple_rows
-from dovetail.spark.worker.memory import give_back
+from dovetail.spark.wire import CLOCK, Header, Report, RoutedKind, filler_rows, report_rows, tuple_rows
+from dovetail.spark.worker.memory import release_memory
 
 _LARGEST_PIECE = 1 << 20
-"""Bytes of tuples that a task holds before it cuts them. Spark copies a row several times, into buffers that fit the largest."""
+"""Bytes of tuples that a task collects before it partitions them. Spark copies a row several times, into buffers of the largest."""
 _SENT_WITHOUT_FILLERS = 8 << 20
 
 Batches = Iterator[pa.RecordBatch]
 
 
 class Router:
-    """One task: a part of one stream, whose number in the plan is `stream`."""
+    """One routing task: part of the stream with number `stream` in the plan."""
 
     def __init__(self, plan: WorkerPlan, stream: int, shard_ids: list[int], batch: int | None = None) -> None:
         self._groups = plan.groups
-        called = plan.shards if batch is None else plan.active(batch)
-        self._called = [shard_ids[number] for number in called]
+        active = plan.shards if batch is None else plan.active(batch)
+        self._active_ids = [shard_ids[shard] for shard in active]
         self._stream = stream
         self._schema = plan.streams[stream]
         self._ids = shard_ids
-        self._seen = Observed()
+        self._seen = ArrivalStats()
         self._now: int | None = None
         self._sent: Counter[int] = Counter()
 
     def rows(self, batches: Batches) -> Batches:
-        """The rows that Spark shuffles, of the tuples that it reads."""
-        held: list[pa.Table] = []
+        """Yield the rows for Spark's shuffle from the tuples that Spark reads."""
+        tables: list[pa.Table] = []
         size = 0
         for batch in batches:
-            held.append(self._admit(batch))
-            size += held[-1].nbytes
+            tables.append(self._admit(batch))
+            size += tables[-1].nbytes
             if size > _LARGEST_PIECE:
-                yield from self._pieces(pa.concat_tables(held))
-                held, size = [], 0
+                yield from self._partition(pa.concat_tables(tables))
+                tables, size = [], 0
         if size:
-            yield from self._pieces(pa.concat_tables(held))
-            held.clear()
+            yield from self._partition(pa.concat_tables(tables))
+            tables.clear()
         if self._seen.arrived:
             seen, now = self._seen, self._now
-            report = Report(seen.largest, [*seen.heads.items()], now, seen.arrived, seen.ahead, seen.refused)
-            yield report_rows(self._stream, self._called, report)
-        give_back()
+            report = Report(
+                seen.max_event_time, [*seen.partition_max_times.items()], now, seen.arrived, seen.ahead, seen.refused
+            )
+            yield report_rows(self._stream, self._active_ids, report)
+        release_memory()
 
     def _admit(self, batch: pa.RecordBatch) -> pa.Table:
-        """The tuples whose time is usable, after a look at it."""
+        """Return the tuples with a usable event time, and add the batch to what was observed."""
         columns = [_conform(batch.column(field.name), field.type) for field in self._schema.columns]
         table = pa.Table.from_arrays(columns, schema=self._schema.columns)
         if CLOCK in batch.schema.names and batch.num_rows:
             self._now = batch.column(CLOCK)[0].as_py()
-        seen = Observed(table.num_rows)
+        seen = ArrivalStats(table.num_rows)
         table = self._usable(table, seen)
         if table.num_rows:
             ts = self._times(table)
-            seen.largest = int(ts.max())
+            seen.max_event_time = int(ts.max())
             if self._schema.progress_by is not None:
-                seen.heads = partition_heads(ts, table.column(self._schema.progress_by).combine_chunks())
+                seen.partition_max_times = partition_max_times(
+                    ts, table.column(self._schema.progress_by).combine_chunks()
+                )
         self._seen.add(seen)
         return table
 
-    def _usable(self, table: pa.Table, seen: Observed) -> pa.Table:
-        """Leave out, and count, tuples without a time, with one out of range, or too far ahead of the clock."""
+    def _usable(self, table: pa.Table, seen: ArrivalStats) -> pa.Table:
+        """Drop and count tuples whose event time is NULL, out of range, or too far ahead of the clock."""
         times = table.column(self._schema.event_time)
         if times.null_count:
             table = table.filter(times.is_valid())
             seen.refused = seen.arrived - table.num_rows
-        limit = too_far(self._schema, self._now)
+        limit = latest_allowed(self._schema, self._now)
         ts = self._times(table)
         if len(ts) and (int(ts.min()) < -LATEST or int(ts.max()) > limit):
             table = table.filter(pa.array(usable(ts, limit, seen)))
         return table
 
     def _times(self, table: pa.Table) -> Int64Array:
-        numbers: Int64Array = table.column(self._schema.event_time).cast(pa.int64()).to_numpy()
-        return numbers
+        times: Int64Array = table.column(self._schema.event_time).cast(pa.int64()).to_numpy()
+        return times
 
-    def _pieces(self, table: pa.Table) -> Batches:
+    def _partition(self, table: pa.Table) -> Batches:
         rows = tuple_rows(self._stream, self._parts(table.combine_chunks()))
         yield rows
         sizes = pc.binary_length(rows.column("content"))
         for shard, size in zip(rows.column("shard").to_pylist(), sizes.to_pylist(), strict=True):
             self._sent[shard] += size
             if self._sent[shard] > _SENT_WITHOUT_FILLERS:
-                yield fillers(self._stream, shard, self._sent.pop(shard))
+                yield filler_rows(self._stream, shard, self._sent.pop(shard))
 
     def _parts(self, table: pa.Table) -> Iterator[tuple[Header, pa.Table]]:
-        """The tuples of each shard, and the times of those that go to none."""
+        """Yield the tuples of each shard, then the event times of tuples that go to none."""
         sent = np.zeros(table.num_rows, np.bool_)
         for group in self._groups:
             cells, rows = cells_of(group, self._schema.name, table)
             first = _first_copies(rows, sent)
-            # Cells in order, in each a tuple's first copies before the others: small numbers are sorted by counting.
+            # Sort by cell, first copies before others; NumPy sorts 16-bit integers by radix.
             order = np.argsort((2 * cells + ~first).astype(np.uint16), kind="stable")
             ends = np.searchsorted(cells[order], np.arange(group.shards), side="right")
             for cell, (start, stop) in enumerate(pairwise([0, *ends])):
                 if stop > start:
                     copies = order[start:stop]
-                    firsts = int(np.count_nonzero(first[copies]))
+                    counted = int(np.count_nonzero(first[copies]))
                     shard = self._ids[group.first + cell]
-                    yield (shard, RoutedKind.TUPLES, firsts), table.take(pa.array(rows[copies]))
-        if not sent.all():  # keys that are NULL: such tuples are in no result
+                    yield (shard, RoutedKind.TUPLES, counted), table.take(pa.array(rows[copies]))
+        if not sent.all():  # NULL keys: such tuples are in no result
             times = table.select([self._schema.event_time]).filter(pa.array(~sent))
-            yield (self._called[0], RoutedKind.UNPLACED, 0), times
+            yield (self._active_ids[0], RoutedKind.UNPLACED, 0), times
 
 
 def _conform(values: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Spark's Arrow column as the layout declares it: time zones are labels, encodings are taken off."""
+    """Cast Spark's Arrow column to its declared type: this relabels time zones and removes encodings."""
     return values if values.type == dtype else values.cast(dtype)
 
 
 def _first_copies(rows: Int64Array, sent: BoolArray) -> BoolArray:
-    """Which copies are a tuple's first; `sent` remembers them from group to group."""
+    """Mark the copies that are a tuple's first; `sent` carries sent tuples from group to group."""
     first = ~sent[rows]
     first[1:] &= rows[1:] != rows[:-1]
     sent[rows] = True
@@ -143,29 +146,29 @@ def _first_copies(rows: Int64Array, sent: BoolArray) -> BoolArray:
 
 
 def cells_of(group: ShardGroupPlan, stream: str, table: pa.Table) -> tuple[Int64Array, Int64Array]:
-    """For each copy of a tuple, the cell it goes to and its row: by row, the copies of a row by cell."""
-    found = [_placed(group, way, table) for way in group.ways.get(stream, ())]
-    if not found:
+    """Return cell and row of each copy of a tuple, sorted by row, then by cell."""
+    copies = [_cells_along(group, route, table) for route in group.ways.get(stream, ())]
+    if not copies:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    cells, rows = (np.concatenate(part) for part in zip(*found, strict=True))
-    if len(found) > 1:
+    cells, rows = (np.concatenate(part) for part in zip(*copies, strict=True))
+    if len(copies) > 1:
         pairs = np.unique(rows * group.shards + cells)
         cells, rows = pairs % group.shards, pairs // group.shards
     return cells, rows
 
 
-def _placed(group: ShardGroupPlan, way: Route, table: pa.Table) -> tuple[Int64Array, Int64Array]:
+def _cells_along(group: ShardGroupPlan, route: Route, table: pa.Table) -> tuple[Int64Array, Int64Array]:
     base = np.zeros(table.num_rows, np.int64)
     offsets = np.zeros(1, np.int64)
     valid = np.ones(table.num_rows, np.bool_)
-    for axis, share in zip(way, group.shares, strict=True):
-        base, offsets = base * share, offsets * share
+    for axis, splits in zip(route, group.shares, strict=True):
+        base, offsets = base * splits, offsets * splits
         if axis == EVERYWHERE:
-            offsets = (offsets[:, None] + np.arange(share)[None, :]).ravel()
-        elif share > 1 or axis is not None:
+            offsets = (offsets[:, None] + np.arange(splits)[None, :]).ravel()
+        elif splits > 1 or axis is not None:
             codes, present = _codes(axis, table)
-            base += coordinates(codes, share)
-            if not group.is_settled:
+            base += coordinates(codes, splits)
+            if not group.has_count_windows:
                 valid &= present  # NULL equals nothing; a count window counts it all the same
     rows = np.flatnonzero(valid)
     cells = (base[rows][:, None] + offsets[None, :]).ravel()
@@ -173,7 +176,7 @@ def _placed(group: ShardGroupPlan, way: Route, table: pa.Table) -> tuple[Int64Ar
 
 
 def _codes(axis: object, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of one key, or of the whole row, and where they are not NULL."""
+    """Return the codes of one key, or of the whole row, and where they are not NULL."""
 
     def column(wanted: Column) -> pa.Array:
         values = table.column(wanted.name)

@@ -1,4 +1,4 @@
-"""The demonstration in this process."""
+"""The demo in this process."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rich.text import Text
 
 import dovetail as dt
 from dovetail.cli.demo.show import check, introduce, large, mebibytes, show_plan, show_results, table_of
-from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, FunnelSample
+from dovetail.workloads.ad_funnel import AdFunnel, FunnelSample
 
-_REFRESH = 0.25
-_LINE_EVERY = 1.0
+_REFRESH_SECONDS = 0.25
+_LINE_SECONDS = 1.0
 
 
-def demo_here(console: Console, seed: int, seconds: float) -> bool:
-    """Join in this process for some seconds; say whether the check holds."""
+def demo_local(console: Console, seed: int, seconds: float) -> bool:
+    """Join in this process for some seconds; return whether the results are correct."""
     introduce(console)
     funnel = AdFunnel(seed=seed)
-    session = _compiled(console, lambda: _session(funnel))
+    session = _start_session(console, funnel)
     show_plan(console, session)
     run = _Run(session, FunnelSample(funnel))
     _stream(console, run, funnel, seconds)
@@ -34,38 +34,29 @@ def demo_here(console: Console, seed: int, seconds: float) -> bool:
     return check(console, pa.concat_tables(run.sampled), run.sample)
 
 
-def _session(funnel: AdFunnel) -> dt.LocalSession:
-    session = dt.LocalSession()
-    for stream in funnel.streams:
-        lateness = timedelta(microseconds=stream.lateness)
-        session.stream(stream.name, stream.columns, stream.event_time, lateness, stream.rate)
-    for name, sql in QUERIES.items():
-        session.query(name, sql)
-    return session
-
-
-def _compiled(console: Console, start: Callable[[], dt.LocalSession]) -> dt.LocalSession:
-    """Start a session, which compiles the kernels, with a word on the screen while it takes its time."""
+def _start_session(console: Console, funnel: AdFunnel) -> dt.LocalSession:
+    """Start a session, which compiles the kernels, and show a message meanwhile."""
     message = "Compiling the kernels (some seconds the first time, then they are cached) ..."
     started = time.perf_counter()
     with console.status(message) if console.is_terminal else nullcontext():
         if not console.is_terminal:
             console.print(message)
-        session = start()
+        session = dt.LocalSession()
+        funnel.workload.declare(session)
     console.print(f"Kernels ready after {time.perf_counter() - started:.1f} s.")
     return session
 
 
 @dataclass
 class _Run:
-    """A session at work, and what is shown of it."""
+    """A running session and its figures for display."""
 
     session: dt.LocalSession
     sample: FunnelSample
     batches: int = 0
     tuples: int = 0
     busy: float = 0.0
-    """Seconds inside `push`; making up the input does not count."""
+    """Seconds inside `push`, without the time to generate the input."""
     results: dict[str, int] = field(default_factory=dict)
     latest: dict[str, pa.Table] = field(default_factory=dict)
     """Each query's results from the last batch that had any."""
@@ -73,20 +64,20 @@ class _Run:
 
     def push(self, batch: Mapping[str, pa.Table]) -> None:
         started = time.perf_counter()
-        found = self.session.push(batch)
+        results = self.session.push(batch)
         self.busy += time.perf_counter() - started
         self.batches += 1
         self.tuples += sum(table.num_rows for table in batch.values())
-        for name, table in found.items():
+        for name, table in results.items():
             self.results[name] = self.results.get(name, 0) + table.num_rows
             self.latest[name] = table if table.num_rows else self.latest.get(name, table)
-        self.sample.take(batch)
-        self.sampled.append(self.sample.of(found["funnel"]))
+        self.sample.add(batch)
+        self.sampled.append(self.sample.select(results["funnel"]))
 
     @property
     def streams(self) -> Mapping[str, Mapping[str, Any]]:
-        found: Mapping[str, Mapping[str, Any]] = self.session.metrics()["streams"]
-        return found
+        metrics: Mapping[str, Mapping[str, Any]] = self.session.metrics()["streams"]
+        return metrics
 
     @property
     def rate(self) -> float:
@@ -117,16 +108,16 @@ def _stream(console: Console, run: _Run, funnel: AdFunnel, seconds: float) -> No
 
 @contextmanager
 def _display(console: Console) -> Iterator[Callable[[Callable[[], str]], None]]:
-    """Show a line that keeps changing: in place on a terminal, now and then elsewhere."""
+    """Yield a function that shows a status line, in place on a terminal, every second elsewhere."""
     live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
-    following = 0.0 if live else time.perf_counter() + _LINE_EVERY
+    next_update = 0.0 if live else time.perf_counter() + _LINE_SECONDS
 
     def show(line: Callable[[], str]) -> None:
-        nonlocal following
+        nonlocal next_update
         now = time.perf_counter()
-        if now < following:
+        if now < next_update:
             return
-        following = now + (_REFRESH if live else _LINE_EVERY)
+        next_update = now + (_REFRESH_SECONDS if live else _LINE_SECONDS)
         if live:
             live.update(Text(line(), no_wrap=True, overflow="ellipsis"), refresh=True)
         else:
