@@ -4,8 +4,10 @@ SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 PYTEST := $(BIN)/python -m pytest
+KERNEL_TESTS := $(addprefix tests/unit/engine/,kernels join shedding/test_tracker.py test_keys.py test_warm_up.py) \
+  tests/laws/test_engine.py tests/laws/test_shared_trees.py
 
-.PHONY: help setup demo test test-fast test-engine test-spark test-faults test-nojit check lint imports types format reproduce reproduce-quick bench tables lock clean
+.PHONY: help setup demo test test-fast test-kernels test-engine test-spark test-faults test-nojit check lint imports types format reproduce reproduce-quick bench tables lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,17 +21,20 @@ $(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh
 demo: setup ## Run the demonstration
 	@$(BIN)/dovetail demo
 
-# Two at a time: what waits for Spark leaves a core to what does not.
+# Two at a time: tests on Spark leave a core idle while they wait.
 test: setup ## Run everything that CI runs: checks, all tests, the laws without JIT
 	@$(MAKE) --no-print-directory -j2 check test-spark test-engine test-nojit
 
-test-fast: setup ## Run the quick tests only
-	$(PYTEST) -q -m "not slow"
+test-fast: setup ## Run unit tests, examples and documentation without slow tests, laws and Spark: @FAST@
+	$(PYTEST) -q -m "not slow" tests/unit tests/docs src experiments
 
-test-engine: setup ## Run all tests that need no Spark, and the examples in docstrings
+test-kernels: setup ## Run units and laws of the kernels and the join, kernels compiled anew: @KERNELS@
+	$(PYTEST) -q $(KERNEL_TESTS)
+
+test-engine: setup ## Run all tests that need no Spark, and the examples in docstrings: @ENGINE@
 	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/unit tests/laws tests/docs src experiments
 
-test-spark: setup ## Run all tests on Spark
+test-spark: setup ## Run all tests on Spark: @SPARK@
 	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/spark
 
 test-nojit: setup ## Run the laws with kernels as plain Python (readable tracebacks)

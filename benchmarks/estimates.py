@@ -58,7 +58,7 @@ def stages() -> dict[str, list[float]]:
     factors: dict[str, list[float]] = {"rows": [], "us": []}
     for workload, keys in WORKLOADS.items():
         session = run(keys)
-        explained: Any = session.explain("dict")
+        explained: Any = session.explain().to_dict()
         for driver, stages in explained["queries"]["q"]["paths"].items():
             for stage in stages[1:]:
                 figures = []
@@ -78,7 +78,7 @@ def parts() -> dict[str, list[float]]:
     for second in range(SECONDS):
         first = int(second * RATE)
         session.push({name: overlap.table(name, first, int(RATE), RATE) for name in overlap.STREAMS})
-    explained: Any = session.explain("dict")
+    explained: Any = session.explain().to_dict()
     table = Table("part", "ms/s expected", "measured", "MB expected", "measured", title=f"{QUERIES} queries, one plan")
     factors: dict[str, list[float]] = {"cpu_ms_per_second": [], "memory_bytes": []}
     for kind in ("windows", "joins", "results"):

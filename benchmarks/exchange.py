@@ -25,9 +25,9 @@ from typing import Any
 
 import dovetail as dt
 from dovetail.optimizer.sharing.model.costs import CostModel
-from dovetail.optimizer.sharing.model.workload import workload_of
-from dovetail.optimizer.sharing.search.candidates import ALL_STATES, storable_targets
-from dovetail.optimizer.sharing.search.exact import MOST, candidate_states
+from dovetail.optimizer.sharing.model.query_set import number_queries
+from dovetail.optimizer.sharing.search.candidates import MAX_EXHAUSTIVE, storable_targets
+from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES, candidate_states
 from dovetail.optimizer.sharing.search.state_plans import StatePlans, States
 from dovetail.plan.shared_plan import Load
 from engine import console, save
@@ -57,8 +57,8 @@ class Climber:
     def __init__(self, model: CostModel, rng: random.Random) -> None:
         self._rng = rng
         self._plans = StatePlans(model)
-        targets = dict.fromkeys(storable_targets(model.workload, ALL_STATES))
-        self._states = [self._plans.number(target) for target in targets]
+        targets = dict.fromkeys(storable_targets(model.query_set, MAX_EXHAUSTIVE))
+        self._states = [self._plans.index_of(target) for target in targets]
 
     def climb(self, rank: Callable[[Load], Rank]) -> Load:
         """Give what the plan takes at which no single change from a random start helps."""
@@ -96,8 +96,8 @@ def case(name: str, number: int) -> dict[str, Any] | None:
     """Plan one case; None if it is small enough for `exact`."""
     rng = random.Random(f"exchange {name} {number}")  # noqa: S311 - replayable
     queries = random_queries(rng, SIZES[name])
-    model = CostModel(workload_of(queries), UNITS)
-    if len(candidate_states(model.workload)) <= MOST:
+    model = CostModel(number_queries(queries), UNITS)
+    if len(candidate_states(model.query_set)) <= MAX_CANDIDATES:
         return None
     climber, plain = Climber(model, rng), StatePlans(model).load(0)
     witness = climber.climb(weighted(rng, plain))

@@ -63,8 +63,8 @@ def new_session(*, adaptive: bool) -> dt.LocalSession:
 
 def migrate(session: dt.LocalSession, plan: SharedPlan) -> float:
     """Go over to a plan of the session's queries; give the seconds that it takes."""
-    registry, began = session._registry, time.perf_counter()  # noqa: SLF001 - what sessions do by themselves is forced here
-    session._migrate(Proposal("forced", plan, dict(registry.plans), Load()), began)  # noqa: SLF001
+    job, began = session._job, time.perf_counter()  # noqa: SLF001 - what sessions do by themselves is forced here
+    session._migrate(Proposal("forced", plan, dict(job.plans), Load()), began)  # noqa: SLF001
     return time.perf_counter() - began
 
 
@@ -78,7 +78,7 @@ def cost(tuples: int, rounds: int) -> dict[str, object]:
     )
     for _ in range(tuples // pushed + 2):
         session.push(next(made))
-    plans = session._registry.plans  # noqa: SLF001
+    plans = session._job.plans  # noqa: SLF001
     stored = JointPlanning(plans, dt.Config(strategy="bjtree")).plan()
     apart = JointPlanning(plans, dt.Config(strategy="mjoin")).plan()
     found: dict[str, list[float]] = {"storing": [], "dropping": [], "batch": []}
@@ -120,7 +120,7 @@ def drift(kind: str, count: int, scale: int) -> dict[str, object]:
 
     adaptive = new_session(adaptive=True)
     times = {"adaptive": run(adaptive)}
-    last = adaptive._registry.cohorts[0].plan  # noqa: SLF001
+    last = adaptive._job.shared_plan  # noqa: SLF001
     times["static"] = run(new_session(adaptive=False))
     times["told"] = run(new_session(adaptive=False), last)
     times["told_later"] = run(new_session(adaptive=False), last, SPAN)

@@ -71,7 +71,7 @@ def case(kind: str, budget: str, count: int) -> dict[str, Any]:
     for name, sql in texts.items():
         session.query(name, sql)
     registered = time.perf_counter()
-    session.explain("dict")
+    session.explain().to_dict()
     planned = time.perf_counter()
     found = {"registered": registered - began, "planned": planned - registered}
     if kind == "local":

@@ -195,7 +195,7 @@ def transport_processor() -> type:
     import pandas as pd  # noqa: PLC0415
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415
 
-    from dovetail.spark.wire import ResultRow, RoutedKind, from_ipc, received  # noqa: PLC0415
+    from dovetail.spark.wire import ResultRow, RoutedKind, from_ipc, read_routed_rows  # noqa: PLC0415
 
     class Nothing(StatefulProcessor):
         def __init__(self, *_: Any) -> None:
@@ -205,7 +205,7 @@ def transport_processor() -> type:
             pass
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: ARG002, N802, N803
-            for _, kind, _, content in received(rows):
+            for _, kind, _, content in read_routed_rows(rows):
                 if kind is RoutedKind.TUPLES:
                     from_ipc(content)
             yield pd.DataFrame([], columns=ResultRow._fields)

@@ -1,9 +1,9 @@
-"""Set-up that all tests share.
+"""Set up hypothesis profiles and the Numba cache for all tests.
 
 Hypothesis profiles are chosen by DOVETAIL_PROFILE: `dev` (the default), `ci` (more cases, the same every time), `nojit` (few).
 
-Numba's on-disk cache notices a change in a kernel's own file, not in the files of the kernels it calls. A directory named after the
-digest of all kernel sources keeps a stale one from being run.
+Numba's on-disk cache notices a change in a kernel's own file, not in the files of the kernels it calls. The cache directory is
+named after the digest of all kernel sources, so a stale kernel never runs.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dovetail as dt
-from dovetail.cli.demo.on_spark import _OLDEST_JAVA
+from dovetail.cli.demo.on_spark import _MIN_JAVA
 from dovetail.config import ORDERINGS
 from dovetail.engine.join import watch
 from dovetail.engine.storage import arena
@@ -16,11 +16,11 @@ from dovetail.engine.storage import window as window_store
 from dovetail.engine.time.progress import LATEST
 from dovetail.optimizer.adapt import reorder as replan
 from dovetail.optimizer.adapt import selectivity as shares
-from dovetail.optimizer.ordering.dmjoin import MOST as MOST_INPUTS
+from dovetail.optimizer.ordering.dmjoin import MAX_INPUTS as MOST_INPUTS
 from dovetail.optimizer.ordering.golab import TRIED
 from dovetail.optimizer.ordering.weave import EXACT
-from dovetail.optimizer.sharing.search.exact import MOST as MOST_STORED
-from dovetail.query.functions import DEEPEST
+from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES as MOST_STORED
+from dovetail.query.functions import MAX_DEPTH
 from dovetail.schema import LARGEST_DECIMAL
 from dovetail.spark import wire
 from dovetail.spark.driver import builder
@@ -48,23 +48,23 @@ def percent(share: float) -> str:
 QUOTED: list[tuple[str, tuple[str, ...]]] = [
     # The pipeline on Spark.
     (r"in slices of ([\d,]+) tuples", (f"{processor.SLICE_ROWS:,}",)),
-    (r"slices come from one event time in (\w+)", (WORDS[processor.SAMPLED],)),
-    (r"up to (\d+) MB are held and cut", (mb(cut._LARGEST_PIECE),)),
+    (r"slices come from one event time in (\w+)", (WORDS[processor.SAMPLE_STEP],)),
+    (r"collects up to (\d+) MB of tuples", (mb(cut._LARGEST_PIECE),)),
     (r"makes anew [^|]*\|[^|]*\| pieces of (\d+) MB", (mb(cut._LARGEST_PIECE),)),
     (r"after (\d+) MB for a shard a cut task", (mb(cut._SENT_WITHOUT_FILLERS),)),
     (r"as many empty rows as ([\d,]+) are to (\d+) MB", (f"{wire.FRAME_ROWS:,}", mb(wire.FRAME_BYTES))),
     (r"`maxRecordsPerBatch` is at most ([\d,]*\d)", (f"{wire.FRAME_ROWS:,}",)),
-    (r"large ones in pieces of (\d+) MB", (mb(wire.LARGEST_RESULT),)),
-    (r"Above (\w+) segments of a stream under (\d+) MB", (WORDS[log.MOST_SEGMENTS], mb(log.SMALL_BYTES))),
-    (r"more than (\w+), the small ones", (WORDS[log.MOST_SEGMENTS],)),
+    (r"large ones in pieces of (\d+) MB", (mb(wire.MAX_RESULT_BYTES),)),
+    (r"Above (\w+) segments of a stream under (\d+) MB", (WORDS[log.MAX_SMALL_SEGMENTS], mb(log.SMALL_SEGMENT_BYTES))),
+    (r"more than (\w+) small segments", (WORDS[log.MAX_SMALL_SEGMENTS],)),
     (r"once it is (\w+) minutes old", (WORDS[live._ABANDONED_SECONDS // 60],)),
     (r"nothing has moved for (a day)", ({86_400: "a day"}[live._FORGOTTEN_SECONDS],)),
-    (r"Where `/dev/shm` is smaller than (\d+) GB", (str(live._LEAST_MEMORY >> 30),)),
+    (r"Where `/dev/shm` is smaller than (\d+) GB", (str(live._MIN_SHARED_MEMORY >> 30),)),
     (r"(\d+) MB for new objects", (str(builder._YOUNG >> 10),)),
     (r"A young generation of (\d+) MB, whatever", (str(builder._YOUNG >> 10),)),
     (r"`local\[\*,(\d+)\]`", (str(builder._FAILURES),)),
     (r"PySpark (\d+\.\d+) or later", (".".join(map(str, builder.OLDEST)),)),
-    (r"Java (\d+) or later", (str(_OLDEST_JAVA),)),
+    (r"Java (\d+) or later", (str(_MIN_JAVA),)),
     (r"protobuf>=([\d.]*\d)", (builder._WORKER_NEEDS["google.protobuf.descriptor"].partition(">=")[2],)),
     # Live arrays.
     (r"up to (\d+) MB of living arrays", (mb(arena.WHOLE),)),
@@ -74,16 +74,16 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     ),
     (r"probability of (\d+) KB over the size", (str(arena.SAMPLES * arena._PAGE >> 10),)),
     # Orders that adapt.
-    (r"After a (\w+) new tuples; above (\w+) streams", (WORDS[watch.LOOK_AFTER], WORDS[watch.WIDE])),
-    (r"Every (\w+) new tuples or so", (WORDS[watch.LOOK_AFTER],)),
+    (r"After a (\w+) new tuples; above (\w+) streams", (WORDS[watch.CHECK_AFTER], WORDS[watch.WIDE])),
+    (r"Every (\w+) new tuples or so", (WORDS[watch.CHECK_AFTER],)),
     (r"memory of a (\w+) probes", (WORDS[watch.MEMORY],)),
     (r"range of a factor of (\d[\d.]*\d)", (str(watch.DRIFT),)),
     (r"size of a window has moved by (\w+)", ({1.5: "half"}[watch.DRIFT],)),
-    (r"credit: (\d+) % of the tuples", (percent(watch.SHARE),)),
-    (r"as often as (\d+) % allow", (percent(watch.SHARE),)),
+    (r"credit: (\d+) % of the tuples", (percent(watch.CREDIT_FRACTION),)),
+    (r"as often as (\d+) % allow", (percent(watch.CREDIT_FRACTION),)),
     (r"(\d[\d.]*) times cheaper", (str(replan.GAIN),)),
     (r"by the same (\d[\d.]*) times", (str(replan.GAIN),)),
-    (r"saves at least (\d+) % of the query", (percent(replan.LEAST_SHARE),)),
+    (r"saves at least (\d+) % of the query", (percent(replan.MIN_SAVED_FRACTION),)),
     # Methods and strategies.
     (r"exact up to (\d+) inputs", (str(EXACT),)),
     (r"one table for all inputs; at most (\d+) inputs", (str(MOST_INPUTS),)),
@@ -97,7 +97,7 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     (r"(\w+ in ten) pairs for a comparison", ({0.3: "three in ten"}[shares.DEFAULT_CONDITION],)),
     # What a query may be, and what is kept.
     (r"(?:fit|than|up to) (\d+) digits", (str(LARGEST_DECIMAL),)),
-    (r"At most (\d+) other operations may be inside", (str(DEEPEST),)),
+    (r"At most (\d+) other operations may be inside", (str(MAX_DEPTH),)),
     (r"([\d,]+) years", (f"{LATEST / YEAR_MICROS // 10_000 * 10_000:,.0f}",)),
     (r"with (\d[\d.]*) times as much room as rows", (str(window_store.GROWTH),)),
 ]

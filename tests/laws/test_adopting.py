@@ -1,4 +1,4 @@
-"""One plan that runs: printed as it runs, the same through JSON, and adopted by engines that ran another, or were rebuilt."""
+"""A plan runs as printed, survives JSON, and can be adopted by running and rebuilt engines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plan_cases import Case, sizes
 from random_plans import random_plan
 from session_and_oracle import random_orders
-from test_shared_plans import Case, sizes
 
 import dovetail as dt
 from dovetail.codec import from_json, to_json
 from dovetail.config import ORDERINGS, PLANNERS
-from dovetail.engine.persist.snapshot import attach, left_in_arena
+from dovetail.engine.persist.snapshot import arena_manifest, attach
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.storage.arena import Arena, MappedArena
 from dovetail.optimizer.lowering import Lowering
@@ -41,7 +41,7 @@ def through_json(plan: ExecutionPlan) -> ExecutionPlan:
 
 
 def random_session(rng: random.Random) -> tuple[dt.LocalSession, dict[str, pa.Table]]:
-    """A session with overlapping queries, any strategy, ordering and budget, some with orders of their own."""
+    """Draw a session with overlapping queries, any strategy, ordering and budget, and some forced orders."""
     scenario = random_scenario(
         rng, aliases=rng.choice((2, 3, 4)), queries=2, pushes=1, count_windows=rng.random() < 0.2
     )
@@ -58,32 +58,32 @@ def random_session(rng: random.Random) -> tuple[dt.LocalSession, dict[str, pa.Ta
             try:
                 session.query(f"{name}_{copy}", sql, orders if rng.random() < 0.3 else None)
             except dt.PlanError:
-                continue  # no equality leads to an input, or too many sub-joins for an exact plan
+                continue  # an input without an equality, or too many sub-joins for an exact plan
     return session, scenario.pushes[0]
 
 
 @settings(max_examples=3 * settings().max_examples)
 @given(SEEDS)
-def test_the_orders_that_are_printed_are_those_that_run(seed: int) -> None:
+def test_printed_orders_are_the_orders_that_run(seed: int) -> None:
     session, batch = random_session(random.Random(seed))
-    before: Any = session.explain("dict")
+    before: Any = session.explain().to_dict()
     session.push(batch)
-    after: Any = session.explain("dict")
+    after: Any = session.explain().to_dict()
     runs = {run.name: run for run in session._engine.runs}
     for shown in (before, after):
         printed = shown["queries"] | shown.get("joins", {})
         for name, run in runs.items():
             orders = {driver: [stage["alias"] for stage in path] for driver, path in printed[name]["paths"].items()}
             assert orders == {driver: list(runner.path.order) for driver, runner in run.runners.items()}
-    for cohort in session._registry.cohorts:
-        for join, step in zip(cohort.plan.joins, cohort.steps, strict=True):
-            aliases = {source: alias for alias, source in step.consumers[0].sources.items()} if step.is_own else {}
-            if step.is_own:
-                aliases = cohort.plan.answer(step.name).aliases  # type: ignore[assignment]
-            names = [_input(each.node, each.sources, step.stored_inputs, aliases) for each in join.inputs]
-            for name, others in zip(names, join.orders, strict=True):
-                ran = [alias for alias in runs[step.name].runners[name].path.order if alias != name]
-                assert ran == [names[number] for number in others]
+    plan = session._job.shared_plan
+    for join, step in zip(plan.joins, session._job.steps, strict=True):
+        aliases = {source: alias for alias, source in step.consumers[0].sources.items()} if step.is_private else {}
+        if step.is_private:
+            aliases = plan.answer(step.name).aliases  # type: ignore[assignment]
+        names = [_input(each.node, each.sources, step.materialized_inputs, aliases) for each in join.inputs]
+        for name, others in zip(names, join.orders, strict=True):
+            ran = [alias for alias in runs[step.name].runners[name].path.order if alias != name]
+            assert ran == [names[number] for number in others]
 
 
 def _input(node: str, sources: tuple[str, ...], stored: Mapping[str, Any], aliases: Mapping[str, str]) -> str:
@@ -94,7 +94,7 @@ def _input(node: str, sources: tuple[str, ...], stored: Mapping[str, Any], alias
 
 
 @given(SEEDS)
-def test_a_plan_is_the_same_through_json(seed: int) -> None:
+def test_a_plan_survives_json(seed: int) -> None:
     case = Case(seed)
     engine, plan = case.empty(), through_json(case.lowered())
     assert plan == case.lowered()
@@ -107,7 +107,7 @@ def test_a_plan_is_the_same_through_json(seed: int) -> None:
 
 
 @given(SEEDS)
-def test_the_plan_of_a_session_is_the_same_through_json(seed: int) -> None:
+def test_the_plan_of_a_session_survives_json(seed: int) -> None:
     session, batch = random_session(random.Random(seed))
     session.push(batch)
     assert through_json(session._engine.plan) == session._engine.plan
@@ -118,8 +118,8 @@ def test_the_plan_of_a_session_is_the_same_through_json(seed: int) -> None:
 
 @settings(max_examples=3 * settings().max_examples)
 @given(SEEDS, st.booleans())
-def test_an_engine_goes_on_with_any_other_plan(seed: int, tiny: bool) -> None:  # noqa: FBT001
-    """What comes after is what an engine gives that always ran the other plan: the oracle's results."""
+def test_an_engine_continues_exactly_with_any_other_plan(seed: int, tiny: bool) -> None:  # noqa: FBT001
+    """After the change, results are those of an engine that always ran the new plan: the oracle's."""
     with sizes(tiny=tiny):
         case = Case(seed)
         engine = case.start()
@@ -136,7 +136,7 @@ def test_an_engine_goes_on_with_any_other_plan(seed: int, tiny: bool) -> None:  
 
 
 class Late:
-    """Queries that come, one after another, while batches do; the log keeps what windows need, as a shard's does."""
+    """Queries added between batches; like a shard's log, the log keeps the tuples that windows need."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -158,24 +158,26 @@ class Late:
         return engine
 
     def come(self, batch: int) -> None:
-        """Let some queries come before a batch."""
+        """Add some queries before a batch."""
         for _ in range(self.rng.choice((0, 1, 1, 2)) if self.waiting else 0):
             if self.waiting:
                 name = self.waiting.pop()
                 query = parse_query(name, self.scenario.sql[name], self.catalog)
-                step = Lowering(self.catalog, self.config, batch).own(plan_query(query, self.catalog, self.config))
+                step = Lowering(self.catalog, self.config, batch).unshared_step(
+                    plan_query(query, self.catalog, self.config)
+                )
                 self.plan = self.plan.with_steps([step])
                 self.oracle.add_query(query)
                 self.found[name] = []
 
     def rebuilt(self, engine: ShardEngine, arena: Arena | None = None) -> ShardEngine:
-        """From the log, without what no window needs."""
+        """Rebuild an engine from the log, without tuples that no window needs."""
         other, kept = self.empty(arena), []
         other.adopt(self.plan)
         for came, tables in self.log:
             part = {}
             for name, table in tables.items():
-                oldest, time = engine.oldest(name), self.catalog[name].event_time
+                oldest, time = engine.oldest_event_time(name), self.catalog[name].event_time
                 times = table[time].cast(pa.timestamp("us", table[time].type.tz), safe=False).cast(pa.int64())
                 if oldest is not None:
                     part[name] = table.filter(pc.greater_equal(times, oldest))
@@ -193,7 +195,7 @@ class Late:
 
 @settings(max_examples=3 * settings().max_examples)
 @given(SEEDS, st.booleans())
-def test_live_attached_and_rebuilt_engines_show_late_queries_the_same(seed: int, tiny: bool) -> None:  # noqa: FBT001
+def test_live_attached_and_rebuilt_engines_give_late_queries_the_same_results(seed: int, tiny: bool) -> None:  # noqa: FBT001
     with sizes(tiny=tiny) as directory, TemporaryDirectory() as second:
         case, number = Late(seed), 0
         engines = {"live": case.empty(), "attached": case.empty(MappedArena(directory)), "rebuilt": case.empty()}
@@ -208,14 +210,14 @@ def test_live_attached_and_rebuilt_engines_show_late_queries_the_same(seed: int,
                     assert_same_rows(results[kind][name], results["live"][name], f"{kind}: {case.scenario.sql[name]}")
                 case.found[name].append(results["live"][name])
             case.oracle.push(batch)
-            stored = json.loads(json.dumps(left_in_arena(engines["attached"])))
+            stored = json.loads(json.dumps(arena_manifest(engines["attached"])))
             engines["attached"] = attach(MappedArena(directory), stored, case.plan)
             engines["rebuilt"] = case.rebuilt(engines["live"], MappedArena(Path(second) / str(number := number + 1)))
         case.check()
 
 
-def test_a_rebuilt_engine_hides_what_came_before_a_query() -> None:
-    """The smallest case: one tuple before the query, its partner after a rebuild."""
+def test_a_rebuilt_engine_hides_tuples_from_before_a_query() -> None:
+    """The smallest case has one tuple before the query and its partner after a rebuild."""
     columns = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])
     case = Late(1)
     case.scenario = replace(
@@ -226,7 +228,7 @@ def test_a_rebuilt_engine_hides_what_came_before_a_query() -> None:
     )  # fmt: skip
     case.catalog = case.scenario.catalog
     steps = [
-        Lowering(case.catalog, case.config, since).own(
+        Lowering(case.catalog, case.config, since).unshared_step(
             plan_query(parse_query(name, case.scenario.sql["q"], case.catalog), case.catalog, case.config)
         )
         for name, since in (("early", 0), ("late", 1))

@@ -1,4 +1,4 @@
-"""Every strategy keeps the laws: a plan fits its budget or there is an error, exchange finds what exact finds, names do not matter."""
+"""Laws of every strategy: a plan fits its budget or is refused, exchange matches exact, names do not matter."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from workloads import Case, random_case, random_queries
 import dovetail as dt
 from dovetail.optimizer import UnitCosts
 from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.optimizer.sharing.search.exchange import DIGITS
 from dovetail.plan.shared_plan import SharedPlan, problems
 
 UNITS = UnitCosts.thesis()
@@ -22,7 +23,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def planned(case: Case, strategy: str) -> SharedPlan | None:
-    """The plan, or None if there was an error about the budget."""
+    """Return the plan, or None if no plan fits the budget."""
     try:
         return dt.optimizer.plan_queries(case.queries, case.budget, strategy, units=UNITS)
     except dt.BudgetError:
@@ -31,8 +32,8 @@ def planned(case: Case, strategy: str) -> SharedPlan | None:
 
 @pytest.mark.parametrize("windows", [False, True])
 def test_exchange_finds_what_exact_finds_on_200_cases(windows: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
-    """By its own search: in small cases it asks `exact` before it gives up, and would agree with it in any case."""
-    monkeypatch.setattr("dovetail.optimizer.sharing.search.exchange.MOST", 0)
+    """The fallback to `exact` in small cases is disabled, so exchange relies on its own search."""
+    monkeypatch.setattr("dovetail.optimizer.sharing.search.exchange.MAX_CANDIDATES", 0)
     feasible, missed, gaps = 0, 0, []
     for seed in range(200):
         case = random_case(seed, windows=windows)
@@ -45,13 +46,13 @@ def test_exchange_finds_what_exact_finds_on_200_cases(windows: bool, monkeypatch
         if found is not None:
             assert best.load.cpu <= found.load.cpu * SLACK
             gaps.append(found.load.cpu / best.load.cpu - 1)
-    assert 100 < feasible < 200  # budgets on both sides of what is needed
+    assert 100 < feasible < 200  # some budgets suffice, some do not
     assert missed <= feasible // 100
     assert sum(gaps) / len(gaps) < 0.0005
     assert max(gaps) < 0.05
 
 
-def test_the_thesis_method_leaves_more_than_a_tenth() -> None:
+def test_the_thesis_method_misses_more_than_a_tenth() -> None:
     gaps = []
     for seed in range(100):
         case = random_case(seed)
@@ -65,7 +66,7 @@ def test_the_thesis_method_leaves_more_than_a_tenth() -> None:
 
 
 def assert_within(plan: SharedPlan, case: Case) -> None:
-    """What windows and stored sub-joins hold, by rates and selectivities alone, fits the budget."""
+    """Check that windows and materialized joins, sized by rates and selectivities alone, fit the budget."""
     rates = {name: rate for graph in case.queries.values() for name, rate in graph.rates.items()}
     edges = {pair: value for graph in case.queries.values() for pair, value in graph.selectivities.items()}
     held = sum(rates[window.stream] * window.span for window in plan.windows)
@@ -82,7 +83,7 @@ def assert_within(plan: SharedPlan, case: Case) -> None:
 @given(seeds, st.sampled_from(tuple(STRATEGIES)), st.booleans())
 @example(
     710, "shared", True
-)  # base windows have to be as long as the states above them, also before a query asks for it
+)  # base windows must be as long as the materialized joins above them, even before a query needs it
 def test_a_plan_is_qualified_and_sound(seed: int, strategy: str, windows: bool) -> None:  # noqa: FBT001
     case = random_case(seed, windows=windows)
     found = planned(case, strategy)
@@ -96,7 +97,7 @@ def test_a_plan_is_qualified_and_sound(seed: int, strategy: str, windows: bool) 
         assert len(found.top(name).inputs) >= 2
         windows_read = {node.stream for node in found.windows if name in node.queries}
         assert windows_read == set(graph.rates)
-        # Every predicate of the query is checked on the way, and no other.
+        # The path checks every predicate of the query and no other.
         joins = [node for node in found.joins if node in found.below(name)]
         checked = sorted(text for join in joins for text in join.predicates)
         assert checked == sorted(f"{'-'.join(sorted(pair))} {value!r}" for pair, value in graph.selectivities.items())
@@ -140,7 +141,7 @@ def test_names_of_streams_do_not_matter(seed: int, strategy: str) -> None:
 
 
 @given(seeds)
-def test_sharing_is_never_dearer_than_not_sharing(seed: int) -> None:
+def test_sharing_never_costs_more_than_not_sharing(seed: int) -> None:
     queries = random_queries(random.Random(seed))
     apart, merged, best = (
         dt.optimizer.plan_queries(queries, None, strategy, units=UNITS).load
@@ -152,10 +153,12 @@ def test_sharing_is_never_dearer_than_not_sharing(seed: int) -> None:
 
 
 @given(seeds, st.booleans())
-def test_exchange_is_never_dearer_than_the_thesis_method(seed: int, windows: bool) -> None:  # noqa: FBT001
+@example(45882280, False)
+def test_exchange_never_costs_more_than_the_thesis_method(seed: int, windows: bool) -> None:  # noqa: FBT001
+    """Not by more than the last of the digits that scores are rounded to: less memory wins among equals."""
     case = random_case(seed, windows=windows)
     thesis = planned(case, "shared")
     if thesis is not None:
         ours = planned(case, "exchange")
         assert ours is not None
-        assert ours.load.cpu <= thesis.load.cpu * (1 + 1e-6)
+        assert ours.load.cpu <= thesis.load.cpu * (1 + 10 ** (1 - DIGITS))

@@ -1,4 +1,4 @@
-"""Every ordering method keeps the laws: orders are orders, exact is exact, nothing beats it, and steps stay within their bound."""
+"""Laws of every ordering method: orders are permutations, exact methods are optimal, steps stay within their bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.graph.indexed import Prefix, members
 from dovetail.optimizer.ordering import METHODS, search
 from dovetail.optimizer.ordering.dmjoin import set_sizes
-from dovetail.optimizer.ordering.task import Loops
+from dovetail.optimizer.ordering.task import NestedLoopOptions
 from dovetail.stats.probes import Objective
 
 SLACK = 1 + 1e-9
@@ -167,11 +167,11 @@ def test_steps_count_the_work_that_is_done() -> None:
     # From each of n inputs: n - 1 candidates, then n - 2, ... in a complete graph.
     graph = random_graph(random.Random(0), 9, "complete")
     assert search(graph, "f-greedy").steps == search(graph, "golab").steps == 9 * sum(range(9))
-    # With indexes there are two preferences: those without one come first, so that fewer are weighed at a time.
+    # With indexes, inputs without one come first, so fewer candidates are compared at a time.
     indexed = dict.fromkeys(list(graph.rates)[:4], 10)
-    both = search(graph, "golab", loops=Loops(buckets=indexed)).steps
+    both = search(graph, "golab", loops=NestedLoopOptions(buckets=indexed)).steps
     assert 9 * sum(range(9)) < both < 2 * 9 * sum(range(9))
-    # Every set but the empty and the full one is left by every input that it does not hold.
+    # Every set except the empty and the full one is extended by every input outside it.
     assert search(graph, "dmjoin").steps == 9 * 2**8 - 9
     linear = random_graph(random.Random(0), 9, "linear")
     assert search(linear, "dmjoin").steps < search(graph, "dmjoin").steps

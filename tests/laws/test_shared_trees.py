@@ -1,4 +1,4 @@
-"""Random sets of queries, which come and go, give the oracle's results when paths that begin alike are probed once."""
+"""Random sets of queries give the oracle's results when paths with a common prefix are probed once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dovetail.config import INTERLEAVING, POLICIES
 from dovetail.engine.join import step as runs
 from dovetail.engine.join import watch
 from dovetail.optimizer.adapt import reorder as replan
-from dovetail.plan import prefixes as stems_of_plan
-from dovetail.plan.prefixes import sharers, stems
+from dovetail.plan import prefixes
+from dovetail.plan.prefixes import shared_prefixes, sharing_steps
 from dovetail.schema import TIMESTAMP, StreamSchema
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.float64())])
@@ -26,7 +26,7 @@ LINKS = ("k", "k", "k", "j", "k j")
 
 
 def random_query(rng: random.Random) -> str:
-    """Two to four inputs, streams also twice; windows, filters and conditions over several inputs differ."""
+    """Draw a query over two to four inputs, with self-joins, filters and conditions over several inputs."""
     aliases = {f"x{place}": rng.choice("abcd") for place in range(rng.choice((2, 3, 3, 4)))}
     counted = rng.random() < 0.1
     windows = [
@@ -67,7 +67,7 @@ def random_push(rng: random.Random, now: float) -> dict[str, pa.Table]:
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
-def test_queries_that_come_and_go_give_the_oracles_results(seed: int) -> None:
+def test_queries_added_and_dropped_at_random_give_the_oracles_results(seed: int) -> None:
     rng = random.Random(seed)
     config = dt.Config(
         adaptive=rng.random() < 0.5,
@@ -76,17 +76,17 @@ def test_queries_that_come_and_go_give_the_oracles_results(seed: int) -> None:
         join=rng.choice(("auto", "auto", "auto", "hybrid")),
     )
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stems_of_plan, "LEAST_SAVED", rng.choice((1, 1, 8)))
+        patched.setattr(prefixes, "MIN_SAVED_STAGES", rng.choice((1, 1, 8)))
         restless = rng.random() < 0.5
         if restless:  # orders are considered after every batch, once windows have filled
-            patched.setattr(watch, "LOOK_AFTER", 1)
-            patched.setattr(replan, "LEAST_PROBES", 1)
-            patched.setattr(runs, "TOGETHER", 1)
+            patched.setattr(watch, "CHECK_AFTER", 1)
+            patched.setattr(replan, "MIN_PROBES", 1)
+            patched.setattr(runs, "JOINT_REPLAN_FACTOR", 1)
         come_and_go(rng, config, 12 if restless else rng.choice((4, 7)))
 
 
 def come_and_go(rng: random.Random, config: dt.Config, steps: int) -> None:
-    """Queries come and go while tuples do; all results must be the oracle's."""
+    """Add and drop queries between batches and compare all results with the oracle's."""
     pair, number = Pair(STREAMS, config), 0
     for step in range(steps):
         most = rng.choice((2, 6, 20, 40)) if step == 0 else rng.choice((0, 0, 2))
@@ -99,7 +99,7 @@ def come_and_go(rng: random.Random, config: dt.Config, steps: int) -> None:
     pair.check_all()
 
 
-def test_a_stage_is_shared_as_far_as_paths_begin_alike() -> None:
+def test_stages_are_shared_along_common_prefixes() -> None:
     session = dt.LocalSession(config=dt.Config(adaptive=False))
     for stream in STREAMS:
         session.stream(stream.name, stream.columns, stream.event_time, rate=stream.rate)
@@ -109,7 +109,7 @@ def test_a_stage_is_shared_as_far_as_paths_begin_alike() -> None:
         session.query(name, text, {"a": ("b", last)})
     session.push(random_push(random.Random(1), 1.0))
     steps = [run.step for run in session._engine.runs]
-    assert sharers(stems(steps)["a"]) == {
+    assert sharing_steps(shared_prefixes(steps)["a"]) == {
         ("p", "a"): [["q", "r", "s", "t"], []],
         ("q", "a"): [["p", "r", "s", "t"], ["r", "s", "t"]],
         ("r", "a"): [["p", "q", "s", "t"], ["q", "s", "t"]],

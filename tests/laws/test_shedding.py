@@ -1,4 +1,4 @@
-"""Shedding loses what it says and nothing else, depends on the input alone, keeps to its caps, and knows what it cost."""
+"""Shedding loses only what it reports, depends on the input alone, keeps its caps, and estimates its recall."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def configs(draw: st.DrawFn) -> dt.Config:
 
 
 def some_queries(rng: random.Random, config: dt.Config) -> dict[str, str]:
-    """One or two queries that the policy can judge."""
+    """Draw one or two queries that the policy supports."""
     assert config.shedding is not None
     texts = [*QUERIES]
     if config.shedding.policy in ("auto", "random", "fifo"):
@@ -51,14 +51,14 @@ def some_queries(rng: random.Random, config: dt.Config) -> dict[str, str]:
     True,
 )
 @given(SEEDS, configs(), st.integers(1, 6), st.sampled_from((0, 2.0)), st.booleans())
-def test_what_is_missing_has_a_tuple_that_was_shed(
+def test_every_missing_result_has_a_shed_tuple(
     seed: int,
     config: dt.Config,
     batches: int,
     lateness: float,
     in_order: bool,  # noqa: FBT001
 ) -> None:
-    """Results are the oracle's, as far as tuples lived, whatever the disorder, the pieces, restarts, and batches broken off."""
+    """Holds under disorder, results in pieces, restarts and abandoned batches."""
     rng = random.Random(seed)
     queries, data = some_queries(rng, config), Input.drawn(rng, rng.choice((10, 25, 40)))
     pushes = data.cut(rng, batches) if in_order else data.shuffled(rng, batches)
@@ -75,7 +75,7 @@ def test_what_is_missing_has_a_tuple_that_was_shed(
 def test_the_same_input_sheds_the_same_tuples(
     seed: int, config: dt.Config, driver: str, first: int, second: int
 ) -> None:
-    """Whatever the cuts, in event time, and the order in which streams of a batch are joined."""
+    """Holds for any batch cuts in event time and any order of joining the streams of a batch."""
     rng = random.Random(seed)
     queries, data = some_queries(rng, config), Input.drawn(rng, rng.choice((20, 60)))
     one = Watched(config, queries)
@@ -93,8 +93,8 @@ def test_the_same_input_sheds_the_same_tuples(
 
 
 @given(SEEDS, configs(), st.integers(2, 6))
-def test_queries_come_and_go(seed: int, config: dt.Config, batches: int) -> None:
-    """Under another plan tuples go on being followed: results of a query that stays are still those whose tuples lived."""
+def test_queries_can_be_added_and_dropped_while_shedding(seed: int, config: dt.Config, batches: int) -> None:
+    """Tuples stay tracked under a new plan: a remaining query still gives exactly the results of unshed tuples."""
     rng = random.Random(seed)
     first, second = QUERIES[1], rng.choice((QUERIES[0], QUERIES[3], QUERIES[4]))
     pushes = Input.drawn(rng, 40).cut(rng, batches)
@@ -112,7 +112,7 @@ def test_queries_come_and_go(seed: int, config: dt.Config, batches: int) -> None
 
 
 @given(SEEDS, st.sampled_from(SHEDDING), st.sampled_from(("session", "window")), st.integers(1, 5))
-def test_bytes_stay_within_their_cap(seed: int, policy: str, per: str, batches: int) -> None:
+def test_memory_stays_within_max_bytes(seed: int, policy: str, per: str, batches: int) -> None:
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "SMALLEST_CAPACITY", 8)
@@ -126,7 +126,7 @@ def test_bytes_stay_within_their_cap(seed: int, policy: str, per: str, batches: 
 
 
 def _recall(seed: int, policy: str, grain: int, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float, float]:
-    """True recall of a run, and the estimate with its interval; a part of the keys is sampled. `grain`: of event times."""
+    """Return the true recall of a run and the estimate with its interval, from a sample of keys. `grain`: of event times."""
     monkeypatch.setattr(following, "_LEAST_SAMPLE", 400)
     rng = np.random.default_rng(seed)
     count, end = 3000, 60 * SECOND
@@ -157,7 +157,7 @@ def _recall(seed: int, policy: str, grain: int, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.skipif(INTERPRETED, reason="it takes many tuples")
 @pytest.mark.parametrize(("grain", "runs"), [(1, 200), (SECOND // 2, 60)])
 def test_true_recall_lies_in_the_interval(grain: int, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In at least 90 % of many runs, also where 25 tuples of a stream have one event time; and the interval says something."""
+    """Holds in at least 90 % of runs, even with 25 tuples per event time, and the interval is informative."""
     inside, widths = 0, []
     for seed in range(runs):
         true, estimate, low, high = _recall(seed, SHEDDING[seed % len(SHEDDING)], grain, monkeypatch)

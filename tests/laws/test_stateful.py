@@ -29,7 +29,7 @@ _TINY = (
 
 
 class Sessions(RuleBasedStateMachine):
-    """A session and the oracle, given the same."""
+    """A session and the oracle, given the same input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Sessions(RuleBasedStateMachine):
         tiny=st.booleans(),
     )
     def start(self, seed: int, config: dt.Config, aliases: int, count_windows: bool, nested: bool, tiny: bool) -> None:  # noqa: FBT001
-        if tiny:  # windows that grow, move and are rewritten all the time
+        if tiny:  # windows grow, move and are rewritten in every batch
             for module, name, value in _TINY:
                 self.patch.setattr(module, name, value)
             self.patch.setattr(window_store, "_SMALLEST_REWRITE", 4)
@@ -86,7 +86,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 11))
     @precondition(lambda self: len(self.waiting) > 1)
     def push_out_of_order(self, choice: int) -> None:
-        """A batch overtakes others; those may then be late."""
+        """Push batches out of order, so that some tuples may be late."""
         self._push(self.waiting.pop(choice % len(self.waiting)))
 
     @rule()

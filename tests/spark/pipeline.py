@@ -17,10 +17,12 @@ from dovetail.config import Config
 from dovetail.optimizer.planner import plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.spark.checkpoint.compatibility import digest, revised_json
-from dovetail.spark.checkpoint.recut import Move
+from dovetail.session.job import Job, RegisteredQuery
+from dovetail.spark.checkpoint.compatibility import current_json, digest
+from dovetail.spark.checkpoint.repartition import Move
 from dovetail.spark.checkpoint.reshard import resharded
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
+from dovetail.spark.driver.placement import Placement
 from dovetail.spark.state.log import MANIFEST, Log, ShardManifest
 from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import CLOCK, ResultRow, from_ipc
@@ -54,8 +56,9 @@ def layout_of(
     streams: tuple[StreamSchema, ...], sql: Mapping[str, str], shards: int, config: Config | None = None
 ) -> Layout:
     catalog, config = {stream.name: stream for stream in streams}, config or Config()
-    queries = [parse_query(name, text, catalog) for name, text in sql.items()]
-    return Layout(streams, tuple(plan_query(query, catalog, config) for query in queries), config, shards)
+    queries = {name: parse_query(name, text, catalog) for name, text in sql.items()}
+    registered = {name: RegisteredQuery(plan_query(query, catalog, config)) for name, query in queries.items()}
+    return Layout.of(Job(config, streams=catalog, registered=registered), Placement(shards))
 
 
 class Pipeline:
@@ -100,17 +103,17 @@ class Pipeline:
         return results
 
     def reshard(self, shards: int, rates: Mapping[str, float] | None = None) -> None:
-        """Router again what the shards hold, as workers do it; the live arrays of before are of no use then."""
+        """Partition again what the shards hold, as workers do it; the live arrays of before are of no use then."""
         layout = self.resharded(shards, rates)
         move = self.move_to(layout)
-        self.take(move, self.recut(move))
+        self.take(move, self.repartition(move))
         self.layout, self.plan = layout, layout.for_workers(digest(layout))
         self.known = [self.plan]
         self.states = {shard: self.states.get(shard, Segments()) for shard in self.plan.shards}
 
     def resharded(self, shards: int, rates: Mapping[str, float] | None = None) -> Layout:
         layout = resharded(self.layout, shards, rates or {})
-        return replace(layout, stored=revised_json(layout))
+        return replace(layout, first_json=current_json(layout))
 
     def move_to(self, layout: Layout) -> Move:
         plan, ids = layout.for_workers(digest(layout)), tuple(range(100))
@@ -121,12 +124,12 @@ class Pipeline:
         }
         return Move.between(self.plan, plan, ids, ids, manifests)
 
-    def recut(self, move: Move) -> list[dict[str, Any]]:
+    def repartition(self, move: Move) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for shard in move.read:
             content = self.states[shard].content
             held = {"shard": [shard] * len(content), "number": list(content), "content": list(content.values())}
-            rows += move.recut(pa.table(held)).to_pylist()
+            rows += move.repartition(pa.table(held)).to_pylist()
         return rows
 
     def take(self, move: Move, rows: list[dict[str, Any]]) -> None:
@@ -135,7 +138,7 @@ class Pipeline:
         self.rng.shuffle(rows)
         for shard in called:
             own = pd.DataFrame([row for row in rows if row["shard"] == shard])
-            move.take(shard, [own], self.states.setdefault(shard, Segments()))
+            move.replace_state(shard, [own], self.states.setdefault(shard, Segments()))
 
     def _cut(self, tables: Mapping[str, pa.Table], tasks: int, number_of_batch: int | None) -> pd.DataFrame:
         parts = []
@@ -152,7 +155,7 @@ class Pipeline:
                     frame = batch.to_pandas()
                     frame["order"] = f"{number}/{task}/{order}"
                     parts.append(frame)
-        columns = ["shard", "stream", "kind", "firsts", "content", "order"]
+        columns = ["shard", "stream", "kind", "counted", "content", "order"]
         return pd.concat(parts) if parts else pd.DataFrame(columns=columns)
 
     def _attempt(

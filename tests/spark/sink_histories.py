@@ -31,12 +31,12 @@ from pipeline import layout_of
 from dovetail.errors import DovetailError
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
-from dovetail.spark.checkpoint.compatibility import frozen_json
+from dovetail.spark.checkpoint.compatibility import pinned_json
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.driver.job import claim_sinks
-from dovetail.spark.sinks.owners import OWNER, SinkUse
+from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.sinks import ParquetSink, Sink
-from dovetail.spark.sinks.staging import Staging
+from dovetail.spark.sinks.staging import OWNER_FILE, Staging
 
 QUERIES = ("q", "r")
 INPUT = 16
@@ -80,7 +80,7 @@ class Driver:
     def run(self) -> int:
         try:
             taken = Checkpoint.open(here(self._checkpoint))
-            layout, _ = taken.bind(LAYOUT)
+            layout, _, _ = taken.bind(LAYOUT)
             self._pause()
             sinks: dict[str, Sink] = {name: HereSink(str(path)) for name, path in self._sinks.items()}
             uses, locks = claim_sinks(cast("Any", None), layout, sinks, taken)
@@ -199,7 +199,7 @@ class History:
         sinks = list(self._sinks[self._any()])
         if self._sinks.get(other) == tuple(sinks):
             sinks.reverse()
-        if any((sink / OWNER).exists() for sink in sinks):
+        if any((sink / OWNER_FILE).exists() for sink in sinks):
             assert self._end(self._start(other, sinks)) == REFUSED, f"{other} took over {sinks}"
 
     def _second(self) -> None:
@@ -313,7 +313,7 @@ def seen(sink: Path) -> dict[int, list[int]]:
 def main(folder: Path, seeds: range) -> None:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    frozen_json(LAYOUT)  # parsed here, not in every driver
+    pinned_json(LAYOUT)  # parsed here, not in every driver
     total = Tally()
     for seed in seeds:
         try:

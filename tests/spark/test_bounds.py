@@ -134,7 +134,7 @@ def test_published_joins_give_sparks_rows_on_streams(
         session.stream(name, source.frame(name, schema), event_time=TIMES[name], lateness="30 days")
     for name in STREAMED:
         session.query(name, EXAMPLES[name])
-    assert "from clickTime <= impressionTime + interval 1 hour" in session.explain()
+    assert "from clickTime <= impressionTime + interval 1 hour" in session.explain().text
     sinks = {name: dt.sinks.memory() for name in STREAMED}
     session.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True}).await_termination()
     for name, sink in sinks.items():

@@ -53,7 +53,7 @@ KINDS = {
     ),
     "more lateness": Kind(
         {"base": BASE, "other": OTHER_SHARDS},
-        "lateness of stream 'a' was 0 seconds, is 5 seconds",
+        "lateness of stream 'a' was 0 s, is 5 s",
         lambda streams: {**streams, "a": replace(streams["a"], lateness=5_000_000)},
     ),
     "a count window": Kind(

@@ -88,7 +88,7 @@ class Encoded:
 
 def test_a_shard_without_the_last_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     reports = ShardReports(layout_of(tuple(DECLARED.values()), {"base": BASE, "other": OTHER_SHARDS}, 2))
-    monkeypatch.setattr("dovetail.spark.driver.reports.collected", lambda encoded: encoded.rows)
+    monkeypatch.setattr("dovetail.spark.driver.reports.collect_results", lambda encoded: encoded.rows)
     reports.collect(Encoded(dict.fromkeys(range(4))), 0)  # type: ignore[arg-type]
     reports.collect(Encoded(dict.fromkeys(range(4), 0)), 2)  # type: ignore[arg-type]
     for behind in (None, 0):

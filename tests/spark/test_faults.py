@@ -34,7 +34,7 @@ from dovetail.engine.storage.arena import MappedArena
 from dovetail.errors import StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
-from dovetail.spark.driver.job import Job as SparkJob
+from dovetail.spark.driver.job import RunningJob
 from dovetail.spark.running import RunningSession
 from dovetail.spark.state.log import MANIFEST
 from dovetail.spark.state.shared_memory import SharedMemoryShard, shared_memory_root
@@ -494,7 +494,7 @@ def test_a_missing_segment_is_named(tmp_path: Path, which: int) -> None:
 
 def test_a_damaged_segment_is_not_compacted_into_a_sound_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = Damaged(tmp_path)
-    monkeypatch.setattr("dovetail.spark.state.log.MOST_SEGMENTS", 0)
+    monkeypatch.setattr("dovetail.spark.state.log.MAX_SMALL_SEGMENTS", 0)
     manifest, content = damaged.state(0)
     segment = manifest["segments"][-1]
     content[segment["number"]] = content[segment["number"]][:-1] + b"?"
@@ -548,9 +548,9 @@ class Failing:
 
 def test_a_failed_query_leaves_nothing_in_shared_memory() -> None:
     run = f"test-{uuid.uuid4().hex}"
-    SharedMemoryShard(shared_memory_root(run), 0).new()
+    SharedMemoryShard(shared_memory_root(run), 0).create()
     layout = layout_of(tuple(STREAMS.values()), QUERIES, 1)
-    running = RunningSession(cast("Any", None), SparkJob(layout, (), {}, cast("Any", None), {}, {}), run)
+    running = RunningSession(cast("Any", None), RunningJob(layout.job, layout, (), {}, cast("Any", None), {}, {}), run)
     running.query = cast("Any", Failing())
     try:
         with pytest.raises(OSError, match="the disk is full"):
@@ -563,7 +563,7 @@ def test_a_failed_query_leaves_nothing_in_shared_memory() -> None:
 def test_an_entry_that_vanishes_during_the_sweep_is_no_error(tmp_path: Path) -> None:
     shard = SharedMemoryShard(tmp_path, 0)
     (tmp_path / "0" / "gone").symlink_to(tmp_path / "renamed by another attempt")
-    shard.new()
+    shard.create()
 
 
 def test_the_space_of_an_array_is_reserved(tmp_path: Path) -> None:

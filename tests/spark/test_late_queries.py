@@ -18,14 +18,16 @@ from test_session import Source
 
 import dovetail as dt
 from dovetail.errors import BudgetError, ConfigError, QueryError, StateError
+from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.planner import plan_query
+from dovetail.plan.shared_plan import Load
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.session.monitor import caught_up
-from dovetail.spark.driver.job_diff import begun, projected, replanned, with_plan, without
-from dovetail.spark.driver.layout import Layout, QueryStart, read_worker_plan
+from dovetail.session.job import QueryStart, RegisteredQuery
+from dovetail.spark.driver.job_diff import projected, with_query, without_query
+from dovetail.spark.driver.layout import Layout, read_worker_plan
 from dovetail.spark.driver.reports import BatchProgress, ShardReports
 from dovetail.testing import Oracle, assert_same_rows
 
@@ -100,24 +102,21 @@ class Changing:
         """Plan the queries of the beginning, and those that came long ago, together in any way."""
         layout, heads = self.layout, self.progress or {}
         marks = {name: found["head"] - DECLARED[name].lateness for name, found in heads.items()}
-        late = [
-            name
-            for name, came in layout.came.items()
-            if marks and caught_up(layout.bound[name], came.heads, marks, DECLARED)
-        ]
-        plans = {plan.query.name: plan for plan in layout.plans if plan.query.name in {*layout.together, *late}}
+        job = layout.job
+        late = job.caught_up(marks) if marks else []
+        plans = {name: plan for name, plan in job.plans.items() if name in {*job.together, *late}}
         if plans:
-            config = replace(
-                layout.config, strategy=self.rng.choice(("mjoin", "bjtree", "bjtree", "shared", "exchange"))
-            )
+            strategy = self.rng.choice(("mjoin", "bjtree", "bjtree", "shared", "exchange"))
+            config = replace(job.config, strategy=strategy)
             chosen = JointPlanning(plans, config, scopes=layout.placement.scopes).plan()
-            self.change(replanned(layout, chosen, plans))
+            self.change(replace(layout, job=job.replanned(Proposal("it was asked for", chosen, plans, Load()))))
             self.merged += len(late)
 
     def change(self, layout: Layout) -> None:
         before = self.pipeline.plan
         progress = self.progress
-        layout = self.pipeline.layout = begun(layout, self.batches, progress)
+        heads = {name: int(found["head"]) for name, found in (progress or {}).items()}
+        layout = self.pipeline.layout = replace(layout, job=layout.job.with_heads(self.batches, heads))
         self.pipeline.plan = layout.for_workers(before.digest, before, self.batches, progress)
         read = read_worker_plan(self.pipeline.plan.to_json())
         assert read == self.pipeline.plan
@@ -129,12 +128,13 @@ class Changing:
     def add(self, name: str, *, backfill: bool) -> None:
         self.sql[name] = some_query(self.rng)
         query = self.query(name)
-        plan = plan_query(query, DECLARED, self.layout.config)
-        self.change(with_plan(self.layout, plan, DECLARED, QueryStart(self.batches, backfill)))
+        plan = plan_query(query, DECLARED, self.layout.job.config)
+        registered = RegisteredQuery(plan, start=QueryStart(self.batches, backfill))
+        self.change(with_query(self.layout, registered, DECLARED))
         assert self.layout.number_of(name) not in self.numbers.values()
         self.numbers[name] = self.layout.number_of(name)
-        kept = self.kept.get(self.layout.placement.seats[name].first or 0, {})
-        carried = self.layout.came[name].carried
+        kept = self.kept.get(self.layout.placement.assignments[name].first or 0, {})
+        carried = self.layout.job.registered[name].start.carried
         held: dict[str, int | tuple[int, int]] = {}
         for stream, (time, first) in kept.items():
             held[stream] = time, self.came[max(first, carried.get(stream, 0))][stream]
@@ -143,7 +143,7 @@ class Changing:
     def drop(self, name: str) -> None:
         self.check(name)
         del self.sql[name]
-        self.change(without(self.layout, [name]))
+        self.change(without_query(self.layout, name))
         self.oracle.drop_query(name)
 
     def run(self) -> None:
@@ -278,11 +278,11 @@ def test_queries_come_and_go_on_spark(spark: SparkSession, tmp_path: Path) -> No
     live.run(2)
     live.add("same", SAME_SHARDS)  # column v is new
     live.run(2)
-    held = live.running._reports.reached
+    held = live.running._reports.earliest_visible
     live.add("filled", BASE.replace("8 s", "4 s"), bounds(live.oracle, [parse_query("base", BASE, DECLARED)]))  # type: ignore[arg-type]
     live.run(2)
     assert set(held()["filled"]) == {"a", "b"}
-    assert "sees tuples of batch" in str(live.running.explain())
+    assert "starts at batch" in str(live.running.explain())
     assert live.check("base", "same", "apart", "filled") > 50
 
     out = dt.sinks.parquet(tmp_path / "out")
@@ -356,7 +356,9 @@ def test_a_batch_that_may_run_again_does_not_meet_what_was_before_a_query() -> N
     sql = "SELECT a.ts AS t FROM a [RANGE 2 s], b [RANGE 2 s] WHERE a.k = b.k"
     layout = layout_of(tuple(DECLARED.values()), {"q": sql, "late": sql}, 1)
     heads = dict.fromkeys(DECLARED, 10_000_000)
-    reports = ShardReports(replace(layout, came={"late": QueryStart(3, heads=heads)}))
+    registered = dict(layout.job.registered)
+    registered["late"] = replace(registered["late"], start=QueryStart(3, heads=heads))
+    reports = ShardReports(replace(layout, job=replace(layout.job, registered=registered)))
     far, near = ({name: {"head": time} for name in DECLARED} for time in (15_000_000, 11_000_000))
     reports.progress = {6: BatchProgress(near), 7: BatchProgress(far)}
     assert reports.caught_up(7) == []

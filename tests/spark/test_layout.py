@@ -11,7 +11,7 @@ from pipeline import layout_of
 
 from dovetail.errors import StateError
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.checkpoint.compatibility import WITHOUT_BOUNDS, frozen_json
+from dovetail.spark.checkpoint.compatibility import WITHOUT_BOUNDS, pinned_json
 from dovetail.spark.driver.job_diff import bind
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
@@ -23,7 +23,7 @@ BOUNDS = "SELECT a.k FROM a, b [RANGE 10 SECONDS] WHERE a.k = b.k AND b.ts <= a.
 def test_texts_that_meant_other_windows_are_refused() -> None:
     for sql, refused in ((BRACKETS, False), (BOUNDS, True)):
         layout = layout_of(STREAMS, {"q": sql}, 2)
-        stored = json.loads(frozen_json(layout))
+        stored = json.loads(pinned_json(layout))
         assert bind(layout, json.dumps(stored), "first")[0].stored == "first"
         before = json.dumps(stored | {"version": WITHOUT_BOUNDS})
         if refused:
@@ -37,17 +37,18 @@ def test_texts_that_meant_other_windows_are_refused() -> None:
 
 
 def test_options_of_streams_may_change_and_are_said_in_words() -> None:
-    before = frozen_json(layout_of(STREAMS, {"q": BRACKETS}, 2))
+    before = pinned_json(layout_of(STREAMS, {"q": BRACKETS}, 2))
     changed = tuple(replace(stream, lateness=120_000_000, idle_after=3_600_000_000) for stream in STREAMS)
     _, changes = bind(layout_of(changed, {"q": BRACKETS}, 2), before, before)
     assert changes is not None
     assert changes.kept == ("q",)
-    assert "lateness of stream 'a' was 1 second 500 milliseconds, is 2 minutes" in changes.streams
-    assert "idle_after of stream 'b' was None, is 1 hour" in str(changes)
+    lateness = "lateness of stream 'a' was 1500 ms, is 2 min"
+    assert f"{lateness}: tuples that are no longer late miss partners that have expired already" in changes.streams
+    assert "idle_after of stream 'b' was None, is 1 h" in str(changes)
 
 
 def test_what_a_checkpoint_cannot_go_on_with() -> None:
-    before = frozen_json(layout_of(STREAMS, {"q": BRACKETS}, 2))
+    before = pinned_json(layout_of(STREAMS, {"q": BRACKETS}, 2))
     text = (STREAMS[0], replace(STREAMS[1], columns=pa.schema([("ts", TIMESTAMP), ("k", pa.string())])))
     times = (STREAMS[0], replace(STREAMS[1], progress_by="k"))
     more = (*STREAMS, replace(STREAMS[0], name="c"))
@@ -74,7 +75,7 @@ def test_what_a_checkpoint_cannot_go_on_with() -> None:
 
 
 def test_what_becomes_of_queries() -> None:
-    before = frozen_json(
+    before = pinned_json(
         layout_of(STREAMS, {"same": BRACKETS, "wider": BRACKETS, "moved": BRACKETS, "gone": BRACKETS}, 2)
     )
     queries = {
@@ -85,7 +86,7 @@ def test_what_becomes_of_queries() -> None:
     }
     old, changes = bind(layout_of(STREAMS, queries, 2), before, before)
     assert changes is not None
-    assert list(old.bound) == ["same", "wider", "moved", "gone"]
+    assert list(old.job.queries) == ["same", "wider", "moved", "gone"]
     assert str(changes) == (
         "query 'same' is kept\n"
         "query 'wider' is changed: new tuples meet those that the log holds\n"

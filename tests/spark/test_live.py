@@ -51,15 +51,15 @@ def run_of(base: Path, name: str, owner: object, moved: float | None = None) -> 
 
 def test_only_one_attempt_gets_a_shard(tmp_path: Path) -> None:
     shard = SharedMemoryShard(tmp_path, 3)
-    work = shard.new()
+    work = shard.create()
     (work / "array").write_text("x", encoding="utf-8")
-    shard.give(work, "token")
-    taken = shard.take("token")
+    shard.publish(work, "token")
+    taken = shard.acquire("token")
     assert taken is not None
     assert (taken / "array").read_text(encoding="utf-8") == "x"
-    assert shard.take("token") is None
-    assert shard.take("another") is None
-    assert shard.take(None) is None
+    assert shard.acquire("token") is None
+    assert shard.acquire("another") is None
+    assert shard.acquire(None) is None
 
 
 def test_a_dead_drivers_run_is_swept_and_a_living_ones_is_not(place: Path) -> None:
@@ -147,8 +147,8 @@ def test_a_planted_name_costs_nothing_and_stops_nobody(place: Path, tmp_path: Pa
     assert root == place / f"{COMMON}-mine" / "mine"
     assert mode(root.parent) == mode(root) == 0o700
     shard = SharedMemoryShard(root, 0)
-    shard.give(shard.new(), "token")
-    assert SharedMemoryShard(shared_memory_root("mine"), 0).take("token") is not None
+    shard.publish(shard.create(), "token")
+    assert SharedMemoryShard(shared_memory_root("mine"), 0).acquire("token") is not None
     assert sorted(path.name for path in victim.iterdir()) == ["dead", "precious"]
     assert (place / COMMON).lstat() == planted
     (place / COMMON).rename(place / "elsewhere")  # who once went there stays there
@@ -179,22 +179,22 @@ def test_any_umask(place: Path, mask: int) -> None:
     try:
         claim("mine")
         shard = SharedMemoryShard(shared_memory_root("mine"), 0)
-        shard.give(shard.new(), "token")
+        shard.publish(shard.create(), "token")
         other = SharedMemoryShard(shared_memory_root("other"), 0)  # no driver on this host
-        other.give(other.new(), "token")
+        other.publish(other.create(), "token")
     finally:
         os.umask(before)
     paths = [place / COMMON, *(place / COMMON / run / sub for run in ("mine", "other") for sub in ("", "0"))]
     assert {oct(mode(path)) for path in paths} == {"0o700"}
     for run in ("mine", "other"):
-        assert SharedMemoryShard(shared_memory_root(run), 0).take("token") is not None
+        assert SharedMemoryShard(shared_memory_root(run), 0).acquire("token") is not None
         release(run)
     assert list((place / COMMON).iterdir()) == []
 
 
 def test_a_host_without_a_driver_is_swept_by_the_first_worker_of_a_run(place: Path) -> None:
     old = SharedMemoryShard(shared_memory_root("old"), 0)
-    old.give(old.new(), "token")
+    old.publish(old.create(), "token")
     for path in (place / COMMON / "old" / "owner.json", place / COMMON / "old" / "0", place / COMMON / "old"):
         os.utime(path, (DAYS_AGO, DAYS_AGO))
     SharedMemoryShard(shared_memory_root("new"), 0)
@@ -213,7 +213,7 @@ def test_a_place_without_a_sticky_bit_is_not_used(
         path.mkdir()
     loose.chmod(0o777)
     home.chmod(0o755 if safe else 0o777)
-    monkeypatch.setattr(live, "_LEAST_MEMORY", 1 << 60)
+    monkeypatch.setattr(live, "_MIN_SHARED_MEMORY", 1 << 60)
     monkeypatch.setattr("tempfile.tempdir", str(loose))
     monkeypatch.setenv("HOME", str(home))
     if safe:

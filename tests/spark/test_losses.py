@@ -14,7 +14,7 @@ from pipeline import Pipeline, layout_of
 
 from dovetail.errors import DovetailWarning
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.driver.job import Job
+from dovetail.spark.driver.job import RunningJob
 from dovetail.spark.running import RunningSession
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
@@ -33,7 +33,7 @@ def running(tmp_path: Path) -> RunningSession:
     pipeline = Pipeline(layout_of(STREAMS, SQL, 4), tmp_path, random.Random(1))
     pipeline.run({"a": _table(90_000_000), "b": _table(90_000_000)})
     pipeline.run({"a": _table(*range(1_000_000, 60_000_000, 1_000_000)), "b": _table(89_000_000, None)})
-    job = Job(pipeline.layout, (), {}, cast("Any", None), {}, {})
+    job = RunningJob(pipeline.layout.job, pipeline.layout, (), {}, cast("Any", None), {}, {})
     session = RunningSession(cast("Any", None), job, "run")
     session._reports._shards = pipeline.metrics
     return session
@@ -47,15 +47,15 @@ def test_the_largest_lateness_of_all_shards_is_reported(running: RunningSession)
 
 def test_the_driver_says_it_once(running: RunningSession) -> None:
     with pytest.warns(DovetailWarning) as said:
-        running._tell_losses()
+        running._warn_of_losses()
     assert [str(each.message).split(",")[0] for each in said] == [
         "stream 'a': 59 tuples came too late and were dropped",
         "stream 'b': 1 tuple was dropped",
     ]
-    assert "lateness='1 minute 29 seconds' would have kept them" in str(said[0].message)
+    assert "lateness='1 min 29 s' would have kept them" in str(said[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        running._tell_losses()
+        running._warn_of_losses()
 
 
 def test_a_job_does_not_end_where_warnings_are_errors(
@@ -63,5 +63,5 @@ def test_a_job_does_not_end_where_warnings_are_errors(
 ) -> None:
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING, "dovetail"):
         warnings.simplefilter("error")
-        running._tell_losses()
+        running._warn_of_losses()
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["stream 'a'", "stream 'b'"]

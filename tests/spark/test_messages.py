@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import dovetail as dt
 from dovetail.errors import ConfigError, DovetailError, DovetailWarning, SchemaError, StateError
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.checkpoint.compatibility import digest, frozen_json
+from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.driver.arguments import check_trigger
 from dovetail.spark.driver.builder import PROVIDER, check
@@ -209,12 +209,12 @@ def layout(sql: str, **others: str) -> Layout:
 )
 def test_a_query_may_be_written_otherwise(text: str) -> None:
     old = layout(TEXT)
-    new, changes = bind(layout(text), frozen_json(old), frozen_json(old))
+    new, changes = bind(layout(text), pinned_json(old), pinned_json(old))
     assert changes is None
     assert digest(new) == digest(old)  # which every shard has stored
     assert read_worker_plan(new.for_workers(digest(new)).to_json()).digest == digest(old)
     assert dict(new.queries)["q"] == text
-    assert digest(bind(layout(TEXT), frozen_json(new), frozen_json(new))[0]) == digest(old)
+    assert digest(bind(layout(TEXT), pinned_json(new), pinned_json(new))[0]) == digest(old)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_query_may_be_written_otherwise(text: str) -> None:
     ],
 )
 def test_another_query_is_one_that_has_changed(text: str) -> None:
-    _, changes = bind(layout(text), frozen_json(layout(TEXT)), "")
+    _, changes = bind(layout(text), pinned_json(layout(TEXT)), "")
     assert changes is not None
     assert (list(changes.changed), changes.kept) == (["q"], ())
 
@@ -239,7 +239,7 @@ def test_the_order_of_declarations_is_the_checkpoints(tmp_path: Path) -> None:
     old = layout(TEXT, r=OTHER)
     new = layout_of(STREAMS[::-1], {"r": OTHER, "q": TEXT}, 4)
     assert digest(new) != digest(old)
-    again, _ = bind(new, frozen_json(old), frozen_json(old))
+    again, _ = bind(new, pinned_json(old), pinned_json(old))
     assert [stream.name for stream in again.streams] == [stream.name for stream in old.streams]
     assert [name for name, _ in again.queries] == ["q", "r"]
     assert [group.first for group in again.placement.groups] == [group.first for group in old.placement.groups]

@@ -49,8 +49,8 @@ def batch(rng: np.random.Generator, number: int) -> dict[str, pa.Table]:
 
 def note(picture: RuntimeStats, layout: Layout, pipeline: Pipeline) -> None:
     reports = {shard: Measurements.from_json(report) for shard, report in pipeline.metrics.items()}
-    parts = [({number: reports[number] for number in numbers}, steps) for numbers, steps in layout.parts]
-    picture.note(parts, layout.copies)
+    parts = [({number: reports[number] for number in numbers}, steps) for numbers, steps in layout.group_steps]
+    picture.update(parts, layout.copies)
 
 
 @pytest.mark.parametrize("shards", [1, 6])
@@ -63,8 +63,8 @@ def test_rates_and_selectivities_of_all_shards_together(tmp_path: Path, kind: st
         used = {stream.name: stream.columns.names for stream in layout.streams}
         pipeline.run({name: table.select(used[name]) for name, table in batch(rng, number).items()})
         note(picture, layout, pipeline)
-    plans = {plan.query.name: plan for plan in layout.plans}
-    known = picture.known({name: plan.query for name, plan in plans.items()}, plans)["q"]
+    plans = layout.job.plans
+    known = picture.planner_stats({name: plan.query for name, plan in plans.items()}, plans)["q"]
     rates = {**RATES, "b": 300 if kind == "filtered" else 600}
     assert known.rates == pytest.approx(rates, rel=0.1)
     truth = TWO_KEYS if kind in ("two keys", "shared") else SHARES

@@ -25,7 +25,7 @@ from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
 from dovetail.spark.checkpoint.checkpoint import MIGRATED, UNFINISHED, Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
-from dovetail.spark.checkpoint.recut import Move, first_copies
+from dovetail.spark.checkpoint.repartition import Move, first_copies
 from dovetail.spark.state.log import MANIFEST
 from dovetail.spark.worker.router import cells_of
 from dovetail.testing import Oracle, assert_same_rows
@@ -123,12 +123,12 @@ def test_what_is_lost_or_damaged_is_an_error(
 ) -> None:
     pipeline, move = held(spoil, tmp_path)
     with pytest.raises(StateError, match=message):
-        pipeline.recut(move)
+        pipeline.repartition(move)
 
 
 def test_a_shard_that_was_not_read_is_an_error(tmp_path: Path) -> None:
     pipeline, move = held(lambda _: None, tmp_path)
-    rows = pipeline.recut(replace(move, read=move.read - {0}))
+    rows = pipeline.repartition(replace(move, read=move.read - {0}))
     with pytest.raises(StateError, match="the manifest of shard id 0 is another than the state reader gave"):
         pipeline.take(replace(move, tokens={**move.tokens, 0: "another"}), rows)
     with pytest.raises(StateError, match="the log of shard id 0 was not read"):
@@ -155,7 +155,7 @@ def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
     job.run(2)
     job.add("filled", FILLED, bounds(job.oracle, [parse_query("key", BASE, DECLARED)]))
     job.run(1)
-    reached = job.running._reports.reached()
+    reached = job.running._reports.earliest_visible()
     job.running.stop()
     before = job.check()
 
@@ -167,7 +167,7 @@ def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
     job.run(2)
     between = job.check()
     assert all(between[name] > count for name, count in before.items())
-    assert job.running._reports.reached()["filled"] == reached["filled"]
+    assert job.running._reports.earliest_visible()["filled"] == reached["filled"]
     job.running.stop()
 
     paths = [str(tmp_path / "second"), str(tmp_path / "third")]

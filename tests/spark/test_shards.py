@@ -29,7 +29,7 @@ from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema, sql_type
 from dovetail.spark.checkpoint.plan_log import pack, unpack
-from dovetail.spark.state.log import MANIFEST, MOST_SEGMENTS, Log
+from dovetail.spark.state.log import MANIFEST, MAX_SMALL_SEGMENTS, Log
 from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import FRAME_BYTES, FRAME_ROWS
 from dovetail.spark.worker import router as cut
@@ -62,7 +62,7 @@ def compare(
         oracle.add_query(parse_query(name, sql, scenario.catalog))
     found: dict[str, list[pa.Table]] = {name: [] for name in scenario.sql}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe, "GIVEN_ROWS", rng.choice((3, 1 << 20)))
+        patch.setattr(probe, "EMIT_ROWS", rng.choice((3, 1 << 20)))
         for batch in scenario.pushes:
             if rng.random() < lose:
                 pipeline.live = live / str(rng.random())  # another host, or a restart: nothing is there
@@ -152,7 +152,7 @@ def test_shards_are_rebuilt_from_their_log(seed: int, tmp_path: Path) -> None:
 
 
 def test_large_results_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.spark.wire.LARGEST_RESULT", 500)
+    monkeypatch.setattr("dovetail.spark.wire.MAX_RESULT_BYTES", 500)
     monkeypatch.setattr("dovetail.spark.worker.router._LARGEST_PIECE", 500)
     monkeypatch.setattr("dovetail.spark.worker.router._SENT_WITHOUT_FILLERS", 2000)
     monkeypatch.setattr("dovetail.spark.wire.FRAME_BYTES", 1 << 20)
@@ -187,7 +187,7 @@ def test_a_batch_may_be_joined_in_slices(seed: int, tmp_path: Path, monkeypatch:
 
 
 def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.spark.state.log.MOST_SEGMENTS", 2)
+    monkeypatch.setattr("dovetail.spark.state.log.MAX_SMALL_SEGMENTS", 2)
     for seed in range(8):
         rng = random.Random(4000 + seed)
         pipeline = compare(spark_scenario(rng, pushes=6), 2, tmp_path / str(seed), rng, lose=0.5)
@@ -198,7 +198,7 @@ def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_long_window_is_not_written_again_with_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.spark.state.log.SMALL_BYTES", 20_000)
+    monkeypatch.setattr("dovetail.spark.state.log.SMALL_SEGMENT_BYTES", 20_000)
     stream = StreamSchema("s", pa.schema([("ts", TIMESTAMP)]), "ts")
     log = Log(Segments(), "layout")
     written = []
@@ -210,9 +210,9 @@ def test_a_long_window_is_not_written_again_with_every_batch(monkeypatch: pytest
         written.append(sum(s.size for s in log.manifest.segments if s.number not in before))
     assert sum(len(table) for table in log.tables("s")) == 600 * 50
     large = [segment for segment in log.manifest.segments if segment.size >= 20_000]
-    assert len(large) > MOST_SEGMENTS
-    assert len(log.manifest.segments) <= len(large) + MOST_SEGMENTS
-    assert sum(size > 2 * min(written) for size in written) <= len(written) / MOST_SEGMENTS
+    assert len(large) > MAX_SMALL_SEGMENTS
+    assert len(log.manifest.segments) <= len(large) + MAX_SMALL_SEGMENTS
+    assert sum(size > 2 * min(written) for size in written) <= len(written) / MAX_SMALL_SEGMENTS
 
 
 def test_live_shards_are_found_again(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from dovetail.engine.storage import rows
 from dovetail.errors import ConfigError, StateError
 from dovetail.schema import StreamSchema
 from dovetail.spark.checkpoint.reshard import resharded
-from dovetail.spark.driver.job_diff import compare, without
+from dovetail.spark.driver.job_diff import compare, without_query
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.state import log
 from dovetail.spark.worker import processor
@@ -110,12 +110,12 @@ def test_a_rebuild_sheds_and_keeps_the_same(
     made, folder = layout(queries, config, shards, lateness), tmp_path_factory.mktemp("shards")
     calm, rough = (Shards(made, folder / name, seed) for name in ("calm", "rough"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log, "MOST_SEGMENTS", rng.choice((1, 2, 8)))
+        patch.setattr(log, "MAX_SMALL_SEGMENTS", rng.choice((1, 2, 8)))
         if rng.random() < 0.5:  # segments hold what was shed, too
-            patch.setattr(log.Log, "thin_out", lambda *_: None)
-        patch.setattr(log, "ENTRY_BYTES", rng.choice((100, 1 << 20)))
+            patch.setattr(log.Log, "rewrite_sparse", lambda *_: None)
+        patch.setattr(log, "MAX_ENTRY_BYTES", rng.choice((100, 1 << 20)))
         patch.setattr(processor, "SLICE_ROWS", rng.choice((5, 1 << 15)))
-        patch.setattr(processor, "SAMPLED", 1)
+        patch.setattr(processor, "SAMPLE_STEP", 1)
         for number, batch in enumerate(pushes):
             calm.push(number, batch)
             rough.push(number, batch, fail=0.3)
@@ -165,7 +165,7 @@ def test_the_log_follows_what_is_kept(tmp_path: Path) -> None:
 def test_bytes_stay_within_their_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "SMALLEST_CAPACITY", 8)
     monkeypatch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
-    monkeypatch.setattr(log, "MOST_SEGMENTS", 4)
+    monkeypatch.setattr(log, "MAX_SMALL_SEGMENTS", 4)
     rng, cap = random.Random(2), 9000
     calm, rough = (
         Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding("fifo", max_bytes=cap)), 2), tmp_path / name, 0)
@@ -185,7 +185,7 @@ def test_a_rebuild_takes_no_room_for_what_is_over(tmp_path: Path, monkeypatch: p
     """Segments hold what windows have let go of; 24 tuples of each stream are in its window, as many as fit."""
     monkeypatch.setattr(rows, "SMALLEST_CAPACITY", 8)
     monkeypatch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
-    monkeypatch.setattr(log, "MOST_SEGMENTS", 4)
+    monkeypatch.setattr(log, "MAX_SMALL_SEGMENTS", 4)
     cap = 9000
     shards = Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding("fifo", max_bytes=cap)), 1), tmp_path, 0)
     for second in range(14):
@@ -207,7 +207,8 @@ def test_another_cap_and_none(tmp_path: Path) -> None:
     for number, batch in enumerate(pushes):
         if number in (3, 6):
             config = Config(shedding=Shedding("arrival-order", 24)) if number == 3 else Config()
-            made = replace(shards.pipeline.layout, config=config)
+            before = shards.pipeline.layout
+            made = replace(before, job=replace(before.job, config=config))
             shards.pipeline.layout, shards.pipeline.plan = made, made.for_workers(shards.pipeline.plan.digest)
             shards.pipeline.known = [shards.pipeline.plan]
             shards.lose_arrays()
@@ -234,7 +235,7 @@ def test_queries_come_and_go_in_shards(tmp_path: Path) -> None:
     for number, batch in enumerate(pushes):
         for each in (calm, rough):
             if number == 3:
-                pipeline, left = each.pipeline, without(made, ["r"])
+                pipeline, left = each.pipeline, without_query(made, "r")
                 before = pipeline.plan
                 pipeline.layout, pipeline.plan = left, left.for_workers(before.digest, before, number)
                 pipeline.known = [before]
@@ -254,7 +255,7 @@ def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:
     (number,) = state.manifest["shedding"]["entries"]
     state.content[number] = state.content[number][:-1] + b"x"
     shards.lose_arrays()
-    with pytest.raises(StateError, match="what is known for shedding is missing from the checkpoint, or damaged"):
+    with pytest.raises(StateError, match="the state of the shedder is missing from the checkpoint, or damaged"):
         shards.push(1, second)
 
 
@@ -308,7 +309,7 @@ def test_a_job_that_sheds_goes_on_after_a_restart(spark: SparkSession, tmp_path:
             sinks = {"q": dt.sinks.parquet(str(tmp_path / "out"))}
             running = session.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True})
             running.await_termination()
-            metrics, text = running.metrics(), running.explain()
+            metrics, text = running.metrics(), running.explain().text
             assert sum(stream["state_tuples"] for stream in metrics["streams"].values()) <= cap
             before, shed = shed, sum(stream["shed"] for stream in metrics["streams"].values())
             assert shed > before

@@ -28,7 +28,7 @@ from dovetail.spark.driver.failures import first_lines
 from dovetail.spark.sinks import sinks as sinks_module
 from dovetail.spark.sinks.owners import SinkUse, check_directory
 from dovetail.spark.sinks.sinks import ParquetSink
-from dovetail.spark.sinks.staging import OWNER, RECORD, discard_batch, record_batch, update_record
+from dovetail.spark.sinks.staging import OWNER_FILE, RECORD, discard_batch, record_batch, update_record
 from dovetail.testing import assert_same_rows
 
 SCHEMA = pa.schema([("ts", TIMESTAMP), ("v", pa.int64())])
@@ -87,7 +87,7 @@ def test_discarded_batches_of_a_directory(spark: SparkSession, tmp_path: Path) -
     for _ in range(2):
         sink.discard(1)
         sink.discard(7)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [RECORD, OWNER, "batch_id=0"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [RECORD, OWNER_FILE, "batch_id=0"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         claim(sink, use_of(spark, tmp_path, 4, 4))  # nobody has removed it
@@ -169,7 +169,7 @@ def test_a_directory_that_is_removed_while_the_job_runs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, staged: bool
 ) -> None:
     if not staged:
-        monkeypatch.setattr(sinks_module, "plain_types", lambda _: False)
+        monkeypatch.setattr(sinks_module, "has_plain_types", lambda _: False)
     source, out = Source(spark, tmp_path / "in"), tmp_path / "out"
     source.add(batches(seed=21, count=3))
     queries = {name: QUERIES[name] for name in ("chain", "band")}
@@ -194,7 +194,7 @@ def test_a_directory_that_is_removed_while_the_job_runs(
         again = session(spark, source, queries, shards=2).start(sinks, tmp_path / "c", NOW)
     again.await_termination()
     assert batches_in(out) == ["batch_id=1", "batch_id=2"]
-    assert (out / OWNER).exists()
+    assert (out / OWNER_FILE).exists()
 
 
 def test_a_directory_that_is_removed_while_spark_writes(spark: SparkSession, tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateEr
 from dovetail.schema import TIMESTAMP
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
-from dovetail.spark.driver.reports import Collected, ShardReports
-from dovetail.spark.sinks.owners import OWNER, SinkUse
+from dovetail.spark.driver.reports import ResultCounts, ShardReports
+from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.sinks import Sink
-from dovetail.spark.sinks.staging import RECORD
+from dovetail.spark.sinks.staging import OWNER_FILE, RECORD
 from dovetail.testing import assert_same_rows
 
 SCHEMA = pa.schema([("ts", TIMESTAMP), ("v", pa.int64())])
@@ -63,7 +63,7 @@ class Claims:
         opened = Checkpoint.open(place)
         opened.release()
         if begun < 0:
-            opened._name()
+            opened._write_identity()
         return SinkUse(self._spark, query, schema, opened)
 
     def claim(self, sink: Sink, use: SinkUse) -> None:
@@ -199,8 +199,8 @@ def test_a_directory_on_another_file_system(spark: SparkSession, tmp_path: Path)
             dt.sinks.parquet(f"{root}/foreign"), claims.use("second")
         )
         checkpoint = Checkpoint.open(Directory.of(spark, f"{root}/c"))
-        assert checkpoint._name()
-        assert not checkpoint._name()
+        assert checkpoint._write_identity()
+        assert not checkpoint._write_identity()
         assert Checkpoint.open(Directory.of(spark, f"{root}/c")).identity == checkpoint.identity
     finally:
         spark.conf.unset(f"fs.viewfs.mounttable.{mount}.link./disk")
@@ -433,7 +433,7 @@ def test_results_that_vanish_are_not_committed(
     sinks = {"chain": dt.sinks.parquet(tmp_path / "out")}
     collect = ShardReports.collect
 
-    def careless(reports: ShardReports, *arguments: Any) -> Collected:
+    def careless(reports: ShardReports, *arguments: Any) -> ResultCounts:
         found = collect(reports, *arguments)
         for file in (tmp_path / "out").glob("_dovetail-*/1/shard-00001.parquet"):
             file.unlink()
@@ -473,7 +473,7 @@ def test_a_batch_that_is_stopped_is_there_whole_or_not_at_all(spark: SparkSessio
     oracle = expected(pushes, queries)
     wanted = oracle.results_table("chain")
     shown = len(list((tmp_path / "out").glob("batch_id=*")))
-    assert {entry.name for entry in (tmp_path / "out").glob("_*")} <= {OWNER, RECORD}
+    assert {entry.name for entry in (tmp_path / "out").glob("_*")} <= {OWNER_FILE, RECORD}
     before = written(tmp_path / "out").num_rows if shown else 0
     assert before == expected(pushes[:shown], queries).results_table("chain").num_rows
     session(spark, source, queries, shards=2).start(sinks, tmp_path / "c", NOW).await_termination()

@@ -18,7 +18,7 @@ from test_sink_losses import small_disk
 
 from dovetail.errors import StateError
 from dovetail.spark.sinks import staging
-from dovetail.spark.sinks.staging import OWNER, RECORD, Staging, exchange, plain_types, sweep_abandoned
+from dovetail.spark.sinks.staging import OWNER_FILE, RECORD, Staging, exchange, has_plain_types, sweep_abandoned
 from dovetail.spark.state import shared_memory as live
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -29,13 +29,13 @@ def target(tmp_path: Path) -> Path:
     """A sink directory that a query has claimed."""
     path = tmp_path / "out"
     path.mkdir()
-    (path / OWNER).touch()
+    (path / OWNER_FILE).touch()
     return path
 
 
 def names(target: Path) -> list[str]:
     """What is in a sink directory, but for its owner and its record."""
-    return sorted(entry.name for entry in target.iterdir() if entry.name not in (OWNER, RECORD))
+    return sorted(entry.name for entry in target.iterdir() if entry.name not in (OWNER_FILE, RECORD))
 
 
 def write(staging: Staging, batch: int, shard: int, *values: int) -> None:
@@ -229,9 +229,9 @@ def test_a_killed_attempt_leaves_nothing(target: Path) -> None:
 def test_types_that_only_spark_knows_how_to_write() -> None:
     plain = [pa.int8(), pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.date32(), pa.decimal128(10, 2)]
     plain += [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.binary()]
-    assert plain_types(pa.schema([(str(number), kind) for number, kind in enumerate(plain)]))
+    assert has_plain_types(pa.schema([(str(number), kind) for number, kind in enumerate(plain)]))
     for other in (pa.duration("us"), pa.list_(pa.int64()), pa.struct([("x", pa.int64())]), pa.null()):
-        assert not plain_types(pa.schema([("x", other)]))
+        assert not has_plain_types(pa.schema([("x", other)]))
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_a_sink_directory_may_be_removed_at_any_moment(target: Path, monkeypatch
         shutil.rmtree(target)
     target.with_name("kept").rename(target)
     with monkeypatch.context() as patch:
-        patch.setattr(Staging, "_show", lambda self, _: shutil.rmtree(self.target))
+        patch.setattr(Staging, "_publish", lambda self, _: shutil.rmtree(self.target))
         with pytest.raises(StateError, match="was removed while the job was running"):
             staging.commit(0)
 
@@ -294,18 +294,18 @@ def test_an_owner_that_was_removed(target: Path) -> None:
     for batch in (0, 1):
         write(staging, batch, 0, 1)
     staging.commit(0)
-    (target / OWNER).unlink()
-    with pytest.raises(StateError, match=f"{OWNER}, which says whose results these are, was removed") as error:
+    (target / OWNER_FILE).unlink()
+    with pytest.raises(StateError, match=f"{OWNER_FILE}, which says whose results these are, was removed") as error:
         staging.commit(1)
     assert error.value.hint == "put the file back, or give the query a new path"
-    (target / OWNER).touch()  # what the hint says
+    (target / OWNER_FILE).touch()  # what the hint says
     staging.commit(1)
     assert seen(target) == [1, 1]
 
 
 def test_a_full_disk_names_query_sink_and_batch(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "64k") as target:
-        (target / OWNER).touch()
+        (target / OWNER_FILE).touch()
         staging = Staging(str(target), "run", "q")
         staging.prepare()
         for rows in (100_000, 1_000_000):  # found when a table is written, and when a file is opened
@@ -339,5 +339,5 @@ def test_staging_that_is_abandoned_is_swept(target: Path) -> None:
     sweep_abandoned(target)
     assert names(target) == ["_dovetail-alive"]
     sweep_abandoned(target / "none")
-    sweep_abandoned(target / OWNER)
+    sweep_abandoned(target / OWNER_FILE)
     assert not (target / "none").exists()

@@ -1,4 +1,4 @@
-"""Unit costs: measured once, kept, and measured again when the file cannot be read."""
+"""Unit costs are measured once, cached, and measured again when the file cannot be read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_damaged_file_is_measured_again(content: str, tmp_path: Path, monkeypa
     assert path.is_relative_to(tmp_path)
 
 
-def test_a_home_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_home_directory_is_tolerated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dovetail").write_text("a file where the directory should be")
     monkeypatch.setattr(module, "_measure", lambda _: UnitTimes(*[1.0] * 9))
     assert calibrate().probe == 1.0

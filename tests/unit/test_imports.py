@@ -91,7 +91,7 @@ def test_the_driver_on_spark_loads_no_engine() -> None:
     assert result.stdout.strip() == ""
 
 
-def test_no_module_of_spark_needs_itself_even_inside_functions() -> None:
+def test_spark_modules_have_no_import_cycles_even_inside_functions() -> None:
     own, root = "dovetail.spark.", ROOT / "src" / "dovetail" / "spark"
     imports = {
         ".".join(path.relative_to(root).with_suffix("").parts): {

@@ -1,4 +1,4 @@
-"""Hypercube shares and cells."""
+"""Hypercube splits and cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail.errors import PlanError
-from dovetail.partition import Grid, dimensions_of, divide
+from dovetail.partition import HypercubeGrid, dimensions_of, divide
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
@@ -36,25 +36,25 @@ TRIANGLE = "a.x = b.x AND b.y = c.y AND c.z = a.z"
     ("where", "rates", "shards", "shares"),
     [
         (COMMON, {"a": 1, "b": 1, "c": 1}, 8, (8,)),
-        # a chain sends a along y and c along x: the fast stream must not be copied
+        # a chain copies a along y and c along x: the fast stream must not be copied
         (CHAIN, {"a": 1, "b": 1, "c": 100}, 6, (1, 6)),
         (CHAIN, {"a": 100, "b": 1, "c": 1}, 6, (6, 1)),
         (CHAIN, {"a": 1, "b": 1, "c": 1}, 4, (2, 2)),
-        # each stream of a triangle lacks one dimension: even shares copy each tuple once per part of it
+        # each stream of a triangle lacks one dimension: even splits copy each tuple once per part of it
         (TRIANGLE, {"a": 1, "b": 1, "c": 1}, 8, (2, 2, 2)),
         (TRIANGLE, {"a": 1, "b": 1, "c": 1}, 5, (1, 1, 5)),
         (COMMON, {"a": 1, "b": 1, "c": 1}, 1, (1,)),
     ],
 )
-def test_shares_send_the_fewest_copies(
+def test_splits_send_the_fewest_copies(
     where: str, rates: dict[str, float], shards: int, shares: tuple[int, ...]
 ) -> None:
     grid = divide(query(where), rates, shards)
-    assert grid.shares == shares
+    assert grid.splits == shares
     assert grid.shards == shards
 
 
-def test_shares_are_the_best_of_all() -> None:
+def test_splits_are_optimal() -> None:
     rng = random.Random(7)
     for _ in range(200):
         asked = query(rng.choice((COMMON, CHAIN, TRIANGLE)))
@@ -62,13 +62,13 @@ def test_shares_are_the_best_of_all() -> None:
         shards = rng.randint(1, 24)
         grid = divide(asked, rates, shards)
 
-        def sent(shares: tuple[int, ...], rates: dict[str, float] = rates, grid: Grid = grid) -> float:
-            other = Grid(grid.dimensions, shares)
+        def sent(shares: tuple[int, ...], rates: dict[str, float] = rates, grid: HypercubeGrid = grid) -> float:
+            other = HypercubeGrid(grid.dimensions, shares)
             return sum(rate * other.copies(alias) for alias, rate in rates.items())
 
         every = product(range(1, shards + 1), repeat=len(grid.dimensions))
-        assert sent(grid.shares) == min(
-            sent(shares) for shares in every if Grid(grid.dimensions, shares).shards == shards
+        assert sent(grid.splits) == min(
+            sent(shares) for shares in every if HypercubeGrid(grid.dimensions, shares).shards == shards
         )
 
 
@@ -78,13 +78,13 @@ def test_the_tuples_of_a_result_meet_in_exactly_one_cell() -> None:
         for shards in (1, 2, 5, 12):
             grid = divide(query(where), even(), shards)
             for _ in range(50):
-                # a result has one value, so one coordinate, in each dimension; each tuple knows those it has a key of
-                result = [rng.randrange(share) for share in grid.shares]
+                # a result has one value, so one coordinate, per dimension; each tuple fixes those it has a key of
+                result = [rng.randrange(share) for share in grid.splits]
                 meeting = [
                     set(grid.cells(alias, {n: result[n] for n, d in enumerate(grid.dimensions) if alias in d.aliases}))
                     for alias in "abc"
                 ]
-                assert set.intersection(*meeting) == {grid.number(result)}
+                assert set.intersection(*meeting) == {grid.shard_of(result)}
                 assert [len(cells) for cells in meeting] == [grid.copies(alias) for alias in "abc"]
 
 
@@ -97,7 +97,7 @@ def test_a_join_without_equalities_spreads_one_alias() -> None:
 @pytest.mark.parametrize(
     ("where", "windows", "shares"),
     [
-        (COMMON, {"b": "ROWS 5"}, (1,)),  # b is cut along x, but its last five rows are counted over all of it
+        (COMMON, {"b": "ROWS 5"}, (1,)),  # b is partitioned along x, but its last five rows are counted over all of it
         (COMMON, {"b": "PARTITION BY x ROWS 5"}, (6,)),
         (COMMON, {"b": "PARTITION BY y ROWS 5"}, (1,)),
         (CHAIN, {"a": "ROWS 5"}, (1, 6)),  # a is everywhere along y
@@ -105,8 +105,8 @@ def test_a_join_without_equalities_spreads_one_alias() -> None:
         (CHAIN, {"b": "PARTITION BY y ROWS 5"}, (1, 6)),
     ],
 )
-def test_a_count_window_is_not_cut(where: str, windows: dict[str, str], shares: tuple[int, ...]) -> None:
-    assert divide(query(where, windows), even(), 6).shares == shares
+def test_a_count_window_is_not_partitioned(where: str, windows: dict[str, str], shares: tuple[int, ...]) -> None:
+    assert divide(query(where, windows), even(), 6).splits == shares
 
 
 def test_count_windows_everywhere_leave_one_shard() -> None:

@@ -1,4 +1,4 @@
-"""Names in the package: one class name has one meaning, and words that were replaced do not come back."""
+"""Names in the package: every public class name is unique, and replaced words stay out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPLACED = {
     "Revision": "PlanLogEntry",
 }
 """What the vocabulary calls these things now."""
-STILL_THERE = {"Cohort"}
+STILL_THERE: set[str] = set()
 """Replaced words that the code has not got rid of yet."""
 
 

@@ -1,0 +1,95 @@
+"""`explain` as text, dict and mermaid graph; tests/plans holds the expected texts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from two_streams import TS, empty_session
+
+import dovetail as dt
+
+PLANS = Path(__file__).resolve().parents[2] / "plans"
+
+
+def shop() -> dt.LocalSession:
+    """Return a session with the streams of the queries in tests/plans."""
+    session = dt.LocalSession()
+    impressions = pa.schema([("ts", TS), ("ad_id", pa.int64()), ("user_id", pa.int32())])
+    clicks = pa.schema([("ts", TS), ("ad_id", pa.int64()), ("user_id", pa.int64())])
+    orders = pa.schema([("ts", TS), ("user_id", pa.int64()), ("amount", pa.decimal128(10, 2))])
+    session.stream("impressions", impressions, "ts", rate=100)
+    session.stream("clicks", clicks, "ts", lateness="90 seconds", rate=5)
+    session.stream("orders", orders, "ts", lateness="1500 ms", rate=0.5)
+    return session
+
+
+@pytest.mark.parametrize("path", sorted(PLANS.glob("*.txt")), ids=lambda path: path.stem)
+def test_text_is_as_expected(path: Path) -> None:
+    sql, expected = path.read_text().split("\n----\n")
+    session = shop()
+    session.query(path.stem, sql)
+    assert session.explain().text == expected.rstrip("\n")
+    assert dt.LocalSession.restore(session.snapshot()).explain().text == expected.rstrip("\n")
+
+
+def test_there_are_plans_to_compare() -> None:
+    assert {"funnel", "latest"} <= {path.stem for path in PLANS.glob("*.txt")}
+
+
+def test_dict_describes_streams_and_paths() -> None:
+    session = shop()
+    session.query("funnel", (PLANS / "funnel.txt").read_text().split("\n----\n")[0])
+    explained: Any = session.explain().to_dict()
+    assert (explained["evaluation"], explained["expiration"]) == ("lazy", "lazy")
+    assert explained["streams"]["clicks"] == {
+        "event_time": "ts",
+        "lateness": "90 s",
+        "rate": 5,
+        "used_by": ["funnel.c"],
+    }
+    query = explained["queries"]["funnel"]
+    assert query["inputs"]["o"] == {"stream": "orders", "window": "range 1 h"}
+    assert query["output"] == ["ad_id", "user_id", "clicked_at", "amount"]
+    assert set(query["paths"]) == {"i", "c", "o"}
+    for driver, stages in query["paths"].items():
+        assert stages[0]["alias"] == driver
+        assert sorted(stage["alias"] for stage in stages) == ["c", "i", "o"]
+
+
+def test_mermaid_graph_is_well_formed() -> None:
+    session = shop()
+    for path in PLANS.glob("*.txt"):
+        session.query(f'{path.stem} "quoted" [x', path.read_text().split("\n----\n")[0])
+    picture = str(session.explain().mermaid())
+    lines = picture.splitlines()
+    assert lines[0] == "flowchart LR"
+    opened = 0
+    for line in lines:
+        opened += line.strip().startswith("subgraph ") - (line.strip() == "end")
+        assert opened in (0, 1)
+        assert line.count('"') % 2 == 0
+        unquoted = re.sub(r'"[^"]*"', "", line)
+        for left, right in ("[]", "()"):
+            assert unquoted.count(left) == unquoted.count(right), line
+    assert opened == 0
+    assert sum(line.strip().startswith("subgraph ") for line in lines) == len(list(PLANS.glob("*.txt")))
+    defined = set(re.findall(r"^\s*(\w+)[\[(]", picture, re.MULTILINE))
+    used = set(re.findall(r"^\s*(\w+) -- ", picture, re.MULTILINE)) | set(
+        re.findall(r"--> (\w+)$", picture, re.MULTILINE)
+    )
+    assert used
+    assert used <= defined
+    assert "#quot;quoted#quot;" in picture
+
+
+def test_explain_without_queries() -> None:
+    assert str(empty_session().explain()).splitlines() == [
+        "evaluation lazy, expiration lazy",
+        "stream a: event time ts, lateness 1 s; used by no query",
+        "stream b: event time ts, lateness 1 s; used by no query",
+    ]
+    assert dt.LocalSession().explain().text == "evaluation lazy, expiration lazy"
