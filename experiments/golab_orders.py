@@ -63,7 +63,7 @@ def intermediate_size(streams: Iterable[StreamStatistics], tau: float = 0.0) -> 
     """
     size, distinct = 1.0, inf
     for stream in streams:
-        size, distinct = dt.optimizer.golab.joined(size, distinct, stream, stream.tuples(tau))
+        size, distinct = dt.optimizer.golab.join_size(size, distinct, stream, stream.tuples(tau))
     return size
 
 

@@ -42,7 +42,7 @@ from rich.console import Console
 
 import dovetail as dt
 from dovetail.workloads.columns import zipf_chances
-from dovetail.workloads.orders import all_orders, places_of
+from dovetail.workloads.orders import all_orders, stream_positions
 from experiments.points import Points
 
 POLICIES = ("arrival-order", "frequency", "frequency-own", "output", "random", "fifo", "auto")
@@ -185,7 +185,7 @@ def _unique(point: Point, tuples: int, rng: np.random.Generator) -> dict[str, pa
     chances = zipf_chances(len(orders), point.skew)
     lengths = np.array([len(order) for order in orders])
     count = int(tuples * point.streams / float(chances @ lengths))
-    places = places_of(orders, point.streams)
+    places = stream_positions(orders, point.streams)
     chosen = rng.choice(len(orders), count, p=chances)
     starts = rng.uniform(0, tuples / point.rate, count)
     gaps = rng.exponential(point.gap, (count, point.streams))
