@@ -9,10 +9,14 @@ import pyarrow as pa
 import pytest
 from pipeline import layout_of
 
+from dovetail.config import Config
 from dovetail.errors import StateError
+from dovetail.optimizer.planner import plan_query
+from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.session.job import QueryStart, RegisteredQuery
 from dovetail.spark.checkpoint.compatibility import WITHOUT_BOUNDS, pinned_json
-from dovetail.spark.driver.job_diff import bind
+from dovetail.spark.driver.job_diff import bind, with_query, without_query
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_500_000) for name in "ab")
@@ -24,7 +28,7 @@ def test_texts_that_meant_other_windows_are_refused() -> None:
     for sql, refused in ((BRACKETS, False), (BOUNDS, True)):
         layout = layout_of(STREAMS, {"q": sql}, 2)
         stored = json.loads(pinned_json(layout))
-        assert bind(layout, json.dumps(stored), "first")[0].stored == "first"
+        assert bind(layout, json.dumps(stored), "first")[0].first_json == "first"
         before = json.dumps(stored | {"version": WITHOUT_BOUNDS})
         if refused:
             with pytest.raises(
@@ -33,7 +37,7 @@ def test_texts_that_meant_other_windows_are_refused() -> None:
                 bind(layout, before, before)
         else:
             bound, changes = bind(layout, before, before)
-            assert (bound.stored, changes) == (before, None)
+            assert (bound.first_json, changes) == (before, None)
 
 
 def test_options_of_streams_may_change_and_are_said_in_words() -> None:
@@ -94,6 +98,17 @@ def test_what_becomes_of_queries() -> None:
         "query 'new' is new: it sees tuples from now on\n"
         "query 'gone' is dropped"
     )
+
+
+def test_a_dropped_name_is_placed_anew() -> None:
+    """A query that takes the name of a dropped one gets shards of its own: its tuples are placed by other keys."""
+    layout = layout_of(STREAMS, {"q": BRACKETS, "r": BRACKETS.replace("a.k = b.k", "a.k + 1 = b.k")}, 2)
+    assert [group.first for group in layout.placement.groups] == [0, 2]
+    other = parse_query("r", BRACKETS.replace("a.k = b.k", "a.k + 2 = b.k"), layout.job.streams)
+    added = RegisteredQuery(plan_query(other, layout.job.streams, Config()), start=QueryStart(3))
+    again = with_query(without_query(layout, "r"), added, layout.job.streams)
+    assert [(group.first, group.queries[0].name) for group in again.placement.groups] == [(0, "q"), (4, "r")]
+    assert again.for_workers("", layout.for_workers(""), 3).retired == (2, 3)
 
 
 def test_queries_that_share_shards_have_copies_of_their_own() -> None:

@@ -53,7 +53,9 @@ class Choice:
         self.every = max(128, total // 4)
         """Tuples from one look to the next."""
         self._until = self.every
-        narrow = all(sum(use.table == table for use in shape.uses) <= MAX_ARRIVAL_INPUTS for table in range(len(shape.tables)))
+        narrow = all(
+            sum(use.table == table for use in shape.uses) <= MAX_ARRIVAL_INPUTS for table in range(len(shape.tables))
+        )
         tried = [rank for rank in _TRIED if rank != ARRIVAL_ORDER or narrow] if shape.is_common else []
         uses = shape.arrays(pools, [max(1, cap >> halvings) for cap in caps])
         self.tracked = {rank: Tracker(uses, rank, seed) for rank in tried}

@@ -202,7 +202,7 @@ def _provider_faults(provider: str) -> Iterator[Fault]:
     # Only the end of the name is compared: vendors ship their own RocksDB providers.
     if not provider.endswith("RocksDBStateStoreProvider"):
         message = f"{PROVIDER} is {provider!r}; needed: {ROCKSDB!r}, the only one that holds several states per shard"
-        ready = "dovetail.spark.driver.builder.session() for one that is ready"
+        ready = "dovetail.spark.session() for one that is ready"
         yield message, f'.config("{PROVIDER}", "{ROCKSDB}") on the builder of the session, or {ready}'
 
 

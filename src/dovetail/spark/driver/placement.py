@@ -127,7 +127,8 @@ class Placement:
 
     def restricted(self, queries: Iterable[JoinQuery]) -> Placement:
         """Return the placement of some of its queries; shards keep their numbers, and no number is used again."""
-        placement = Placement(self.shards, self.assignments, self.total)
+        queries, assignments = list(queries), self.assignments
+        placement = Placement(self.shards, {query.name: assignments[query.name] for query in queries}, self.total)
         for query in queries:
             placement = placement.with_query(query, {})
         return placement
