@@ -213,6 +213,21 @@ def test_a_change_without_a_batch_can_be_taken_back(
     assert live.check("base", "other") > 0
     check_counters(live)
 
+    append_entry = Checkpoint.append_entry
+
+    def append_and_interrupt(self: Checkpoint, entry: PlanLogEntry) -> Checkpoint:
+        patched.undo()
+        append_entry(self, entry)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "append_entry", append_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            live.running.drop_query("other")
+    live.run(2)  # the second batch reads the state that the first one has written under another epoch
+    assert live.check("base", "other") > 0
+    check_counters(live)
+
     def fail(*_: object) -> None:
         raise RuntimeError("no room")
 

@@ -39,7 +39,7 @@ Orders = Mapping[str, Sequence[str]]
 SMALLEST_LIMIT = 1e-9
 """Limit that is left of a budget that is used up."""
 _EASY_FRACTION = 0.8
-"""A query is admitted by its upper bound alone while all of them use no more than this fraction of the budget."""
+"""If the upper bound of all queries uses at most this fraction of the budget, a query is admitted without joint planning."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class QueryStart:
     backfill: bool = False
     """Whether it also sees the tuples that windows held then."""
     carried: Mapping[str, int] = field(default_factory=dict)
-    """By stream, the first batch whose tuples have all columns that it needs, if that is not the first batch of all."""
+    """By stream, the first batch whose tuples have all columns that it needs; absent if every batch has them."""
     heads: Mapping[str, int] = field(default_factory=dict)
-    """By stream, the largest event time before that batch, if there was one."""
+    """By stream, the largest event time before that batch; a query never catches up in a stream without one."""
     merged: bool = False
     """Whether it is planned with the first queries: it has caught up."""
 
@@ -100,7 +100,7 @@ class Job:
     """Selectivities that users gave, by pair of aliases."""
     registered: Mapping[str, RegisteredQuery] = field(default_factory=dict)
     chosen: SharedPlan | None = None
-    """Plan of the queries that run together; None while they are declared."""
+    """Plan of the queries that run together; None while they are declared, and on Spark until they are replanned."""
     upper_bound: CostUpperBound | None = field(default_factory=CostUpperBound)
     """Upper bound of what the queries take; None if it is not known."""
 
@@ -182,9 +182,8 @@ class Job:
         sheds_on_shards = self.config.shedding is not None and self.placement is not None
         planning = self.planning(self.together, self.budget, "mjoin" if sheds_on_shards else None)
         by_bytes = self.config.shedding is not None and self.config.shedding.max_bytes is not None
-        return (
-            planning.plan_windows_only() if by_bytes else planning.plan()
-        )  # the size of materialized joins has no bound
+        # The size of materialized joins has no bound.
+        return planning.plan_windows_only() if by_bytes else planning.plan()
 
     @property
     def is_running(self) -> bool:
@@ -249,21 +248,25 @@ class Job:
 
     def with_running_query(self, query: RegisteredQuery) -> Job:
         """Return the job with a query that starts while others run; it must fit what they leave of the budget."""
-        name = query.plan.query.name
-        check_backfill(query.plan.query, self.config, backfill=query.start.backfill)
-        if name in {step.name for step in self.steps}:
-            raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
-        left = None if self.budget is None else remaining_budget(self.budget, self._loads())
-        try:
-            plan = self.planning({name: query.plan}, left, "mjoin").plan()
-        except BudgetError as error:
-            raise BudgetError(f"running queries leave too little of the budget: {error}") from None
+        name, plan = query.plan.query.name, self.check_running_query(query)
         job = self.with_started_query(query)
         # The other queries are not planned or lowered again.
         job.__dict__["late_plans"] = {**self.late_plans, name: plan}
         job.__dict__["late_steps"] = {**self.late_steps, name: job.late_step(query)}
         job.__dict__["first_steps"] = self.first_steps
         return job
+
+    def check_running_query(self, query: RegisteredQuery) -> SharedPlan:
+        """Return the plan of a query that is to start while others run; raise an error if it is refused."""
+        name = query.plan.query.name
+        check_backfill(query.plan.query, self.config, backfill=query.start.backfill)
+        if name in {step.name for step in self.steps}:
+            raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
+        left = None if self.budget is None else remaining_budget(self.budget, self._loads())
+        try:
+            return self.planning({name: query.plan}, left, "mjoin").plan()
+        except BudgetError as error:
+            raise BudgetError(f"running queries leave too little of the budget: {error}") from None
 
     def with_started_query(self, query: RegisteredQuery) -> Job:
         """Return the job with a query that starts while others run, without looking at the budget."""

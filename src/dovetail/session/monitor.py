@@ -52,6 +52,10 @@ class Monitor:
     """Number of arrived tuples at which the next check is due."""
     _ready_at: int | None = None
     """Event time at which windows have filled: until then there is no cause."""
+    _caught_up: frozenset[str] = frozenset()
+    """Late queries that had caught up at the last check."""
+    _considered: frozenset[str] = frozenset()
+    """Those at the last replan: they are no cause for another one."""
     _has_replanned: bool = False
     """Whether queries have been planned by measured statistics."""
     _has_suspicion: bool = False
@@ -117,7 +121,8 @@ class Monitor:
         self.load_near_limit = self.used if budget_cause is not None else None
         if budget_cause is not None:
             return budget_cause
-        if caught_up:
+        self._caught_up = frozenset(caught_up)
+        if self._caught_up - self._considered:
             return f"{', '.join(caught_up)} caught up and can be planned with the other queries"
         if not self._has_replanned:
             return _FIRST
@@ -157,6 +162,7 @@ class Monitor:
     def record_replan(self, *, helped: bool) -> None:
         """Record that queries were planned by current statistics; `helped`: another plan was found."""
         self._has_replanned, self._has_suspicion = True, False
+        self._considered = self._caught_up
         self.stats.set_baseline()
         self._backoff = 1 if helped else min(2 * self._backoff, 64)
         self._checks_to_skip = 0 if helped else self._backoff

@@ -74,6 +74,8 @@ class JobPipeline(Protocol):
 
     def replanned(self, job: RunningJob, proposal: Proposal) -> PendingChange: ...
 
+    def unchanged(self, job: RunningJob) -> PendingChange: ...
+
     def explain(
         self,
         layout: Layout,
@@ -324,13 +326,21 @@ class RunningSession:
         try:
             self._stop_after(written, change)
             self._replace_job(change.commit(self._reports.progress))
-        finally:  # without a changed job, the old one continues
-            self._begin_again()
+        except BaseException:
+            self._begin_again(unchanged=True)
+            raise
+        self._begin_again()
         return perf_counter() - began
 
-    def _begin_again(self) -> None:
-        """Start the streaming query again; if that fails, keep the error for `await_termination`."""
+    def _begin_again(self, *, unchanged: bool = False) -> None:
+        """Start the streaming query again; if that fails, keep the error for `await_termination`.
+
+        After a change that failed, the `unchanged` job starts under a new epoch if the log has an entry of the change.
+        """
         try:
+            checkpoint = self._job.checkpoint
+            if unchanged and checkpoint.refreshed().next_epoch > checkpoint.next_epoch:
+                self._replace_job(self._pipeline.unchanged(self._job).commit(self._reports.progress))
             self.begin()
         except Exception as error:
             self._failure = DovetailError(

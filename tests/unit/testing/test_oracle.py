@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import dovetail as dt
-from dovetail.errors import ConfigError, QueryError, SchemaError
+from dovetail.errors import QueryError, SchemaError
 from dovetail.query.expressions import Call, Column, Expression, Literal
 from dovetail.query.model import (
     Condition,
@@ -30,7 +29,7 @@ from dovetail.query.model import (
     equality_classes,
 )
 from dovetail.schema import TIMESTAMP, StreamSchema, common_type, sql_type
-from dovetail.testing import Oracle, assert_same_rows, expected
+from dovetail.testing import Oracle
 from dovetail.testing import asserts as asserts_module
 from dovetail.testing import oracle as oracle_module
 from dovetail.testing import values as values_module
@@ -381,45 +380,6 @@ class TestTables:
         table = batch(A, (1, 1, "x"))
         table = table.set_column(2, "p", table.column("p").combine_chunks().dictionary_encode())
         assert run(query, [A], {"A": table}).results_table("q").to_pylist() == [{"a_p": "x"}]
-
-
-class TestExpected:
-    def session(self, lateness: str = "0 seconds") -> dt.LocalSession:
-        session = dt.LocalSession()
-        for name in ("A", "B"):
-            session.stream(name, A.columns, event_time="ts", lateness=lateness)
-        session.query("pairs", "SELECT a.k, b.p FROM A a [RANGE 5 SECONDS], B b [RANGE 5 SECONDS] WHERE a.k = b.k")
-        session.query("twins", "SELECT a.k FROM A a [ROWS 1], A b [RANGE 5 SECONDS] WHERE a.p = b.p")
-        return session
-
-    def test_it_gives_what_the_session_returns(self) -> None:
-        batches = [
-            {"A": batch(A, (1, 1, "x"), (2, 2, "x"))},
-            {"B": batch(B, (5, 1, "y"), (7, 2, "z"), (3, 2, "late")), "A": batch(A, (3, 2), (1, 1, "late"))},
-            {"B": batch(B, (6, 2, "late"), (9, 2, "w"))},
-        ]
-        session = self.session()
-        tables = expected(session, batches)
-        assert list(tables) == ["pairs", "twins"]
-        outputs = [session.push(push) for push in batches]
-        for name, table in tables.items():
-            assert table.num_rows > 1
-            assert_same_rows(pa.concat_tables([output[name] for output in outputs]), table, name)
-        assert_same_rows(expected(session, batches)["pairs"], tables["pairs"])  # a running session does as well
-
-    def test_it_takes_frames_and_leaves_out_tuples_without_a_time(self) -> None:
-        session, table = self.session(), batch(A, (1, 1, "x"), (2, 2, "x"))
-        row = pa.table([pa.nulls(1, TIMESTAMP), [1], ["y"]], schema=A.columns)
-        push = {"A": pa.concat_tables([table, row]), "B": batch(B, (3, 1, "y"))}
-        frames = {"A": table.to_pandas(), "B": push["B"].to_pandas()}
-        assert expected(session, [frames])["pairs"].to_pylist() == [{"k": 1, "p": "y"}]
-        assert_same_rows(expected(session, [push])["pairs"], session.push(push)["pairs"])
-
-    def test_what_is_no_session_or_stream_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"got a str; expected a dt\.LocalSession or a dt\.Session"):
-            expected("session", [])
-        with pytest.raises(SchemaError, match="stream 'C' is not declared"):
-            expected(self.session(), [{"C": batch(C, (1, 1))}])
 
 
 def test_the_oracle_imports_neither_engine_nor_compute() -> None:

@@ -71,7 +71,7 @@ def savepoint(engine: ShardEngine, *, until_delivered: bool) -> Iterator[None]:
 def rollback(engine: ShardEngine) -> bool:
     """Undo the changes since the open savepoint; return False if that is not possible.
 
-    The savepoint stays open. Counters of work done (probes, matches) keep the work of the undone change.
+    The savepoint stays open. Counters of work done and the statistics for driver policies keep the undone change.
     """
     saved = engine.open_savepoint
     if saved is None:

@@ -6,9 +6,9 @@ in their windows. A combination is inside its windows if and only if low <= high
 true to false, so every stage tests it. The test covers time windows (high = ts + window) and count windows (high = the instant before
 the tuple was pushed out, which may precede its own time if several tuples have the same time), and needs no order of arrival.
 
-Each result belongs to its tuple with the largest insertion number. The bounds `limits` (exclusive) and `floors` (inclusive), a row
-per alias, give the rows that existed, and had not expired, when the driving tuple arrived. They have one column for all driving
-tuples, whose rows begin at `first`, or one for each.
+Exactly one of a result's new tuples drives it. The bounds `limits` (exclusive) and `floors` (inclusive), a row per alias, give the
+rows that the driving tuple may see: those that were there before it, and have not expired for it. They have one column for all
+driving tuples, whose rows begin at `first`, or one for each.
 
 Every kernel starts at partial result `at` of `count`, there at row `cursor` (-1: at the beginning), stops when `out` is full, and
 returns (rows written, next partial result, next row, rows read).

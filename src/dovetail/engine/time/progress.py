@@ -106,7 +106,7 @@ class StreamProgress:
         return self.max_event_time - self.schema.lateness if self.max_event_time > LONG_AGO else LONG_AGO
 
     def on_time(self, ts: Int64Array, stats: ArrivalStats, counted: int | None = None) -> BoolArray | None:
-        """Return which tuples are not late, or None if no tuple is; count the late ones in `stats`.
+        """Return a mask of the tuples that are on time, or None if all are; count the late ones in `stats`.
 
         Both sessions decide here what is late. `counted`: only so many leading tuples are counted, because on Spark a tuple can
         have copies in several shards.

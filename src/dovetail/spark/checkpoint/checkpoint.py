@@ -139,9 +139,10 @@ class Checkpoint:
         return bound, changes, last
 
     def refreshed(self) -> Checkpoint:
-        """Return this checkpoint with the batches that Spark has begun and completed by now."""
+        """Return this checkpoint with its plan log, and the batches that Spark has begun and completed, as of now."""
         last_batch, next_batch = _last_and_next_batch(self.directory)
-        return replace(self, last_batch=last_batch, next_batch=next_batch)
+        log = tuple(read_entries(self.directory.within("dovetail")))
+        return replace(self, last_batch=last_batch, next_batch=next_batch, log=log)
 
     def has_completed(self, batch: int) -> bool:
         return batch in _batches(self.directory, "commits")

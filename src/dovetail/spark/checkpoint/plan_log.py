@@ -1,8 +1,8 @@
 """The plan log of a checkpoint: records which plan runs from which batch on.
 
-Every start of the streaming query appends a `PlanLogEntry` before its first batch runs. The number of the entry is the *epoch* of
-that start. Workers choose their plan by the number of their batch. Shards store the epoch that wrote their state: if an earlier
-attempt at a batch left state behind, the log names another epoch for that batch.
+Every start of a job appends a `PlanLogEntry` before its first batch runs. The number of the entry is the *epoch* of that start.
+Shards store the epoch that wrote their state, and refuse state whose epoch is not the one that the log names for its batch: an
+attempt that was never committed wrote it.
 """
 
 from __future__ import annotations

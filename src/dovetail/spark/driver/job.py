@@ -46,7 +46,7 @@ class RunningJob:
     """The job with all columns of its streams; the layout has the columns that queries read."""
     layout: Layout
     plans: tuple[str, ...]
-    """Each a `WorkerPlan` as JSON: the current one, after the one that a replay may need."""
+    """Each a `WorkerPlan` as JSON: the current one, preceded by the one that wrote the shards' arrays."""
     sinks: Mapping[str, Sink]
     checkpoint: Checkpoint
     staged: Mapping[int, Staging]

@@ -260,4 +260,4 @@ class Layout:
         if before is None:
             return worker_plan
         retired = tuple(sorted({*before.active(since)} - set(worker_plan.shards)))
-        return replace(worker_plan, retired=retired, progress=progress or {}, epoch=before.epoch + 1)
+        return replace(worker_plan, retired=retired, progress=progress or {})

@@ -22,7 +22,7 @@ from dovetail.errors import ConfigError, StateError, listed, warn
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.plan.explain.execution import explain
 from dovetail.plan.explain.explanation import Explanation
-from dovetail.session.job import Job, QueryStart, check_backfill
+from dovetail.session.job import Job, QueryStart
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import current_json, digest
 from dovetail.spark.checkpoint.directories import JVM_ERRORS, reason
@@ -111,7 +111,6 @@ class SparkPipeline:
         check_sinks({name: sink}, [name])
         if not isinstance(backfill, bool):
             raise ConfigError.choice("add_query(backfill=...)", backfill, (True, False))
-        check_backfill(bound, layout.job.config, backfill=backfill)
         missing = [ref.stream for ref in bound.refs if ref.stream not in layout.job.streams]
         if missing:
             raise ConfigError(
@@ -120,7 +119,8 @@ class SparkPipeline:
             )
         for text in bound.warnings:
             warn(text)
-        declared = job.declared.with_query(query)
+        layout.job.check_running_query(replace(query, start=QueryStart(backfill=backfill)))
+        declared = job.declared.with_started_query(query)
 
         def layout_from(since: int) -> Layout:
             started = replace(query, start=QueryStart(since, backfill))
@@ -148,6 +148,10 @@ class SparkPipeline:
         layout = replace(job.layout, job=job.layout.job.replanned(proposal))
         return JobChange(self, job, job.declared, lambda _: layout, job.sinks, cause=proposal.cause)
 
+    def unchanged(self, job: RunningJob) -> JobChange:
+        """Return the change that only starts a job under a new epoch."""
+        return JobChange(self, job, job.declared, lambda _: job.layout, job.sinks)
+
     def next_entry(
         self,
         layout: Layout,
@@ -166,10 +170,10 @@ class SparkPipeline:
             plan = layout.for_workers(digest(layout))
         else:
             plan = layout.for_workers(before.digest, before, since)
-            changes_shards = plan.shards != before.shards or before.retired or before.since == since
+            needs_counters = plan.shards != before.shards or before.retired or before.since == since
             starts = [query.start for query in layout.job.registered.values()]
             needs_heads = any(start.since == since and not start.heads for start in starts)
-            if since and (changes_shards or needs_heads) and (reported is None or not reported.progress):
+            if since and (needs_counters or needs_heads) and (reported is None or not reported.progress):
                 reported = read_progress(self.spark, checkpoint.directory.uri, layout.ids)
             reported = reported or BatchProgress()
             heads = {name: int(progress["head"]) for name, progress in reported.progress.items()}
@@ -219,7 +223,7 @@ class JobChange:
     def commit(self, progress: Mapping[int, BatchProgress]) -> RunningJob:
         """Write the plan log entry and return the job that starts with the first uncompleted batch.
 
-        A batch that was begun is run again: queries that ran before get the same results, an added query gets its own.
+        A batch that was begun and not committed is replayed under the new plan: queries that ran before get the same results.
         """
         try:
             checkpoint = self.job.checkpoint.refreshed()

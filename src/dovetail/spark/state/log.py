@@ -92,7 +92,7 @@ class ShardManifest:
     """By stream, as `StreamProgress.to_json` gives it."""
     segments: list[Segment] = field(default_factory=list)
     batches: int = 0
-    """Number of batches so far."""
+    """The batch after the last one that the state contains."""
     epoch: int | None = None
     """Start of the streaming query that wrote it; None if resharding wrote it, or a release without epochs."""
     kept_from: dict[str, int] = field(default_factory=dict)
