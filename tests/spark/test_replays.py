@@ -67,7 +67,7 @@ def test_a_new_column_is_read_in_the_replayed_batch(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(REPLAYS or 3))
+@pytest.mark.parametrize("seed", range(REPLAYS or 2))
 def test_random_histories(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     ReplayHistory(spark, tmp_path, seed).run()
 
@@ -76,7 +76,7 @@ def test_random_histories(spark: SparkSession, tmp_path: Path, seed: int) -> Non
 
 PROGRAM = Path(__file__).with_name("replay_job.py")
 DEADLINE = 180.0
-LIVES = 2
+LIVES = 2 if REPLAYS else 1
 """Kills in one test: starting Spark costs far more than a kill."""
 KILLS = max(LIVES, REPLAYS // 5)
 
@@ -173,7 +173,7 @@ def change_without_pause(job: ReplayedJob, rng: random.Random, count: int) -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("_all_offsets")
 def test_many_changes_in_a_row(spark: SparkSession, tmp_path: Path) -> None:
-    count = 50 if REPLAYS else 6
+    count = 50 if REPLAYS else 5
     by_k, by_j = (QuerySpec({"a": 8, "b": 8}, (key,), ("a.v", "b.v")) for key in "kj")
     job = ReplayedJob(spark, tmp_path, {"by_k": by_k, "by_j": by_j})
     job.start(available_now=False)
