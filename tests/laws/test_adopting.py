@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plan_cases import Case, sizes
 from random_plans import random_plan
@@ -75,6 +75,8 @@ def test_printed_orders_are_the_orders_that_run(seed: int) -> None:
         for name, run in runs.items():
             orders = {driver: [stage["alias"] for stage in path] for driver, path in printed[name]["paths"].items()}
             assert orders == {driver: list(runner.path.order) for driver, runner in run.runners.items()}
+    if session._job.config.nested_loop != "multi-way":
+        return  # naive and general nested loops place new tuples, and reorder, when a plan is lowered
     plan = session._job.shared_plan
     for join, step in zip(plan.joins, session._job.steps, strict=True):
         aliases = {source: alias for alias, source in step.consumers[0].sources.items()} if step.is_private else {}
@@ -118,6 +120,7 @@ def test_the_plan_of_a_session_survives_json(seed: int) -> None:
 
 @settings(max_examples=3 * settings().max_examples)
 @given(SEEDS, st.booleans())
+@example(1728983, False)
 def test_an_engine_continues_exactly_with_any_other_plan(seed: int, tiny: bool) -> None:  # noqa: FBT001
     """After the change, results are those of an engine that always ran the new plan: the oracle's."""
     with sizes(tiny=tiny):

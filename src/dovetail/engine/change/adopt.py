@@ -173,13 +173,17 @@ class Adoption:
 
 
 def _can_inherit(new: View, old: View) -> bool:
-    """Whether a new view sees the rows that an old view sees; a view from the first batch on sees those of any start.
+    """Whether a new view sees the rows that an old view sees.
 
-    The old view may require more keys: a row that no such view sees had a NULL key for every query that was registered. It must not
-    require fewer keys: rows with a NULL key would be visible, and would match each other.
+    The old view may require more keys, but not fewer: rows with a NULL key would be visible, and would match each other. A view from
+    the first batch on also sees the rows of views with another start or more filters, as a whole query has more than its sub-joins:
+    a row that no such view sees is in no result of the registered queries.
     """
-    same_start = (old.since, old.backfill) == (new.since, new.backfill)
-    return old.filters == new.filters and (same_start or not new.since) and set(old.keys) >= set(new.keys)
+    if not set(old.keys) >= set(new.keys):
+        return False
+    if new.since == 0:
+        return set(old.filters) >= set(new.filters)
+    return (old.since, old.backfill, old.filters) == (new.since, new.backfill, new.filters)
 
 
 def _set_flags(store: WindowStore, bit: int, visible: BoolArray) -> None:
