@@ -31,7 +31,7 @@ test-fast: setup ## Run unit tests, examples and documentation (no slow tests, l
 test-kernels: setup ## Run units and laws of the kernels and the join: 1 minute, 3 if kernels changed
 	$(PYTEST) -q $(KERNEL_TESTS)
 
-test-engine: setup ## Run all tests that need no Spark, and the examples in docstrings
+test-engine: setup ## Run all tests that need no Spark, and the examples in docstrings: 20 minutes
 	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/unit tests/laws tests/docs src experiments
 
 test-spark: setup ## Run all tests on Spark (needs Java 17)

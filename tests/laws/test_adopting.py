@@ -75,7 +75,7 @@ def test_printed_orders_are_the_orders_that_run(seed: int) -> None:
         for name, run in runs.items():
             orders = {driver: [stage["alias"] for stage in path] for driver, path in printed[name]["paths"].items()}
             assert orders == {driver: list(runner.path.order) for driver, runner in run.runners.items()}
-    if session._job.config.nested_loop != "multi-way":
+    if not runs or session._job.config.nested_loop != "multi-way":
         return  # naive and general nested loops place new tuples, and reorder, when a plan is lowered
     plan = session._job.shared_plan
     for join, step in zip(plan.joins, session._job.steps, strict=True):

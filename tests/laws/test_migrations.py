@@ -66,7 +66,7 @@ class Migrating:
         session, job = self.session, self.session._job
         marks = {name: each.watermark for name, each in session._engine.progress.streams.items()}
         late = job.caught_up(marks)
-        plans = {name: job.plans[name] for name in (*job.together, *late)}
+        plans = {name: job.plans[name] for name in (*job.planned_together, *late)}
         plan = random_plan(self.rng, {name: plan.query for name, plan in plans.items()}, CATALOG)
         session._migrate(Proposal("it was asked for", plan, plans, Load()), 0.0)
         self.migrations += 1

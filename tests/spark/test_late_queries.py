@@ -104,7 +104,7 @@ class Changing:
         marks = {name: found["head"] - DECLARED[name].lateness for name, found in heads.items()}
         job = layout.job
         late = job.caught_up(marks) if marks else []
-        plans = {name: plan for name, plan in job.plans.items() if name in {*job.together, *late}}
+        plans = {name: plan for name, plan in job.plans.items() if name in {*job.planned_together, *late}}
         if plans:
             strategy = self.rng.choice(("mjoin", "bjtree", "bjtree", "shared", "exchange"))
             config = replace(job.config, strategy=strategy)

@@ -44,9 +44,9 @@ class JointPlanning:
     def plan(self) -> SharedPlan:
         """Return the plan; raise `BudgetError` if none fits.
 
-        A strategy named in the configuration is used as it is. Under `auto`, nothing is materialized if shared stages save as much,
-        which the search does not consider; nor while all selectivities are guesses: a join materialized on a guess costs more than
-        it saves, and joins over windows measure the selectivities.
+        A strategy named in the configuration is used as it is. Under `auto` nothing is materialized while all selectivities are
+        guesses: a join materialized on a guess costs more than it saves, and joins over windows measure them. Nor is anything
+        materialized if shared stages, which the search does not consider, save as much.
         """
         windows_only = None
         if self.config.strategy == "auto" and self.strategy != "mjoin":

@@ -58,7 +58,7 @@ class QueryStart:
     """Whether it is planned with the first queries: it has caught up."""
 
     @property
-    def is_late(self) -> bool:
+    def is_planned_alone(self) -> bool:
         """Whether the query is planned alone."""
         return self.since > 0 and not self.merged
 
@@ -117,14 +117,14 @@ class Job:
         return {name: query.plan for name, query in self.registered.items()}
 
     @cached_property
-    def together(self) -> dict[str, QueryPlan]:
+    def planned_together(self) -> dict[str, QueryPlan]:
         """The queries that are planned together: the first ones, and later ones that have caught up."""
-        return {name: query.plan for name, query in self.registered.items() if not query.start.is_late}
+        return {name: query.plan for name, query in self.registered.items() if not query.start.is_planned_alone}
 
     @cached_property
-    def late(self) -> dict[str, RegisteredQuery]:
+    def planned_alone(self) -> dict[str, RegisteredQuery]:
         """The queries that are planned alone."""
-        return {name: query for name, query in self.registered.items() if query.start.is_late}
+        return {name: query for name, query in self.registered.items() if query.start.is_planned_alone}
 
     # -- declaring ----------------------------------------------------------------------------------------------------------
 
@@ -177,10 +177,10 @@ class Job:
     @cached_property
     def shared_plan(self) -> SharedPlan:
         """The plan of the queries that are planned together: the chosen one, or else the one to begin with."""
-        if self.chosen is not None and {answer.query for answer in self.chosen.answers} == self.together.keys():
+        if self.chosen is not None and {answer.query for answer in self.chosen.answers} == self.planned_together.keys():
             return self.chosen
         sheds_on_shards = self.config.shedding is not None and self.placement is not None
-        planning = self.planning(self.together, self.budget, "mjoin" if sheds_on_shards else None)
+        planning = self.planning(self.planned_together, self.budget, "mjoin" if sheds_on_shards else None)
         by_bytes = self.config.shedding is not None and self.config.shedding.max_bytes is not None
         # The size of materialized joins has no bound.
         return planning.plan_windows_only() if by_bytes else planning.plan()
@@ -188,35 +188,35 @@ class Job:
     @property
     def is_running(self) -> bool:
         """Whether its queries have been planned to run."""
-        return self.chosen is not None or bool(self.late)
+        return self.chosen is not None or bool(self.planned_alone)
 
     def begun(self) -> Job:
         """Return the job as it begins to run."""
-        return replace(self, chosen=self.shared_plan) if self.together else self
+        return replace(self, chosen=self.shared_plan) if self.planned_together else self
 
     @cached_property
     def steps(self) -> tuple[JoinStep, ...]:
         """The joins to run."""
-        return (*self.first_steps, *self.late_steps.values())
+        return (*self.shared_steps, *self.separate_steps.values())
 
     @property
     def shares_joins(self) -> bool:
         """Whether queries that are planned together share a join, or one is materialized."""
-        return bool(self.shared_plan.states) or not all(step.is_private for step in self.first_steps)
+        return bool(self.shared_plan.states) or not all(step.is_private for step in self.shared_steps)
 
     @cached_property
-    def first_steps(self) -> tuple[JoinStep, ...]:
+    def shared_steps(self) -> tuple[JoinStep, ...]:
         """The joins of the shared plan, in its order."""
-        if not self.together:
+        if not self.planned_together:
             return ()
-        return Lowering(self.streams, self.config, cells=self._cells).steps(self.shared_plan, self.together)
+        return Lowering(self.streams, self.config, cells=self._cells).steps(self.shared_plan, self.planned_together)
 
     @cached_property
-    def late_steps(self) -> dict[str, JoinStep]:
+    def separate_steps(self) -> dict[str, JoinStep]:
         """The joins of queries that are planned alone, by query."""
-        return {name: self.late_step(query) for name, query in self.late.items()}
+        return {name: self.separate_step(query) for name, query in self.planned_alone.items()}
 
-    def late_step(self, query: RegisteredQuery) -> JoinStep:
+    def separate_step(self, query: RegisteredQuery) -> JoinStep:
         """Return the join of a query that is planned alone."""
         start = query.start
         lowering = Lowering(self.streams, self.config, start.since, self._cells, start.backfill, start.carried)
@@ -227,10 +227,13 @@ class Job:
         return None if self.placement is None else self.placement.cells
 
     @cached_property
-    def late_plans(self) -> dict[str, SharedPlan]:
+    def separate_plans(self) -> dict[str, SharedPlan]:
         """The plan of each query that is planned alone."""
         budget = None if self.budget is None else Budget()
-        return {name: self.planning({name: query.plan}, budget, "mjoin").plan() for name, query in self.late.items()}
+        return {
+            name: self.planning({name: query.plan}, budget, "mjoin").plan()
+            for name, query in self.planned_alone.items()
+        }
 
     def planning(
         self,
@@ -251,9 +254,9 @@ class Job:
         name, plan = query.plan.query.name, self.check_running_query(query)
         job = self.with_started_query(query)
         # The other queries are not planned or lowered again.
-        job.__dict__["late_plans"] = {**self.late_plans, name: plan}
-        job.__dict__["late_steps"] = {**self.late_steps, name: job.late_step(query)}
-        job.__dict__["first_steps"] = self.first_steps
+        job.__dict__["separate_plans"] = {**self.separate_plans, name: plan}
+        job.__dict__["separate_steps"] = {**self.separate_steps, name: job.separate_step(query)}
+        job.__dict__["shared_steps"] = self.shared_steps
         return job
 
     def check_running_query(self, query: RegisteredQuery) -> SharedPlan:
@@ -273,7 +276,10 @@ class Job:
         return self._with(query, upper_bound=None)
 
     def _loads(self) -> list[Load]:
-        return [*([self.shared_plan.load] if self.together else []), *(plan.load for plan in self.late_plans.values())]
+        return [
+            *([self.shared_plan.load] if self.planned_together else []),
+            *(plan.load for plan in self.separate_plans.values()),
+        ]
 
     def check_query(self, name: str) -> None:
         if name not in self.registered:
@@ -282,23 +288,23 @@ class Job:
     def without_query(self, name: str) -> Job:
         """Return the job without a query, and without what only that query needed."""
         self.check_query(name)
-        chosen = None if self.chosen is None else restrict_plan(self.chosen, self.together.keys() - {name})
+        chosen = None if self.chosen is None else restrict_plan(self.chosen, self.planned_together.keys() - {name})
         registered = {other: query for other, query in self.registered.items() if other != name}
         placement = self.placement
         if placement is not None:
             placement = placement.restricted(query.plan.query for query in registered.values())
         job = replace(self, registered=registered, placement=placement, chosen=chosen, upper_bound=None)
         if self.placement is None:
-            if name in self.late:
-                job.__dict__["first_steps"] = self.first_steps
-            _keep_late(job, self)
+            if name in self.planned_alone:
+                job.__dict__["shared_steps"] = self.shared_steps
+            _keep_separate(job, self)
         return job
 
     def without_materialized_joins(self) -> Job:
         """Return the job with a plan that materializes nothing but windows, at any cost in CPU."""
-        if not self.together or not self.shared_plan.states:
+        if not self.planned_together or not self.shared_plan.states:
             return self
-        return replace(self, chosen=JointPlanning(self.together, self.config).plan_windows_only())
+        return replace(self, chosen=JointPlanning(self.planned_together, self.config).plan_windows_only())
 
     # -- adapting -----------------------------------------------------------------------------------------------------------
 
@@ -306,13 +312,13 @@ class Job:
     def has_choice(self) -> bool:
         """Whether there is a budget to watch, or more than one plan for the queries."""
         stores = JointPlanning({}, self.config, self.budget).stores
-        return self.budget is not None or stores or bool(self.late)
+        return self.budget is not None or stores or bool(self.planned_alone)
 
     def caught_up(self, watermarks: Mapping[str, int]) -> list[str]:
         """Return the late queries that have caught up and can be planned with the others."""
         return [
             name
-            for name, query in self.late.items()
+            for name, query in self.planned_alone.items()
             if query.start.has_caught_up(query.plan.query, watermarks, self.streams)
         ]
 
@@ -325,17 +331,17 @@ class Job:
         load_near_limit: Load | None,
     ) -> Proposal | None:
         """Return a better plan for the first queries and those that have `caught_up`; None if none is worth a change."""
-        joined = {name: plan for name, plan in self.plans.items() if name in self.together or name in caught_up}
+        joined = {name: plan for name, plan in self.plans.items() if name in self.planned_together or name in caught_up}
         if not joined:
             return None
         plans = self._planned_by(stats, joined)
-        others = [plan.load for name, plan in self.late_plans.items() if name not in joined]
+        others = [plan.load for name, plan in self.separate_plans.items() if name not in joined]
         budget = None if self.budget is None else remaining_budget(self.budget, others)
         # A materialized join that was dropped to make room must not come back while tuples may be shed.
         strategy = None if self.config.shedding is None else "mjoin"
         planning = self.planning(plans, budget, strategy).with_batch_rate(batch_rate)
-        running = [self.shared_plan] if self.together else []
-        running += [plan for name, plan in self.late_plans.items() if name in joined]
+        running = [self.shared_plan] if self.planned_together else []
+        running += [plan for name, plan in self.separate_plans.items() if name in joined]
         return propose(planning, running, cause, load_near_limit)
 
     def _planned_by(self, stats: RuntimeStats, plans: Mapping[str, QueryPlan]) -> dict[str, QueryPlan]:
@@ -353,7 +359,7 @@ class Job:
         for name, plan in proposal.plans.items():
             query = registered[name]
             registered[name] = replace(query, plan=plan, start=replace(query.start, merged=query.start.since > 0))
-        return _keep_late(replace(self, registered=registered, chosen=proposal.plan), self)
+        return _keep_separate(replace(self, registered=registered, chosen=proposal.plan), self)
 
     def unmerged(self) -> Job:
         """Return the job with its late queries planned alone again."""
@@ -361,7 +367,9 @@ class Job:
             name: replace(query, start=replace(query.start, merged=False)) for name, query in self.registered.items()
         }
         job = replace(self, registered=registered)
-        return replace(job, chosen=None if self.chosen is None else restrict_plan(self.chosen, job.together.keys()))
+        return replace(
+            job, chosen=None if self.chosen is None else restrict_plan(self.chosen, job.planned_together.keys())
+        )
 
     def with_heads(self, since: int, heads: Mapping[str, int]) -> Job:
         """Return the job with the largest event times before batch `since` stored for the queries that start with it."""
@@ -389,11 +397,11 @@ def _upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
     return CostUpperBound().with_query(unshared, planning.units, planning.check())
 
 
-def _keep_late(job: Job, before: Job) -> Job:
+def _keep_separate(job: Job, before: Job) -> Job:
     """Let a job take over the plans and joins of late queries from the job before a change."""
-    for cached in ("late_plans", "late_steps"):
+    for cached in ("separate_plans", "separate_steps"):
         values = getattr(before, cached)
-        job.__dict__[cached] = {name: value for name, value in values.items() if name in job.late}
+        job.__dict__[cached] = {name: value for name, value in values.items() if name in job.planned_alone}
     return job
 
 

@@ -49,8 +49,8 @@ def job_to_json(job: Job) -> dict[str, Any]:
         for name, query in job.registered.items()
     }
     starts = [QueryStart()] if job.chosen is not None else []
-    starts += [query.start for query in job.late.values()]
-    plans = [*([job.chosen] if job.chosen is not None else []), *job.late_plans.values()]
+    starts += [query.start for query in job.planned_alone.values()]
+    plans = [*([job.chosen] if job.chosen is not None else []), *job.separate_plans.values()]
     cohorts = tuple((start.since, start.backfill, plan) for start, plan in zip(starts, plans, strict=True))
     serialized = _SerializedJob(job.hints, job.budget, queries, cohorts, tuple(start.heads for start in starts))
     content: dict[str, Any] = to_json(serialized)

@@ -284,7 +284,8 @@ class LocalSession:
     def query(self, name: str, sql: str, probe_orders: Orders | None = None, *, backfill: bool = False) -> None:
         """Register a query. It sees the tuples pushed from now on.
 
-        Queries registered before the first batch are planned together; later ones are planned alone.
+        Queries registered before the first batch are planned together. A later one is planned alone until it has caught up: until no
+        tuple from before its registration can still match.
 
         Parameters
         ----------
@@ -459,7 +460,7 @@ class LocalSession:
             job.config,
             measured=measured,
             units=unit_times_for(measured) if measured is not None else None,
-            plan=job.shared_plan if job.together and (job.budget or job.shares_joins) else None,
+            plan=job.shared_plan if job.planned_together and (job.budget or job.shares_joins) else None,
             history=History(self._engine.earliest_visible, self._monitor.migrations),
             together=[steps],
         )

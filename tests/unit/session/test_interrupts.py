@@ -334,7 +334,7 @@ def test_a_call_inside_a_call_is_refused() -> None:
 
 @pytest.mark.parametrize("sql", [SQL, SQL.replace("a.k = b.k", "a.p = b.p AND a.k < b.k + 2")])
 def test_an_interrupted_add_query_leaves_the_others_running(sql: str) -> None:
-    """The added query also lengthens the windows."""
+    """The second query makes the windows keep more than before."""
     batch = {"a": _table((3, 1, "v")), "b": _table((4, 1, "v"))}
     for number in range(1, 5000, 11):
         session = _session()

@@ -40,8 +40,8 @@ class Driver:
         self.feed = targets[column][0]
         self._rows = [store.rows for _, store in targets]
         self._later = [(later, feed) for later, (feed, _) in enumerate(targets) if later > column]
-        """Inputs after this one: the driving tuples see only their old rows. `_own`: those with the same feed."""
-        self._own = [(later, feed) for later, feed in self._later if feed == self.feed]
+        """Inputs after this one, of which the driving tuples see only rows older than the batch."""
+        self._later_of_same_feed = [(later, feed) for later, feed in self._later if feed == self.feed]
         zeros = np.zeros((len(targets), 1), np.int64)
         self._bounds = Bounds(0, 0, zeros, zeros.copy())
 
@@ -50,7 +50,7 @@ class Driver:
         bounds = self._bounds
         bounds.first, bounds.stop = new_rows[self.feed]
         limits = [rows.head for rows in self._rows]
-        for column, feed in self._later if len(new_rows) > 1 else self._own:
+        for column, feed in self._later if len(new_rows) > 1 else self._later_of_same_feed:
             if feed in new_rows:
                 limits[column] = new_rows[feed][0]
         bounds.limits[:, 0], bounds.floors[:, 0] = limits, [rows.tail for rows in self._rows]

@@ -335,7 +335,7 @@ class WindowStore:
         return row_numbers
 
     def expire_where(self, alive: Callable[[], BoolArray]) -> None:
-        """Remove tuples that `alive` does not mark; call it only if the window is long enough to compact."""
+        """Remove tuples that `alive` does not mark; it is evaluated only if the window is long enough to compact."""
         if len(self.rows) >= self._rewrite_at:
             mask = alive()
             if mask.any():

@@ -45,8 +45,7 @@ def propose(
 ) -> Proposal | None:
     """Return a plan that is cheaper than the `running` ones, or fits a budget that they break; else None.
 
-    `used` is the measured load if a breach is imminent. The limits of the new plan are then `NEAR` times the budget, lowered by the
-    factor by which the measured load exceeds the expected one.
+    `used` is the measured load if a breach is imminent. Each limit of the new plan is then NEAR * budget * min(1, expected / used).
     """
     current, limits = planning.load_of(running), limits_of(planning.budget)
     memory_limit = limits.memory

@@ -34,7 +34,7 @@ class ShardGroupPlan:
     ways: Mapping[str, tuple[Route, ...]]
     """By stream, the routes of its tuples."""
     plan: ExecutionPlan
-    """The plan of every shard; in a cell, the number of a dimension stands for the shard's part of it."""
+    """The plan of every shard. Its cells hold the numbers of dimensions; `plan_of` replaces them by the shard's coordinates."""
 
     @cached_property
     def shards(self) -> int:
@@ -190,9 +190,9 @@ class Layout:
     @cached_property
     def group_steps(self) -> list[tuple[range, list[JoinStep]]]:
         """The shard numbers of each group, and the joins that these shards run."""
-        joins = self.job.shared_plan.joins if self.job.together else ()
-        steps = [(join.queries[0], step) for join, step in zip(joins, self.job.first_steps, strict=True)]
-        steps += self.job.late_steps.items()
+        joins = self.job.shared_plan.joins if self.job.planned_together else ()
+        steps = [(join.queries[0], step) for join, step in zip(joins, self.job.shared_steps, strict=True)]
+        steps += self.job.separate_steps.items()
         group_steps = []
         for group in self.placement.groups:
             names = {query.name for query in group.queries}
@@ -260,4 +260,4 @@ class Layout:
         if before is None:
             return worker_plan
         retired = tuple(sorted({*before.active(since)} - set(worker_plan.shards)))
-        return replace(worker_plan, retired=retired, progress=progress or {})
+        return replace(worker_plan, retired=retired, progress=progress or {}, epoch=before.epoch + 1)

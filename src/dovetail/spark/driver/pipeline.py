@@ -83,7 +83,7 @@ class SparkPipeline:
     def explain(self, layout: Layout, measured: Measurements | None, history: History | None = None) -> Explanation:
         """Return the plan of a layout, with its shards' measurements if they run."""
         job = layout.job
-        plan = job.shared_plan if job.together and (job.budget is not None or job.shares_joins) else None
+        plan = job.shared_plan if job.planned_together and (job.budget is not None or job.shares_joins) else None
         units = None
         if measured is not None:
             from dovetail.calibrate import unit_times_for  # noqa: PLC0415 - it loads the engine

@@ -197,5 +197,5 @@ def _grid(query: JoinQuery, shards: int, streams: Mapping[str, StreamSchema]) ->
     by_row = any(expression is None for axis in dimensions_of(query) for _, expression in axis.keys)
     is_self_join = len({ref.stream for ref in query.refs}) < len(query.refs)
     rates = {ref.alias: streams[ref.stream].rate or 1.0 for ref in query.refs}
-    # If rows are spread by content, a tuple's other alias would be taken for the spread one.
+    # In a self-join spread by whole rows, a shard cannot tell a copied row from a spread one: use one shard.
     return divide(query, rates, 1 if by_row and is_self_join else shards)
