@@ -470,6 +470,7 @@ def test_plans_of_many_queries_fit_a_stateful_operator() -> None:
     assert [plan.to_json() for plan in plans] == [text] * 3
     noise = np.random.default_rng(1).bytes(1 << 20).hex()
     with pytest.raises(
-        ConfigError, match=r"what shards are to run takes .* bytes; Spark gives(.|\n)*divide the queries"
+        ConfigError,
+        match=r"the plan for workers takes .* bytes; Spark's stateful operators take at most(.|\n)*divide the queries",
     ):
         pack([noise])
