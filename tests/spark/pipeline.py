@@ -17,7 +17,8 @@ from dovetail.config import Config
 from dovetail.optimizer.planner import plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.session.job import Job, RegisteredQuery
+from dovetail.session.job import Job
+from dovetail.session.registered_query import RegisteredQuery
 from dovetail.spark.checkpoint.compatibility import current_json, digest
 from dovetail.spark.checkpoint.repartition import Move
 from dovetail.spark.checkpoint.reshard import resharded

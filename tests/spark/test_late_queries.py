@@ -25,7 +25,7 @@ from dovetail.plan.shared_plan import Load
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.session.job import QueryStart, RegisteredQuery
+from dovetail.session.registered_query import QueryStart, RegisteredQuery
 from dovetail.spark.driver.job_diff import projected, with_query, without_query
 from dovetail.spark.driver.layout import Layout, read_worker_plan
 from dovetail.spark.driver.reports import BatchProgress, ShardReports

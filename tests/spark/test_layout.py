@@ -14,7 +14,7 @@ from dovetail.errors import StateError
 from dovetail.optimizer.planner import plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.session.job import QueryStart, RegisteredQuery
+from dovetail.session.registered_query import QueryStart, RegisteredQuery
 from dovetail.spark.checkpoint.compatibility import WITHOUT_BOUNDS, pinned_json
 from dovetail.spark.driver.job_diff import bind, with_query, without_query
 

@@ -15,7 +15,8 @@ from dovetail.plan.query_plan import PlannerStats
 from dovetail.plan.shared_plan import SharedPlan
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.session.job import Job, QueryStart, RegisteredQuery
+from dovetail.session.job import Job
+from dovetail.session.registered_query import QueryStart, RegisteredQuery
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,11 @@ from dovetail.plan.explain.execution import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.schema import StreamSchema
-from dovetail.session.job import Job, Orders, QueryStart
+from dovetail.session.job import Job, Orders
 from dovetail.session.job_json import job_from_json, job_to_json
 from dovetail.session.losses import Losses
 from dovetail.session.monitor import Meter, Monitor
+from dovetail.session.registered_query import QueryStart
 from dovetail.stats.history import History, Migration
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

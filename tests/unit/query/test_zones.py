@@ -16,7 +16,8 @@ from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.query.zones import find_zone, has_fixed_offset
 from dovetail.schema import StreamSchema
-from dovetail.session.job import Job, RegisteredQuery
+from dovetail.session.job import Job
+from dovetail.session.registered_query import RegisteredQuery
 from dovetail.spark.checkpoint.compatibility import pinned_json
 from dovetail.spark.driver.job_diff import bind
 from dovetail.spark.driver.layout import Layout, read_worker_plan

@@ -13,8 +13,9 @@ from dovetail.errors import DovetailWarning
 from dovetail.plan.shared_plan import Load
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.session.job import Job, QueryStart
+from dovetail.session.job import Job
 from dovetail.session.monitor import Monitor
+from dovetail.session.registered_query import QueryStart
 from dovetail.stats.history import Migration
 
 COLUMNS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("j", pa.int64())])

@@ -72,7 +72,7 @@ class EngineManifest(TypedDict):
 
 
 class ArenaManifest(EngineManifest):
-    """What another engine needs, besides the plan, to attach to the arrays of an engine."""
+    """Everything that another engine needs, besides the plan, to attach to the arrays of an engine."""
 
     arrays: int
     """Format version of the arrays."""

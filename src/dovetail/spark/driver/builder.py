@@ -150,8 +150,9 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         # renames files into place through Hadoop's file system, and Hive's, which Spark would take, does not replace a file.
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
-        # With the defaults, 100 batches cleaned up once a minute, a checkpoint would take many times the size of the windows. With
-        # fewer than 32 batches, Spark may delete a snapshot that the last version still needs: it counts snapshots of failed attempts.
+        # With the defaults, 100 batches cleaned up once a minute, a checkpoint takes many times the size of the windows. Too few are
+        # not safe either: Spark's cleanup also counts snapshots of attempts that were never committed, and then deletes an older one
+        # that the committed version needs. 32 is more than the versions that lie between two snapshots.
         "spark.sql.streaming.minBatchesToRetain": "32",
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "5",

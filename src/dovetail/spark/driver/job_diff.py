@@ -23,7 +23,8 @@ from dovetail.query.expressions import columns
 from dovetail.query.model import CountWindow, JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.session.job import Job, QueryStart, RegisteredQuery
+from dovetail.session.job import Job
+from dovetail.session.registered_query import QueryStart, RegisteredQuery
 from dovetail.spark.checkpoint.compatibility import (
     check_version,
     incompatibilities,

@@ -22,7 +22,8 @@ from dovetail.errors import ConfigError, StateError, listed, warn
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.plan.explain.execution import explain
 from dovetail.plan.explain.explanation import Explanation
-from dovetail.session.job import Job, QueryStart
+from dovetail.session.job import Job
+from dovetail.session.registered_query import QueryStart
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import current_json, digest
 from dovetail.spark.checkpoint.directories import JVM_ERRORS, reason
