@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -164,8 +166,14 @@ def test_a_restart_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -
     for part in (pushes[:2], pushes[2:]):
         source.add(part)
         made = session(spark, source, queries, shards=2)
-        made.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True}).await_termination()
+        running = made.start(sinks, str(tmp_path / "checkpoint"), {"availableNow": True})
+        running.await_termination()
     assert check(sinks, expected(pushes, queries)) > 100
+
+    ended = weakref.ref(running)
+    del running
+    gc.collect()
+    assert ended() is None, "it would keep its streaming query in the JVM for as long as the process lives"
 
     other = session(spark, source, queries, shards=3)
     with pytest.raises(StateError, match="it has 2 shards, this session 3"):

@@ -9,79 +9,40 @@ from __future__ import annotations
 
 import logging
 import threading
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from time import monotonic, perf_counter, sleep
-from typing import Any, Protocol
+from typing import Any
+from weakref import ref
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dovetail.errors import DovetailError, DovetailWarning, StateError
-from dovetail.optimizer.adapt.proposal import Proposal
+from dovetail.errors import DovetailError, StateError
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.durations import format_duration
 from dovetail.session.losses import Losses
 from dovetail.session.monitor import Monitor
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
-from dovetail.spark.driver.failures import first_lines, worker_error
-from dovetail.spark.driver.job import RunningJob, RunningQuery
+from dovetail.spark.driver.failures import first_lines, silence_spark_log, sink_failure, warn_or_log, worker_error
+from dovetail.spark.driver.job import JobPipeline, PendingChange, RunningJob, RunningQuery
 from dovetail.spark.driver.job_diff import Comparison
 from dovetail.spark.driver.layout import Layout
-from dovetail.spark.driver.reports import BatchProgress, ShardReports
+from dovetail.spark.driver.reports import ShardReports
 from dovetail.spark.sinks.sinks import Sink
-from dovetail.spark.sinks.staging import Staging
 from dovetail.spark.state.shared_memory import release
 from dovetail.spark.wire import decode_results
-from dovetail.stats.counters import Measurements
 from dovetail.stats.history import History, Migration
 
-_SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _MAX_WAIT_SECONDS = 600
 """Longest time in seconds that a change of queries waits for the current batch."""
 _COMMIT_SECONDS = 60.0
 """Longest time in seconds between a batch's last write and Spark's commit."""
 _POLL_SECONDS, _MAX_POLL_SECONDS = 0.02, 0.5
+_AFTER_STOP = "batch {} came after the session was stopped; it has not been written"
 _RUNNING: set[RunningSession] = set()
 """Sessions that this process has started and not cleared."""
-
-
-class PendingChange(Protocol):
-    """A change of the job that is committed once the streaming query has stopped."""
-
-    def commit(self, progress: Mapping[int, BatchProgress]) -> RunningJob:
-        """Return the changed job, to start with the first uncompleted batch; `progress` is that of recent batches."""
-        ...
-
-    def undo(self) -> None:
-        """Release what was claimed for the change."""
-        ...
-
-
-class JobPipeline(Protocol):
-    """Builds streaming queries from jobs, and changes jobs."""
-
-    def writer(
-        self, job: RunningJob, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
-    ) -> DataStreamWriter: ...
-
-    def with_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> PendingChange: ...
-
-    def without_query(self, job: RunningJob, name: str) -> PendingChange: ...
-
-    def replanned(self, job: RunningJob, proposal: Proposal) -> PendingChange: ...
-
-    def unchanged(self, job: RunningJob) -> PendingChange: ...
-
-    def explain(
-        self,
-        layout: Layout,
-        measured: Measurements | None,
-        history: History | None = None,
-    ) -> Explanation: ...
 
 
 class RunningSession:
@@ -121,10 +82,14 @@ class RunningSession:
     def begin(self) -> None:
         """Start the streaming query."""
         self._start_id += 1
-        self._written, start_id = None, self._start_id
+        self._written, start_id, reference = None, self._start_id, ref(self)
 
         def write(encoded: DataFrame, batch_id: int) -> None:
-            self.write_batch(encoded, batch_id, start_id)
+            # Py4J keeps this function until the JVM drops the query, and the JVM keeps the query while the session refers to it.
+            session = reference()
+            if session is None:
+                raise StateError(_AFTER_STOP.format(batch_id))
+            session.write_batch(encoded, batch_id, start_id)
 
         self.query = self._pipeline.writer(self._job, self._run_id, self._staged, write).start()
         _RUNNING.add(self)
@@ -148,7 +113,7 @@ class RunningSession:
         """Write a batch to all sinks. The encoded frame is computed once, completely, before any sink sees it."""
         with self._writing:
             if self._is_cleared or start_id != self._start_id:
-                raise StateError(f"batch {batch_id} came after the session was stopped; it has not been written")
+                raise StateError(_AFTER_STOP.format(batch_id))
             read_again = len(self._staged) < len(self._answers)
             if read_again:
                 encoded = encoded.persist()
@@ -189,7 +154,7 @@ class RunningSession:
             for text in self._losses.new_warnings(
                 self._layout.job.streams[name], counted.late, late_by, counted.refused
             ):
-                _warn_or_log(text)
+                warn_or_log(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
 
@@ -202,7 +167,7 @@ class RunningSession:
         parts, load = self._reports.parts(), self._reports.take_load()
         cause, breaches = monitor.check(batch_id, parts, load, self._layout.copies, caught_up)
         for breach in breaches:
-            _warn_or_log(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
+            warn_or_log(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
         if cause is not None and config.adaptive:
             self._planning = threading.Thread(target=self._replan, args=(cause, caught_up), daemon=True)
             self._planning.start()
@@ -236,37 +201,9 @@ class RunningSession:
         try:
             yield
         except Exception as error:
-            what = (
-                error.message if isinstance(error, DovetailError) else f"{type(error).__name__}: {first_lines(error)}"
-            )
-            hint = error.hint if isinstance(error, DovetailError) else None
-            answer = self._answers[number]
-            self._failure = DovetailError(
-                f"query {answer.name!r}: its sink {answer.sink} failed with batch {batch_id}: {what}",
-                hint or "fix it and start again with the same checkpoint: the batch is replayed",
-            )
-            self._failure.__cause__ = error
-            logging.getLogger("dovetail").error("%s", self._failure)  # noqa: TRY400 - no trace; for users who do not wait
-            self._silence_spark_log()
+            self._failure = sink_failure(self._answers[number], batch_id, error)
+            silence_spark_log(self.query)
             raise
-
-    def _silence_spark_log(self) -> None:
-        """Turn off Spark's log of this query's failure until it has ended: the error has been reported."""
-        with suppress(Exception):  # must never hide the error itself
-            jvm: Any = SparkSession.active()._jvm  # noqa: SLF001
-            log4j = jvm.org.apache.logging.log4j
-            before = log4j.LogManager.getLogger(_SPARK_LOGGER).getLevel()
-            log4j.core.config.Configurator.setLevel(_SPARK_LOGGER, log4j.Level.OFF)
-
-            ending = self.query
-
-            def restore() -> None:
-                with suppress(*JVM_ERRORS, OSError):
-                    ending._jsq.awaitTermination(30_000)  # noqa: SLF001
-                with suppress(*JVM_ERRORS, OSError):
-                    log4j.core.config.Configurator.setLevel(_SPARK_LOGGER, before)
-
-            threading.Thread(target=restore, daemon=True).start()
 
     def metrics(self) -> dict[str, Any]:
         """Return counters by stream and query, use of the budget, changes of the plan, and the shards' last reports."""
@@ -367,7 +304,7 @@ class RunningSession:
                 raise StateError(
                     "the job has ended; its queries are unchanged", "await_termination() raises its error, if any"
                 )
-            self._silence_spark_log()
+            silence_spark_log(self.query)
             self._start_id += 1
             return self._written
         finally:
@@ -455,14 +392,6 @@ class RunningSession:
             for lock in self._job.locks.values():
                 lock.release()
             _RUNNING.discard(self)
-
-
-def _warn_or_log(text: str) -> None:
-    """Issue a warning. Where warnings are errors it is logged instead: it must not end the job."""
-    try:
-        warnings.warn(text, DovetailWarning, stacklevel=3)
-    except DovetailWarning:
-        logging.getLogger("dovetail").warning("%s", text)
 
 
 def clear_ended() -> None:

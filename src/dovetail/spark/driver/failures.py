@@ -1,11 +1,23 @@
-"""Extract errors and messages from the traces that Spark wraps around them."""
+"""Report failures of a job: errors extracted from Spark's traces, named sinks, a silenced log."""
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
+import warnings
+from contextlib import suppress
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from dovetail import errors
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, DovetailWarning
+from dovetail.spark.checkpoint.directories import JVM_ERRORS
+from dovetail.spark.driver.job import RunningQuery
+
+_SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 
 _OURS = re.compile(r"dovetail\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)", re.DOTALL)
 
@@ -30,3 +42,41 @@ def first_lines(error: BaseException) -> str:
     message = text.partition("\n\tat ")[0].partition("\nJVM stacktrace")[0].strip()
     causes = _CAUSE.findall(text)
     return message if not causes or causes[-1] in message else f"{message}\ncaused by {causes[-1]}"
+
+
+def sink_failure(answer: RunningQuery, batch_id: int, error: Exception) -> DovetailError:
+    """Return a sink's error as one that names query, sink and batch, and log it for users who do not wait."""
+    what = error.message if isinstance(error, DovetailError) else f"{type(error).__name__}: {first_lines(error)}"
+    hint = error.hint if isinstance(error, DovetailError) else None
+    failure = DovetailError(
+        f"query {answer.name!r}: its sink {answer.sink} failed with batch {batch_id}: {what}",
+        hint or "fix it and start again with the same checkpoint: the batch is replayed",
+    )
+    failure.__cause__ = error
+    logging.getLogger("dovetail").error("%s", failure)
+    return failure
+
+
+def silence_spark_log(ending: StreamingQuery) -> None:
+    """Turn off Spark's log of a query's failure until it has ended: the error has been reported."""
+    with suppress(Exception):  # must never hide the error itself
+        jvm: Any = SparkSession.active()._jvm  # noqa: SLF001
+        log4j = jvm.org.apache.logging.log4j
+        before = log4j.LogManager.getLogger(_SPARK_LOGGER).getLevel()
+        log4j.core.config.Configurator.setLevel(_SPARK_LOGGER, log4j.Level.OFF)
+
+        def restore() -> None:
+            with suppress(*JVM_ERRORS, OSError):
+                ending._jsq.awaitTermination(30_000)  # noqa: SLF001
+            with suppress(*JVM_ERRORS, OSError):
+                log4j.core.config.Configurator.setLevel(_SPARK_LOGGER, before)
+
+        threading.Thread(target=restore, daemon=True).start()
+
+
+def warn_or_log(text: str) -> None:
+    """Issue a warning. Where warnings are errors it is logged instead: it must not end the job."""
+    try:
+        warnings.warn(text, DovetailWarning, stacklevel=3)
+    except DovetailWarning:
+        logging.getLogger("dovetail").warning("%s", text)

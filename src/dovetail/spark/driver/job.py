@@ -1,23 +1,29 @@
-"""The job of a running session: its layout, its plans for workers, its sinks and its locks."""
+"""The job of a running session: its layout, its plans for workers, its sinks and its locks; and how it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import ConfigError
+from dovetail.optimizer.adapt.proposal import Proposal
+from dovetail.plan.explain.explanation import Explanation
 from dovetail.session.job import Job
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Lock
 from dovetail.spark.driver.layout import Layout
+from dovetail.spark.driver.reports import BatchProgress
 from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import Staging
+from dovetail.stats.counters import Measurements
+from dovetail.stats.history import History
 
 CHECKPOINT = ""
 """Key of the checkpoint in `RunningJob.locks`; the other keys are names of queries."""
@@ -60,6 +66,41 @@ class RunningJob:
             for name, query in self.layout.job.queries.items()
             if name in self.sinks
         }
+
+
+class PendingChange(Protocol):
+    """A change of the job that is committed once the streaming query has stopped."""
+
+    def commit(self, progress: Mapping[int, BatchProgress]) -> RunningJob:
+        """Return the changed job, to start with the first uncompleted batch; `progress` is that of recent batches."""
+        ...
+
+    def undo(self) -> None:
+        """Release what was claimed for the change."""
+        ...
+
+
+class JobPipeline(Protocol):
+    """Builds streaming queries from jobs, and changes jobs."""
+
+    def writer(
+        self, job: RunningJob, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
+    ) -> DataStreamWriter: ...
+
+    def with_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> PendingChange: ...
+
+    def without_query(self, job: RunningJob, name: str) -> PendingChange: ...
+
+    def replanned(self, job: RunningJob, proposal: Proposal) -> PendingChange: ...
+
+    def unchanged(self, job: RunningJob) -> PendingChange: ...
+
+    def explain(
+        self,
+        layout: Layout,
+        measured: Measurements | None,
+        history: History | None = None,
+    ) -> Explanation: ...
 
 
 def claim_sinks(
