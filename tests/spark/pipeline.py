@@ -28,8 +28,9 @@ from dovetail.spark.state.log import MANIFEST, Log, ShardManifest
 from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import CLOCK, ResultRow, from_ipc
 from dovetail.spark.worker.output import ShardOutput
-from dovetail.spark.worker.processor import ShardInput, Worker, retire
+from dovetail.spark.worker.processor import Worker, retire
 from dovetail.spark.worker.router import Router
+from dovetail.spark.worker.shard_input import ShardInput
 
 
 class Segments:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,13 @@ import pandas as pd
 import pyarrow as pa
 
 from dovetail._typing import Int64Array
-from dovetail.codec import from_json
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.measure import measure
 from dovetail.engine.persist.mapped import read_mapped, write_mapped
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding.stored import numbers_kept, restore
 from dovetail.engine.storage.arena import MappedArena
-from dovetail.engine.time.progress import LATEST, ArrivalStats, StreamProgress
+from dovetail.engine.time.progress import LATEST
 from dovetail.errors import StateError
 from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.plan.execution import ExecutionPlan
@@ -47,9 +44,10 @@ from dovetail.spark.state.log import (
     select_numbers,
 )
 from dovetail.spark.state.shared_memory import SharedMemoryShard, explaining_full_disk, shared_memory_root
-from dovetail.spark.wire import Report, ResultKind, ResultRow, RoutedKind, from_ipc, read_routed_rows
+from dovetail.spark.wire import ResultKind, ResultRow, from_ipc
 from dovetail.spark.worker.memory import release_memory
 from dovetail.spark.worker.output import ShardOutput
+from dovetail.spark.worker.shard_input import ShardInput, on_time
 
 SLICE_ROWS = 1 << 15
 """Tuples that are joined at a time: a micro-batch may span many windows, and early slices expire while it runs."""
@@ -91,43 +89,6 @@ def retire(log: Log, memory: SharedMemoryShard) -> None:
     log.clear()
     if (work := memory.acquire(log.manifest.token)) is not None:
         memory.discard(work)
-
-
-@dataclass
-class ShardInput:
-    """One shard's part of a micro-batch."""
-
-    segments: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
-    """By stream: encoded tuples, and how many leading ones only this shard counts."""
-    unplaced: dict[int, list[bytes]] = field(default_factory=dict)
-    """By stream: event times of tuples that go to no shard."""
-    observed: dict[int, ArrivalStats] = field(default_factory=dict)
-    now: int | None = None
-
-    @classmethod
-    def read(cls, frames: Iterable[pd.DataFrame]) -> ShardInput:
-        """Read the rows that the router sent to this shard."""
-        batch = cls()
-        for stream, kind, counted, content in read_routed_rows(frames):
-            match kind:
-                case RoutedKind.TUPLES:
-                    batch.segments.setdefault(stream, []).append((content, counted))
-                case RoutedKind.UNPLACED:
-                    batch.unplaced.setdefault(stream, []).append(content)
-                case RoutedKind.REPORT:
-                    batch._observe(stream, from_json(Report, json.loads(content)))
-        for segments in batch.segments.values():
-            segments.sort()  # tasks finish in any order; a replay must see the same one
-        return batch
-
-    def _observe(self, stream: int, report: Report) -> None:
-        seen = ArrivalStats(
-            report.arrived, ahead=report.ahead, refused=report.refused, max_event_time=report.max_event_time
-        )
-        seen.partition_max_times = dict(report.partition_max_times)
-        self.observed.setdefault(stream, ArrivalStats()).add(seen)
-        if report.now is not None:
-            self.now = max(report.now, self.now or report.now)
 
 
 class Worker:
@@ -312,7 +273,7 @@ class Worker:
         for number, schema in enumerate(self._plan.streams):
             progress = engine.progress[schema.name]
             if number in batch.segments:
-                tables[schema.name] = _on_time(batch.segments[number], progress, batch.observed[number])
+                tables[schema.name] = on_time(batch.segments[number], progress, batch.observed[number])
             for encoded in batch.unplaced.get(number, ()):
                 progress.on_time(event_times(from_ipc(encoded), schema.event_time).to_numpy(), batch.observed[number])
         batch.segments.clear()
@@ -364,21 +325,6 @@ def _in_time_order(table: pa.Table, schema: StreamSchema) -> pa.Table:
     times = event_times(table, schema.event_time).to_numpy()
     is_sorted = bool((times[1:] >= times[:-1]).all())
     return table if is_sorted else table.take(pa.array(np.argsort(times, kind="stable")))
-
-
-def _on_time(segments: list[tuple[bytes, int]], progress: StreamProgress, seen: ArrivalStats) -> pa.Table:
-    """Return the tuples that are not late, and count in `seen` the late ones that this shard counts.
-
-    Segments are put in order of their first event time, so that an ordered stream needs no sorting.
-    """
-    tables = []
-    for content, counted in segments:
-        table = from_ipc(content)
-        times = event_times(table, progress.schema.event_time).to_numpy()
-        on_time = progress.on_time(times, seen, counted)
-        tables.append((int(times.min(initial=LATEST)), table if on_time is None else table.filter(pa.array(on_time))))
-    tables.sort(key=itemgetter(0))
-    return pa.concat_tables([table for _, table in tables])
 
 
 def split_by_time(

@@ -1,0 +1,68 @@
+"""One shard's part of a micro-batch, as the router sent it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+import pandas as pd
+import pyarrow as pa
+
+from dovetail.codec import from_json
+from dovetail.engine.time.progress import LATEST, ArrivalStats, StreamProgress
+from dovetail.spark.state.log import event_times
+from dovetail.spark.wire import Report, RoutedKind, from_ipc, read_routed_rows
+
+
+@dataclass
+class ShardInput:
+    """One shard's part of a micro-batch."""
+
+    segments: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
+    """By stream: encoded tuples, and how many leading ones only this shard counts."""
+    unplaced: dict[int, list[bytes]] = field(default_factory=dict)
+    """By stream: event times of tuples that go to no shard."""
+    observed: dict[int, ArrivalStats] = field(default_factory=dict)
+    now: int | None = None
+
+    @classmethod
+    def read(cls, frames: Iterable[pd.DataFrame]) -> ShardInput:
+        """Read the rows that the router sent to this shard."""
+        batch = cls()
+        for stream, kind, counted, content in read_routed_rows(frames):
+            match kind:
+                case RoutedKind.TUPLES:
+                    batch.segments.setdefault(stream, []).append((content, counted))
+                case RoutedKind.UNPLACED:
+                    batch.unplaced.setdefault(stream, []).append(content)
+                case RoutedKind.REPORT:
+                    batch._observe(stream, from_json(Report, json.loads(content)))
+        for segments in batch.segments.values():
+            segments.sort()  # tasks finish in any order; a replay must see the same one
+        return batch
+
+    def _observe(self, stream: int, report: Report) -> None:
+        seen = ArrivalStats(
+            report.arrived, ahead=report.ahead, refused=report.refused, max_event_time=report.max_event_time
+        )
+        seen.partition_max_times = dict(report.partition_max_times)
+        self.observed.setdefault(stream, ArrivalStats()).add(seen)
+        if report.now is not None:
+            self.now = max(report.now, self.now or report.now)
+
+
+def on_time(segments: list[tuple[bytes, int]], progress: StreamProgress, seen: ArrivalStats) -> pa.Table:
+    """Return the tuples that are not late, and count in `seen` the late ones that this shard counts.
+
+    Segments are put in order of their first event time, so that an ordered stream needs no sorting.
+    """
+    tables = []
+    for content, counted in segments:
+        table = from_ipc(content)
+        times = event_times(table, progress.schema.event_time).to_numpy()
+        on_time = progress.on_time(times, seen, counted)
+        tables.append((int(times.min(initial=LATEST)), table if on_time is None else table.filter(pa.array(on_time))))
+    tables.sort(key=itemgetter(0))
+    return pa.concat_tables([table for _, table in tables])
