@@ -1,7 +1,6 @@
 """Compile every kernel before the first batch.
 
-Compiled code is cached on disk beside the kernels (or in NUMBA_CACHE_DIR), so this takes some seconds once and some milliseconds
-afterwards.
+Compiled code is cached on disk (see `kernels.compile`), so this takes some seconds once and some milliseconds afterwards.
 """
 
 from __future__ import annotations

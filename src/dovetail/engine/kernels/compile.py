@@ -1,15 +1,23 @@
-"""Decorators and intrinsics that define how kernels are compiled."""
+"""Decorators and intrinsics that define how kernels are compiled, and where compiled code is cached.
+
+Numba's on-disk cache notices a change in a kernel's own file, but not in the files of the kernels that it calls. Compiled code is
+therefore cached in a directory named after a digest of all kernel sources: any change recompiles every kernel. A digest inside
+Numba's index files would not do: they may refer to files of the code before, which a killed process did not overwrite.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils, types
+from numba.core import caching, cgutils, types
 from numba.extending import intrinsic
 
 from dovetail._typing import ByteArray
@@ -21,11 +29,50 @@ INTERPRETED = bool(numba.config.DISABLE_JIT)  # type: ignore[attr-defined]
 """Whether kernels run as plain Python, for readable tracebacks."""
 
 
+_DIGEST = sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:16]
+
+
+class _DigestPath:
+    """Makes a locator of Numba return a subdirectory named after the digest."""
+
+    def get_cache_path(self) -> str:
+        parent: str = super().get_cache_path()  # type: ignore[misc]
+        return str(Path(parent, f"dovetail-{_DIGEST}"))
+
+
+class _ProvidedDirectory(_DigestPath, caching.UserProvidedCacheLocator):
+    """Caches in NUMBA_CACHE_DIR, if it is set."""
+
+
+class _PackageDirectory(_DigestPath, caching.InTreeCacheLocator):
+    """Caches beside the kernels, if the package is writable."""
+
+
+class _UserDirectory(_DigestPath, caching.UserWideCacheLocator):
+    """Caches in the user's cache directory."""
+
+
+class _CacheImpl(caching.CompileResultCacheImpl):
+    _locator_classes = [_ProvidedDirectory, _PackageDirectory, _UserDirectory]  # noqa: RUF012 - as in Numba
+
+
+class _KernelCache(caching.FunctionCache):
+    _impl_class = _CacheImpl
+
+
+def _compile(function: Callable[P, R], **options: Any) -> Callable[P, R]:
+    """Compile `function` and cache the code on disk, unless no directory is writable."""
+    compiled: Any = numba.njit(nogil=True, **options)(function)
+    with suppress(RuntimeError):  # no locator has a writable directory
+        # Numba has no public way to choose the directory of one function.
+        compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    return compiled  # type: ignore[no-any-return]
+
+
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` with Numba; `NUMBA_DISABLE_JIT=1` runs it as Python, where hashes may overflow."""
     if not INTERPRETED:
-        compiled: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
-        return compiled
+        return _compile(function)
 
     @wraps(function)
     def interpreted(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -41,10 +88,7 @@ _UNCOUNTED: dict[str, Any] = {"_nrt": False}
 
 def borrowing(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel that allocates nothing without reference counting, which is slow for many arrays."""
-    if INTERPRETED:
-        return kernel(function)
-    compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, **_UNCOUNTED)(function)
-    return compiled
+    return kernel(function) if INTERPRETED else _compile(function, **_UNCOUNTED)
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
