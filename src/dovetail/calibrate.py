@@ -205,7 +205,7 @@ class _Bench:
             self._engine.add_stream(stream)
         plans = {name: plan_query(parse_query(name, sql, streams), streams, config) for name, sql in _SQL.items()}
         shared = JointPlanning(plans, config).plan()
-        self._engine.adopt(ExecutionPlan.of(Lowering(streams, config).steps(shared, plans)))
+        self._engine.adopt(ExecutionPlan.of(Lowering(streams, config).steps(shared)))
         self._run = self._engine.run_of("pairs")
         self._keys, self._seed = keys, 0
         self._engine.push({"b": self._table(tuples)})

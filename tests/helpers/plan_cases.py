@@ -20,6 +20,7 @@ from dovetail.engine.storage import window as window_store
 from dovetail.engine.storage.arena import Arena
 from dovetail.engine.storage.columns import nested, texts
 from dovetail.optimizer.adapt.reorder import Replanner
+from dovetail.optimizer.expressions import with_expressions
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
 from dovetail.plan.execution import ExecutionPlan
@@ -60,7 +61,8 @@ class Case:
         """Lower the plan of all queries, or of those in `left`."""
         plan = restrict_plan(self.plan, left or self.queries)
         assert plan is not None
-        return ExecutionPlan.of(Lowering(self.scenario.catalog, self.config).steps(plan, self.plans), before)
+        steps = Lowering(self.scenario.catalog, self.config).steps(with_expressions(plan, self.plans))
+        return ExecutionPlan.of(steps, before)
 
     def empty(self, arena: Arena | None = None) -> ShardEngine:
         engine = ShardEngine(self.config, arena, replan=Replanner(self.config))

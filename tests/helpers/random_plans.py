@@ -87,7 +87,7 @@ def _random_tree(rng: random.Random, model: CostModel, query: int, draft: Draft)
         parts = list(subplan.parts)
         merged = rng.sample(parts, rng.randint(2, len(parts) - 1)) if len(parts) > 2 else []
         masks = [query_set.mask(each.signature, query) for each in merged]
-        if sum(masks) not in numbered.connected_sets() or sum(masks) & numbered.unstorable:
+        if sum(masks) not in numbered.connected_sets() or sum(masks) & numbered.unmaterializable:
             continue
         among = everyone if rng.random() < 0.7 else [query]
         state = query_set.widest(query, sum(masks), among)

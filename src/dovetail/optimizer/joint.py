@@ -10,6 +10,7 @@ from functools import cached_property
 from dovetail.config import Budget, Config
 from dovetail.errors import BudgetError
 from dovetail.optimizer.cost.units import UnitCosts
+from dovetail.optimizer.expressions import with_expressions
 from dovetail.optimizer.graph.from_query import join_graph
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering.shared_orders import (
@@ -93,7 +94,7 @@ class JointPlanning:
         )
 
     def _with_shared_orders(self, plan: SharedPlan) -> SharedPlan:
-        """Choose the orders of joins over windows together, and charge the joins their cost in probe trees."""
+        """Choose the orders of joins over windows together, charge the joins their cost in probe trees, add expressions."""
         (orders, ratio), changed = self._shared_orders(plan), dict[str, dict[str, Sequence[str]]]()
         for (name, driver), order in orders.items():
             changed.setdefault(name, {})[driver] = order
@@ -104,7 +105,7 @@ class JointPlanning:
                 joins.append(plan.with_orders(price, changed.get(join.id, {})))
             else:
                 joins.append(join)
-        return replace(plan, joins=tuple(joins))
+        return with_expressions(replace(plan, joins=tuple(joins)), self.plans)
 
     def _shared_orders(self, plan: SharedPlan) -> SharedOrders:
         """Choose the orders of joins over windows together."""

@@ -15,8 +15,8 @@ Semantics:
 - A new tuple of an input is joined with the other inputs in the order of `JoinNode.orders`; partial results must satisfy the
   `predicates` and, for each source, the window `spans` of the join. A composite, from an input that is a result, has the latest event
   time of its tuples.
-- The expressions of a join are the predicates between its sources in any query of `JoinNode.queries`. `SharedPlan.paths` returns the
-  orders as aliases of that query.
+- The expressions of a join are those of the first of its queries (`JoinExpressions`). `SharedPlan.paths` returns the orders as aliases
+  of a query. Plans from `dt.optimizer.plan_queries`, and serialized ones, have no expressions: `optimizer.expressions` adds them.
 - A materialized result is held like a window: a composite expires with the first of its tuples. Other results go to queries only.
 - A query's windows may be smaller than those of the result that answers it, or of a materialized result below it (only the largest
   window is joined, section 2.1.3): `QueryAnswer.spans` filter the output. Filters below the join are part of its sources.
@@ -33,6 +33,10 @@ from math import inf
 from typing import NamedTuple, TypeAlias
 
 from dovetail.errors import PlanError, listed
+from dovetail.plan.query_plan import QueryPlan
+from dovetail.plan.steps import SourceUse
+from dovetail.query.expressions import Column
+from dovetail.query.model import JoinQuery
 
 
 class Load(NamedTuple):
@@ -103,6 +107,19 @@ class JoinInput:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinExpressions:
+    """A join as a query over its inputs: equalities, conditions, filters and windows."""
+
+    query: JoinQuery
+    """A materialized input is one alias, with its name as the stream."""
+    sources: tuple[SourceUse, ...]
+    columns: Mapping[str, Column]
+    """The source column behind each column of a materialized input."""
+    hints: Mapping[frozenset[str], float]
+    """Selectivities, by pair of inputs."""
+
+
+@dataclass(frozen=True, slots=True)
 class JoinNode:
     """Two or more inputs joined in one step: an AND-node."""
 
@@ -120,6 +137,8 @@ class JoinNode:
     produced: float
     """Partial and final results per second."""
     load: Load
+    expressions: JoinExpressions | None = field(default=None, compare=False)
+    """None for a join over windows of one query, which runs by `QueryAnswer.plan`."""
 
     @property
     def kind(self) -> str:
@@ -159,6 +178,8 @@ class QueryAnswer:
     """The query's alias of each source."""
     spans: Mapping[str, float]
     """The query's windows, by source, in seconds."""
+    plan: QueryPlan | None = field(default=None, compare=False)
+    """The plan that the query has alone."""
 
 
 Node: TypeAlias = WindowNode | JoinNode | ResultNode
@@ -187,9 +208,7 @@ class SharedPlan:
         nodes: dict[str, Node] = {node.id: node for node in self.windows}
         results = {result.id: result for result in self.results}
         for join in self.joins:
-            nodes[join.id] = join
-            if join.output in results:
-                nodes[join.output] = results[join.output]
+            nodes |= {join.id: join} | ({join.output: results[join.output]} if join.output in results else {})
         return nodes
 
     @property
@@ -200,9 +219,7 @@ class SharedPlan:
     @property
     def load(self) -> Load:
         """CPU and memory of all nodes; each node counts once, however many queries use it."""
-        return Load(
-            sum(node.load.cpu for node in self.nodes.values()), sum(node.load.memory for node in self.nodes.values())
-        )
+        return Load.total(node.load for node in self.nodes.values())
 
     @property
     def cpu_ms_per_second(self) -> float:

@@ -12,10 +12,10 @@ from dovetail.plan.shared_plan import JoinNode, ResultNode, SharedPlan, in_order
 def restrict_plan(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None:
     """Return the part of a plan that some queries need, with the windows they need; loads stay as planned.
 
-    None if the plan has none of these queries.
+    The part has no expressions. None if the plan has none of these queries.
     """
     wanted = set(queries)
-    answers = tuple(answer for answer in plan.answers if answer.query in wanted)
+    answers = tuple(replace(answer, plan=None) for answer in plan.answers if answer.query in wanted)
     if not answers:
         return None
     if len(answers) == len(plan.answers):
@@ -45,7 +45,7 @@ def restrict_plan(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None
     return replace(
         plan,
         windows=tuple(restrict(node, span=window_span(node.id)) for node in plan.windows if node.id in needed),
-        joins=tuple(restrict(join, spans=spans(join)) for join in joins),
+        joins=tuple(restrict(join, spans=spans(join), expressions=None) for join in joins),
         results=tuple(
             restrict(result, spans=spans(result), stored=result.stored and result.id in read) for result in results
         ),

@@ -18,6 +18,7 @@ from dovetail.errors import BudgetError, ConfigError, listed
 from dovetail.optimizer.adapt.proposal import Proposal, propose
 from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
 from dovetail.optimizer.cost.units import UnitCosts
+from dovetail.optimizer.expressions import with_expressions
 from dovetail.optimizer.graph.hints import hints_for, parse_hint
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
@@ -134,7 +135,7 @@ class Job:
     def shared_plan(self) -> SharedPlan:
         """The plan of the queries that are planned together: the chosen one, or else the one to begin with."""
         if self.chosen is not None and {answer.query for answer in self.chosen.answers} == self.planned_together.keys():
-            return self.chosen
+            return with_expressions(self.chosen, self.planned_together)
         sheds_on_shards = self.config.shedding is not None and self.placement is not None
         planning = self.planning(self.planned_together, self.budget, "mjoin" if sheds_on_shards else None)
         by_bytes = self.config.shedding is not None and self.config.shedding.max_bytes is not None
@@ -148,7 +149,12 @@ class Job:
 
     def begun(self) -> Job:
         """Return the job as it begins to run."""
-        return replace(self, chosen=self.shared_plan) if self.planned_together else self
+        if not self.planned_together:
+            return self
+        job = replace(self, chosen=self.shared_plan)
+        # What was planned and lowered while queries were declared, for `explain`, is what runs.
+        job.__dict__["shared_plan"], job.__dict__["shared_steps"] = self.shared_plan, self.shared_steps
+        return job
 
     @cached_property
     def steps(self) -> tuple[JoinStep, ...]:
@@ -165,7 +171,7 @@ class Job:
         """The joins of the shared plan, in its order."""
         if not self.planned_together:
             return ()
-        return Lowering(self.streams, self.config, cells=self._cells).steps(self.shared_plan, self.planned_together)
+        return Lowering(self.streams, self.config, cells=self._cells).steps(self.shared_plan)
 
     @cached_property
     def separate_steps(self) -> dict[str, JoinStep]:

@@ -39,7 +39,7 @@ class NamedGraph:
     predicates: tuple[NamedPredicate, ...]
     keys: tuple[Mapping[str, str], ...]
     """For each class of the graph, the text of each input's key; these identify any part of a class."""
-    unstorable: frozenset[str] = frozenset()
+    unmaterializable: frozenset[str] = frozenset()
     """Inputs that no materialized join may contain: a probe reaches them only along a condition over three or more inputs."""
     orders: Mapping[str, Sequence[str]] | None = None
     """Fixed orders of the n-ary join over the query's own windows."""

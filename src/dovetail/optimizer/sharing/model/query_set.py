@@ -70,10 +70,10 @@ class NumberedQuery:
         self._sizes: dict[int, float] = {0: 1.0}
         self._neighbours: dict[int, int] = {}
         self._linked: dict[int, int] = {}
-        self.unstorable = sum(
+        self.unmaterializable = sum(
             1 << index
             for index, source in enumerate(self.sources)
-            if not source.storable or names[index] in named.unstorable
+            if not source.storable or names[index] in named.unmaterializable
         )
 
     @property

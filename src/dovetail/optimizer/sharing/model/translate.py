@@ -60,8 +60,8 @@ def name_query(query: JoinQuery, graph: JoinGraph, scope: str = "", *, storable:
     for group in query.classes:
         texts = {alias: sorted(text_of(key, names) for key in group.of(alias)) for alias in query.aliases}
         keys.append({alias: " = ".join(equal) for alias, equal in texts.items() if equal})
-    unstorable = _reached_by_wide_conditions(query, graph) if storable else frozenset(query.aliases)
-    return NamedGraph(graph, sources, tuple(predicates), tuple(keys), unstorable)
+    unmaterializable = _reached_by_wide_conditions(query, graph) if storable else frozenset(query.aliases)
+    return NamedGraph(graph, sources, tuple(predicates), tuple(keys), unmaterializable)
 
 
 def text_of(expression: Expression, names: Mapping[str, str]) -> str:

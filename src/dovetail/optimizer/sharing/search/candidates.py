@@ -28,7 +28,7 @@ def storable_targets(query_set: QuerySet, limit: int) -> Iterator[Target]:
     """
     for query, numbered in enumerate(query_set.queries):
         for mask in numbered.connected_sets(limit):
-            if not mask & numbered.unstorable and (mask != numbered.all or _inside_another(query_set, query)):
+            if not mask & numbered.unmaterializable and (mask != numbered.all or _inside_another(query_set, query)):
                 yield from variants(query_set, query, mask)
 
 
@@ -68,7 +68,7 @@ def _shared_components(query_set: QuerySet, first: int, second: int) -> Iterator
     numbered = query_set.queries[first]
     pieces: list[int] = []
     for edge in numbered.edges():
-        if edge & numbered.unstorable or not query_set.mask(query_set.signature(first, edge), second):
+        if edge & numbered.unmaterializable or not query_set.mask(query_set.signature(first, edge), second):
             continue
         touching = [piece for piece in pieces if piece & edge]
         pieces = [piece for piece in pieces if not piece & edge] + [reduce(or_, touching, edge)]

@@ -185,7 +185,7 @@ class Exchange:
             masks = [self.query_set.mask(part.signature, target.query) for part in parts]
             unions = []
             for first, second in combinations(masks, 2) if len(masks) > 2 else ():
-                if query.neighbours(first) & second and not (first | second) & query.unstorable:
+                if query.neighbours(first) & second and not (first | second) & query.unmaterializable:
                     unions += variants(self.query_set, target.query, first | second)
             self._pair_joins[index, read] = self.plans.state_set(unions)
         return self._pair_joins[index, read]

@@ -125,7 +125,7 @@ class NextQuery:
                 yield first, second
 
     def _storable(self, mask: int) -> bool:
-        return not mask & self.model.query_set.queries[self.index].unstorable
+        return not mask & self.model.query_set.queries[self.index].unmaterializable
 
     def weight(self, first: Target, second: Target) -> float:
         """Return 3-1 for an edge of the coalesced graph: rate · rate · σ, with the composites' own rates."""
