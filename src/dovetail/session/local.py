@@ -10,13 +10,11 @@ results = session.push({"clicks": table})["pairs"]
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import wraps
 from threading import get_ident
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,63 +22,27 @@ from dovetail.calibrate import unit_times_for
 from dovetail.config import Budget, Config
 from dovetail.engine.measure import measure
 from dovetail.engine.persist.snapshot import read_snapshot, write_snapshot
-from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding.room import check_room
-from dovetail.engine.time.progress import LATEST, ArrivalStats
+from dovetail.engine.time.progress import LATEST
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
-from dovetail.errors import ConfigError, PlanError, StateError, listed, reading, warn
-from dovetail.optimizer.adapt.proposal import Proposal
-from dovetail.optimizer.adapt.reorder import Replanner
+from dovetail.errors import ConfigError, listed, reading, warn
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.execution import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
-from dovetail.schema import StreamSchema
 from dovetail.session.job import Job, Orders
 from dovetail.session.job_json import job_from_json, job_to_json
-from dovetail.session.losses import Losses
-from dovetail.session.monitor import Meter, Monitor
+from dovetail.session.job_runner import JobRunner
 from dovetail.session.registered_query import QueryStart
-from dovetail.stats.history import History, Migration
+from dovetail.session.synchronized import synchronized
+from dovetail.stats.history import History
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PIECE_ROWS = 1 << 12
 """Tuples that `push_iter` joins before it yields their results."""
-_POLL_SECONDS = 0.001
-"""Pause between two checks whether another thread has released the session."""
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_Method = Callable[Concatenate["LocalSession", _P], _R]
 
 
-def _synchronized(method: _Method[_P, _R]) -> _Method[_P, _R]:
-    """Serialize calls from several threads, and undo an interrupted call before the next one.
-
-    Python handles interrupts and switches threads only where a function is called or returns and where a loop repeats. So the session
-    is acquired and released by assignment: a lock's `release` would let an interrupt in after the savepoint was cleared, and
-    results that nobody received would count as delivered.
-    """
-
-    @wraps(method)
-    def synchronized(self: LocalSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        caller = get_ident()
-        while self._user is not None:
-            self._wait(method.__name__, caller)
-        self._user = caller
-        try:
-            self._rollback_if_interrupted()
-            result = method(self, *args, **kwargs)
-        except BaseException:
-            self._user = None
-            raise
-        self._engine.open_savepoint = None
-        self._user = None
-        return result
-
-    return synchronized
-
-
-class LocalSession:
+class LocalSession(JobRunner):
     """Declare streams, register queries, push batches, get results. Threads may share a session.
 
     Parameters
@@ -115,125 +77,14 @@ class LocalSession:
         warm_up()
         if config is not None and config.shedding is not None:
             warm_up_shedding()
-        self._user: int | None = None
-        """The thread that uses the session now."""
-        self._losses = Losses()
-        self._job = Job(config or Config(), budget)
-        self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
-        """The plans and jobs before and after the last change: a rollback leads to one of the two."""
-        self._engine = self._new_engine()
-        self._monitor, self._meter = Monitor(budget), Meter()
+        super().__init__(Job(config or Config(), budget))
 
     def __repr__(self) -> str:
         return f"<LocalSession with {self._job}, {self._engine.batches} batches>"
 
-    def _new_engine(self) -> ShardEngine:
-        engine = ShardEngine(self._job.config, replan=Replanner(self._job.config))
-        engine.on_arrivals = self._warn_of_losses
-        engine.plan_without_materialized = self._plan_without_materialized
-        for schema in self._job.streams.values():
-            engine.add_stream(schema)
-        return engine
-
-    @property
-    def _is_running(self) -> bool:
-        """Whether a batch was pushed: until then streams and queries are being declared, and nothing is planned."""
-        return self._engine.batches > 0
-
-    def _begin(self) -> None:
-        """Start the queries that wait for the first batch."""
-        if not self._is_running and self._job.chosen is None and self._job.registered:
-            self._adopt(self._job.begun())
-
-    def _adopt(self, job: Job, *, until_delivered: bool = False) -> None:
-        """Switch to another job; joins that stay keep the probe orders that they have."""
-        plan = ExecutionPlan.of(job.steps, self._engine.plan).with_orders_of(self._engine.plan)
-        self._last_adoption = ((self._engine.plan, self._job), (plan, job))
-        with self._engine.savepoint(until_delivered=until_delivered):
-            self._engine.adopt(plan)
-            self._job = job
-
-    # -- the monitor --------------------------------------------------------------------------------------------------------
-
-    def _replan_if_due(self) -> None:
-        """Compare measurements with budget and plan now and then; switch to a better plan if there is one."""
-        engine, job, monitor = self._engine, self._job, self._monitor
-        arrived = sum([progress.arrived for progress in engine.progress.streams.values()])
-        if not monitor.is_due(arrived) or not self._is_running:
-            return
-        if not job.has_choice:
-            monitor.wait(arrived)
-            return
-        measured = measure(engine, hot_values=False)
-        watermarks = {name: progress.watermark for name, progress in engine.progress.streams.items()}
-        caught_up = job.caught_up(watermarks) if job.config.adaptive else []
-        parts = [({0: measured}, [run.step for run in engine.runs])]
-        cause, breaches = monitor.check(
-            engine.batches, parts, self._meter.take_load(measured.nodes), caught_up=caught_up
-        )
-        for breach in breaches:
-            warn(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
-        if cause is not None and job.config.adaptive:
-            began, proposal = clock.perf_counter(), None
-            with suppress(PlanError):  # the batch must not fail because no other plan was found
-                proposal = job.propose(monitor.stats, cause, caught_up, monitor.batch_rate, monitor.load_near_limit)
-            if proposal is not None:
-                self._migrate(proposal, began)
-            monitor.record_replan(helped=proposal is not None)
-
-    def _migrate(self, proposal: Proposal, began: float) -> None:
-        """Switch to the proposed plan from the next batch on."""
-        self._adopt(self._job.replanned(proposal))
-        seconds = clock.perf_counter() - began
-        self._monitor.record_migration(
-            Migration(self._engine.batches, proposal.cause, proposal.before.cpu, proposal.after.cpu, seconds)
-        )
-
-    def _plan_without_materialized(self) -> ExecutionPlan:
-        """Return the plan to use when there is no room for materialized joins."""
-        job = self._job.without_materialized_joins()
-        plan = ExecutionPlan.of(job.steps, self._engine.plan)
-        self._last_adoption = ((self._engine.plan, self._job), (plan, job))
-        self._job = job
-        return plan
-
-    def _rollback_if_interrupted(self) -> None:
-        """Undo a call that was interrupted or ran out of memory; raise `StateError` if that is impossible."""
-        if self._engine.open_savepoint is None:
-            return
-        if not self._engine.rollback():
-            raise StateError(
-                "an earlier call was interrupted, or ran out of memory, while this session's windows were being changed",
-                "restore a snapshot, dt.LocalSession.restore(blob), and push again the batches after it",
-            )
-        self._reconcile()
-        self._engine.open_savepoint = None
-
-    def _reconcile(self) -> None:
-        """Take the job whose plan the engine has after a rollback, without streams that the engine does not have."""
-        for plan, job in self._last_adoption:
-            if self._engine.plan is plan:
-                self._job = job
-        if self._job.streams.keys() - self._engine.streams.keys():
-            self._job = replace(self._job, streams=dict(self._engine.streams))
-
-    def _wait(self, call: str, caller: int) -> None:
-        """Pause while another thread uses the session."""
-        if self._user == caller:
-            raise StateError(
-                f"{call}() was called while the same thread was inside another call of this session",
-                "call it after the other call has returned, or push_iter() is exhausted; not from a signal handler or warnings filter",
-            )
-        clock.sleep(_POLL_SECONDS)
-
-    def _warn_of_losses(self, schema: StreamSchema, seen: ArrivalStats) -> None:
-        """Warn once per stream of dropped tuples. Nothing has changed yet: if warnings are errors, the batch can be pushed again."""
-        for text in self._losses.new_warnings(schema, seen.late, seen.late_by, seen.refused):
-            warn(text)
-
     # -- declarations -------------------------------------------------------------------------------------------------------
 
-    @_synchronized
+    @synchronized
     def stream(
         self,
         name: str,
@@ -281,7 +132,7 @@ class LocalSession:
             self._engine.add_stream(declared)
             self._job = job
 
-    @_synchronized
+    @synchronized
     def query(self, name: str, sql: str, probe_orders: Orders | None = None, *, backfill: bool = False) -> None:
         """Register a query. It sees the tuples pushed from now on.
 
@@ -318,7 +169,7 @@ class LocalSession:
         """Register a query while data flows, as `RunningSession.add_query` does on Spark; see `query`."""
         self.query(name, sql, backfill=backfill)
 
-    @_synchronized
+    @synchronized
     def drop_query(self, name: str) -> None:
         """Stop a query and free what only it needed."""
         job = self._job.without_query(name)
@@ -328,7 +179,7 @@ class LocalSession:
             self._job = replace(job, chosen=None)
         self._monitor.stats.drop_query(name)
 
-    @_synchronized
+    @synchronized
     def selectivity(self, condition: str, value: float) -> None:
         """Tell the planner which fraction of pairs meets a condition, e.g. `selectivity("i.ad_id = c.ad_id", 0.001)`.
 
@@ -338,7 +189,7 @@ class LocalSession:
 
     # -- data ---------------------------------------------------------------------------------------------------------------
 
-    @_synchronized
+    @synchronized
     def push(self, batch: Mapping[str, pa.Table], now: datetime | None = None) -> dict[str, pa.Table]:
         """Join one batch of tuples and return the results it completes, one table per query.
 
@@ -422,7 +273,7 @@ class LocalSession:
             return _micros(now)
         return clock.time_ns() // 1000 if self._engine.needs_clock else None
 
-    @_synchronized
+    @synchronized
     def advance(self, times: Mapping[str, datetime | int]) -> dict[str, pa.Table]:
         """Advance the event time of streams to `times` (datetimes, or microseconds since 1970) without tuples.
 
@@ -447,7 +298,7 @@ class LocalSession:
 
     # -- inspection ---------------------------------------------------------------------------------------------------------
 
-    @_synchronized
+    @synchronized
     def explain(self) -> Explanation:
         """Return the plan: `print` shows its text, `to_dict()` and `mermaid()` give data and a diagram.
 
@@ -466,7 +317,7 @@ class LocalSession:
             together=[steps],
         )
 
-    @_synchronized
+    @synchronized
     def metrics(self) -> dict[str, Any]:
         """Return counters by stream, query and node of the plan, use of the budget, and changes of the plan.
 
@@ -477,7 +328,7 @@ class LocalSession:
 
     # -- state --------------------------------------------------------------------------------------------------------------
 
-    @_synchronized
+    @synchronized
     def snapshot(self) -> bytes:
         """Return everything needed to continue elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
         return write_snapshot(self._engine, job_to_json(self._job))
@@ -490,10 +341,11 @@ class LocalSession:
         The checksum detects accidental damage. It is no signature: restore only snapshots from a source that you trust.
         """
         stored = read_snapshot(blob)
-        session, content = cls(), stored.content
+        content = stored.content
         streams = [stream["schema"] for stream in content["streams"]]
-        session._job = job = job_from_json(content["extra"], content["config"], streams)
-        session._engine, session._monitor = session._new_engine(), Monitor(job.budget)
+        job = job_from_json(content["extra"], content["config"], streams)
+        session = cls()
+        JobRunner.__init__(session, job)
         stored.load_into(session._engine, ExecutionPlan.of(job.steps if job.is_running else ()))
         return session
 

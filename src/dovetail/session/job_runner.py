@@ -1,0 +1,116 @@
+"""A job and the engine that runs it: adopts changed jobs, watches the load, and migrates to better plans."""
+
+from __future__ import annotations
+
+import time as clock
+from contextlib import suppress
+from dataclasses import replace
+
+from dovetail.engine.measure import measure
+from dovetail.engine.shard import ShardEngine
+from dovetail.engine.time.progress import ArrivalStats
+from dovetail.errors import PlanError, warn
+from dovetail.optimizer.adapt.proposal import Proposal
+from dovetail.optimizer.adapt.reorder import Replanner
+from dovetail.plan.execution import ExecutionPlan
+from dovetail.schema import StreamSchema
+from dovetail.session.job import Job
+from dovetail.session.losses import Losses
+from dovetail.session.monitor import Meter, Monitor
+from dovetail.session.synchronized import SynchronizedSession
+from dovetail.stats.history import Migration
+
+
+class JobRunner(SynchronizedSession):
+    """Keeps a job and its engine in step."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._losses = Losses()
+        self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
+        """The plans and jobs before and after the last change: a rollback leads to one of the two."""
+        self._engine = self._new_engine()
+        self._monitor, self._meter = Monitor(job.budget), Meter()
+
+    def _new_engine(self) -> ShardEngine:
+        engine = ShardEngine(self._job.config, replan=Replanner(self._job.config))
+        engine.on_arrivals = self._warn_of_losses
+        engine.plan_without_materialized = self._plan_without_materialized
+        for schema in self._job.streams.values():
+            engine.add_stream(schema)
+        return engine
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether a batch was pushed: until then streams and queries are being declared, and nothing is planned."""
+        return self._engine.batches > 0
+
+    def _begin(self) -> None:
+        """Start the queries that wait for the first batch."""
+        if not self._is_running and self._job.chosen is None and self._job.registered:
+            self._adopt(self._job.begun())
+
+    def _adopt(self, job: Job, *, until_delivered: bool = False) -> None:
+        """Switch to another job; joins that stay keep the probe orders that they have."""
+        plan = ExecutionPlan.of(job.steps, self._engine.plan).with_orders_of(self._engine.plan)
+        self._last_adoption = ((self._engine.plan, self._job), (plan, job))
+        with self._engine.savepoint(until_delivered=until_delivered):
+            self._engine.adopt(plan)
+            self._job = job
+
+    def _reconcile(self) -> None:
+        """Take the job whose plan the engine has after a rollback, without streams that the engine does not have."""
+        for plan, job in self._last_adoption:
+            if self._engine.plan is plan:
+                self._job = job
+        if self._job.streams.keys() - self._engine.streams.keys():
+            self._job = replace(self._job, streams=dict(self._engine.streams))
+
+    def _warn_of_losses(self, schema: StreamSchema, seen: ArrivalStats) -> None:
+        """Warn once per stream of dropped tuples. Nothing has changed yet: if warnings are errors, the batch can be pushed again."""
+        for text in self._losses.new_warnings(schema, seen.late, seen.late_by, seen.refused):
+            warn(text)
+
+    # -- the monitor --------------------------------------------------------------------------------------------------------
+
+    def _replan_if_due(self) -> None:
+        """Compare measurements with budget and plan now and then; switch to a better plan if there is one."""
+        engine, job, monitor = self._engine, self._job, self._monitor
+        arrived = sum([progress.arrived for progress in engine.progress.streams.values()])
+        if not monitor.is_due(arrived) or not self._is_running:
+            return
+        if not job.has_choice:
+            monitor.wait(arrived)
+            return
+        measured = measure(engine, hot_values=False)
+        watermarks = {name: progress.watermark for name, progress in engine.progress.streams.items()}
+        caught_up = job.caught_up(watermarks) if job.config.adaptive else []
+        parts = [({0: measured}, [run.step for run in engine.runs])]
+        cause, breaches = monitor.check(
+            engine.batches, parts, self._meter.take_load(measured.nodes), caught_up=caught_up
+        )
+        for breach in breaches:
+            warn(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")
+        if cause is not None and job.config.adaptive:
+            began, proposal = clock.perf_counter(), None
+            with suppress(PlanError):  # the batch must not fail because no other plan was found
+                proposal = job.propose(monitor.stats, cause, caught_up, monitor.batch_rate, monitor.load_near_limit)
+            if proposal is not None:
+                self._migrate(proposal, began)
+            monitor.record_replan(helped=proposal is not None)
+
+    def _migrate(self, proposal: Proposal, began: float) -> None:
+        """Switch to the proposed plan from the next batch on."""
+        self._adopt(self._job.replanned(proposal))
+        seconds = clock.perf_counter() - began
+        self._monitor.record_migration(
+            Migration(self._engine.batches, proposal.cause, proposal.before.cpu, proposal.after.cpu, seconds)
+        )
+
+    def _plan_without_materialized(self) -> ExecutionPlan:
+        """Return the plan to use when there is no room for materialized joins."""
+        job = self._job.without_materialized_joins()
+        plan = ExecutionPlan.of(job.steps, self._engine.plan)
+        self._last_adoption = ((self._engine.plan, self._job), (plan, job))
+        self._job = job
+        return plan
