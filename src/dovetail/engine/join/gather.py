@@ -72,12 +72,33 @@ class MatchRows:
         rows = self._source_rows[source].store.rows
         return rows[name][self.of(source) - rows.base]
 
-    def ends(self, source: str) -> Int64Array:
+    def _ends(self, source: str) -> Int64Array:
         """Return the last instants of a source's rows, in a window of which rows are being shed."""
         store = self._source_rows[source].store
         assert store.row_ends is not None  # noqa: S101 - called for such windows only
         first, ends = store.row_ends
         return ends[self.of(source) - first]
+
+    def copy(self) -> MatchRows:
+        """Return the same matches, to be filtered further."""
+        rows = MatchRows(self._source_rows, self._matches)
+        rows.count, rows._row_numbers, rows._selected = self.count, dict(self._row_numbers), self._selected
+        return rows
+
+    def latest(self) -> Int64Array:
+        """Return the latest event time of each match."""
+        times: Int64Array = np.maximum.reduce([self.array(source, "ts") for source in self._source_rows])
+        return times
+
+    def drop_shed(self) -> None:
+        """Drop the matches with a tuple that was shed before their latest tuple."""
+        shedding = [source for source, rows in self._source_rows.items() if rows.store.row_ends is not None]
+        latest = self.latest() if shedding else None
+        for source in shedding:
+            assert latest is not None  # noqa: S101 - computed above
+            inside = self._ends(source) >= latest
+            latest = latest[inside]
+            self.filter(inside)
 
     def filter(self, mask: BoolArray) -> None:
         """Keep the matches that `mask` selects."""
@@ -200,14 +221,14 @@ class Collector:
     def _source_column(self, column: Column) -> SourceColumn:
         return column.alias, self._source_rows[column.alias].store.columns[f".{column.name}"]
 
-    def collect(self, matches: Matches, common: Sequence[GatheredColumns] | None) -> list[pa.Table]:
+    def collect(self, rows: MatchRows, common: Sequence[GatheredColumns] | None) -> list[pa.Table]:
         """Return the query's results among the matches: those in its own windows and its own cell.
 
         `common` are the values of all matches, if all are results; the join's queries share them.
         """
         began = perf_counter()
         if common is None:
-            rows = MatchRows(self._source_rows, matches)
+            rows = rows.copy()
             self._filter(rows)
             if self._gatherer is None:
                 self._gatherer = Gatherer(self.source_columns.values())
@@ -221,15 +242,8 @@ class Collector:
 
     def _filter(self, rows: MatchRows) -> None:
         """Keep the matches that are in the query's own windows and in its cell."""
-        shedding = [
-            source for source, source_rows in self._source_rows.items() if source_rows.store.row_ends is not None
-        ]
-        if self._narrower or shedding:
-            latest = np.maximum.reduce([rows.array(source, "ts") for source in self._source_rows])
-            for source in shedding:
-                inside = rows.ends(source) >= latest
-                latest = latest[inside]
-                rows.filter(inside)
+        if self._narrower:
+            latest = rows.latest()
             for source, micros in self._narrower.items():
                 inside = rows.array(source, "ts") + micros >= latest
                 latest = latest[inside]

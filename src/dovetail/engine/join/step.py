@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import TypeAlias
@@ -76,7 +76,8 @@ class JoinRun:
         }
         self._taking_all = [collector for collector in self.collectors.values() if collector.takes_all]
         self._gatherer: Gatherer | None = None
-        self._windows = [source_rows.store for source_rows in self.source_rows.values()]
+        self.on_results: Callable[[MatchRows], None] | None = None
+        """Receives the rows of all results."""
         self.materialized: MaterializedJoin | None = None
         """Store of the step's matches, if they are materialized."""
         self.span = max(step.windows.values(), default=0)
@@ -136,18 +137,21 @@ class JoinRun:
     def results(self) -> Iterator[tuple[str, list[pa.Table]]]:
         """Yield each query's result tables of the current matches; shared columns are gathered once."""
         common: list[GatheredColumns] | None = None
-        sharing = [] if any(store.row_ends is not None for store in self._windows) else self._taking_all
-        if sharing:
-            began = perf_counter()
+        began = perf_counter()
+        rows = MatchRows(self.source_rows, self.matches)
+        rows.drop_shed()
+        if self.on_results is not None:
+            self.on_results(rows)
+        if self._taking_all:
             if self._gatherer is None:
-                self._gatherer = Gatherer(column for query in sharing for column in query.source_columns.values())
-            rows = MatchRows(self.source_rows, self.matches)
+                columns = (column for query in self._taking_all for column in query.source_columns.values())
+                self._gatherer = Gatherer(columns)
             common = self._gatherer.gather(rows, 0, rows.count)
-            seconds = (perf_counter() - began) / len(sharing)
-            for collector in sharing:
+            seconds = (perf_counter() - began) / len(self._taking_all)
+            for collector in self._taking_all:
                 collector.seconds += seconds
         for name, collector in self.collectors.items():
-            yield name, collector.collect(self.matches, common if collector.takes_all else None)
+            yield name, collector.collect(rows, common if collector.takes_all else None)
 
     def materialize(self, matches: Matches, begin: int) -> tuple[int, int]:
         """Store the matches from `begin` on; return the first one's row number, and the one after the last."""

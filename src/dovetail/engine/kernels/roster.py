@@ -35,8 +35,6 @@ ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO = range(6)
 """By what tuples are ranked."""
 FREE_PLACE, FREE_KEY, FREE_QUEUE, CLOCK, SERIAL, SHEDS, LEAVING = range(7)
 """Places in `Roster.at`; `LEAVING`: no tuple leaves the window of a use up to this time."""
-BUCKETS = 32
-"""Into how many parts sampled keys are divided, to see how much they differ."""
 
 
 class Uses(NamedTuple):
@@ -181,8 +179,6 @@ class Roster(NamedTuple):
     """By window: the largest event time so far."""
     results: FloatArray
     """By table: results so far."""
-    sampled: FloatArray
-    """By table and bucket: results of sampled keys, over the share of keys that were sampled then."""
     at: Int64Array
 
 
@@ -191,8 +187,6 @@ class KeySample(NamedTuple):
 
     limit: np.uint64
     """Those whose hash is below; all if it is the largest number."""
-    weight: float
-    """What one stands for."""
     alone: bool
     """Whether tuples of others are left out."""
 

@@ -6,11 +6,10 @@ import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
-from dovetail.engine.kernels.leaving import NOW, leave_key, leave_windows, look_at, release_over, remove, wait
-from dovetail.engine.kernels.queues import changed, dequeue, enqueue, first_queue
+from dovetail.engine.kernels.leaving import NOW, leave_windows, look_at, release_over, remove, wait
+from dovetail.engine.kernels.queues import changed, enqueue, first_queue
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
-    BUCKETS,
     CLOCK,
     FIFO,
     FREE_PLACE,
@@ -76,7 +75,7 @@ def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
 
 
 @inlined
-def _credit(roster: Roster, place: int, use: int, rank: int, sample: KeySample, seed: np.uint64) -> None:
+def _credit(roster: Roster, place: int, use: int, rank: int) -> None:
     """Count the results that a new tuple completes, for all tuples that are part of them (procedure Join of section 3.2)."""
     held, uses, keys = roster.held, roster.uses, roster.keys
     key = int(roster.marks[place, use].key)
@@ -89,9 +88,6 @@ def _credit(roster: Roster, place: int, use: int, rank: int, sample: KeySample, 
     if made == 0.0:
         return
     roster.results[table] += made
-    hashed = spread(keys[key].code, seed)
-    if hashed < sample.limit:
-        roster.sampled[table, np.int64(hashed % np.uint64(BUCKETS))] += made * sample.weight
     keys[key].results += made
     patterns = roster.given.shape[1]
     if patterns > 1:
@@ -160,7 +156,7 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
                 pattern |= int(roster.slots[key, other].tuples > 0) << other
             mark.pattern = pattern
             roster.seen[use, pattern] += 1.0
-        _credit(roster, place, local, rank, sample, seed)
+        _credit(roster, place, local, rank)
         if rank == ARRIVAL_ORDER:
             changed(roster, use << roster.ranks.bits | mark.pattern, local, rank)
     if rank < RANDOM:
@@ -311,25 +307,6 @@ def enqueue_all(roster: Roster, rank: int) -> None:
                 roster.held[place].queue = roster.ranks.size[pool]
                 roster.ranks.size[pool] += 1
             place = int(roster.held[place].newer)
-
-
-@borrowing
-def narrow(roster: Roster, limit: np.uint64, seed: np.uint64, rank: int) -> None:
-    """Remove keys whose hash is not below `limit`, and tuples without any remaining key."""
-    held, uses, keys = roster.held, roster.uses, roster.keys
-    for window in range(len(uses.pool)):
-        place = int(roster.oldest[window])
-        while place >= 0:
-            newer, left = int(held[place].newer), 0
-            for use in range(roster.marks.shape[1]):
-                key = int(roster.marks[place, use].key)
-                if key >= 0 and spread(keys[key].code, seed) >= limit:
-                    dequeue(roster, place, rank)
-                    leave_key(roster, place, use, rank)
-                left += roster.marks[place, use].key >= 0
-            if left == 0:
-                remove(roster, place, rank)
-            place = newer
 
 
 @borrowing

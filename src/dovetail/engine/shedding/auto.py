@@ -63,7 +63,7 @@ class Choice:
         self._seed = seed
         self._scores = np.zeros(len(tried))
         self._before = np.zeros(len(tried))
-        self._sample = KeySample(EVERYTHING >> np.uint64(halvings), 1.0, True)
+        self._sample = KeySample(EVERYTHING >> np.uint64(halvings), True)
         self.needs_patterns = ARRIVAL_ORDER in self.tracked
 
     @property

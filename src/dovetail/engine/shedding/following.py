@@ -1,4 +1,4 @@
-"""What is followed once the cap was reached: what windows hold, what they would hold of some keys, and the miniatures of `auto`."""
+"""What is tracked once the cap was reached: the tuples that windows hold, and the miniatures of `auto`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array
 from dovetail.config import Shedding
-from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, Incoming, KeySample, Roster, Shed
+from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, RANDOM, Incoming, Roster, Shed
 from dovetail.engine.shedding import POLICIES
 from dovetail.engine.shedding.auto import Choice
-from dovetail.engine.shedding.recall import lost
 from dovetail.engine.shedding.room import Room
 from dovetail.engine.shedding.shape import RosterShape, chosen
-from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
-from dovetail.stats.recall import LossEstimate
+from dovetail.engine.shedding.tracker import Tracker
 
 UNLIMITED = 1 << 60
-_LEAST_SAMPLE = 4096
-"""Tuples of sampled keys that are followed as if nothing were shed, at least; else one for every eight that windows may hold."""
-
-
 _LOG = 2
 """So many times the tuples that there are places for come before all is copied again."""
 
@@ -35,7 +29,6 @@ class _Copy:
     rosters: tuple[Roster, ...]
     rank: int
     figures: list[list[float]]
-    halvings: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +53,9 @@ class Following:
         self.choice = Choice(shape, room.pools, room.caps, seed) if auto else None
         rank = self.choice.rank if self.choice is not None else POLICIES[shedding.policy].rank
         patterns = self.choice is not None and self.choice.needs_patterns
-        self.main = Tracker(shape.arrays(room.pools, room.caps), rank, seed, patterns=patterns)
+        by_key = auto or rank not in (FIFO, RANDOM)
+        self.main = Tracker(shape.arrays(room.pools, room.caps, by_key=by_key), rank, seed, patterns=patterns)
         """What windows hold."""
-        self.whole = Tracker(shape.arrays(room.pools, [UNLIMITED] * len(room.caps)), FIFO, seed)
-        """What they would hold of sampled keys."""
-        self.halvings = 0
-        """Of the share of keys that is sampled."""
-        self._most = max(_LEAST_SAMPLE, min(sum(room.caps), 1 << 30) // 8)
         self._copy: _Copy | None = None
         self._spare: tuple[Roster | None, ...] = ()
         """Arrays for the next copy."""
@@ -77,25 +66,20 @@ class Following:
 
     @property
     def trackers(self) -> list[Tracker]:
-        return [self.main, self.whole, *(self.choice.tracked.values() if self.choice is not None else ())]
-
-    def _sample(self, *, alone: bool) -> KeySample:
-        return KeySample(EVERYTHING >> np.uint64(self.halvings), float(1 << self.halvings), alone)
+        return [self.main, *(self.choice.tracked.values() if self.choice is not None else ())]
 
     def begin(self, held: Incoming, heads: Int64Array) -> Shed:
-        """Begin with tuples that windows hold, and streams that have come so far; results are counted from then on.
+        """Begin with tuples that windows hold, and streams that have come so far.
 
         Return those that do not fit.
         """
         moving = np.ones(len(heads), np.int64)
         shed = self.main.take_in(held, moving)
-        self.whole.take_in(held, moving)
         if self.choice is not None:
             self.choice.begin(held, moving)
             self.main.ranked_by(self.choice.rank)
         for tracker in self.trackers:
             tracker.roster.results[:] = 0
-            tracker.roster.sampled[:] = 0
             tracker.roster.heads[:] = heads
         return shed
 
@@ -119,22 +103,19 @@ class Following:
 
     def _take_in(self, incoming: Incoming, moving: Int64Array) -> Shed:
         """Do so. Policies are changed after so many tuples, wherever batches are cut."""
-        found, least = [Shed(*np.empty((3, 0), np.int64))], self.whole.hashes(incoming)
+        if self.choice is None:
+            return self.main.take_in(incoming, moving)
+        found, hashes = [Shed(*np.empty((3, 0), np.int64))], self.main.hashes(incoming)
         at, count = 0, len(incoming.ts)
         while at < count:
-            step = self.choice.until if self.choice is not None else count
-            now, hashes = chosen(incoming, slice(at, at + step)), least[at : at + step]
-            at += step
-            found.append(self.main.take_in(now, moving, self._sample(alone=False)))
-            self.whole.take_in(now, moving, self._sample(alone=True), hashes)
-            if self.choice is not None:
-                self.choice.take_in(now, moving, hashes)
-                if self.choice.until == 0 and (known := self.choice.look()) is not None:
-                    rank = self.choice.rank
-                    self.main.ranked_by(rank, known if rank == ARRIVAL_ORDER else None)
-        while self.whole.alive > self._most:
-            self.whole.narrow(self._sample(alone=True).limit)
-            self.halvings += self.whole.alive > self._most
+            some = slice(at, at + self.choice.until)
+            now = chosen(incoming, some)
+            at = some.stop
+            found.append(self.main.take_in(now, moving))
+            self.choice.take_in(now, moving, hashes[some])
+            if self.choice.until == 0 and (known := self.choice.look()) is not None:
+                rank = self.choice.rank
+                self.main.ranked_by(rank, known if rank == ARRIVAL_ORDER else None)
         return Shed(*(np.concatenate(values) for values in zip(*found, strict=True)))
 
     def move(self, heads: Sequence[int]) -> None:
@@ -152,11 +133,6 @@ class Following:
         self._changes.append(partial(self.main.number_anew, window, rows, alive))
         self.main.number_anew(window, rows, alive)
 
-    def lost(self, table: int, given: int) -> LossEstimate:
-        """What a join has lost; `given`: how many results it has given since the beginning."""
-        main, whole = self.main.roster, self.whole.roster
-        return lost(given, float(main.results[table]), main.sampled[table], whole.sampled[table])
-
     def mark(self) -> FollowingMark:
         """Where it stands."""
         if self._copy is None or self._logged > _LOG * self.main.places:
@@ -165,13 +141,13 @@ class Following:
             rosters = tuple(tracker.copy(into) for tracker, into in zip(self.trackers, spare, strict=True))
             figures = self.choice.figures if self.choice is not None else []
             self._changes, self._logged, self._spare = [], 0, rosters
-            self._copy = _Copy(rosters, self.main.rank, figures, self.halvings)
+            self._copy = _Copy(rosters, self.main.rank, figures)
         return FollowingMark(self._copy, len(self._changes))
 
     def rollback(self, mark: FollowingMark) -> None:
         """Forget what came after a mark, the last one that was made."""
         copy, changes = mark.copy, self._changes[: mark.changes]
-        self.main.rank, self.halvings = copy.rank, copy.halvings
+        self.main.rank = copy.rank
         for tracker, roster in zip(self.trackers, copy.rosters, strict=True):
             tracker.rollback(roster)
         if self.choice is not None:

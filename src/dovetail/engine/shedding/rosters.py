@@ -11,7 +11,6 @@ from dovetail._typing import Array
 from dovetail.engine.kernels.levels import LEVELS, WORDS
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
-    BUCKETS,
     CLOCK,
     FREE_KEY,
     FREE_PLACE,
@@ -90,7 +89,6 @@ def empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
         np.zeros(inputs, np.int64),
         np.full(windows, _LONG_AGO, np.int64),
         np.zeros(tables),
-        np.zeros((tables, BUCKETS)),
         at,
     )
 

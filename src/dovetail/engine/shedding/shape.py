@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -88,14 +88,19 @@ class RosterShape:
     def by_stream(self) -> dict[str, list[WindowUse]]:
         return {name: [use for use in self.uses if use.stream == name] for name in self.streams}
 
+    def lateness_of(self, stream: str) -> int:
+        return self.lateness[self.streams.index(stream)]
+
     @property
     def is_common(self) -> bool:
         """Whether every join has a common key."""
         return all(use.table != NONE for use in self.uses) and all(table.whole for table in self.tables)
 
-    def arrays(self, pools: Sequence[int], caps: Sequence[int], *, seen: bool = True) -> Uses:
-        """The same for kernels; unless `seen`, as if nobody saw the windows."""
-        uses, tables = (self.uses, self.tables) if seen else ((), ())
+    def arrays(self, pools: Sequence[int], caps: Sequence[int], *, seen: bool = True, by_key: bool = True) -> Uses:
+        """The same for kernels; unless `seen`, as if nobody saw the windows, and unless `by_key`, as if joins had no keys."""
+        uses, tables = (self.uses if seen else ()), (self.tables if seen and by_key else ())
+        if not by_key:
+            uses = tuple(replace(use, table=NONE) for use in uses)
         counts = [sum(use.stream == name for use in uses) for name in self.streams]
         widths = [sum(use.table == table for use in uses) for table in range(len(tables))]
         of = np.full((len(tables), max(widths, default=1)), NONE, np.int64)

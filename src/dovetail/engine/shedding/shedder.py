@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail._typing import BoolArray, Int64Array, UInt64Array
+from dovetail._typing import Array, BoolArray, Int64Array, UInt64Array
 from dovetail.config import Shedding
 from dovetail.engine.change.adopt import InstalledPlan
 from dovetail.engine.kernels.batches import by_window
@@ -24,10 +24,10 @@ from dovetail.engine.kernels.roster import FIFO, Incoming, Shed
 from dovetail.engine.kernels.times import FOREVER, LONG_AGO
 from dovetail.engine.shedding.cuts import cut, divided
 from dovetail.engine.shedding.following import UNLIMITED, Following, FollowingMark
-from dovetail.engine.shedding.recall import why_unknown
+from dovetail.engine.shedding.result_losses import Loss, ResultLosses, ResultLossesMark
 from dovetail.engine.shedding.room import Room, room_for
 from dovetail.engine.shedding.shape import RosterShape, chosen, joined
-from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
+from dovetail.engine.shedding.tracker import Tracker
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time.progress import Progress
@@ -41,8 +41,7 @@ class ShedderMark:
 
     following: tuple[Following, FollowingMark] | None
     counts: Mapping[str, tuple[int, int]]
-    lost: Mapping[str, LossEstimate]
-    given_before: Mapping[str, int]
+    losses: ResultLossesMark
     heads: Mapping[str, int]
 
 
@@ -64,10 +63,7 @@ class Shedder:
         self._installed = InstalledPlan()
         self.counts: dict[str, tuple[int, int]] = {}
         """By stream: tuples that were shed, and the event time of the last time."""
-        self.lost: dict[str, LossEstimate] = {}
-        """By query: what was lost under plans before this one."""
-        self.given_before: dict[str, int] = {}
-        """By query: results that there were when tuples began to be followed under this plan."""
+        self.losses = ResultLosses(shedding.seed)
         self.following: Following | None = None
         self._counting: tuple[RosterShape, Tracker] | None = None
         """Windows, while a batch is joined that may reach the cap."""
@@ -88,25 +84,29 @@ class Shedder:
 
     def install(self, installed: InstalledPlan) -> None:
         """Go on with other windows and joins."""
-        lost, self._installed = self.lost_lately(), installed
-        self.given_before = {name: given for name, given in self.given_before.items() if name in installed.queries}
+        self._installed = installed
         limit = self.room.limit if installed.windows else None
         for stream, store in installed.windows.items():
             store.referrers.append((self, stream))
             store.rows.limit = limit
         before = self.following
-        if before is None or (shape := self.shape()) == before.shape:
+        if before is None and not self.losses.samples:
+            self.losses.installed = installed
             return
-        for query, lately in lost.items():
-            self.lost[query] = self.lost.get(query, LossEstimate()) + lately
+        shape = self.shape()
+        self.losses.install(installed, shape, self._sample_capacity)
+        if before is None or shape == before.shape:
+            return
         held = {stream: before.main.rows(place) for place, stream in enumerate(before.shape.streams)}
         living = shape.living(installed.windows)
-        self.following, self.given_before = Following(shape, self.room, self.shedding), self.given
-        heads = np.array([self.heads.get(stream, LONG_AGO) for stream in shape.streams])
-        shed = self.following.begin(chosen(living, np.flatnonzero(_among(shape, living, held))), heads)
+        self.following = Following(shape, self.room, self.shedding)
+        shed = self.following.begin(chosen(living, np.flatnonzero(_among(shape, living, held))), self._heads_of(shape))
         self.following.learn(before)
         self._note(shape, shed, {})
         self._hide()
+
+    def _heads_of(self, shape: RosterShape) -> Int64Array:
+        return np.array([self.heads.get(stream, LONG_AGO) for stream in shape.streams], np.int64)
 
     def shape(self) -> RosterShape:
         """Who sees the windows."""
@@ -116,6 +116,10 @@ class Shedder:
     def room(self) -> Room:
         """What the windows may hold."""
         return room_for(self.shedding, self.windows)
+
+    @property
+    def _sample_capacity(self) -> int:
+        return min(sum(self.room.caps), UNLIMITED) // 4
 
     # -- a batch ----------------------------------------------------------------------------------------------------------------
 
@@ -132,6 +136,8 @@ class Shedder:
     def slices(self, incoming: Mapping[str, NewRows]) -> Iterator[Mapping[str, NewRows]]:
         """Parts of a batch, one event time after another; when one is given it is known what it leaves of the windows."""
         if not self.may_reach({stream: len(arrived) for stream, arrived in incoming.items()}):
+            if self.losses.samples:  # tuples were shed earlier, under another cap
+                self.losses.take_in(self._tuples(self.shape(), incoming, {}))
             yield incoming
             return
         room = self.room
@@ -163,12 +169,13 @@ class Shedder:
     ) -> Iterator[Mapping[str, NewRows]]:
         """A part of a batch, once it is known what it sheds; what comes before the instant of reaching the cap is given first."""
         windows, (shape, _) = self._installed.windows, self._watched()
-        incoming = shape.incoming(part, {stream: windows[stream].rows.head for stream in part}, unseen)
+        incoming = self._tuples(shape, part, unseen)
         moving = np.array([self._streams[name].progress_by is None for name in shape.streams], np.int64)
         found = list[Shed]()
         if self._counting is not None:
             fitting = self._counting[1].fill(incoming, moving)
             if fitting == len(incoming.ts):
+                self.losses.take_in(incoming)
                 yield part
                 return
             # What is shed ends before this instant, and with it all results of the instant: its tuples stay together.
@@ -178,13 +185,20 @@ class Shedder:
             numbers = np.bincount(fits.window[fits.row >= 0], minlength=len(shape.streams))
             first, part = divided(part, dict(zip(shape.streams, numbers.tolist(), strict=True)))
             if first:
+                self.losses.take_in(fits)
                 yield first
             found.append(self._follow(held, room))
         assert self.following is not None  # noqa: S101 - it is there, or was made
+        self.losses.take_in(incoming)
         found.append(self.following.take_in(incoming, moving))
         shed = Shed(*(np.concatenate(values) for values in zip(*found, strict=True)))
         self._note(shape, shed, {stream: len(arrived) for stream, arrived in part.items()})
         yield part
+
+    def _tuples(self, shape: RosterShape, part: Mapping[str, NewRows], unseen: Mapping[str, Int64Array]) -> Incoming:
+        """New tuples in order, with the row numbers that they are about to get."""
+        windows = self._installed.windows
+        return shape.incoming(part, {stream: windows[stream].rows.head for stream in part}, unseen)
 
     def _note(self, shape: RosterShape, shed: Shed, fresh: Mapping[str, int]) -> None:
         """Note what was shed, some of it perhaps of the `fresh` tuples of each stream that are about to enter."""
@@ -216,8 +230,10 @@ class Shedder:
         counting.release()  # or it would depend on where batches end what has been let go
         self._counting = None
         held = {stream: counting.rows(place) for place, stream in enumerate(shape.streams)}
-        self.following, self.given_before = Following(shape, room, self.shedding), self.given
-        return self.following.begin(chosen(tuples, np.flatnonzero(_among(shape, tuples, held))), counting.roster.heads)
+        living = chosen(tuples, np.flatnonzero(_among(shape, tuples, held)))
+        self.losses.begin(shape, living, self._sample_capacity)
+        self.following = Following(shape, room, self.shedding)
+        return self.following.begin(living, counting.roster.heads)
 
     def _end(self, stream: str, fresh: int, rows: Int64Array, ends: Int64Array) -> None:
         """Note when rows of a window end, some of which are among the `fresh` ones that are about to enter."""
@@ -272,6 +288,7 @@ class Shedder:
     def complete(self, progress: Progress) -> None:
         """After a batch, or when time has moved: let go of what is over, before windows do."""
         self.heads = {stream: progress[stream].max_event_time for stream in self._installed.windows}
+        self.losses.advance(self.heads)
         if self.following is not None:
             self.following.move([self.heads[stream] for stream in self.following.shape.streams])
             limit = self.room.limit
@@ -283,7 +300,6 @@ class Shedder:
         """Run the kernels that are needed only now and then."""
         assert self.following is not None  # noqa: S101 - tuples have been shed
         main = self.following.main
-        main.narrow(EVERYTHING)
         main.number_anew(0, range(1 << 10), np.zeros(1 << 10, np.bool_))
         main.ranked_by(main.rank)
         main.reserve(main.places)
@@ -296,22 +312,13 @@ class Shedder:
             return None
         return len(self.following.main.rows(self.following.shape.streams.index(stream)))
 
-    def _tables(self) -> dict[str, int]:
-        """By query whose lost results can be estimated: the table of its join."""
-        if self.following is None:
-            return {}
-        joins = {table.step: place for place, table in enumerate(self.following.shape.tables) if table.whole}
-        return {name: joins[run.name] for name, run in self._installed.queries.items() if run.name in joins}
-
     def recall(self, query: str) -> Recall:
         """The share of a query's results that was given."""
         run = self._installed.queries[query]
         given = run.collectors[query].results
         if not any(source.stream in self.counts for source in run.step.sources):
             return Recall.of(given, LossEstimate())
-        if (why := why_unknown(run, query)) is not None:
-            return Recall.of(given, why)
-        return Recall.of(given, self.lost.get(query, LossEstimate()) + self.lost_lately().get(query, LossEstimate()))
+        return Recall.of(given, self.losses.of(query))
 
     # -- stored -----------------------------------------------------------------------------------------------------------------
 
@@ -337,20 +344,20 @@ class Shedder:
         """Results so far, by query."""
         return {name: run.collectors[name].results for name, run in self._installed.queries.items()}
 
+    def restore_losses(
+        self,
+        samples: Mapping[str, Mapping[str, Array]],
+        losses: Mapping[str, Loss],
+        earlier: Mapping[str, Loss],
+        uncounted: Mapping[str, float],
+    ) -> None:
+        """Continue the samples of joins, by the digest of their signatures; a query without its sample has `losses`."""
+        self.losses.restore(self.shape(), samples, losses, earlier, uncounted, self._sample_capacity)
+
     def give(self, results: Mapping[str, int]) -> None:
         """Go on counting results from there."""
         for name, run in self._installed.queries.items():
             run.collectors[name].results = results.get(name, 0)
-
-    def lost_lately(self) -> dict[str, LossEstimate]:
-        """By query: what was lost under this plan."""
-        if self.following is None:
-            return {}
-        given, before = self.given, self.given_before
-        return {
-            query: self.following.lost(table, given[query] - before.get(query, 0))
-            for query, table in self._tables().items()
-        }
 
     # -- going back -------------------------------------------------------------------------------------------------------------
 
@@ -358,7 +365,7 @@ class Shedder:
         """Where shedding stands."""
         self._hidden = []
         following = (self.following, self.following.mark()) if self.following is not None else None
-        return ShedderMark(following, dict(self.counts), dict(self.lost), dict(self.given_before), dict(self.heads))
+        return ShedderMark(following, dict(self.counts), self.losses.mark(), dict(self.heads))
 
     def rollback(self, mark: ShedderMark) -> None:
         """Forget what came after a mark."""
@@ -371,8 +378,8 @@ class Shedder:
         if mark.following is not None:
             self.following, before = mark.following
             self.following.rollback(before)
-        self.counts, self.lost, self.heads = dict(mark.counts), dict(mark.lost), dict(mark.heads)
-        self.given_before = dict(mark.given_before)
+        self.counts, self.heads = dict(mark.counts), dict(mark.heads)
+        self.losses.rollback(mark.losses)
 
 
 def _among(shape: RosterShape, tuples: Incoming, rows: Mapping[str, Int64Array]) -> BoolArray:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +25,27 @@ from dovetail.errors import StateError
 from dovetail.stats.recall import LossEstimate
 
 _LENGTH = struct.Struct("<Q")
-FORMAT = 3
-"""Of arrays. In 1, which is not said, all queues stood in heaps; in 2 missing partners were counted, too."""
+FORMAT = 4
+"""Before 4, losses were estimated by a tracker of their own, and 1 was not written."""
+_OLDER = "it was stored by an earlier release while tuples were being shed"
+
+
+_ArrayEntry: TypeAlias = tuple[str, str, list[Count]]
+"""Name, type and shape of an array."""
 
 
 class _Tracked(TypedDict):
-    """One tracker's arrays, in this order: name, type and shape."""
+    """One tracker's arrays, in this order."""
 
     rank: Count
-    arrays: list[tuple[str, str, list[Count]]]
+    arrays: list[_ArrayEntry]
+
+
+class _Sample(TypedDict):
+    """A join's sample of keys, and its arrays."""
+
+    digest: str
+    arrays: list[_ArrayEntry]
 
 
 class _Stored(TypedDict):
@@ -47,16 +59,15 @@ class _Stored(TypedDict):
     counts: dict[str, tuple[Count, Time]]
     given: dict[str, Count]
     """Results by query."""
-    given_before: dict[str, Count]
-    """The same when tuples began to be followed."""
-    lost: dict[str, LossEstimate]
-    """Under plans before this one."""
-    lost_lately: dict[str, LossEstimate]
-    """Under this one."""
+    losses: dict[str, LossEstimate | str]
+    """By query, all of them."""
+    earlier: dict[str, LossEstimate | str]
+    """By query, those that `samples` do not have."""
+    uncounted: dict[str, Size]
     heads: dict[str, Time]
-    halvings: Count
     choice: list[list[Size]]
     trackers: list[_Tracked]
+    samples: list[_Sample]
 
 
 def written(shedder: Shedder) -> bytes:
@@ -73,7 +84,12 @@ def written(shedder: Shedder) -> bytes:
                 numbers[own] = store.numbers_of(rows[own])
         arrays["held.number"] = numbers
         del arrays["held.row"]
-        trackers.append({"rank": tracker.rank, "arrays": [[n, a.dtype.str, list(a.shape)] for n, a in arrays.items()]})
+        trackers.append({"rank": tracker.rank, "arrays": _entries(arrays)})
+        parts += [array.tobytes() for array in arrays.values()]
+    samples = []
+    for sample in shedder.losses.samples.values():
+        arrays = sample.to_arrays()
+        samples.append({"digest": sample.digest, "arrays": _entries(arrays)})
         parts += [array.tobytes() for array in arrays.values()]
     content = {
         "format": FORMAT,
@@ -81,13 +97,13 @@ def written(shedder: Shedder) -> bytes:
         "streams": shedder.streams,
         "counts": shedder.counts,
         "given": shedder.given,
-        "given_before": shedder.given_before,
-        "lost": shedder.lost,
-        "lost_lately": shedder.lost_lately(),
+        "losses": {query: shedder.losses.of(query) for query in shedder.given},
+        "earlier": shedder.losses.earlier,
+        "uncounted": shedder.losses.uncounted,
         "heads": shedder.heads,
-        "halvings": following.halvings if following is not None else 0,
         "choice": following.choice.figures if following is not None and following.choice is not None else [],
         "trackers": trackers,
+        "samples": samples,
     }
     header = json.dumps(to_json(content)).encode()
     return b"".join([_LENGTH.pack(len(header)), header, *parts])
@@ -98,7 +114,7 @@ def numbers_kept(content: pa.Buffer) -> dict[str, Int64Array] | None:
     stored, arrays = _read(content)
     if not stored["trackers"]:
         return None
-    main = dict(next(arrays))
+    main = next(arrays)
     numbers, windows = main["held.number"], main["held.window"]
     held = numbers >= 0
     return {stream: np.sort(numbers[held & (windows == place)]) for place, stream in enumerate(stored["streams"])}
@@ -110,34 +126,33 @@ def restore(shedder: Shedder, content: pa.Buffer, *, strict: bool = True) -> Non
     `strict`: refuse what was stored under another cap, policy or plan, or in another format; else begin anew with what windows hold.
     """
     stored, arrays = _read(content)
-    shedder.counts, shedder.lost, shedder.heads = dict(stored["counts"]), dict(stored["lost"]), dict(stored["heads"])
+    shedder.counts, shedder.heads = dict(stored["counts"]), dict(stored["heads"])
     shedder.give(stored["given"])
-    if (stored["format"], stored["settings"]) != (FORMAT, _settings(shedder)):
-        if strict and stored["format"] != FORMAT:
-            raise StateError(f"shedding is stored in format {stored['format']}; this release reads format {FORMAT}")
-        if strict:
-            raise StateError("what is known for shedding is of another cap, policy or plan")
-        for query, lost in stored["lost_lately"].items():
-            shedder.lost[query] = shedder.lost.get(query, LossEstimate()) + lost
-        return
-    if not stored["trackers"]:
-        return
-    following, shedder.given_before = (
-        Following(shedder.shape(), shedder.room, shedder.shedding),
-        dict(stored["given_before"]),
+    if strict and stored["format"] != FORMAT:
+        raise StateError(f"shedding is stored in format {stored['format']}; this release reads format {FORMAT}")
+    is_same = (stored["format"], stored["settings"]) == (FORMAT, _settings(shedder))
+    if strict and not is_same:
+        raise StateError("what is known for shedding is of another cap, policy or plan")
+    trackers = [next(arrays) for _ in stored["trackers"]]
+    shedder.restore_losses(
+        {sample["digest"]: next(arrays) for sample in stored["samples"]},
+        stored["losses"],
+        stored["earlier"],
+        stored["uncounted"],
     )
+    if not is_same or not trackers:
+        return
+    following = Following(shedder.shape(), shedder.room, shedder.shedding)
     if len(stored["trackers"]) != len(following.trackers):
         raise StateError(
             f"shedding is stored with {len(stored['trackers'])} trackers; expected {len(following.trackers)}"
         )
-    following.halvings = stored["halvings"]
     if following.choice is not None:
         following.choice.restore(stored["choice"])
-    for tracker, known in zip(following.trackers, stored["trackers"], strict=True):
+    for tracker, known, named in zip(following.trackers, stored["trackers"], trackers, strict=True):
         if tracker.rank != known["rank"] and (tracker is not following.main or known["rank"] > FIFO):
             raise StateError(f"shedding is stored with a tracker of rank {known['rank']}; expected {tracker.rank}")
         tracker.rank = known["rank"]
-        named = dict(next(arrays))
         numbers = named.pop("held.number")
         held = numbers >= 0
         named["held.row"] = np.where(held, 0, NONE)
@@ -156,24 +171,33 @@ def _settings(shedder: Shedder) -> str:
     return blake2b(repr((shedder.shedding, shedder.room, shedder.shape())).encode(), digest_size=16).hexdigest()
 
 
-def _read(content: pa.Buffer) -> tuple[_Stored, Iterator[list[tuple[str, Array]]]]:
+def _entries(arrays: Mapping[str, Array]) -> list[tuple[str, str, list[int]]]:
+    return [(name, array.dtype.str, list(array.shape)) for name, array in arrays.items()]
+
+
+def _read(content: pa.Buffer) -> tuple[_Stored, Iterator[dict[str, Array]]]:
+    """Return what is stored, and an iterator over the arrays of trackers and samples."""
     view = memoryview(content)
     (length,) = _LENGTH.unpack_from(view)
     begin = _LENGTH.size + length
-    found = {"format": 1, "given_before": {}} | json.loads(bytes(view[_LENGTH.size : begin]))
+    found = {"format": 1} | json.loads(bytes(view[_LENGTH.size : begin]))
+    if found["format"] != FORMAT:
+        losses = dict.fromkeys(found.get("given", {}), _OLDER)
+        found |= {"losses": losses, "earlier": losses, "uncounted": {}, "samples": []}
+        found = {name: value for name, value in found.items() if name in _Stored.__annotations__}
     stored: Any = from_json(_Stored, found, "what is known for shedding")
-    return stored, _arrays(stored["trackers"], view[begin:])
+    return stored, _arrays([entry["arrays"] for entry in (*stored["trackers"], *stored["samples"])], view[begin:])
 
 
-def _arrays(trackers: list[_Tracked], content: memoryview) -> Iterator[list[tuple[str, Array]]]:
+def _arrays(entries: Iterable[list[_ArrayEntry]], content: memoryview) -> Iterator[dict[str, Array]]:
     at = 0
-    for tracker in trackers:
-        found = []
-        for name, dtype, shape in tracker["arrays"]:
+    for arrays in entries:
+        found = {}
+        for name, dtype, shape in arrays:
             kind = np.dtype(dtype)
             if kind.hasobject:
                 raise StateError(f"shedding is stored with objects in {name!r}")
             count = int(np.prod(shape, dtype=np.int64))
-            found.append((name, np.frombuffer(content, kind, count, at).reshape(shape)))
+            found[name] = np.frombuffer(content, kind, count, at).reshape(shape)
             at += count * kind.itemsize
         yield found

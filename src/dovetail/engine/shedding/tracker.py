@@ -24,7 +24,6 @@ from dovetail.engine.kernels.roster import (
 from dovetail.engine.kernels.shedding import (
     enqueue_all,
     list_rows,
-    narrow,
     number_anew,
     rows_in_order,
     take_in,
@@ -33,7 +32,7 @@ from dovetail.engine.shedding.rosters import MOST_PLACES, arrays_of, check, copi
 from dovetail.errors import StateError
 
 EVERYTHING = np.uint64(0xFFFFFFFFFFFFFFFF)
-ALL = KeySample(EVERYTHING, 1.0, False)
+ALL = KeySample(EVERYTHING, False)
 _NOTHING = Shed(*np.empty((3, 0), np.int64))
 _FIRST_PLACES = 64
 
@@ -114,10 +113,6 @@ class Tracker:
         numbers = rows.stop - 1 + np.cumsum(alive)
         self._in_order = self._in_order or None  # in order they stay so
         number_anew(self.roster, window, rows.start, alive, numbers, self.rank)
-
-    def narrow(self, limit: np.uint64) -> None:
-        """Keep only tuples of keys whose hash is below `limit`, as long as they are inside their windows."""
-        narrow(self.roster, limit, self._seed, self.rank)
 
     def ranked_by(self, rank: int, statistics: Roster | None = None) -> None:
         """Go on with another way to rank, and what was counted of patterns elsewhere."""

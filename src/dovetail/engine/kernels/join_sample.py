@@ -1,0 +1,114 @@
+"""Kernels of the sample from which recall is estimated: select followed tuples, and count the results of an unshed join."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail._typing import BoolArray, Float64Array, Int64Array, UInt64Array
+from dovetail.engine.kernels.compile import kernel
+from dovetail.engine.kernels.index import GOLDEN
+from dovetail.engine.kernels.roster import Incoming, spread
+
+BUCKETS = 32
+"""Random groups of the followed keys, whose differences give the interval."""
+HOT = 31
+"""Row of the counters for hot keys; the rows before it are for the other keys, by the level of their hash."""
+
+
+@kernel
+def _row_of(code: np.uint64, hashed: np.uint64, hot: UInt64Array) -> int:
+    """Return the row of a key in the counters: `HOT`, or the number of leading zeros of its hash."""
+    at = np.searchsorted(hot, code)
+    if at < len(hot) and hot[at] == code:
+        return HOT
+    level = 0
+    while level < HOT - 1 and not hashed >> np.uint64(63 - level):
+        level += 1
+    return level
+
+
+@kernel
+def followed(codes: UInt64Array, seed: np.uint64, hot: UInt64Array, level: int) -> BoolArray:
+    """Return which codes are followed: those of hot keys, and those whose hash has at least `level` leading zeros."""
+    mask = np.empty(len(codes), np.bool_)
+    for i in range(len(codes)):
+        mask[i] = _row_of(codes[i], spread(codes[i], seed), hot) >= level
+    return mask
+
+
+@kernel
+def select(
+    incoming: Incoming, window: int, use: int, seed: np.uint64, hot: UInt64Array, level: int, rows: Int64Array
+) -> int:
+    """Write the positions of the followed tuples that one use of a window sees; return their number."""
+    count = 0
+    for i in range(len(incoming.ts)):
+        if incoming.window[i] == window and incoming.row[i] >= 0 and incoming.seen[i] >> use & 1:
+            code = incoming.codes[i, use]
+            if level == 0 or _row_of(code, spread(code, seed), hot) >= level:
+                rows[count] = i
+                count += 1
+    return count
+
+
+@kernel
+def count_keys(codes: UInt64Array, seed: np.uint64, hot: UInt64Array, level: int, counters: Float64Array) -> None:
+    """Count the results of followed keys; `codes` has the key of each result."""
+    for code in codes:
+        hashed = spread(code, seed)
+        row = _row_of(code, hashed, hot)
+        if row >= level:
+            counters[row, np.int64(hashed % np.uint64(BUCKETS))] += 1.0
+
+
+@kernel
+def count_results(
+    ts: Int64Array,
+    codes: UInt64Array,
+    inputs: NDArray[np.int16],
+    spans: Int64Array,
+    seed: np.uint64,
+    hot: UInt64Array,
+    begin: int,
+    end: int,
+    settled: Float64Array,
+    unsettled: Float64Array,
+) -> None:
+    """Count the results of a join over tuples sorted by event time, each at its latest tuple.
+
+    The latest tuple of a result meets the earlier ones of the other inputs that are inside their windows at its event time; of tuples
+    with equal event times the last in the arrays is the latest. Results are counted in `settled` if their latest tuple is from
+    [begin, end), and in `unsettled` if it is later.
+    """
+    count, width = len(ts), len(spans)
+    bits = 4
+    while 1 << bits < 2 * count:
+        bits += 1
+    mask = (1 << bits) - 1
+    table = np.full(1 << bits, -1, np.int64)
+    keys = np.empty(count, np.int64)
+    for i in range(count):
+        slot = np.int64((codes[i] * GOLDEN) >> np.uint64(64 - bits))
+        while table[slot] >= 0 and codes[table[slot]] != codes[i]:
+            slot = (slot + 1) & mask
+        if table[slot] < 0:
+            table[slot] = i
+        keys[i] = table[slot]  # the first tuple of a key stands for it
+    inside = np.zeros((count, width), np.int64)
+    oldest = np.zeros(width, np.int64)
+    for i in range(count):
+        for place in range(width):
+            while ts[oldest[place]] + spans[place] < ts[i]:
+                if inputs[oldest[place]] == place:
+                    inside[keys[oldest[place]], place] -= 1
+                oldest[place] += 1
+        results = 1.0
+        for place in range(width):
+            if place != inputs[i]:
+                results *= inside[keys[i], place]
+        inside[keys[i], inputs[i]] += 1
+        if results > 0.0 and ts[i] >= begin:
+            hashed = spread(codes[i], seed)
+            counters = settled if ts[i] < end else unsettled
+            counters[_row_of(codes[i], hashed, hot), np.int64(hashed % np.uint64(BUCKETS))] += results

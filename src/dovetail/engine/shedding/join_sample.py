@@ -1,0 +1,278 @@
+"""A sample of the keys of a join, joined as if nothing were shed, to estimate what the join has lost.
+
+The sample holds event times and key codes only. It counts the results that followed keys would have (`whole`) and those that were
+given (`kept`); the difference was lost. As long as all keys fit, they are all followed, and the loss is known exactly. When there are
+too many tuples, half of the keys are given up, with all that was counted for them, so that the counters always have the whole history
+of the same keys. Keys that were frequent when shedding began stay: few of them may have most of the results, and a sample of keys
+has them or has them not.
+
+A result is counted at its latest tuple, in order of event time, whatever the order of arrival; so lag and disorder do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail._typing import Array, BoolArray, Float64Array, Int64Array, UInt64Array
+from dovetail.engine.kernels.join_sample import BUCKETS, HOT, count_keys, count_results, followed, select
+from dovetail.engine.kernels.roster import Incoming
+from dovetail.engine.kernels.times import LONG_AGO
+from dovetail.engine.shedding.shape import WindowUse
+from dovetail.stats.recall import LossEstimate
+
+MIN_SAMPLE = 1 << 16
+"""Tuples that the sample of a join may always hold; if windows may hold more than four times as many, a quarter of that."""
+MIN_LOG = 4096
+"""New tuples that are collected, at least, before results are counted."""
+_MAX_HOT = 512
+_HOT_SHARE = 0.0005
+"""Fraction of the held tuples of a join from which on a key is hot."""
+_MIN_GROUPS = 12.0
+"""Groups of keys that share the results of the sample evenly, at least; with fewer, a few keys decide and nothing is known."""
+_T_95 = 2.0395
+"""The 97.5 % point of Student's t with one degree of freedom less than there are buckets."""
+_CORRECTION = BUCKETS / (BUCKETS - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleInput:
+    """One input of a sampled join."""
+
+    use: WindowUse
+    position: int
+    """Position among the uses of its window."""
+    window: int
+    """Position of its window among those that are shed from."""
+    lateness: int
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """The tuples that it follows, and by which keys."""
+        return self.use.stream, self.use.source, self.use.span, self.use.parts
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTuples:
+    """Tuples of followed keys, in arrays that are never changed."""
+
+    ts: Int64Array
+    codes: UInt64Array
+    inputs: NDArray[np.int16]
+    """The input that each tuple belongs to."""
+
+    @classmethod
+    def none(cls) -> FollowedTuples:
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.int16))
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    def __getitem__(self, rows: Int64Array | BoolArray) -> FollowedTuples:
+        return FollowedTuples(self.ts[rows], self.codes[rows], self.inputs[rows])
+
+    @classmethod
+    def concat(cls, parts: tuple[FollowedTuples, ...]) -> FollowedTuples:
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.ts for part in parts]),
+            np.concatenate([part.codes for part in parts]),
+            np.concatenate([part.inputs for part in parts]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SampleState:
+    """Everything that changes; a savepoint is the state before."""
+
+    tuples: FollowedTuples
+    """Sorted by event time, as far as later results may need them."""
+    settled_to: int
+    """No tuple from before this event time can arrive; results of latest tuples from before it are in `whole`."""
+    whole: Float64Array
+    kept: Float64Array
+    """Results that followed keys would have and those that they have; by the row that `HOT` describes, and by bucket."""
+    given: int = 0
+    """Results of all keys."""
+    level: int = 0
+    """The followed keys that are not hot have hashes with so many leading zeros: one of 2^level."""
+    log: tuple[FollowedTuples, ...] = ()
+    """Tuples that have arrived since."""
+
+
+class JoinSample:
+    """Follows a sample of the keys of one join."""
+
+    def __init__(self, inputs: tuple[SampleInput, ...], capacity: int, seed: int) -> None:
+        """Follow at most about `capacity` tuples."""
+        self.inputs = inputs
+        self.capacity = max(MIN_SAMPLE, capacity)
+        self._seed = np.uint64(seed)
+        self._spans = np.array([entry.use.span for entry in inputs], np.int64)
+        self.hot = np.zeros(0, np.uint64)
+        """Codes of hot keys, sorted."""
+        empty = np.zeros((HOT + 1, BUCKETS))
+        self.state = SampleState(FollowedTuples.none(), LONG_AGO, empty, empty)
+        self._last: tuple[SampleState, dict[str, int], LossEstimate | str] | None = None
+        """The last estimate, and what it was made from."""
+
+    @property
+    def digest(self) -> str:
+        """Samples with equal digests follow the same tuples and keys."""
+        return digest_of(self.inputs)
+
+    def begin(self, held: Incoming) -> None:
+        """Begin with the tuples that windows hold before the first one is shed; their results among each other do not count."""
+        tuples = self._select(held)
+        codes, counts = np.unique(tuples.codes, return_counts=True)
+        hot = np.flatnonzero(counts >= max(2, _HOT_SHARE * len(tuples)))
+        hot = hot[np.argsort(counts[hot], kind="stable")[::-1][:_MAX_HOT]]
+        hot = hot[np.cumsum(counts[hot]) <= self.capacity // 4]
+        self.hot = np.sort(codes[hot])
+        before = self._count(tuples[np.argsort(tuples.ts, kind="stable")], LONG_AGO, LONG_AGO)[1]
+        self.state = replace(self.state, whole=-before)
+        self._add(tuples)
+
+    def take_in(self, incoming: Incoming) -> None:
+        """Let tuples arrive."""
+        self._add(self._select(incoming))
+
+    def count_given(self, codes: UInt64Array) -> None:
+        """Count results that were given, by the codes of their keys."""
+        kept = self.state.kept.copy()
+        count_keys(codes, self._seed, self.hot, self.state.level, kept)
+        self.state = replace(self.state, kept=kept, given=self.state.given + len(codes))
+
+    def advance(self, heads: Mapping[str, int]) -> None:
+        """Count results once enough tuples have arrived; `heads`: the largest event time of each stream."""
+        if sum(map(len, self.state.log)) < max(MIN_LOG, len(self.state.tuples) // 2):
+            return
+        self.state = self._settled(heads)
+        if np.isin(self.state.tuples.codes, self.hot).sum() > self.capacity * 3 // 4:
+            self._follow_fewer(HOT + 1)
+        while len(self.state.tuples) > self.capacity:
+            self._follow_fewer(self.state.level + 1)
+
+    def estimate(self, heads: Mapping[str, int]) -> LossEstimate | str:
+        """Return how many results were lost, or why that is unknown."""
+        if self._last is None or self._last[0] is not self.state or self._last[1] != heads:
+            self._last = self.state, dict(heads), self._estimate(heads)
+        return self._last[2]
+
+    def _estimate(self, heads: Mapping[str, int]) -> LossEstimate | str:
+        state = self._settled(heads)
+        whole = state.whole + self._count(state.tuples, state.settled_to, state.settled_to)[1]
+        return _estimate(whole, state.kept, state.given, state.level)
+
+    # -- tuples -------------------------------------------------------------------------------------------------------------
+
+    def _select(self, incoming: Incoming) -> FollowedTuples:
+        rows, parts = np.empty(len(incoming.ts), np.int64), []
+        for place, entry in enumerate(self.inputs):
+            count = select(incoming, entry.window, entry.position, self._seed, self.hot, self.state.level, rows)
+            chosen = rows[:count]
+            inputs = np.full(count, place, np.int16)
+            parts.append(FollowedTuples(incoming.ts[chosen], incoming.codes[chosen, entry.position], inputs))
+        return FollowedTuples.concat(tuple(parts))
+
+    def _add(self, tuples: FollowedTuples) -> None:
+        if len(tuples):
+            self.state = replace(self.state, log=(*self.state.log, tuples))
+
+    def _settled(self, heads: Mapping[str, int]) -> SampleState:
+        """Return the state with the log merged, results up to the watermark counted, and expired tuples removed."""
+        state = self.state
+        tuples = FollowedTuples.concat((state.tuples, *state.log))
+        tuples = tuples[np.argsort(tuples.ts, kind="stable")]
+        end = max(
+            state.settled_to, min(heads.get(entry.use.stream, LONG_AGO) - entry.lateness for entry in self.inputs)
+        )
+        settled, _ = self._count(tuples, state.settled_to, end)
+        needed = tuples.ts + self._spans[tuples.inputs] >= end
+        return replace(state, tuples=tuples[needed], settled_to=end, whole=state.whole + settled, log=())
+
+    def _count(self, tuples: FollowedTuples, begin: int, end: int) -> tuple[Float64Array, Float64Array]:
+        """Count the results whose latest tuple is from [begin, end), and those of later ones."""
+        settled, unsettled = np.zeros((2, HOT + 1, BUCKETS))
+        count_results(
+            tuples.ts, tuples.codes, tuples.inputs, self._spans, self._seed, self.hot, begin, end, settled, unsettled
+        )
+        return settled, unsettled
+
+    def _follow_fewer(self, level: int) -> None:
+        """Give up the keys whose hash has fewer than `level` leading zeros, unless they are hot."""
+        tuples = self.state.tuples
+        mask = followed(tuples.codes, self._seed, self.hot, level)
+        self.state = replace(self.state, tuples=tuples[mask], level=level)
+
+    # -- state ------------------------------------------------------------------------------------------------------------------
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Return everything by name."""
+        state = self.state
+        tuples = FollowedTuples.concat((state.tuples, *state.log))
+        return {
+            "ts": tuples.ts,
+            "codes": tuples.codes,
+            "inputs": tuples.inputs,
+            "hot": self.hot,
+            "whole": state.whole,
+            "kept": state.kept,
+            "numbers": np.array([len(state.tuples), state.settled_to, state.given, state.level]),
+        }
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Continue from the result of `to_arrays`."""
+        tuples = FollowedTuples(arrays["ts"], arrays["codes"], arrays["inputs"])
+        count, settled_to, given, level = (int(value) for value in arrays["numbers"])
+        rows = np.arange(len(tuples))
+        log = (tuples[rows >= count],) if count < len(tuples) else ()
+        self.hot = arrays["hot"]
+        whole, kept = arrays["whole"], arrays["kept"]
+        self.state = SampleState(tuples[rows < count], settled_to, whole, kept, given, level, log)
+
+
+def digest_of(inputs: tuple[SampleInput, ...]) -> str:
+    """Return a digest of the tuples and keys that a sample of a join with these inputs follows."""
+    return blake2b(repr([entry.signature for entry in inputs]).encode(), digest_size=16).hexdigest()
+
+
+def _estimate(whole: Float64Array, kept: Float64Array, given: int, level: int) -> LossEstimate | str:
+    """Estimate the lost results of all keys: exactly those of hot keys, and those of the others from followed ones.
+
+    The ratio of kept to whole results of the followed keys is that of all; its error follows from the differences between random
+    groups of keys (Wolter, Introduction to Variance Estimation, chapter 2). If some groups have most of the results, the differences
+    show less than there is, so the error grows by the square root of the groups over those that count.
+    """
+    lost_of_hot = float(whole[HOT].sum() - kept[HOT].sum())
+    whole, kept, given_of_others = (
+        whole[level:HOT].sum(axis=0),
+        kept[level:HOT].sum(axis=0),
+        given - float(kept[HOT].sum()),
+    )
+    total, left = float(whole.sum()), float(kept.sum())
+    if level == 0:
+        return LossEstimate(float(max(0.0, lost_of_hot + total - left)))
+    if level > HOT:
+        return "its most frequent keys have more tuples than can be followed"
+    squares = float((whole**2).sum())
+    groups = total**2 / squares if squares else 0.0
+    if groups < _MIN_GROUPS:
+        return "too few of the keys that are followed have most of their results"
+    spread = _T_95 * sqrt(BUCKETS / groups * _CORRECTION)
+    ratio = left / total
+    error = spread * sqrt(float(((kept - ratio * whole) ** 2).sum())) / total
+    if ratio <= error:  # only an upper end of the ratio is known: count what the followed keys have lost
+        missing = (whole - kept) * 2.0**level
+        error = spread * sqrt(float(((missing - missing.mean()) ** 2).sum()))
+        return LossEstimate(lost_of_hot + float(missing.sum()), error, error)
+    middle, low, high = (
+        given_of_others / share - given_of_others for share in (ratio, min(1.0, ratio + error), ratio - error)
+    )
+    return LossEstimate(lost_of_hot + middle, middle - low, high - middle)

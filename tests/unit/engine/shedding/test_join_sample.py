@@ -1,0 +1,97 @@
+"""The sample of a join counts the results of an unshed join exactly, or estimates them, or says that it cannot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from dovetail.engine.kernels.roster import Incoming
+from dovetail.engine.shedding import join_sample
+from dovetail.engine.shedding.join_sample import JoinSample, SampleInput
+from dovetail.engine.shedding.shape import WindowUse
+from dovetail.stats.recall import LossEstimate
+
+Tuples = list[tuple[int, int, int]]
+"""Window, event time and key."""
+
+
+def inputs(spans: Sequence[int], windows: Sequence[int], lateness: int) -> tuple[SampleInput, ...]:
+    """Inputs of a join; those with the same window are uses of it."""
+    positions = [list(windows[:place]).count(window) for place, window in enumerate(windows)]
+    return tuple(
+        SampleInput(WindowUse(f"s{window}", "j", f"i{place}", 0, span, 0, place, ()), position, window, lateness)
+        for place, (span, window, position) in enumerate(zip(spans, windows, positions, strict=True))
+    )
+
+
+def incoming(tuples: Tuples, uses: int) -> Incoming:
+    window, ts, key = (np.array(column, np.int64) for column in zip(*tuples, strict=True))
+    codes = np.repeat(key.astype(np.uint64)[:, None], uses, axis=1)
+    return Incoming(window, np.arange(len(tuples)), ts, codes, np.full(len(tuples), (1 << uses) - 1))
+
+
+def joined(tuples: Tuples, spans: Sequence[int], windows: Sequence[int]) -> int:
+    """Count the results by definition."""
+    count = 0
+    by_input = [[entry for entry in tuples if entry[0] == window] for window in windows]
+    for combination in itertools.product(*by_input):
+        latest = max(ts for _, ts, _ in combination)
+        same_key = len({key for _, _, key in combination}) == 1
+        count += same_key and all(ts >= latest - span for (_, ts, _), span in zip(combination, spans, strict=True))
+    return count
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_all_lost_results_are_counted_while_all_keys_fit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_sample, "MIN_LOG", 5)
+    rng = np.random.default_rng(seed)
+    windows = ((0, 1), (0, 1, 2), (0, 0), (0, 1, 1))[seed % 4]
+    spans, lateness = [int(span) for span in rng.integers(1, 12, len(windows))], 4
+    times = np.sort(rng.integers(0, 40, 60))
+    late = [int(ts) - int(rng.integers(0, lateness + 1)) for ts in times]
+    tuples = [(int(rng.integers(0, max(windows) + 1)), ts, int(rng.integers(0, 3))) for ts in late]
+    sample = JoinSample(inputs(spans, windows, lateness), 0, seed)
+    batches = [tuples[first : first + 7] for first in range(0, len(tuples), 7)]
+    sample.begin(incoming(batches[0], 2))
+    heads: dict[str, int] = {}
+    for number, batch in enumerate(batches):
+        if number:
+            sample.take_in(incoming(batch, 2))
+        for window, ts, _ in batch:
+            heads[f"s{window}"] = max(heads.get(f"s{window}", ts), ts)
+        sample.advance(heads)
+        arrived = [entry for earlier in batches[: number + 1] for entry in earlier]
+        expected = joined(arrived, spans, windows) - joined(batches[0], spans, windows)
+        assert sample.estimate(heads) == LossEstimate(expected)
+    again = JoinSample(sample.inputs, 0, seed)
+    again.restore(sample.to_arrays())
+    assert again.estimate(heads) == sample.estimate(heads)
+    assert all((again.to_arrays()[name] == array).all() for name, array in sample.to_arrays().items())
+
+
+def test_given_results_are_not_lost() -> None:
+    sample = JoinSample(inputs((9, 9), (0, 1), 0), 0, 0)
+    sample.take_in(incoming([(0, 1, 7), (1, 2, 7), (1, 3, 7)], 1))
+    sample.count_given(np.array([7], np.uint64))
+    assert sample.estimate({"s0": 3, "s1": 3}) == LossEstimate(1.0)
+
+
+@pytest.mark.parametrize(("keys", "known"), [(500, True), (3, False)])
+def test_a_loss_that_few_keys_decide_is_unknown(keys: int, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    monkeypatch.setattr(join_sample, "MIN_SAMPLE", 200)
+    monkeypatch.setattr(join_sample, "MIN_LOG", 100)
+    rng, sample = np.random.default_rng(0), JoinSample(inputs((4000, 4000), (0, 1), 0), 0, 0)
+    sample.begin(incoming([(0, 0, 1 << 40)], 1))
+    lost = 0
+    for batch in range(20):
+        times = np.sort(rng.integers(1000 * batch, 1000 * (batch + 1), 200))
+        tuples = [(int(rng.integers(0, 2)), int(ts), int(rng.integers(0, keys))) for ts in times]
+        sample.take_in(incoming(tuples, 1))
+        sample.advance({"s0": int(times[-1]), "s1": int(times[-1])})
+        lost += len(tuples)
+    assert sample.state.level > 0
+    assert len(sample.state.tuples) <= 200
+    assert isinstance(sample.estimate({"s0": 20_000, "s1": 20_000}), LossEstimate) == known
