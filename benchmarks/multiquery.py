@@ -27,7 +27,7 @@ import tempfile
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 from rich.console import Console
@@ -36,6 +36,9 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent))
 import engine
 from dovetail.workloads import overlap
+
+if TYPE_CHECKING:
+    from dovetail.config import Strategy
 
 SECONDS_PER_FILE = 5
 WARM = 2
@@ -73,7 +76,9 @@ def read_stream(spark: Any, folder: Path, name: str) -> Any:
     return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
 
 
-def start_dovetail(spark: Any, folder: Path, queries: dict[str, str], rate: float, work: Path, strategy: str) -> Any:
+def start_dovetail(
+    spark: Any, folder: Path, queries: dict[str, str], rate: float, work: Path, strategy: Strategy
+) -> Any:
     import dovetail as dt  # noqa: PLC0415
 
     budget = dt.Budget(cpu_ms_per_second=1e6) if strategy == "exchange" else None

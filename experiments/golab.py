@@ -29,12 +29,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import permutations
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from rich.console import Console
 
 import dovetail as dt
+from dovetail.config import Mode, NestedLoop
 from experiments import golab_draws
 from experiments.golab_engine import SECOND, TS, Orders, Run, chosen_orders, drive, start
 from experiments.golab_orders import (
@@ -54,7 +55,7 @@ from experiments.golab_orders import (
 )
 from experiments.points import Points
 
-LOOPS = ("naive", "multi-way", "general")
+LOOPS: tuple[NestedLoop, ...] = ("naive", "multi-way", "general")
 TABLES = (5, 6, 7)
 PLAIN = StreamStatistics(rate=1, window=100, distinct=50)
 FIGURE_3 = {
@@ -63,12 +64,15 @@ FIGURE_3 = {
 }
 EAGER_STEP = 5
 LONG_STEP = 50
-EXPIRATION = {how: dt.Config("nested-loop", evaluation="eager", expiration=how) for how in ("eager", "lazy")}
+EXPIRATION = {how: dt.Config(join="nested-loop", evaluation="eager", expiration=how) for how in ("eager", "lazy")}
+_MODES: tuple[tuple[Mode, Mode], ...] = (("lazy", "lazy"), ("eager", "lazy"), ("eager", "eager"))
 CONFIGS = {
-    f"{join}, {loop}, {evaluation}/{expiration}": dt.Config(join, loop, evaluation, expiration)
+    f"{join}, {loop}, {evaluation}/{expiration}": dt.Config(
+        join=join, nested_loop=loop, evaluation=evaluation, expiration=expiration
+    )
     for join in ("auto", "hash", "nested-loop", "hybrid")
     for loop in ("multi-way", "naive", "general")
-    for evaluation, expiration in (("lazy", "lazy"), ("eager", "lazy"), ("eager", "eager"))
+    for evaluation, expiration in _MODES
     if loop == "multi-way" or (join == "nested-loop" and (loop, evaluation) != ("general", "eager"))
 }
 """Every algorithm that there is."""
@@ -225,7 +229,8 @@ def _scaling(point: Point, grid: Grid) -> dict[str, Any]:
     streams = {str(number): PLAIN for number in range(1, point.x + 1)}
     curves, counted = scaling_curves(PLAIN, [point.x]), {}
     for loop in curves.costs:
-        config, orders = dt.Config("nested-loop", loop, "eager", "eager"), _in_one_order(loop, tuple(streams))
+        nested_loop, orders = cast("NestedLoop", loop), _in_one_order(loop, tuple(streams))
+        config = dt.Config(join="nested-loop", nested_loop=nested_loop, evaluation="eager", expiration="eager")
         counted[loop] = drive(streams, config, orders, None, grid.single, seed=grid.seed + point.draw).total
     return {"model": {loop: costs[0] for loop, costs in curves.costs.items()}, "counted": counted}
 
@@ -245,7 +250,7 @@ def _lazy_loops(point: Point, grid: Grid, streams: Streams) -> dict[str, Any]:
     given["general"] = search_general(streams, tau).orders
     counted: dict[str, dict[str, float]] = {"given": {}, "chosen": {}}
     for loop in LOOPS:
-        config = dt.Config("nested-loop", loop, driver_policy="declared")
+        config = dt.Config(join="nested-loop", nested_loop=loop, driver_policy="declared")
         chosen = chosen_orders(streams, config, tau, seed=grid.seed + point.draw)
         for kind, orders in (("given", given[loop]), ("chosen", chosen)):
             counted[kind][loop] = _driven(point, grid, streams, config, orders, tau).total
@@ -277,7 +282,7 @@ def _expiration(point: Point, grid: Grid) -> dict[str, Any]:
 def _hybrid(point: Point, grid: Grid) -> dict[str, Any]:
     """Section 5.4: windows that are worth an index have one; orders that know which, and the best ones for loops that all scan."""
     streams = table(point.x)
-    config = dt.Config("hybrid", ordering="golab", driver_policy="declared", adaptive=False)
+    config = dt.Config(join="hybrid", ordering="golab", driver_policy="declared", adaptive=False)
     given = {"aware": None, "unaware": _in_one_order("multi-way", search_orders(streams).best_order)}
     return {name: _driven(point, grid, streams, config, orders, LONG_STEP).total for name, orders in given.items()}
 
@@ -288,9 +293,9 @@ def _rates(point: Point, grid: Grid) -> dict[str, Any]:
     search = search_orders(streams)
     found = {}
     for join in ("nested-loop", "hash"):
-        configs = {f"lazy {join}, {point.x}": dt.Config(join, driver_policy="declared")}
+        configs = {f"lazy {join}, {point.x}": dt.Config(join=join, driver_policy="declared")}
         if point.x == EAGER_STEP:
-            configs[f"eager {join}"] = dt.Config(join, evaluation="eager", expiration="eager")
+            configs[f"eager {join}"] = dt.Config(join=join, evaluation="eager", expiration="eager")
         for title, config in configs.items():
             found[title] = {
                 plan: _taken(_driven(point, grid, streams, config, _in_one_order("multi-way", order), point.x))
@@ -303,7 +308,7 @@ def _intervals(point: Point, grid: Grid) -> dict[str, Any]:
     """Figure 4(a): four equal streams, loops and hash, by the interval between evaluations."""
     streams = FIGURE_3["3a"]
     orders = _in_one_order("multi-way", tuple(streams))
-    configs = {join: dt.Config(join, driver_policy="declared") for join in ("nested-loop", "hash")}
+    configs = {join: dt.Config(join=join, driver_policy="declared") for join in ("nested-loop", "hash")}
     return {join: _taken(_driven(point, grid, streams, config, orders, point.x)) for join, config in configs.items()}
 
 

@@ -41,11 +41,20 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 import dovetail as dt
+from dovetail.config import SheddingPolicy
 from dovetail.workloads.columns import zipf_chances
 from dovetail.workloads.orders import all_orders, stream_positions
 from experiments.points import Points
 
-POLICIES = ("arrival-order", "frequency", "frequency-own", "output", "random", "fifo", "auto")
+POLICIES: tuple[SheddingPolicy, ...] = (
+    "arrival-order",
+    "frequency",
+    "frequency-own",
+    "output",
+    "random",
+    "fifo",
+    "auto",
+)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])
 SECOND = 1_000_000
 TRACE = Path("../shared/data/nasa-http-1995-08-01.csv.gz")
@@ -143,7 +152,7 @@ def run_point(point: Point, grid: Grid) -> dict[str, Any]:
     return found
 
 
-def driven(point: Point, batches: Sequence[Tables], policy: str | None) -> tuple[int, float]:
+def driven(point: Point, batches: Sequence[Tables], policy: SheddingPolicy | None) -> tuple[int, float]:
     """How many results a policy leaves, and how long all batches take; without one nothing is shed."""
     seed = point.seed
     shedding = dt.Shedding(policy, max_tuples=point.memory, per="window", seed=seed) if policy is not None else None

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from functools import cache
 from inspect import unwrap
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 import dovetail as dt
+from dovetail.config import DriverPolicy
 from dovetail.workloads.arrivals import pattern_curve
 from experiments.points import Points
 
@@ -213,7 +214,7 @@ def arrival_times(pattern: str, count: int, length: int, rng: np.random.Generato
 def new_session(policy: str) -> dt.LocalSession:
     """A session with the query, and one policy."""
     backwards = policy == "reversed"
-    config = dt.Config(driver_policy="declared" if backwards else policy, adaptive=False)
+    config = dt.Config(driver_policy="declared" if backwards else cast("DriverPolicy", policy), adaptive=False)
     session = dt.LocalSession(config=config)
     for stream in reversed(STREAMS) if backwards else STREAMS:
         session.stream(stream, SCHEMA, event_time="ts")

@@ -7,24 +7,36 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import wraps
 from sys import float_info
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from dovetail.errors import ConfigError, listed
 
 _T = TypeVar("_T")
 
-JOINS = ("auto", "hash", "nested-loop", "hybrid")
-NESTED_LOOPS = ("multi-way", "naive", "general")
-ORDERINGS = ("f-greedy", "dmjoin", "treeopt", "fab", "q-aware", "golab", "weave")
-MODES = ("lazy", "eager")
-PLANNERS = ("exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree")
-STRATEGIES = ("auto", *PLANNERS)
-INTERLEAVING = ("timestamp", "round-robin")
+Join: TypeAlias = Literal["auto", "hash", "nested-loop", "hybrid"]
+NestedLoop: TypeAlias = Literal["multi-way", "naive", "general"]
+Ordering: TypeAlias = Literal["f-greedy", "dmjoin", "treeopt", "fab", "q-aware", "golab", "weave"]
+Mode: TypeAlias = Literal["lazy", "eager"]
+Planner: TypeAlias = Literal["exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree"]
+Strategy: TypeAlias = Literal["auto", Planner]
+InterleavingPolicy: TypeAlias = Literal["timestamp", "round-robin"]
 """Driver policies that interleave the streams of a batch; the others join one stream after another."""
-POLICIES = (*INTERLEAVING, "consumption-rate", "initial-output-size", "output-rate", "declared")
+DriverPolicy: TypeAlias = Literal[
+    InterleavingPolicy, "consumption-rate", "initial-output-size", "output-rate", "declared"
+]
+SheddingPolicy: TypeAlias = Literal["auto", "arrival-order", "frequency", "frequency-own", "output", "random", "fifo"]
+SheddingScope: TypeAlias = Literal["session", "window"]
 
-SHEDDING = ("auto", "arrival-order", "frequency", "frequency-own", "output", "random", "fifo")
-SHEDDING_SCOPES = ("session", "window")
+JOINS: tuple[Join, ...] = get_args(Join)
+NESTED_LOOPS: tuple[NestedLoop, ...] = get_args(NestedLoop)
+ORDERINGS: tuple[Ordering, ...] = get_args(Ordering)
+MODES: tuple[Mode, ...] = get_args(Mode)
+PLANNERS: tuple[Planner, ...] = get_args(Planner)
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+INTERLEAVING: tuple[InterleavingPolicy, ...] = get_args(InterleavingPolicy)
+POLICIES: tuple[DriverPolicy, ...] = get_args(DriverPolicy)
+SHEDDING: tuple[SheddingPolicy, ...] = get_args(SheddingPolicy)
+SHEDDING_SCOPES: tuple[SheddingScope, ...] = get_args(SheddingScope)
 
 
 def is_number(value: object) -> bool:
@@ -97,10 +109,10 @@ class Shedding:
         Seed of all random choices.
     """
 
-    policy: str = "auto"
+    policy: SheddingPolicy = "auto"
     max_tuples: int | None = None
     max_bytes: int | None = None
-    per: str = "session"
+    per: SheddingScope = "session"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -130,12 +142,28 @@ class Shedding:
 
 
 @reject_unknown_options
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Options of how queries run. They never change results, except for shedding.
+    """Options of how queries run, given by name. They never change results, except for shedding.
+
+    Those under Other Parameters are for experiments: the papers compare them, and the defaults suit any query.
 
     Parameters
     ----------
+    shedding
+        What to drop when windows become too large; None to drop nothing.
+    driver_policy
+        The order in which a batch is joined (Valsomatzis and Gounaris): stream by stream, `declared` (in order of declaration),
+        `consumption-rate`, `initial-output-size` or `output-rate` (the default); or tuple by tuple, `timestamp` or `round-robin`.
+        Under eager evaluation it is `timestamp`. See docs/driver-policies.md.
+    strategy
+        How the queries of a session are planned together: `auto` (n-ary joins, equal ones computed once; under a budget
+        `exchange`), or one of `dovetail.optimizer.plan_queries`, which may materialize joins that several queries share.
+    adaptive
+        Whether measured selectivities may change probe orders and materialized joins while a query runs.
+
+    Other Parameters
+    ----------------
     join
         How a window is searched: `hash` (an index on the equated columns), `nested-loop` (a scan), `hybrid` (an index on the
         windows expected to be large, a scan of the others), `auto` (an index wherever an equality allows it).
@@ -143,47 +171,43 @@ class Config:
         The loop over new tuples in a nested-loop plan (Golab and Özsu): the outermost (`multi-way`, section 3.2), the one that
         their stream has in one global order (`naive`, 3.1), or the cheapest (`general`, 3.3). Loops outside the loop over new
         tuples run once per batch.
-    evaluation
-        `lazy` joins a batch at a time; `eager` joins each tuple, in event-time order, with exactly the tuples before it.
-    expiration
-        `lazy` removes expired tuples after a batch; `eager` hides them from each later tuple. Eager expiration needs eager
-        evaluation (3.3).
     ordering
         The method that orders the probes of each input: `weave` (the default: exact up to 20 inputs and on acyclic graphs, close
         to optimal elsewhere; orders of queries that can share stages are chosen together), `q-aware`, `dmjoin` (always exact, at
         most 22 inputs), `treeopt`, `fab`, `f-greedy` or `golab`; see `dovetail.optimizer.order_probes`. Nested-loop plans
         minimise comparisons, all others tuples produced.
-    adaptive
-        Whether measured selectivities may change probe orders and materialized joins while a query runs.
-    strategy
-        How the queries of a session are planned together: `auto` (n-ary joins, equal ones computed once; under a budget
-        `exchange`), or one of `dovetail.optimizer.plan_queries`, which may materialize joins that several queries share.
-    driver_policy
-        The order in which a batch is joined (Valsomatzis and Gounaris): stream by stream, `declared` (in order of declaration),
-        `consumption-rate`, `initial-output-size` or `output-rate` (the default); or tuple by tuple, `timestamp` or `round-robin`.
-        Under eager evaluation it is `timestamp`. See docs/driver-policies.md.
+    evaluation
+        `lazy` joins a batch at a time; `eager` joins each tuple, in event-time order, with exactly the tuples before it.
+    expiration
+        `lazy` removes expired tuples after a batch; `eager` hides them from each later tuple. Eager expiration needs eager
+        evaluation (3.3).
     stage_rows
         Maximum number of partial results held between two probes; bounds memory, not results.
-    shedding
-        What to drop when windows become too large; None to drop nothing.
     """
 
-    join: str = "auto"
-    nested_loop: str = "multi-way"
-    evaluation: str = "lazy"
-    expiration: str = "lazy"
-    ordering: str = "weave"
-    adaptive: bool = True
-    stage_rows: int = 1 << 17
-    strategy: str = "auto"
-    driver_policy: str = ""
     shedding: Shedding | None = field(default=None, metadata={"optional": True})
+    driver_policy: Literal["", DriverPolicy] = ""
+    strategy: Strategy = "auto"
+    adaptive: bool = True
+
+    # for experiments
+    join: Join = "auto"
+    nested_loop: NestedLoop = "multi-way"
+    ordering: Ordering = "weave"
+    evaluation: Mode = "lazy"
+    expiration: Mode = "lazy"
+    stage_rows: int = 1 << 17
 
     def __post_init__(self) -> None:
         if not self.driver_policy:
             chosen = "timestamp" if self.evaluation == "eager" else "output-rate"
             object.__setattr__(self, "driver_policy", chosen)
-        choices = {"join": JOINS, "nested_loop": NESTED_LOOPS, "evaluation": MODES, "expiration": MODES}
+        choices: dict[str, tuple[str, ...]] = {
+            "join": JOINS,
+            "nested_loop": NESTED_LOOPS,
+            "evaluation": MODES,
+            "expiration": MODES,
+        }
         choices |= {"ordering": ORDERINGS, "strategy": STRATEGIES, "driver_policy": POLICIES}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

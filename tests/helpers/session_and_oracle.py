@@ -9,27 +9,36 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 import dovetail as dt
-from dovetail.config import ORDERINGS, POLICIES
+from dovetail.config import JOINS, NESTED_LOOPS, ORDERINGS, POLICIES, Mode
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 from dovetail.testing import Oracle, RandomCase, assert_same_rows
 
-MODES = (("lazy", "lazy"), ("eager", "lazy"), ("eager", "eager"))
+MODES: tuple[tuple[Mode, Mode], ...] = (("lazy", "lazy"), ("eager", "lazy"), ("eager", "eager"))
 
 
 @st.composite
 def configs(draw: st.DrawFn) -> dt.Config:
     """Draw a configuration that affects how queries run."""
-    join = draw(st.sampled_from(("auto", "hash", "nested-loop", "hybrid")))
+    join = draw(st.sampled_from(JOINS))
     evaluation, expiration = draw(st.sampled_from(MODES))
-    loops = ("multi-way", "naive", "general") if evaluation == "lazy" else ("multi-way", "naive")
+    loops = [loop for loop in NESTED_LOOPS if evaluation == "lazy" or loop != "general"]
     nested_loop = draw(st.sampled_from(loops)) if join == "nested-loop" else "multi-way"
     stage_rows = draw(st.sampled_from((1 << 17, 64, 3, 1)))
     ordering = draw(st.sampled_from(ORDERINGS))
     adaptive = draw(st.booleans())
     policy = draw(st.sampled_from(POLICIES)) if evaluation == "lazy" else "timestamp"
-    return dt.Config(join, nested_loop, evaluation, expiration, ordering, adaptive, stage_rows, driver_policy=policy)
+    return dt.Config(
+        driver_policy=policy,
+        adaptive=adaptive,
+        join=join,
+        nested_loop=nested_loop,
+        ordering=ordering,
+        evaluation=evaluation,
+        expiration=expiration,
+        stage_rows=stage_rows,
+    )
 
 
 def random_orders(rng: random.Random, query: JoinQuery, config: dt.Config) -> dict[str, Sequence[str]]:

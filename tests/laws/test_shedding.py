@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, TS, Input, Watched, check, expected, survivors
 
 import dovetail as dt
-from dovetail.config import POLICIES, SHEDDING
+from dovetail.config import POLICIES, SHEDDING, SHEDDING_SCOPES, DriverPolicy, SheddingPolicy, SheddingScope
 from dovetail.engine.kernels.compile import INTERPRETED
 from dovetail.engine.shedding import join_sample
 from dovetail.engine.storage import rows
@@ -25,7 +25,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 @st.composite
 def configs(draw: st.DrawFn) -> dt.Config:
     """Every policy, and small caps."""
-    per = draw(st.sampled_from(("session", "window")))
+    per = draw(st.sampled_from(SHEDDING_SCOPES))
     shedding = dt.Shedding(
         draw(st.sampled_from(SHEDDING)), draw(st.integers(3, 40)), per=per, seed=draw(st.integers(0, 99))
     )
@@ -74,7 +74,7 @@ def test_every_missing_result_has_a_shed_tuple(
 
 @given(SEEDS, configs(), st.sampled_from(POLICIES), st.integers(1, 9), st.integers(1, 9))
 def test_the_same_input_sheds_the_same_tuples(
-    seed: int, config: dt.Config, driver: str, first: int, second: int
+    seed: int, config: dt.Config, driver: DriverPolicy, first: int, second: int
 ) -> None:
     """Holds for any batch cuts in event time and any order of joining the streams of a batch."""
     rng = random.Random(seed)
@@ -112,8 +112,8 @@ def test_queries_can_be_added_and_dropped_while_shedding(seed: int, config: dt.C
     assert Counter(watched.found["q"]) == survivors(streams, results, watched.ends)
 
 
-@given(SEEDS, st.sampled_from(SHEDDING), st.sampled_from(("session", "window")), st.integers(1, 5))
-def test_memory_stays_within_max_bytes(seed: int, policy: str, per: str, batches: int) -> None:
+@given(SEEDS, st.sampled_from(SHEDDING), st.sampled_from(SHEDDING_SCOPES), st.integers(1, 5))
+def test_memory_stays_within_max_bytes(seed: int, policy: SheddingPolicy, per: SheddingScope, batches: int) -> None:
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "SMALLEST_CAPACITY", 8)
@@ -126,7 +126,9 @@ def test_memory_stays_within_max_bytes(seed: int, policy: str, per: str, batches
         check(watched, pushes, exact=False)
 
 
-def _recall(seed: int, policy: str, grain: int, monkeypatch: pytest.MonkeyPatch) -> tuple[float, Any, Any, Any]:
+def _recall(
+    seed: int, policy: SheddingPolicy, grain: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[float, Any, Any, Any]:
     """Return the true recall of a run and the estimate with its interval, from a sample of keys. `grain`: of event times."""
     monkeypatch.setattr(join_sample, "MIN_SAMPLE", 400)
     monkeypatch.setattr(join_sample, "MIN_LOG", 100)

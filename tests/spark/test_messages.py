@@ -128,9 +128,10 @@ def test_sinks_of_nothing(make: Any) -> None:
 
 
 def test_modes_that_would_leave_out_batches() -> None:
+    make: Any = dt.sinks.format
     for mode in ("ignore", "error", "often"):
         with pytest.raises(ConfigError, match=f"mode=.* is '{mode}'; allowed: 'append', 'overwrite'"):
-            dt.sinks.format("parquet", mode)
+            make("parquet", mode)
     with pytest.warns(DovetailWarning, match="each batch replaces all that were written before"):
         dt.sinks.format("parquet", "overwrite", path="out")
     dt.sinks.format("noop", "overwrite")

@@ -23,7 +23,7 @@ from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, TS, Input, expected, sel
 from test_session import Source
 
 import dovetail as dt
-from dovetail.config import SHEDDING, Config, Shedding
+from dovetail.config import SHEDDING, Config, Shedding, SheddingPolicy
 from dovetail.engine.storage import rows
 from dovetail.errors import ConfigError, StateError
 from dovetail.schema import StreamSchema
@@ -137,7 +137,7 @@ def test_a_rebuild_sheds_and_keeps_the_same(
 
 
 @pytest.mark.parametrize("policy", SHEDDING)
-def test_one_shard_sheds_what_a_local_session_does(tmp_path: Path, policy: str) -> None:
+def test_one_shard_sheds_what_a_local_session_does(tmp_path: Path, policy: SheddingPolicy) -> None:
     rng = random.Random(3)
     pushes = Input.drawn(rng, 60).cut(rng, 5)
     config = Config(shedding=Shedding(policy, 40))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
 import dovetail as dt
+from dovetail.codec import from_json, to_json
 from dovetail.errors import ConfigError, DovetailError, PlanError, SchemaError, StateError
 
 BAD_CONFIGS: list[Any] = [
@@ -29,7 +30,7 @@ BAD_CONFIGS: list[Any] = [
     pytest.param({"stage_rows": "many"}, "stage_rows"),
     ({"stage_rows": True}, "Config(stage_rows=True): allowed are whole numbers from 1"),
     ({"adaptive": "no"}, "Config(adaptive=...) is 'no'; allowed: True, False"),
-    ({"adaptve": True}, "Config(adaptve=...): there is no such option; allowed: 'join',"),
+    ({"adaptve": True}, "Config(adaptve=...): there is no such option; allowed: 'shedding',"),
     ({"adaptve": True}, "Hint: did you mean 'adaptive'?"),
     ({"xyz": True}, "Config(xyz=...): there is no such option"),
     pytest.param({"stage_rows": 1.5}, "stage_rows"),
@@ -40,6 +41,44 @@ BAD_CONFIGS: list[Any] = [
 def test_bad_config(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         dt.Config(**options)
+
+
+@pytest.mark.parametrize("kind", [dt.Config, dt.Shedding])
+def test_modes_are_those_of_the_types(kind: Any) -> None:
+    modes = {name: get_args(hint) for name, hint in get_type_hints(kind).items() if get_origin(hint) is Literal}
+    assert len(modes) == {dt.Config: 7, dt.Shedding: 2}[kind]
+    for name, allowed in modes.items():
+        listed = ", ".join(repr(mode) for mode in allowed if mode)
+        with pytest.raises(
+            ConfigError, match=re.escape(f"{kind.__name__}({name}=...) is 'no'; allowed: {listed}") + "$"
+        ):
+            kind(**{name: "no"})
+
+
+def test_options_are_given_by_name() -> None:
+    make: Any = dt.Config
+    with pytest.raises(TypeError, match="positional"):
+        make("hash")
+
+
+def test_a_config_in_an_older_order_is_read() -> None:
+    """Options were in this order in earlier snapshots and plan logs."""
+    stored = {
+        "join": "nested-loop",
+        "nested_loop": "naive",
+        "evaluation": "lazy",
+        "expiration": "lazy",
+        "ordering": "golab",
+        "adaptive": False,
+        "stage_rows": 3,
+        "strategy": "mjoin",
+        "driver_policy": "timestamp",
+    }
+    config = from_json(dt.Config, stored)
+    assert to_json(config) == stored
+    assert (config.join, config.driver_policy, config.stage_rows) == ("nested-loop", "timestamp", 3)
+    with pytest.raises(StateError, match=r"Config.ordering is 'alphabetic'; expected one of \('f-greedy',"):
+        from_json(dt.Config, stored | {"ordering": "alphabetic"})
 
 
 @pytest.mark.parametrize("name", ["cpu_ms_per_second", "memory_bytes"])

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import isinf
 from typing import Any
 
-from dovetail.config import Budget, Config
+from dovetail.config import Budget, Config, Strategy
 from dovetail.errors import BudgetError, ConfigError, listed
 from dovetail.optimizer.adapt.proposal import Proposal, propose
 from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
@@ -201,7 +201,7 @@ class Job:
         self,
         plans: Mapping[str, QueryPlan],
         budget: Budget | None,
-        strategy: str | None = None,
+        strategy: Strategy | None = None,
         unshared: ExecutionPlan | None = None,
     ) -> JointPlanning:
         """Return the planning of some queries; `unshared` gives unit costs where there is no budget."""
@@ -300,8 +300,9 @@ class Job:
         others = [plan.load for name, plan in self.separate_plans.items() if name not in joined]
         budget = None if self.budget is None else remaining_budget(self.budget, others)
         # A materialized join that was dropped to make room must not come back while tuples may be shed.
-        strategy = None if self.config.shedding is None else "mjoin"
-        planning = self.planning(plans, budget, strategy).with_batch_rate(batch_rate)
+        planning = self.planning(plans, budget, None if self.config.shedding is None else "mjoin").with_batch_rate(
+            batch_rate
+        )
         running = [self.shared_plan] if self.planned_together else []
         running += [plan for name, plan in self.separate_plans.items() if name in joined]
         return propose(planning, running, cause, load_near_limit)

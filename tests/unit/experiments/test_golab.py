@@ -109,7 +109,7 @@ def test_expensive_comparisons_move_outwards_in_the_heuristic_order() -> None:
 
 def test_counts_do_not_depend_on_when_orders_change() -> None:
     # A session that changes an order restarts its counters; with the orders it arrived at given from the start, no count is lost.
-    streams, config = FIGURE_3["3a"], dt.Config("nested-loop", driver_policy="declared")
+    streams, config = FIGURE_3["3a"], dt.Config(join="nested-loop", driver_policy="declared")
     orders = chosen_orders(streams, config, 50, seed=1)
     assert {name: sorted(order) for name, order in orders.items()} == {
         name: sorted(set("1234") - {name}) for name in "1234"

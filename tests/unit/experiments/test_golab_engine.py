@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.config import NESTED_LOOPS, NestedLoop
 from dovetail.optimizer.cost.nested_loop import StreamStatistics, general_cost, multi_way_cost, naive_cost
 from dovetail.optimizer.planner import general_placement, multi_way_orders, scan_cost
 from dovetail.testing import assert_same_rows, expected
@@ -251,7 +252,7 @@ def test_lazy_general_costs_by_origin(tau: int) -> None:
 @pytest.mark.parametrize("tau", [10, 50])
 def test_figure_3b_ranks_the_algorithms_as_measured(tau: int) -> None:
     #   tau = 10: multi-way = general < naive     tau = 50: general < naive < multi-way
-    best = {
+    best: dict[NestedLoop, dict[str, tuple[str, ...]]] = {
         "multi-way": {o: search_orders(FAST_FOURTH, multi_way_cost, tau).best_order for o in FAST_FOURTH},
         "naive": {o: search_orders(FAST_FOURTH, naive_cost, tau).best_order for o in FAST_FOURTH},
         "general": search_general(FAST_FOURTH, tau).orders,
@@ -260,7 +261,11 @@ def test_figure_3b_ranks_the_algorithms_as_measured(tau: int) -> None:
     counted = {
         kind: sum(
             measured(
-                FAST_FOURTH, dt.Config("nested-loop", kind, driver_policy="declared"), orders, step=tau, units=5_000
+                FAST_FOURTH,
+                dt.Config(join="nested-loop", nested_loop=kind, driver_policy="declared"),
+                orders,
+                step=tau,
+                units=5_000,
             ).values()
         )
         for kind, orders in best.items()
@@ -285,9 +290,7 @@ def chosen(
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_session_chooses_the_cheapest_general_loops(tau: int, seed: int) -> None:
     # Figure 3(b): the best position of new tuples of the fast stream depends on their number per batch.
-    loops = {
-        loop: dt.Config("nested-loop", loop, driver_policy="declared") for loop in ("multi-way", "naive", "general")
-    }
+    loops = {loop: dt.Config(join="nested-loop", nested_loop=loop, driver_policy="declared") for loop in NESTED_LOOPS}
     counted = {loop: chosen(FAST_FOURTH, config, tau, seed=seed) for loop, config in loops.items()}
     assert counted["general"] <= counted["naive"]
     assert counted["general"] <= counted["multi-way"]
@@ -298,7 +301,7 @@ def test_a_session_chooses_the_cheapest_general_loops(tau: int, seed: int) -> No
 @needs_compiler
 def test_golab_orders_depend_on_which_windows_have_an_index() -> None:
     # Section 5.4's hybrid: of table 5 only S1 is large enough for an index. An order that scans all loops is no longer the best.
-    config = dt.Config("hybrid", ordering="golab", driver_policy="declared", adaptive=False)
+    config = dt.Config(join="hybrid", ordering="golab", driver_policy="declared", adaptive=False)
     scanning = others_in("".join(search_orders(TABLE_5).best_order))
     aware, unaware = (chosen(TABLE_5, config, 50, orders=orders) for orders in (None, scanning))
     assert aware < 0.9 * unaware
@@ -306,11 +309,11 @@ def test_golab_orders_depend_on_which_windows_have_an_index() -> None:
 
 def test_golab_orders_depend_on_batch_length() -> None:
     graph = dt.JoinGraph({"a": 9, "b": 1, "c": 1}, {}, {"a": 1, "b": 80, "c": 100}, distinct=dict.fromkeys("abc", 50))
-    config = dt.Config("nested-loop", ordering="golab")
+    config = dt.Config(join="nested-loop", ordering="golab")
     long, short = (multi_way_orders(graph, config, lambda *_: "scan", tau) for tau in (1000.0, 0.001))
     assert long["c"] == ("b", "a")  # a second's window of `a` holds 9 tuples, and with a long batch 9,009
     assert short["c"] == ("a", "b")
-    eager = dt.Config("nested-loop", ordering="golab", evaluation="eager")
+    eager = dt.Config(join="nested-loop", ordering="golab", evaluation="eager")
     assert multi_way_orders(graph, eager, lambda *_: "scan", 1000.0) == short
 
 

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import dovetail as dt
 from dovetail import calibrate
-from dovetail.config import ORDERINGS, PLANNERS
+from dovetail.config import ORDERINGS, PLANNERS, Ordering, Planner
 
 PLANS = Path(__file__).resolve().parents[2] / "plans"
 PRICES = calibrate.UnitTimes(
@@ -40,13 +41,13 @@ def explained(config: dt.Config, budget: dt.Budget | None) -> list[str]:
     return str(session.explain()).split("\n\n")
 
 
-def ordered(method: str) -> str:
+def ordered(method: Ordering) -> str:
     """Return the probe orders of the largest query."""
     (found,) = [text for text in explained(dt.Config(ordering=method), None) if text.startswith("query abcde\n")]
     return f"{found}\n"
 
 
-def planned(strategy: str) -> str:
+def planned(strategy: Planner) -> str:
     """Return the plan for all queries."""
     texts = explained(dt.Config(strategy=strategy), BUDGET)
     (first,) = [number for number, text in enumerate(texts) if text.startswith("plan for")]
@@ -59,12 +60,12 @@ def _fixed_prices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("method", ORDERINGS)
-def test_each_method_gives_the_expected_orders(method: str) -> None:
+def test_each_method_gives_the_expected_orders(method: Ordering) -> None:
     assert ordered(method) == (PLANS / "orderings" / f"{method}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("strategy", PLANNERS)
-def test_each_strategy_gives_the_expected_plan(strategy: str) -> None:
+def test_each_strategy_gives_the_expected_plan(strategy: Planner) -> None:
     assert planned(strategy) == (PLANS / "strategies" / f"{strategy}.txt").read_text(encoding="utf-8")
 
 
@@ -78,10 +79,14 @@ def test_the_expected_plans_differ(folder: str, names: tuple[str, ...]) -> None:
 def write() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(calibrate, "_calibrated", lambda: (PRICES, PRICES))
-        for folder, names, made in (("orderings", ORDERINGS, ordered), ("strategies", PLANNERS, planned)):
-            (PLANS / folder).mkdir(exist_ok=True)
-            for name in names:
-                (PLANS / folder / f"{name}.txt").write_text(made(name), encoding="utf-8")
+        texts: dict[str, dict[Any, str]] = {
+            "orderings": {method: ordered(method) for method in ORDERINGS},
+            "strategies": {strategy: planned(strategy) for strategy in PLANNERS},
+        }
+    for folder, by_name in texts.items():
+        (PLANS / folder).mkdir(exist_ok=True)
+        for name, text in by_name.items():
+            (PLANS / folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 from two_streams import COUNTED, GOOD, PAIRS, SCHEMA, SECOND, TS, counters, empty_session, running_session, table
 
 import dovetail as dt
+from dovetail.config import Join
 from dovetail.errors import DovetailWarning, SchemaError
 
 
@@ -141,7 +142,7 @@ def test_key_names_do_not_collide() -> None:
 
 
 @pytest.mark.parametrize(("join", "access", "looked"), [("hash", "hash", [0, 2]), ("nested-loop", "scan", [0, 4])])
-def test_metrics_of_a_small_case(join: str, access: str, looked: list[int]) -> None:
+def test_metrics_of_a_small_case(join: Join, access: str, looked: list[int]) -> None:
     # Streams are joined in declared order. New tuples of a probe an empty b; those of b probe both of a.
     #     a   0s:1  1s:2
     #     b         1s:1  2s:1

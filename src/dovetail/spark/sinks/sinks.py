@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -34,6 +34,8 @@ from dovetail.spark.sinks.staging import (
 )
 
 _PROPERTY = "dovetail.owner"
+WriteMode: TypeAlias = Literal["append", "overwrite"]
+"""Modes of Spark's writers; its other ones skip, or fail at, every batch but the first."""
 
 
 class Sink(ABC):
@@ -187,9 +189,9 @@ class CallableSink(Sink):
 class FormatSink(Sink):
     """Write with any Spark data source, with a column `batch_id`; a failure may duplicate a batch."""
 
-    def __init__(self, name: str, mode: str = "append", **options: str) -> None:
-        if mode not in ("append", "overwrite"):  # the other modes skip, or fail at, every batch but the first
-            raise ConfigError.choice("dt.sinks.format(mode=...)", mode, ("append", "overwrite"))
+    def __init__(self, name: str, mode: WriteMode = "append", **options: str) -> None:
+        if mode not in get_args(WriteMode):
+            raise ConfigError.choice("dt.sinks.format(mode=...)", mode, get_args(WriteMode))
         if mode == "overwrite" and name != "noop":
             warnings.warn(
                 "dt.sinks.format(mode='overwrite'): each batch replaces all that were written before it; use 'append' to keep them",

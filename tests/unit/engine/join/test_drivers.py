@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.config import INTERLEAVING, POLICIES
+from dovetail.config import INTERLEAVING, POLICIES, DriverPolicy
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.join.drivers import rank_arrivals, split_interleaved
 from dovetail.engine.storage.append import NewRows
@@ -26,7 +26,7 @@ def table(*times: int, key: int = 1) -> pa.Table:
     return pa.table([[1_000_000 * time for time in times], [key] * len(times)], schema=COLUMNS)
 
 
-def session_of(policy: str, **queries: str) -> dt.LocalSession:
+def session_of(policy: DriverPolicy, **queries: str) -> dt.LocalSession:
     session = dt.LocalSession(config=dt.Config(driver_policy=policy, adaptive=False))
     for name in "abc":
         session.stream(name, COLUMNS, "ts", lateness="1 hour")
@@ -120,7 +120,7 @@ def test_policies_count_results_through_materialized_joins(chosen: list[str]) ->
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_results_do_not_depend_on_the_policy(policy: str) -> None:
+def test_results_do_not_depend_on_the_policy(policy: DriverPolicy) -> None:
     session = session_of(policy, triples=TRIPLES, pairs=PAIRS)
     found = [sizes_of(session.push({"a": table(1, 2), "b": table(1), "c": table(2, 3)}))]
     found.append(sizes_of(session.push({"c": table(4), "a": table(4)})))
@@ -173,7 +173,7 @@ def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"Config\(driver_policy=...\) is 'fastest'; allowed: 'timestamp', 'round-robin'"
     ):
-        dt.Config(driver_policy="fastest")
+        dt.Config(driver_policy="fastest")  # type: ignore[arg-type]
 
 
 def test_eager_evaluation_allows_only_the_timestamp_policy() -> None:
@@ -184,7 +184,7 @@ def test_eager_evaluation_allows_only_the_timestamp_policy() -> None:
 
 
 @pytest.mark.parametrize("policy", INTERLEAVING)
-def test_interleaving_policies_cannot_materialize_joins(policy: str) -> None:
+def test_interleaving_policies_cannot_materialize_joins(policy: DriverPolicy) -> None:
     with pytest.raises(ConfigError, match=rf"strategy='exchange'.*stream by stream.*driver_policy '{policy}'"):
         dt.Config(strategy="exchange", driver_policy=policy)
     assert not dt.Config(driver_policy=policy).can_materialize
@@ -200,7 +200,7 @@ def test_piece_rows_must_be_a_positive_integer(rows: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_push_iter_yields_results_in_pieces(policy: str) -> None:
+def test_push_iter_yields_results_in_pieces(policy: DriverPolicy) -> None:
     batch = {name: table(*range(20)) for name in "ab"}
     expected = session_of(policy, pairs=PAIRS).push(batch)["pairs"]
     pieces = list(session_of(policy, pairs=PAIRS).push_iter(batch, piece_rows=4))

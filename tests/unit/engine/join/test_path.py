@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.config import DriverPolicy
 from dovetail.engine.join import path as probe
 from dovetail.engine.shard import ShardEngine
 from dovetail.optimizer.lowering import Lowering
@@ -34,7 +35,7 @@ def engine(config: dt.Config) -> ShardEngine:
 
 
 @pytest.mark.parametrize("policy", ["declared", "output-rate", "timestamp"])
-def test_results_of_a_hot_key_are_emitted_in_pieces(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+def test_results_of_a_hot_key_are_emitted_in_pieces(monkeypatch: pytest.MonkeyPatch, policy: DriverPolicy) -> None:
     config = dt.Config(driver_policy=policy, stage_rows=16)
     plain, piecewise = engine(config), engine(config)
     monkeypatch.setattr(probe, "EMIT_ROWS", 100)

@@ -13,7 +13,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codec import from_json, to_json
-from dovetail.config import SHEDDING
+from dovetail.config import SHEDDING, SheddingPolicy
 from dovetail.engine.kernels.compile import INTERPRETED
 from dovetail.engine.shedding import POLICIES
 from dovetail.engine.shedding.stored import written
@@ -95,7 +95,7 @@ def test_config_and_engine_list_the_same_policies() -> None:
 
 
 @pytest.mark.parametrize("policy", SHEDDING)
-def test_count_windows_are_refused(policy: str) -> None:
+def test_count_windows_are_refused(policy: SheddingPolicy) -> None:
     with pytest.raises(
         ConfigError, match=r"query 'q0' with Shedding\(policy='.*'\): it has a count window.*\nHint: use time windows"
     ):
@@ -103,7 +103,7 @@ def test_count_windows_are_refused(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["arrival-order", "output"])
-def test_policies_that_count_results_need_a_common_key(policy: str) -> None:
+def test_policies_that_count_results_need_a_common_key(policy: SheddingPolicy) -> None:
     with pytest.raises(
         ConfigError,
         match=r"no column is equal in all its aliases, 'a', 'b', 'c'\nHint: use policy 'auto', 'random', 'fifo'",
@@ -112,7 +112,7 @@ def test_policies_that_count_results_need_a_common_key(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["frequency", "frequency-own"])
-def test_policies_that_count_keys_need_keys(policy: str) -> None:
+def test_policies_that_count_keys_need_keys(policy: SheddingPolicy) -> None:
     session(dt.Shedding(policy, 100), CHAIN)
     with pytest.raises(ConfigError, match=r"no column of 'a', 'b' is equal to another's"):
         session(dt.Shedding(policy, 100), THETA)
@@ -299,7 +299,7 @@ def test_an_older_format_is_refused_or_starts_afresh() -> None:
 
 
 @pytest.mark.parametrize("policy", SHEDDING)
-def test_an_abandoned_batch_leaves_no_shedding_state(policy: str) -> None:
+def test_an_abandoned_batch_leaves_no_shedding_state(policy: SheddingPolicy) -> None:
     """Holds after many batches, too: arrivals since the last copy are applied again."""
     broken, whole = session(dt.Shedding(policy, 150), PAIRS), session(dt.Shedding(policy, 150), PAIRS)
     for number in range(12):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.config import Mode
 from dovetail.testing import assert_same_rows, expected
 
 TS = pa.timestamp("us", tz="UTC")
@@ -72,7 +73,7 @@ def held(session: dt.LocalSession) -> dict[str, int]:
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1500])
 @pytest.mark.parametrize("mode", ["lazy", "eager"])
-def test_time_windows_over_fifty_windows(size: int, mode: str) -> None:
+def test_time_windows_over_fifty_windows(size: int, mode: Mode) -> None:
     if size == 1 and mode == "eager":
         pytest.skip("one by one, eager is lazy")
     count = 50 * WINDOW * RATE if size > 1 else 10 * WINDOW * RATE
@@ -131,7 +132,7 @@ def test_a_silent_stream_delays_expiry_until_it_is_advanced() -> None:
 
 
 @pytest.mark.parametrize("mode", ["lazy", "eager"])
-def test_one_tuple_from_the_future_does_not_block_expiry(mode: str) -> None:
+def test_one_tuple_from_the_future_does_not_block_expiry(mode: Mode) -> None:
     # a's lateness lets its clock be wrong; b's watermark decides what a must keep. The wrong tuple stays at the window's old end
     # for 250 s, and 25,000 tuples pass it.
     #
