@@ -77,11 +77,11 @@ def run_job(work: Path, name: str, files: int, cap: int, *, replay: bool) -> Non
     seen = 0
     while not running.await_termination(0.05):
         metrics = running.metrics()
-        if metrics["batches"] == seen or not metrics["streams"]:
+        if metrics["batches"] == seen or not metrics["shards"]:
             continue
         seen, streams = metrics["batches"], metrics["streams"]
-        newest = max(shard["streams"]["a"]["event_time"] or 0 for shard in metrics["shards"].values())
-        line = {
+        newest = metrics["streams"]["a"]["event_time"] or 0
+        line: dict[str, Any] = {
             "at": time.time(),
             "read": newest // SECOND + 1,
             "state_bytes": sum(stream["state_bytes"] for stream in streams.values()),

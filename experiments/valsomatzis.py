@@ -227,10 +227,9 @@ def _work(session: dt.LocalSession) -> dict[str, int]:
 
     While a batch is under way `metrics` refuses to answer; what it decorates only reads.
     """
-    counted: Any = unwrap(dt.LocalSession.metrics)(session)["queries"].get("q")
-    if counted is None:  # before the first batch
-        return dict.fromkeys((*COUNTED, *STREAMS), 0)
-    by_driver = {stream: counted["paths"][stream][-1]["matches"] for stream in STREAMS}
+    counted: Any = unwrap(dt.LocalSession.metrics)(session)["queries"]["q"]
+    paths = counted["paths"]  # empty before the first batch
+    by_driver = {stream: paths[stream][-1]["matches"] if paths else 0 for stream in STREAMS}
     return {name: counted[name] for name in COUNTED} | by_driver
 
 

@@ -1,6 +1,6 @@
 """Check which package imports which: `python tools/check_imports.py [package directory]`.
 
-`ARROWS` says which of our packages each may import; `errors`, `_typing` and `config` are open to all, and `PUBLIC` stands for
+`ARROWS` says which of our packages each may import; those in `OPEN` are open to all, and `PUBLIC` stands for
 `import dovetail` itself. `ONLY_IN` says where a third-party package may be imported. An import by name at run time
 (`importlib.import_module`) slips through; `tests/unit/test_imports.py` looks at what is really loaded.
 """
@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PUBLIC = "dovetail"
-OPEN = {"errors", "_typing", "config"}
+OPEN = {"errors", "_typing", "_display", "config"}
 CORE = {"schema", "config", "codec", "query", "stats", "plan", "optimizer", "engine", "partition"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "_typing": set(),
+    "_display": set(),
     "schema": set(),
     "config": set(),
     "query": {"schema"},

@@ -320,7 +320,7 @@ def test_a_job_that_sheds_goes_on_after_a_restart(spark: SparkSession, tmp_path:
             assert sum(stream["state_tuples"] for stream in metrics["streams"].values()) <= cap
             before, shed = shed, sum(stream["shed"] for stream in metrics["streams"].values())
             assert shed > before
-            recall = metrics["queries"]["q"]["recall"]
+            recall: Any = metrics["queries"]["q"]["recall"]
             assert 0 < recall["low"] <= recall["estimate"] <= recall["high"] <= 1
             assert f"recall {recall['estimate']:.3f}" in text
         while len(observed) < len(pushes):  # Spark tells it a little later

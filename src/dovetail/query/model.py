@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from dovetail._display import html_text
 from dovetail.query.expressions import Call, Expression, aliases, cast
 from dovetail.schema import common_type
 
@@ -131,6 +132,13 @@ class JoinQuery:
     """Warnings to show when the query is registered."""
     time_zone: str = "UTC"
     """Time zone of its constants; UTC if none depends on it."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(output.name for output in self.outputs)
+        return f"<JoinQuery {self.name!r}: {names} from {', '.join(self.aliases)}>"
+
+    def _repr_html_(self) -> str:
+        return html_text(f"{self!r}\n{self.sql}")
 
     @property
     def aliases(self) -> tuple[str, ...]:

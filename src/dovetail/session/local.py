@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import get_ident
-from typing import Any
+from typing import cast
 
 import pyarrow as pa
 
@@ -31,8 +31,10 @@ from dovetail.plan.explain.execution import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.session.job import Job, Orders
+from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
 from dovetail.session.job_runner import JobRunner
+from dovetail.session.metrics import SessionMetrics, session_metrics
 from dovetail.session.registered_query import QueryStart
 from dovetail.session.synchronized import synchronized
 from dovetail.stats.history import History
@@ -81,6 +83,9 @@ class LocalSession(JobRunner):
 
     def __repr__(self) -> str:
         return f"<LocalSession with {self._job}, {self._engine.batches} batches>"
+
+    def _repr_html_(self) -> str:
+        return job_html(repr(self), self._job)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 
@@ -318,13 +323,15 @@ class LocalSession(JobRunner):
         )
 
     @synchronized
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> SessionMetrics:
         """Return counters by stream, query and node of the plan, use of the budget, and changes of the plan.
 
-        `lateness_needed` of a stream is the lateness, in seconds, that would have kept every tuple. The use of the budget is as of the
-        monitor's last check, some ten thousand tuples ago.
+        They are plain dictionaries; `print` and notebooks show tables. The use of the budget is as of the monitor's last check, some
+        ten thousand tuples ago.
         """
-        return {**measure(self._engine).to_json(), **self._monitor.to_json()}
+        job, engine = self._job, self._engine
+        content = session_metrics(measure(engine), job.streams, job.queries, self._monitor, engine.batches)
+        return cast("SessionMetrics", content)
 
     # -- state --------------------------------------------------------------------------------------------------------------
 

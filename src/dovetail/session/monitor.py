@@ -178,15 +178,11 @@ class Monitor:
 
     def to_json(self) -> dict[str, Any]:
         """Return the monitor's part of `metrics()`."""
-        content: dict[str, Any] = {"migrations": to_json(self.migrations)}
-        if self.budget is not None:
-            load, limits = self.used or Load(), limits_of(self.budget)
-            content["budget"] = {
-                resource: {"used": used, "limit": None if limit == inf else limit}
-                for resource, used, limit in zip(_RESOURCES, load, limits, strict=True)
-            }
-            content["breaches"] = to_json(self.breaches)
-        return content
+        budget = {
+            resource: {"used": used, "limit": None if limit == inf else limit}
+            for resource, used, limit in zip(_RESOURCES, self.used or (None, None), limits_of(self.budget), strict=True)
+        }
+        return {"budget": budget, "breaches": to_json(self.breaches), "migrations": to_json(self.migrations)}
 
 
 @dataclass

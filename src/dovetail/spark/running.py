@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from time import monotonic, perf_counter, sleep
-from typing import Any
 from weakref import ref
 
 from pyspark.errors import StreamingQueryException
@@ -22,7 +21,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from dovetail.errors import DovetailError, StateError
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.durations import format_duration
+from dovetail.session.job_html import job_html
 from dovetail.session.losses import Losses
+from dovetail.session.metrics import RunningMetrics
 from dovetail.session.monitor import Monitor
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
 from dovetail.spark.driver.failures import first_lines, silence_spark_log, sink_failure, warn_or_log, worker_error
@@ -78,6 +79,9 @@ class RunningSession:
     def __repr__(self) -> str:
         state = "has ended" if self.has_ended else "runs"
         return f"<RunningSession with {self._layout.job} on {self._layout.shards} shards; it {state}>"
+
+    def _repr_html_(self) -> str:
+        return job_html(repr(self), self._layout.job)
 
     def begin(self) -> None:
         """Start the streaming query."""
@@ -150,10 +154,8 @@ class RunningSession:
 
     def _warn_of_losses(self) -> None:
         for name, counted in self._reports.streams().items():
-            late_by = round(1e6 * counted.lateness_needed)
-            for text in self._losses.new_warnings(
-                self._layout.job.streams[name], counted.late, late_by, counted.refused
-            ):
+            stream, late_by = self._layout.job.streams[name], round(1e6 * counted.lateness_needed)
+            for text in self._losses.new_warnings(stream, counted.late, late_by, counted.refused):
                 warn_or_log(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
@@ -205,9 +207,9 @@ class RunningSession:
             silence_spark_log(self.query)
             raise
 
-    def metrics(self) -> dict[str, Any]:
-        """Return counters by stream and query, use of the budget, changes of the plan, and the shards' last reports."""
-        return {**self._reports.metrics(), **self._monitor.to_json()}
+    def metrics(self) -> RunningMetrics:
+        """Return counters by stream, query and node of the plan, use of the budget, changes of the plan, and the shards' reports."""
+        return self._reports.metrics(self._monitor)
 
     def explain(self) -> Explanation:
         """Return the plan with the shards' measurements; see `Session.explain`."""
@@ -247,9 +249,7 @@ class RunningSession:
     def _changing(self, what: str) -> Iterator[None]:
         with self._change:
             if self._is_cleared or not self.query.isActive:
-                raise StateError(
-                    f"{what}: the job has ended", "start the session again with its checkpoint, then change it"
-                )
+                raise StateError(f"{what}: the job has ended", "start the session with its checkpoint, then change it")
             yield
 
     def _switch_to(self, change: PendingChange) -> float:

@@ -24,6 +24,7 @@ from dovetail.errors import ConfigError, listed, warn
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.session.job import Job
+from dovetail.session.job_html import job_html
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory
@@ -78,6 +79,9 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session with {self._job}, {self._shards} shards>"
+
+    def _repr_html_(self) -> str:
+        return job_html(repr(self), self._job)
 
     def stream(
         self,

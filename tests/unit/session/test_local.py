@@ -152,7 +152,6 @@ def test_metrics_of_a_small_case(join: Join, access: str, looked: list[int]) -> 
     session.query("pairs", PAIRS)
     session.push({"b": table((1, 1, "b1"), (2, 1, "b2")), "a": table((0, 1, "a0"), (1, 2, "a1"))})
     metrics = counters(session)
-    assert set(metrics) == {"streams", "queries", "joins", "nodes", "migrations"}
     stream = {"arrivals": 2, "late": 0, "ahead": 0, "event_time": 1 * SECOND, "state_tuples": 2}
     assert {name: metrics["streams"]["a"][name] for name in stream} == stream
     assert isinstance(metrics["streams"]["a"]["state_bytes"], int)

@@ -154,7 +154,7 @@ def test_a_budget_breach_warns_once() -> None:
     with pytest.warns(DovetailWarning, match="memory_bytes is .* at batch .*; the budget is 6e.06") as warned:
         streams.run(20, (100_000, 100_000), dict.fromkeys("abcd", 12_000))
     assert len(warned) == 1  # once, not with every batch
-    metrics = session.metrics()
+    metrics: Any = session.metrics()
     assert metrics["budget"]["memory_bytes"]["used"] > metrics["budget"]["memory_bytes"]["limit"] == 6e6
     assert metrics["budget"]["cpu_ms_per_second"] == {"used": pytest.approx(0, abs=1e4), "limit": None}
     (breach,) = metrics["breaches"]

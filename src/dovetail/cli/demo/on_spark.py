@@ -132,7 +132,7 @@ class _OnSpark:
         return batches
 
     def _summarize(
-        self, streams: Mapping[str, Mapping[str, int]], tuples: Mapping[str, int], batches: list[tuple[int, float]]
+        self, streams: Mapping[str, Mapping[str, Any]], tuples: Mapping[str, int], batches: list[tuple[int, float]]
     ) -> None:
         self._console.print("\n[bold]Streams[/bold]; a tuple that several shards need is in the windows of each")
         headings = ["stream", "tuples", "late", "no time", "in windows", "state"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from dovetail._display import html_text
 from dovetail.codec import from_json
 from dovetail.config import Config
 from dovetail.errors import StateError
@@ -65,6 +66,12 @@ class Comparison:
         lines += [f"query {name!r} is new: it sees tuples from now on" for name in self.new]
         lines += [f"query {name!r} is dropped" for name in self.dropped]
         return "\n".join([*lines, *self.streams])
+
+    def __repr__(self) -> str:
+        return str(self) or "<Comparison of jobs without queries>"
+
+    def _repr_html_(self) -> str:
+        return html_text(repr(self))
 
 
 def read_layout(contract: str, first: str, config: Config) -> Layout:

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from dovetail.codec import from_json, to_json
 from dovetail.errors import StateError
 from dovetail.plan.names import with_scope
 from dovetail.plan.shared_plan import Load
 from dovetail.plan.steps import JoinStep
+from dovetail.session.metrics import RunningMetrics, session_metrics
+from dovetail.session.monitor import Monitor
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.state.log import RESTORE_HINT, add_counters
 from dovetail.spark.wire import ResultKind, collect_results, has_kind
 from dovetail.stats.counters import Measurements, StreamMetrics, merge
-from dovetail.stats.recall import Recall
 
+_Part: TypeAlias = tuple[dict[int, Measurements], list[JoinStep]]
+"""The last reports of a group's shards, and the joins that they run."""
 _KINDS = ("windows", "joins", "states", "results")
 """Kinds of plan nodes."""
 _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
@@ -153,32 +155,17 @@ class ShardReports:
         """Count results that a sink has written."""
         self._last_counts[query] += count
 
-    def metrics(self) -> dict[str, Any]:
-        """Return the counters so far, by stream and by query, and the last report of each shard."""
-        shed = ("shed", "last_shed") if self._layout.job.config.shedding is not None else ()
-        recall = {name: {"recall": to_json(recall)} for name, recall in self.recall().items()}
-        return {
-            "streams": {
-                name: {kind: getattr(metrics, kind) for kind in (*_SUMMED, "lateness_needed", *shed)}
-                | {"hottest": to_json(metrics.hottest or {}), "skew": self._skew(name)}
-                for name, metrics in self.streams().items()
-            },
-            "queries": {
-                name: {"results": count + self._last_counts[name], **recall.get(name, {})}
-                for name, count in self._counts.items()
-            },
-            "batches": self._batches,
-            "rebuilt_shards": self._rebuilt,
-            "shards": dict(self._shards),
-        }
-
-    def _skew(self, stream: str) -> float:
-        """Return the largest ratio, over groups, of the most tuples of a stream on a shard to the average."""
-        skew = 1.0
-        for shards, _ in self.parts():
-            tuples = [shard.streams[stream].state_tuples for shard in shards.values() if stream in shard.streams]
-            skew = max(skew, max(tuples) * len(tuples) / sum(tuples) if any(tuples) else 1.0)
-        return skew
+    def metrics(self, monitor: Monitor) -> RunningMetrics:
+        """Return the metrics of all shards; queries that were dropped keep their number of results."""
+        parts = self.parts()
+        measured = replace(self._total(parts), streams=self.streams())
+        content = session_metrics(measured, self._layout.job.streams, self._counts, monitor, self._batches)
+        for name, stream in content["streams"].items():
+            stream["skew"] = _skew(name, parts)
+        for name, query in content["queries"].items():
+            query["results"] = self._counts[name] + self._last_counts[name]
+        content.update(rebuilt_shards=self._rebuilt, shards=dict(self._shards))
+        return cast("RunningMetrics", content)
 
     def streams(self) -> dict[str, StreamMetrics]:
         """Return the metrics of each stream, over all shards."""
@@ -188,26 +175,18 @@ class ShardReports:
             total = merge(total, streams)
         return total
 
-    def recall(self) -> dict[str, Recall]:
-        """Return the recall of each query, over all shards, if tuples may be shed."""
-        total: dict[str, Recall] = {}
-        for report in list(self._shards.values()):
-            recall = {name: metrics.get("recall") for name, metrics in report["queries"].items()}
-            total = merge(total, {name: from_json(Recall, part) for name, part in recall.items() if part is not None})
-        return total
-
     @property
     def arrived(self) -> int:
         """The number of tuples that have arrived."""
         return sum(metrics["arrivals"] for report in self._shards.values() for metrics in report["streams"].values())
 
-    def parts(self) -> list[tuple[dict[int, Measurements], list[JoinStep]]]:
+    def parts(self) -> list[_Part]:
         """Return the last reports of each group's shards, and the joins that they run."""
-        parts = []
-        for numbers, steps in self._layout.group_steps:
-            reports = {shard: self._shards[shard] for shard in numbers if shard in self._shards}
-            parts.append(({shard: Measurements.from_json(report) for shard, report in reports.items()}, steps))
-        return parts
+        reports = dict(self._shards)
+        return [
+            ({shard: Measurements.from_json(reports[shard]) for shard in numbers if shard in reports}, steps)
+            for numbers, steps in self._layout.group_steps
+        ]
 
     def take_load(self) -> Load:
         """Return the milliseconds that shards have reported since the last call, and the bytes that they use."""
@@ -230,15 +209,24 @@ class ShardReports:
 
     def total_measurements(self) -> Measurements:
         """Return the measurements of all shards together; windows have the names that the plan gives them."""
-        total = Measurements()
-        placement = self._layout.placement
-        numbers = {number for shards, _ in self._layout.group_steps for number in shards}
-        for report in [report for shard, report in self._shards.items() if shard in numbers]:
-            measurements = Measurements.from_json(report)
-            scope = placement.scopes.get(placement.group_of(report["shard"]).queries[0].name, "")
+        return self._total(self.parts())
+
+    def _total(self, parts: Iterable[_Part]) -> Measurements:
+        total, placement = Measurements(), self._layout.placement
+        for shard, measurements in [item for shards, _ in parts for item in shards.items()]:
+            scope = placement.scopes.get(placement.group_of(shard).queries[0].name, "")
             windows = {with_scope(name, scope): metrics for name, metrics in measurements.nodes.windows.items()}
             total += replace(measurements, nodes=replace(measurements.nodes, windows=windows))
         return total
+
+
+def _skew(stream: str, parts: Iterable[_Part]) -> float:
+    """Return the largest ratio, over groups, of the most tuples of a stream on a shard to the average."""
+    skew = 1.0
+    for shards, _ in parts:
+        tuples = [shard.streams[stream].state_tuples for shard in shards.values() if stream in shard.streams]
+        skew = max(skew, max(tuples) * len(tuples) / sum(tuples) if any(tuples) else 1.0)
+    return skew
 
 
 def _counters(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:

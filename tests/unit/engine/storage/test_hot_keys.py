@@ -21,7 +21,7 @@ def hottest(keys: pa.Array, selected: str = "a.n AS n") -> object:
         session.stream(name, pa.schema([("ts", TIMES.type), ("k", keys.type), ("n", pa.int64())]), event_time="ts")
     session.query("q", f"SELECT {selected} FROM a [RANGE 1 HOUR], b [RANGE 1 HOUR] WHERE a.k = b.k")
     session.push({"a": pa.table({"ts": TIMES[: len(keys)], "k": keys, "n": pa.array(range(len(keys)))})})
-    return session.metrics()["streams"]["a"].get("hottest")
+    return session.metrics()["streams"]["a"]["hottest"]
 
 
 def mixed(hot: object, others: list[object]) -> list[object]:
@@ -51,16 +51,16 @@ def test_a_value_of_half_the_tuples_is_hot(kind: pa.DataType, hot: object, other
 
 
 def test_evenly_distributed_values_are_not_hot() -> None:
-    assert hottest(pa.array(np.arange(COUNT) % 100)) is None
+    assert hottest(pa.array(np.arange(COUNT) % 100)) == {}
 
 
 def test_periodic_keys_are_not_hot() -> None:
-    assert hottest(pa.array(np.arange(COUNT) % 32)) is None
+    assert hottest(pa.array(np.arange(COUNT) % 32)) == {}
 
 
 def test_null_is_never_hot() -> None:
-    assert hottest(pa.array(mixed(None, list(range(500))), pa.int64())) is None
+    assert hottest(pa.array(mixed(None, list(range(500))), pa.int64())) == {}
 
 
 def test_a_short_window_is_not_sampled() -> None:
-    assert hottest(pa.array([7] * 999)) is None
+    assert hottest(pa.array([7] * 999)) == {}

@@ -1,0 +1,84 @@
+"""`metrics()` of a running session has the shape of a local session's, before the first batch and after it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pipeline import Pipeline, layout_of
+from typed_dicts import assert_typed
+
+import dovetail as dt
+from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.session.metrics import RunningMetrics, SessionMetrics
+from dovetail.spark.driver.job import RunningJob
+from dovetail.spark.running import RunningSession
+
+COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
+STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_000_000) for name in "ab")
+SQL = {"q": "SELECT a.k FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k AND a.ts < b.ts"}
+COUNTS = ("arrivals", "late", "ahead", "refused", "shed", "event_time")
+
+
+def tables() -> list[dict[str, pa.Table]]:
+    rng = random.Random(1)
+
+    def table(start: int) -> pa.Table:
+        times = sorted(rng.randrange(start, start + 5_000_000) for _ in range(100))
+        return pa.table([pa.array(times, TIMESTAMP), pa.array([rng.randrange(50) for _ in times])], schema=COLUMNS)
+
+    return [{"a": table(start), "b": table(start)} for start in (0, 5_000_000)]
+
+
+@pytest.mark.parametrize("shedding", [None, dt.Shedding("fifo", max_tuples=40)], ids=["exact", "shedding"])
+def test_the_shape_is_the_same_from_the_start_and_in_both_sessions(
+    tmp_path: Path, shedding: dt.Shedding | None
+) -> None:
+    config = dt.Config(shedding=shedding, driver_policy="declared")
+    local = dt.LocalSession(config=config)
+    for stream in STREAMS:
+        local.stream(stream.name, COLUMNS, "ts", 1.0)
+    local.query("q", SQL["q"])
+    layout = layout_of(STREAMS, SQL, 4, config)
+    pipeline = Pipeline(layout, tmp_path, random.Random(1))
+    running = RunningSession(
+        cast("Any", None), RunningJob(layout.job, layout, (), {}, cast("Any", None), {}, {}), "run"
+    )
+    running.query = cast("Any", SimpleNamespace(isActive=True))
+    before: Any = running.metrics()
+    for batch in tables():
+        local.push(batch)
+        pipeline.run(batch)
+    running._reports._shards = pipeline.metrics
+    after: Any = running.metrics()
+    expected: Any = local.metrics()
+    for metrics in (before, after):
+        assert_typed(metrics, RunningMetrics)
+        assert metrics.keys() - expected.keys() == {"shards", "rebuilt_shards"}
+        assert expected.keys() <= metrics.keys()
+        for kind in ("streams", "queries"):
+            shapes = [{name: entry.keys() for name, entry in of[kind].items()} for of in (metrics, expected)]
+            assert shapes[0] == shapes[1]
+    assert_typed(expected, SessionMetrics)
+    counts = {name: {key: stream[key] for key in COUNTS} for name, stream in after["streams"].items()}
+    if shedding is None:
+        assert counts == {name: {key: stream[key] for key in COUNTS} for name, stream in expected["streams"].items()}
+        assert after["queries"]["q"]["matches"] == expected["queries"]["q"]["matches"] > 0
+        assert after["nodes"]["joins"]["q"]["matches"] == after["queries"]["q"]["matches"]
+    else:
+        assert counts["a"]["shed"] > 0
+        assert after["queries"]["q"]["recall"]["given"] > 0
+    assert repr(after).splitlines()[-1] == "batches 0, migrations 0, breaches 0, rebuilt_shards 0"
+    assert "on 4 shards; it runs" in running._repr_html_()
+    assert "a.ts &lt; b.ts" in running._repr_html_()
+
+
+def test_a_comparison_is_shown_as_text() -> None:
+    comparison = dt.Comparison(kept=("q",), new=("<new>",))
+    assert repr(comparison) == "query 'q' is kept\nquery '<new>' is new: it sees tuples from now on"
+    assert comparison._repr_html_().startswith("<pre>query &#x27;q&#x27; is kept\nquery &#x27;&lt;new&gt;&#x27;")
+    assert repr(dt.Comparison()) == "<Comparison of jobs without queries>"

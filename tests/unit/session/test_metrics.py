@@ -1,0 +1,112 @@
+"""`metrics()` has a documented shape from the start; `repr` and notebooks show it, and the session, as tables."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typed_dicts import assert_typed
+
+import dovetail as dt
+from dovetail.session.metrics import SessionMetrics
+
+SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])
+PAIRS = "SELECT a.k, b.ts FROM a [RANGE 1 s], b [RANGE 1 s] WHERE a.k = b.k"
+TRIPLES = "SELECT a.k FROM a [RANGE 1 s], b [RANGE 1 s], c [RANGE 1 s] WHERE a.k = b.k AND b.k = c.k AND a.ts < c.ts"
+CONFIGS = [
+    dt.Config(),
+    dt.Config(strategy="bjtree"),
+    dt.Config(shedding=dt.Shedding("fifo", max_tuples=100)),
+]
+
+
+def session_of(config: dt.Config, budget: dt.Budget | None = None) -> dt.LocalSession:
+    session = dt.LocalSession(budget, config)
+    for name in "abc":
+        session.stream(name, SCHEMA, event_time="ts", lateness="2 s")
+    session.query("pairs", PAIRS)
+    session.query("triples", TRIPLES)
+    return session
+
+
+def fill(session: dt.LocalSession, batches: int = 6) -> None:
+    rng = np.random.default_rng(1)
+    for batch in range(batches):
+        times = np.sort(rng.integers(0, 1_000_000, 2000)) + batch * 1_000_000
+        keys = np.where(rng.random(2000) < 0.3, 7, rng.integers(0, 5000, 2000))
+        table = pa.table([pa.array(times).cast(SCHEMA.field("ts").type), pa.array(keys)], schema=SCHEMA)
+        session.push(dict.fromkeys("ab", table) | {"c": table.slice(0, 20)})
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["default", "materialized", "shedding"])
+def test_the_shape_is_the_same_from_the_start(config: dt.Config) -> None:
+    session = session_of(config, dt.Budget(cpu_ms_per_second=1e9) if config.strategy != "auto" else None)
+    before: Any = session.metrics()
+    fill(session)
+    after: Any = session.metrics()
+    for metrics in (before, after):
+        assert_typed(metrics, SessionMetrics)
+        assert list(metrics["streams"]) == ["a", "b", "c"]
+        assert list(metrics["queries"]) == ["pairs", "triples"]
+        assert json.loads(json.dumps(metrics)).keys() == metrics.keys()
+    assert {name: stream.keys() for name, stream in before["streams"].items()} == {
+        name: stream.keys() for name, stream in after["streams"].items()
+    }
+    assert [metrics["streams"]["a"]["arrivals"] for metrics in (before, after)] == [0, 12_000]
+    assert (after["batches"], before["batches"]) == (6, 0)
+    sheds = config.shedding is not None
+    assert [(query["recall"] is not None) for query in after["queries"].values()] == [sheds, sheds]
+    assert (after["streams"]["a"]["shed"] > 0) == sheds
+    assert sheds or after["streams"]["a"]["hottest"]["k"].keys() == {"7"}
+
+
+def test_a_query_that_is_added_is_there_at_once() -> None:
+    session = session_of(dt.Config())
+    fill(session, 1)
+    session.query("again", PAIRS)
+    assert session.metrics()["queries"]["again"]["results"] == 0
+    session.drop_query("again")
+    assert "again" not in session.metrics()["queries"]
+
+
+def test_metrics_are_shown_as_tables() -> None:
+    session = session_of(dt.Config(), dt.Budget(memory_bytes=1e9))
+    assert repr(session.metrics()) == (
+        "streams  arrivals  late  ahead  refused  shed  state_tuples  state_bytes\n"
+        "a               0     0      0        0     0             0            0\n"
+        "b               0     0      0        0     0             0            0\n"
+        "c               0     0      0        0     0             0            0\n"
+        "\n"
+        "queries  results  probes  looked  matches  recall\n"
+        "pairs          0       0       0        0\n"
+        "triples        0       0       0        0\n"
+        "\n"
+        "budget        used          limit\n"
+        "memory_bytes        1,000,000,000\n"
+        "\n"
+        "batches 0, migrations 0, breaches 0"
+    )
+    shown: Any = session.metrics()
+    assert "<tr><td>triples</td><td>0</td>" in shown._repr_html_()
+    assert "<pre>batches 0, " in shown._repr_html_()
+
+
+def test_a_table_shows_the_estimated_recall() -> None:
+    session = session_of(dt.Config(shedding=dt.Shedding("fifo", max_tuples=100)))
+    fill(session)
+    metrics: Any = session.metrics()
+    estimate = metrics["queries"]["pairs"]["recall"]["estimate"]
+    (line,) = [line for line in repr(metrics).splitlines() if line.startswith("pairs")]
+    assert line.endswith(f"  {estimate:.4g}")
+    assert 0 < estimate < 1
+
+
+def test_notebooks_show_a_session_with_its_streams_and_queries() -> None:
+    text = session_of(dt.Config())._repr_html_()
+    assert "LocalSession with streams &#x27;a&#x27;, &#x27;b&#x27;, &#x27;c&#x27;" in text
+    assert "<tr><td>a</td><td>ts</td><td>2 s</td><td>ts, k</td></tr>" in text
+    assert "a.ts &lt; c.ts</td>" in text
+    assert "a.ts < c.ts" not in text
