@@ -181,7 +181,7 @@ def test_true_recall_lies_in_the_interval(grain: int, runs: int, monkeypatch: py
     [(0.0, 0, 0, False), (1.5, 0, 0, False), (1.1, 2, 0, True), (0.0, 2, 2, False), (2.0, 1, 1, True)],
 )
 def test_recall_is_exact_while_all_keys_are_followed(
-    policy: str, zipf: float, lag: int, lateness: int, *, restores: bool
+    policy: SheddingPolicy, zipf: float, lag: int, lateness: int, *, restores: bool
 ) -> None:
     """Skewed keys, NULL keys, streams out of step, disorder and restores do not matter."""
     rng = np.random.default_rng(len(policy))
