@@ -76,9 +76,9 @@ def remove(roster: Roster, place: int, rank: int) -> None:
         roster.newest[window] = older
     roster.alive[pool] -= 1
     if rank == RANDOM:
-        members, first = roster.ranks.heap, roster.ranks.start[pool]
-        last = members[first + roster.alive[pool]].queue
-        members[first + own.queue].queue = last
+        members, first = roster.ranks.members, roster.ranks.start[pool]
+        last = members[first + roster.alive[pool]]
+        members[first + own.queue] = last
         held[last].queue = own.queue
     own.row = NONE
     own.newer = at[FREE_PLACE]

@@ -16,6 +16,7 @@ from dovetail.engine.kernels.roster import (
     FREQUENCY_OWN,
     NONE,
     RANDOM,
+    USED_QUEUES,
     Roster,
 )
 
@@ -135,14 +136,18 @@ def _part(roster: Roster, place: int, use: int, rank: int) -> int:
 def _new_queue(roster: Roster, place: int, rank: int) -> int:
     ranks, at = roster.ranks, roster.at
     queue = int(at[FREE_QUEUE])
+    if queue < 0:
+        queue = int(at[USED_QUEUES])
+        at[USED_QUEUES] += 1
+    else:
+        at[FREE_QUEUE] = ranks.queues[queue].first
     own = ranks.queues[queue]
-    at[FREE_QUEUE] = own.first
     window = int(roster.held[place].window)
     own.window, own.first, own.last = window, NONE, NONE
     for use in range(ranks.parts.shape[1]):
         part = _part(roster, place, use, rank)
         ranks.parts[queue, use].part = part
-        ranks.parts[queue, use].before = NONE
+        ranks.parts[queue, use].before, ranks.parts[queue, use].after = NONE, NONE
         if part >= 0:
             following = _queue_of(roster, part, rank)
             ranks.parts[queue, use].after = following

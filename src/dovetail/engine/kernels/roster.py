@@ -33,8 +33,9 @@ Records: TypeAlias = "np.recarray[Any, np.dtype[np.record]]"
 NONE = -1
 ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO = range(6)
 """By what tuples are ranked."""
-FREE_PLACE, FREE_KEY, FREE_QUEUE, CLOCK, SERIAL, SHEDS, LEAVING = range(7)
-"""Places in `Roster.at`; `LEAVING`: no tuple leaves the window of a use up to this time."""
+FREE_PLACE, FREE_KEY, FREE_QUEUE, CLOCK, SERIAL, SHEDS, LEAVING, USED_PLACES, USED_KEYS, USED_QUEUES = range(10)
+"""Entries of `Roster.at`. `FREE_*`: the first of those that are free again. `USED_*`: so many have been used; memory behind them has
+never been touched, so room for many takes little of it. `LEAVING`: no tuple leaves the window of a use up to this time."""
 
 
 class Uses(NamedTuple):
@@ -130,7 +131,9 @@ class Ranks(NamedTuple):
     parts: Records
     """By queue and use of the window: `PART`."""
     heap: Records
-    """`RANKED`; where any tuple may go, all tuples in the place of queues."""
+    """`RANKED`."""
+    members: Int32Array
+    """By pool, where any tuple may go: all of its tuples."""
     levels: Records
     """By pool and level: `LEVEL`."""
     filled: UInt64Array
@@ -140,7 +143,7 @@ class Ranks(NamedTuple):
     bits: int
     """A part is a use and a pattern, or a key and a slot: so many bits are the latter's."""
     start: Int64Array
-    """By pool: where its heap begins."""
+    """By pool: where its heap, or its `members`, begins."""
     size: Int64Array
     """By pool."""
 
@@ -251,7 +254,11 @@ def find_key(roster: Roster, table: int, code: np.uint64) -> int:
             return key
         key = int(keys[key].following)
     key = int(at[FREE_KEY])
-    at[FREE_KEY] = keys[key].following
+    if key < 0:
+        key = int(at[USED_KEYS])
+        at[USED_KEYS] += 1
+    else:
+        at[FREE_KEY] = keys[key].following
     keys[key].code, keys[key].table = code, table
     keys[key].total = 0
     keys[key].results = 0.0

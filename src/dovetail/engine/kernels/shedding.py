@@ -19,10 +19,10 @@ from dovetail.engine.kernels.roster import (
     RANDOM,
     SERIAL,
     SHEDS,
+    USED_PLACES,
     ExpiryDeadline,
     Incoming,
     KeySample,
-    Records,
     Roster,
     Shed,
     expect_entry,
@@ -69,7 +69,7 @@ def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
     if stale >= 0:
         return stale
     if rank == RANDOM:
-        return int(ranks.heap[ranks.start[pool] + _any(roster.at[SHEDS], roster.alive[pool], seed)].queue)
+        return int(ranks.members[ranks.start[pool] + _any(roster.at[SHEDS], roster.alive[pool], seed)])
     queue = first_queue(roster, pool, rank) if rank < RANDOM else NONE
     return int(ranks.queues[queue].first) if queue >= 0 else oldest
 
@@ -112,12 +112,16 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
     held, uses, keys, at = roster.held, roster.uses, roster.keys, roster.at
     window = incoming.window[number]
     place = int(at[FREE_PLACE])
+    if place < 0:
+        place = int(at[USED_PLACES])
+        at[USED_PLACES] += 1
+    else:
+        at[FREE_PLACE] = held[place].newer
     own = held[place]
-    at[FREE_PLACE] = own.newer
     at[SERIAL] += 1
     own.window, own.row, own.ts, own.serial = window, incoming.row[number], incoming.ts[number], at[SERIAL]
     older = roster.newest[window]
-    own.older, own.newer, own.queue = older, NONE, NONE
+    own.older, own.newer, own.queue, own.before, own.after = older, NONE, NONE, NONE, NONE
     roster.newest[window] = place
     if older >= 0:
         held[older].newer = place
@@ -125,7 +129,7 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
         roster.oldest[window] = place
     pool = uses.pool[window]
     if rank == RANDOM:
-        roster.ranks.heap[roster.ranks.start[pool] + roster.alive[pool]].queue = place
+        roster.ranks.members[roster.ranks.start[pool] + roster.alive[pool]] = place
         own.queue = roster.alive[pool]
     roster.alive[pool] += 1
     for use in range(roster.marks.shape[1]):
@@ -214,11 +218,16 @@ def _expect_victims(roster: Roster, place: int, pool: int, rank: int, seed: np.u
     """The same for tuples that are shed soon: those behind one that is shed now, or, where any may go, those whose turn it will be."""
     held, keys = roster.held, roster.keys
     if rank == RANDOM:
-        heap, first, size, sheds = roster.ranks.heap, roster.ranks.start[pool], roster.uses.cap[pool], roster.at[SHEDS]
-        prefetch(heap, first + _any(sheds + 4, size, seed))
-        prefetch(held, int(heap[first + _any(sheds + 3, size, seed)].queue))
-        following = int(heap[first + _any(sheds + 2, size, seed)].queue)
-        then = int(heap[first + _any(sheds + 1, size, seed)].queue)
+        members, first, size, sheds = (
+            roster.ranks.members,
+            roster.ranks.start[pool],
+            roster.uses.cap[pool],
+            roster.at[SHEDS],
+        )
+        prefetch(members, first + _any(sheds + 4, size, seed))
+        prefetch(held, int(members[first + _any(sheds + 3, size, seed)]))
+        following = int(members[first + _any(sheds + 2, size, seed)])
+        then = int(members[first + _any(sheds + 1, size, seed)])
     else:
         then = _behind(roster, place, rank)
         following = _behind(roster, then, rank)
@@ -303,7 +312,7 @@ def enqueue_all(roster: Roster, rank: int) -> None:
             if rank < RANDOM:
                 enqueue(roster, place, rank)
             elif rank == RANDOM:
-                roster.ranks.heap[roster.ranks.start[pool] + roster.ranks.size[pool]].queue = place
+                roster.ranks.members[roster.ranks.start[pool] + roster.ranks.size[pool]] = place
                 roster.held[place].queue = roster.ranks.size[pool]
                 roster.ranks.size[pool] += 1
             place = int(roster.held[place].newer)
@@ -316,7 +325,7 @@ def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbe
     Both arrays begin with row `first`.
     """
     held, dead = roster.held, False
-    for place in range(len(held)):  # one after another in memory, which a walk along the window is not
+    for place in range(roster.at[USED_PLACES]):  # one after another in memory, which a walk along the window is not
         if held[place].row >= 0 and held[place].window == window:
             if alive[held[place].row - first]:
                 held[place].row = numbers[held[place].row - first]
@@ -331,10 +340,10 @@ def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbe
 
 
 @borrowing
-def list_rows(held: Records, window: int, rows: Int64Array) -> int:
+def list_rows(roster: Roster, window: int, rows: Int64Array) -> int:
     """Write the row numbers of a window's tuples, at most as many as `rows` holds; return their number."""
-    count = 0
-    for place in range(len(held)):
+    held, count = roster.held, 0
+    for place in range(roster.at[USED_PLACES]):
         if held[place].row >= 0 and held[place].window == window and count < len(rows):
             rows[count] = held[place].row
             count += 1

@@ -10,10 +10,11 @@ import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array
 from dovetail.config import Shedding
-from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, RANDOM, Incoming, Roster, Shed
+from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, RANDOM, Incoming, Shed
 from dovetail.engine.shedding import POLICIES
 from dovetail.engine.shedding.auto import Choice
 from dovetail.engine.shedding.room import Room
+from dovetail.engine.shedding.rosters import PackedRoster
 from dovetail.engine.shedding.shape import RosterShape, chosen
 from dovetail.engine.shedding.tracker import Tracker
 
@@ -26,7 +27,7 @@ _LOG = 2
 class _Copy:
     """What was known at some time."""
 
-    rosters: tuple[Roster, ...]
+    rosters: tuple[PackedRoster, ...]
     rank: int
     figures: list[list[float]]
 
@@ -57,8 +58,6 @@ class Following:
         self.main = Tracker(shape.arrays(room.pools, room.caps, by_key=by_key), rank, seed, patterns=patterns)
         """What windows hold."""
         self._copy: _Copy | None = None
-        self._spare: tuple[Roster | None, ...] = ()
-        """Arrays for the next copy."""
         self._changes: list[Callable[[], object]] = []
         """Since the copy."""
         self._logged = 0
@@ -136,11 +135,10 @@ class Following:
     def mark(self) -> FollowingMark:
         """Where it stands."""
         if self._copy is None or self._logged > _LOG * self.main.places:
-            spare = self._spare or (None,) * len(self.trackers)
-            self._copy, self._spare = None, ()  # until it is there: an interrupt may come before
-            rosters = tuple(tracker.copy(into) for tracker, into in zip(self.trackers, spare, strict=True))
+            self._copy = None  # until it is there: an interrupt may come before
+            rosters = tuple(tracker.copy() for tracker in self.trackers)
             figures = self.choice.figures if self.choice is not None else []
-            self._changes, self._logged, self._spare = [], 0, rosters
+            self._changes, self._logged = [], 0
             self._copy = _Copy(rosters, self.main.rank, figures)
         return FollowingMark(self._copy, len(self._changes))
 

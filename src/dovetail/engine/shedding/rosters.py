@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dovetail._typing import Array
 from dovetail.engine.kernels.levels import LEVELS, WORDS
@@ -26,6 +27,9 @@ from dovetail.engine.kernels.roster import (
     RANDOM,
     RANKED,
     SLOT,
+    USED_KEYS,
+    USED_PLACES,
+    USED_QUEUES,
     Ranks,
     Records,
     Roster,
@@ -60,17 +64,12 @@ def empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
     windows, inputs, tables = len(uses.pool), len(uses.table), len(uses.width)
     most, width = _uses_of_a_window(uses), max(1, int(uses.width.max(initial=0)))
     held, marks = _records(places, HELD, MARK, most)
-    for records in (held, marks):
-        for field in records.dtype.names or ():
-            records[field] = NONE
-    held.newer = _chain(places)
-    count = places * most
+    count = places * most if tables else 2
     bits = max(1, (count - 1).bit_length())
     keys, slots = _records(count, KEY, SLOT, width)
-    keys.following, slots.first, slots.queue = _chain(count), NONE, NONE
     shapes = 1 << width if patterns else 1
-    at = np.zeros(7, np.int64)
-    at[CLOCK] = _LONG_AGO
+    at = np.zeros(1 + USED_QUEUES, np.int64)
+    at[[FREE_PLACE, FREE_KEY, FREE_QUEUE]], at[CLOCK] = NONE, _LONG_AGO
     return Roster(
         uses,
         held,
@@ -99,19 +98,19 @@ def no_ranks(uses: Uses, rank: int, places: int, width: int, *, patterns: int) -
     if rank == ARRIVAL_ORDER and most == 1:
         count = max(2, min(count, len(uses.table) * patterns))
     queues, parts = _records(count, QUEUE, PART, most)
-    queues.first, queues.last, queues.before, queues.after = _chain(count), NONE, NONE, NONE
-    parts.part, parts.before, parts.after = NONE, NONE, NONE
     by_pattern, pools = rank == ARRIVAL_ORDER, len(uses.cap)
     sizes = np.ones(pools, np.int64)
     if by_pattern or rank == RANDOM:
         sizes += np.minimum(uses.cap, count if by_pattern else places)
+    room = int(sizes.sum())
     leveled = pools if ARRIVAL_ORDER < rank <= OUTPUT else 0
     levels = np.zeros(max(2, leveled * LEVELS), LEVEL).view(np.recarray)
     levels.first, levels.last = NONE, NONE
     return Ranks(
         queues,
         parts,
-        np.zeros(max(2, int(sizes.sum())), RANKED).view(np.recarray),
+        np.zeros(room if by_pattern else 2, RANKED).view(np.recarray),
+        np.zeros(room if rank == RANDOM else 2, np.int32),
         levels,
         np.zeros(max(1, leveled * WORDS), np.uint64),
         np.full(max(1, len(uses.table)) * patterns if by_pattern else 1, NONE, np.int32),
@@ -143,60 +142,78 @@ def _in_line(whole: Array) -> Array:
     return whole[first : first + len(whole) - _LINE]
 
 
-def _chain(count: int) -> Array:
-    """Numbers that each lead to the next; the last to none."""
-    links = np.arange(1, count + 1, dtype=np.int32)
-    links[-1] = NONE
-    return links
-
-
 def grown(old: Roster, rank: int, places: int, *, patterns: bool) -> Roster:
     """The same with room for so many tuples."""
     new = empty(old.uses, rank, places, patterns=patterns)
+    for (memory, used), (target, _) in zip(_records_of(old), _records_of(new), strict=True):
+        target[:used] = memory[:used]
     before, after = dict(arrays_of(old)), dict(arrays_of(new))
     for name, array in after.items():
-        if name.startswith("ranks.heap."):
+        if name.startswith("ranks.heap.") or name == "ranks.members":
             ends = [*old.ranks.start[1:], len(before[name])]
             for first, start, end in zip(new.ranks.start, old.ranks.start, ends, strict=True):
                 array[first : first + end - start] = before[name][start:end]
-        elif name != "buckets":
+        elif name != "buckets" and name.partition(".")[0] not in _LAZY and not name.startswith(_LAZY_RANKS):
             array[: len(before[name])] = before[name]
-    for free, links, count in (
-        (FREE_PLACE, new.held.newer, len(old.held)),
-        (FREE_KEY, new.keys.following, len(old.keys)),
-        (FREE_QUEUE, new.ranks.queues.first, len(old.ranks.queues)),
-    ):
-        if len(links) > count:
-            links[-1], new.at[free] = old.at[free], count
-    insert_keys(new, np.flatnonzero(new.keys.total > 0))
+    insert_keys(new, np.flatnonzero(new.keys.total[: new.at[USED_KEYS]] > 0))
     return new
 
 
-def _blocks(roster: Roster) -> list[Array]:
-    """The memory that arrays lie in, records as a whole."""
-    found: dict[int, Array] = {}
-    for _, array in arrays_of(roster):
-        owner: Any = array
+_LAZY = ("held", "marks", "keys", "slots")
+_LAZY_RANKS = ("ranks.queues.", "ranks.parts.")
+"""Arrays whose memory behind what has been used is not touched."""
+
+
+def used_of(roster: Roster) -> dict[str, int]:
+    """How many entries of records have been used."""
+    places, keys, queues = (int(count) for count in roster.at[[USED_PLACES, USED_KEYS, USED_QUEUES]])
+    return {"held": places, "marks": places, "keys": keys, "slots": keys, "ranks.queues": queues, "ranks.parts": queues}
+
+
+def _records_of(roster: Roster) -> list[tuple[Array, int]]:
+    """The memory of records, and how many bytes of it have been used."""
+    found = []
+    for records, name in ((roster.held, "held"), (roster.keys, "keys"), (roster.ranks.queues, "ranks.queues")):
+        owner: Any = records
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
-        found[id(owner)] = _in_line(owner) if owner.dtype == np.uint8 else owner
-    return list(found.values())
+        found.append((_in_line(owner), used_of(roster)[name] * records.strides[0]))
+    return found
 
 
-def copied(roster: Roster, rank: int, spare: Roster | None, *, patterns: bool) -> Roster:
-    """The same in arrays of its own; in those of `spare` if they fit, for memory that is new costs more than what is written to it."""
-    blocks = _blocks(roster)
-    if spare is None or [block.shape for block in _blocks(spare)] != [block.shape for block in blocks]:
-        spare = empty(roster.uses, rank, len(roster.held), patterns=patterns)
-    for block, other in zip(blocks, _blocks(spare), strict=True):
-        np.copyto(other, block)
-    return spare
+def _plain_of(roster: Roster) -> list[Array]:
+    """The arrays beside those records."""
+    values = [
+        *roster,
+        *(getattr(roster.ranks, name) for name in roster.ranks._fields if name not in ("queues", "parts")),
+    ]
+    records = [id(getattr(roster, name)) for name in _LAZY]
+    return [value for value in values if isinstance(value, np.ndarray) and id(value) not in records]
+
+
+class PackedRoster:
+    """A copy of a roster, compressed: it is hardly ever needed."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.places = len(roster.held)
+        self._records = [(pa.compress(memory[:used], "lz4"), used) for memory, used in _records_of(roster)]
+        self._plain = [pa.compress(np.ascontiguousarray(array).view(np.uint8), "lz4") for array in _plain_of(roster)]
+
+    def unpack(self, uses: Uses, rank: int, *, patterns: bool) -> Roster:
+        """The roster as it was."""
+        roster = empty(uses, rank, self.places, patterns=patterns)
+        for (packed, used), (memory, _) in zip(self._records, _records_of(roster), strict=True):
+            memory[:used] = np.frombuffer(pa.decompress(packed, used, "lz4"), np.uint8)
+        for content, array in zip(self._plain, _plain_of(roster), strict=True):
+            array.reshape(-1).view(np.uint8)[:] = np.frombuffer(pa.decompress(content, array.nbytes, "lz4"), np.uint8)
+        return roster
 
 
 def check(roster: Roster, rank: int) -> None:
     """Raise `StateError` if something leads out of the arrays."""
     places, queues, ranks = len(roster.held), len(roster.ranks.queues), roster.ranks
-    longest = max(int(np.diff([*ranks.start, len(ranks.heap)]).min(initial=places)), 1)
+    room = len(ranks.members if rank == RANDOM else ranks.heap)
+    longest = max(int(np.diff([*ranks.start, room]).min(initial=places)), 1)
     sizes = {
         **dict.fromkeys(("held.older", "held.newer", "held.before", "held.after"), places),
         **dict.fromkeys(("marks.before", "marks.after", "slots.first", "oldest", "newest"), places),
@@ -208,7 +225,8 @@ def check(roster: Roster, rank: int) -> None:
         **dict.fromkeys(("ranks.levels.first", "ranks.levels.last"), queues),
         "held.queue": longest if rank == RANDOM else queues,
         "ranks.parts.part": (len(roster.keys) if rank != ARRIVAL_ORDER else len(roster.uses.table)) << ranks.bits,
-        "ranks.heap.queue": places,
+        "ranks.heap.queue": queues,
+        "ranks.members": places,
         "ranks.queues.at": longest if rank == ARRIVAL_ORDER else LEVELS,
         "held.window": len(roster.uses.pool),
         "marks.pattern": roster.given.shape[1],
@@ -219,6 +237,6 @@ def check(roster: Roster, rank: int) -> None:
     for name, array in arrays_of(roster):
         if name in sizes and array.size and not NONE <= int(array.min()) <= int(array.max()) < sizes[name]:
             raise StateError(f"what is known for shedding leads out of itself in {name!r}")
-    free = roster.at[[FREE_PLACE, FREE_KEY, FREE_QUEUE]]
-    if (free < NONE).any() or (free >= (places, len(roster.keys), queues)).any():
+    free, used = roster.at[[FREE_PLACE, FREE_KEY, FREE_QUEUE]], roster.at[[USED_PLACES, USED_KEYS, USED_QUEUES]]
+    if (free < NONE).any() or (free >= used).any() or (used > (places, len(roster.keys), queues)).any():
         raise StateError("what is known for shedding leads out of itself")

@@ -14,6 +14,7 @@ from dovetail.engine.kernels.roster import (
     CLOCK,
     FREE_QUEUE,
     NONE,
+    USED_QUEUES,
     ExpiryDeadline,
     Incoming,
     KeySample,
@@ -28,7 +29,16 @@ from dovetail.engine.kernels.shedding import (
     rows_in_order,
     take_in,
 )
-from dovetail.engine.shedding.rosters import MOST_PLACES, arrays_of, check, copied, empty, grown, no_ranks
+from dovetail.engine.shedding.rosters import (
+    MOST_PLACES,
+    PackedRoster,
+    arrays_of,
+    check,
+    empty,
+    grown,
+    no_ranks,
+    used_of,
+)
 from dovetail.errors import StateError
 
 EVERYTHING = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -99,7 +109,7 @@ class Tracker:
     def rows(self, window: int) -> Int64Array:
         """Row numbers of a window's tuples."""
         rows = np.empty(self.places, np.int64)
-        return rows[: list_rows(self.roster.held, window, rows)]
+        return rows[: list_rows(self.roster, window, rows)]
 
     def first_row(self, window: int) -> int:
         """A row number that none of a window's tuples is below: that of the oldest, where rows are in order; 0 if it is not known."""
@@ -123,8 +133,9 @@ class Tracker:
         self.roster = self.roster._replace(
             ranks=no_ranks(self.roster.uses, rank, self.places, width, patterns=patterns)
         )
-        self.roster.at[FREE_QUEUE] = 0
-        self.roster.held.queue, self.roster.slots.queue = NONE, NONE
+        self.roster.at[FREE_QUEUE], self.roster.at[USED_QUEUES] = NONE, 0
+        used = used_of(self.roster)
+        self.roster.held.queue[: used["held"]], self.roster.slots.queue[: used["slots"]] = NONE, NONE
         enqueue_all(self.roster, rank)
 
     # -- arrays -----------------------------------------------------------------------------------------------------------------
@@ -141,29 +152,44 @@ class Tracker:
         if places > self.places:
             self.roster = grown(self.roster, self.rank, places, patterns=self._patterns)
 
-    def copy(self, spare: Roster | None = None) -> Roster:
-        """What it knows now, to go back to; in the arrays of `spare` if they fit."""
-        return copied(self.roster, self.rank, spare, patterns=self._patterns)
+    def copy(self) -> PackedRoster:
+        """What it knows now, to go back to."""
+        return PackedRoster(self.roster)
 
-    def rollback(self, roster: Roster) -> None:
+    def rollback(self, copy: PackedRoster) -> None:
         """Go on from a copy, which stays as it is."""
-        self.roster = copied(roster, self.rank, self.roster, patterns=self._patterns)
+        self.roster = copy.unpack(self.roster.uses, self.rank, patterns=self._patterns)
         self._in_order = None
 
     def to_arrays(self) -> dict[str, Array]:
-        """Everything, by name."""
-        return {name: np.ascontiguousarray(array) for name, array in arrays_of(self.roster)}
+        """Everything, by name; of records so many as have been used."""
+        used = used_of(self.roster)
+        found = {"places": np.array([self.places])}
+        for name, array in arrays_of(self.roster):
+            found[name] = np.ascontiguousarray(array[: used.get(name.rpartition(".")[0])])
+        return found
 
     def restore(self, stored: Mapping[str, Array]) -> None:
         """Go on from what `to_arrays` gave."""
-        places = len(stored["held.row"])
+        stored = dict(stored)
+        places = int(stored.pop("places", np.zeros(1))[0])
         if places < 1 or places & (places - 1) or places > MOST_PLACES:
             raise StateError(f"what is known for shedding has room for {places} tuples")
         roster = empty(self.roster.uses, self.rank, places, patterns=self._patterns)
         for name, array in arrays_of(roster):
-            found = stored.get(name)
-            if found is None or found.shape != array.shape or found.dtype != array.dtype:
+            found, is_lazy = stored.get(name), name.rpartition(".")[0] in used_of(roster)
+            if found is None or found.dtype != array.dtype or found.shape[1:] != array.shape[1:]:
                 raise StateError(f"what is known for shedding has {name!r} of another shape")
-            array[...] = found
+            if len(found) > len(array) or (len(found) < len(array) and not is_lazy):
+                raise StateError(f"what is known for shedding has {name!r} of another shape")
+            array[: len(found)] = found
+        if any(len(stored[f"{name}.{field}"]) != count for name, field, count in _used_fields(roster)):
+            raise StateError("what is known for shedding is cut short")
         check(roster, self.rank)
         self.roster, self._in_order = roster, None
+
+
+def _used_fields(roster: Roster) -> list[tuple[str, str, int]]:
+    """A field of each kind of records, and how many entries it has."""
+    used = used_of(roster)
+    return [(name, field, used[name]) for name, field in (("held", "ts"), ("keys", "code"), ("ranks.queues", "first"))]

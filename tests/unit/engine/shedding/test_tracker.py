@@ -23,6 +23,7 @@ from dovetail.engine.kernels.roster import (
     NONE,
     OUTPUT,
     RANDOM,
+    USED_PLACES,
     Incoming,
     Roster,
     Uses,
@@ -256,7 +257,7 @@ def test_ranks_and_chains_stay_consistent(rank: int) -> None:
         windows.come(list(zip(rng.integers(0, 3, 200).tolist(), rng.integers(0, 60, 200).tolist(), strict=True)))
         roster = windows.tracker.roster
         held, key = roster.held, roster.marks.key[:, 0]
-        places = np.flatnonzero(held.row >= 0)
+        places = np.flatnonzero(held.row[: roster.at[USED_PLACES]] >= 0)
         assert len(places) == roster.alive.sum()
         assert roster.alive.max() <= 40
         counted = np.zeros_like(roster.slots.tuples)
