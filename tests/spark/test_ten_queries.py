@@ -39,6 +39,6 @@ def test_results_are_the_oracles(spark: SparkSession, tmp_path: Path, strategy: 
         assert_same_rows(found.cast(expected.schema), expected, name)
     shown = str(running.explain())
     assert "memory" in shown
-    assert ("materialize state:" in shown) == (strategy != "mjoin")
+    assert ("materialized as state:" in shown) == (strategy != "mjoin")
     assert "(shared)" in shown  # q1 and q7 are one join
     assert "measured cpu" in shown

@@ -10,7 +10,7 @@ from dovetail.optimizer.sharing import plan_queries
 from dovetail.optimizer.sharing.model.named import NamedGraph
 from dovetail.optimizer.sharing.model.trees import tree_cost
 from dovetail.optimizer.sharing.thesis.jtrees import binary_tree
-from dovetail.plan.explain.shared import explain_shared
+from dovetail.plan.explain.describe import explain_shared
 from dovetail.plan.shared_plan import SharedPlan
 
 __all__ = [

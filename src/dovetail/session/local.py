@@ -27,9 +27,10 @@ from dovetail.engine.time.progress import LATEST
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
 from dovetail.errors import ConfigError, listed, reading, warn
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.explain.execution import explain
+from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
+from dovetail.query.zones import micros_since_epoch
 from dovetail.session.job import Job, Orders
 from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
@@ -39,7 +40,6 @@ from dovetail.session.registered_query import QueryStart
 from dovetail.session.synchronized import synchronized
 from dovetail.stats.history import History
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PIECE_ROWS = 1 << 12
 """Tuples that `push_iter` joins before it yields their results."""
 
@@ -358,8 +358,7 @@ class LocalSession(JobRunner):
 
 
 def _micros(moment: datetime) -> int:
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(microseconds=1)
+    return micros_since_epoch(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
 def _schema_hint(given: object) -> str:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import ConfigError, StateError, listed, warn
 from dovetail.optimizer.adapt.proposal import Proposal
-from dovetail.plan.explain.execution import explain
+from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.session.job import Job
 from dovetail.session.registered_query import QueryStart

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dovetail.errors import StateError, listed
-from dovetail.plan.explain.shared import format_bytes
+from dovetail.plan.explain.text import format_bytes
 
 _VARIABLE = "DOVETAIL_SHARED_MEMORY_DIR"
 _ABANDONED_SECONDS = 600

@@ -1,30 +1,27 @@
-"""Explains execution plans as text, plain data or a mermaid diagram. The text is stable: one fact per line, no addresses."""
+"""Explains plans: describes them as plain data, from which text and diagram are made."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from math import isinf
 from typing import Any, Protocol
 
-from dovetail.codec import LARGEST, to_json
+from dovetail.codec import to_json
 from dovetail.config import Config
+from dovetail.plan.explain.diagram import plan_diagram
 from dovetail.plan.explain.explanation import Explanation
-from dovetail.plan.explain.shared import explain_shared
-from dovetail.plan.names import mermaid_text
+from dovetail.plan.explain.text import plan_text, timestamp
 from dovetail.plan.prefixes import shared_prefixes, sharing_steps
 from dovetail.plan.query_plan import ProbeStage, QueryPlan
-from dovetail.plan.shared_plan import SharedPlan
+from dovetail.plan.shared_plan import JoinNode, Load, Node, QueryAnswer, SharedPlan, WindowNode
 from dovetail.plan.steps import Consumer, JoinStep
 from dovetail.query.durations import exact_duration
 from dovetail.query.expressions import Expression, map_columns
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, Window
 from dovetail.schema import StreamSchema
-from dovetail.stats.counters import JoinMetrics, Measurements
+from dovetail.stats.counters import JoinMetrics, Measurements, PlanMetrics
 from dovetail.stats.history import History
-
-_MAX_NAMED = 5
-"""Maximum number of queries named where a stage is shared."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StageCosts(Protocol):
@@ -56,11 +53,11 @@ def explain(
 ) -> Explanation:
     """Explain the plan of a session's queries; with metrics, also the measured rows and times per new tuple.
 
-    A shared plan adds which queries share what, and the cost of each node. For each list of steps in `together`, which run over the
-    same windows, shared stages are marked.
+    A shared plan adds which queries share what, and the load of windows and joins. For each list of steps in `together`, which run
+    over the same windows, shared stages are marked.
     """
     metrics, past = measured or Measurements(), history or History()
-    description = _describe(declared, steps, config)
+    description = _describe_steps(declared, steps, config)
     for step in steps:
         entry = description["queries" if step.is_private else "joins"][step.name]
         step_metrics: Mapping[str, JoinMetrics] = metrics.queries if step.is_private else metrics.joins
@@ -69,22 +66,24 @@ def explain(
             entry["since"] = step.since
         if step.backfill:
             times = past.reached.get(step.name, {})
-            entry["held_from"] = {s.name: _timestamp(times[s.name]) if s.name in times else None for s in step.sources}
+            entry["held_from"] = {s.name: timestamp(times[s.name]) if s.name in times else None for s in step.sources}
     for same_windows in together if config.can_share_stages else ():
         _add_shared_stages(description, same_windows)
     _add_shedding(description, metrics)
-    shared = None if plan is None else explain_shared(plan, metrics.nodes)
-    if shared is not None:
-        description["plan"] = shared.to_dict()
+    if plan is not None:
+        description["plan"] = _describe_shared(plan, metrics.nodes)
     if past.migrations:
         description["migrations"] = to_json(past.migrations)
-    parts = [_text(description)]
-    if shared is not None:
-        parts.append(shared.text)
-    if past.migrations:
-        parts.append("\n".join(map(str, past.migrations)))
-    diagram = _mermaid(description) if shared is None else shared.diagram
-    return Explanation("\n\n".join(parts), description, diagram)
+    return Explanation(plan_text(description, past.migrations), description, plan_diagram(description))
+
+
+def explain_shared(plan: SharedPlan, measured: Mapping[str, Any] | None = None) -> Explanation:
+    """Explain a shared plan: its windows and joins, their queries, and their expected and measured load.
+
+    `measured` is `metrics()["nodes"]` of a session that runs the plan.
+    """
+    description = _describe_nodes(plan, PlanMetrics.from_json(measured or {}))
+    return Explanation(plan_text(description), description["plan"], plan_diagram(description))
 
 
 def _add_shared_stages(description: dict[str, Any], steps: Sequence[JoinStep]) -> None:
@@ -103,15 +102,15 @@ def _add_shedding(description: dict[str, Any], metrics: Measurements) -> None:
     """Add the number of shed tuples to streams, and the recall to queries, if shedding is on."""
     for name, stream in metrics.streams.items():
         if stream.shed is not None and name in description["streams"]:
-            last = None if stream.last_shed is None else _timestamp(stream.last_shed)
+            last = None if stream.last_shed is None else timestamp(stream.last_shed)
             description["streams"][name]["shed"] = {"tuples": stream.shed, "last": last}
     for name, query in metrics.queries.items():
         if query.recall is not None and name in description["queries"]:
             description["queries"][name]["recall"] = to_json(query.recall) | {"text": str(query.recall)}
 
 
-def _describe(declared: Declarations, steps: Sequence[JoinStep], config: Config) -> dict[str, Any]:
-    """Return the plan as plain data, the basis of the other forms."""
+def _describe_steps(declared: Declarations, steps: Sequence[JoinStep], config: Config) -> dict[str, Any]:
+    """Describe what runs: streams, queries, and the joins that several queries share."""
     queries = declared.queries
     private = {step.name: step for step in steps if step.is_private}
     answered = {consumer.query: (step, consumer) for step in steps for consumer in step.consumers}
@@ -226,146 +225,122 @@ def _window_text(window: Window) -> str:
     return f"range {exact_duration(window.micros)}"
 
 
-def _text(description: Mapping[str, Any]) -> str:
-    lines = [f"evaluation {description['evaluation']}, expiration {description['expiration']}"]
-    for name, stream in description["streams"].items():
-        rate = f", rate {stream['rate']:g}/s" if stream["rate"] else ""
-        used = ", ".join(stream["used_by"]) or "no query"
-        lines.append(
-            f"stream {name}: event time {stream['event_time']}, lateness {stream['lateness']}{rate}; used by {used}"
-            + _shed_text(stream)
-        )
-    for name, query in description["queries"].items():
-        lines += ["", f"query {name}", *(f"  {line}" for line in _query_lines(query))]
-    for name, join in description.get("joins", {}).items():
-        lines += ["", f"join {name.removeprefix('join:')}", *(f"  {line}" for line in _query_lines(join))]
-    return "\n".join(lines)
+def _describe_shared(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
+    """Describe the nodes of a shared plan, and their expected and measured load."""
+    loads, limits = _MeasuredLoads(plan, measured), _resources(plan.limits)
+    return {
+        "strategy": plan.strategy,
+        "query_order": list(plan.query_order),
+        "qualified": plan.qualified,
+        **{name: {"used": used, "limit": limits[name]} for name, used in _resources(plan.load).items()},
+        "windows": {node.id: loads.describe(node, "stream", "span", "rate", "tuples") for node in plan.windows},
+        "joins": {
+            node.id: {
+                **loads.describe(node, "kind", "spans", "output", "produced"),
+                "inputs": [{"node": edge.node, "sources": list(edge.sources)} for edge in node.inputs],
+                "orders": _orders(node),
+                "predicates": list(node.predicates),
+            }
+            for node in plan.joins
+        },
+        "results": {
+            node.id: loads.describe(node, "join", "stored", "spans", "rate", "tuples") for node in plan.results
+        },
+        "queries": {
+            answer.query: {
+                "result": answer.result,
+                "aliases": dict(answer.aliases),
+                "seconds": dict(answer.spans),
+                "narrowed": dict(plan.narrowed(answer.query)),
+            }
+            for answer in plan.answers
+        },
+    }
 
 
-def _shed_text(stream: Mapping[str, Any]) -> str:
-    shed = stream.get("shed")
-    if shed is None:
-        return ""
-    return f"; {shed['tuples']:,} tuples shed" + (f", the last at {shed['last']}" if shed["last"] is not None else "")
+def _resources(load: Load) -> dict[str, float | None]:
+    """Name the amounts of a load; None if there is no limit."""
+    amounts = {"cpu_ms_per_second": load.cpu, "memory_bytes": load.memory}
+    return {name: None if isinf(amount) else amount for name, amount in amounts.items()}
 
 
-def _query_lines(query: Mapping[str, Any]) -> list[str]:
-    recall = [f"recall {query['recall']['text']}"] if "recall" in query else []
-    return _plan_lines(query) + recall
+@dataclass(frozen=True)
+class _MeasuredLoads:
+    """The measured loads of the nodes of a plan, per second of event time."""
+
+    plan: SharedPlan
+    measured: PlanMetrics
+
+    def describe(self, node: Node, *fields: str) -> dict[str, Any]:
+        """Describe some fields of a node, its queries and its load."""
+        values = {"seconds" if name.startswith("span") else name: to_json(getattr(node, name)) for name in fields}
+        measured = self._load(node)
+        return {
+            **values,
+            "queries": list(node.queries),
+            **_resources(node.load),
+            **({"measured": _resources(measured)} if measured is not None else {}),
+        }
+
+    def _load(self, node: Node) -> Load | None:
+        """Return the CPU and memory of a node; None if nothing was measured."""
+        measured, seconds = self.measured, self.measured.span.seconds
+        if isinstance(node, WindowNode):
+            metrics = [measured.windows.get(node.stream)]
+        elif isinstance(node, JoinNode):
+            # A private join runs under its query's name.
+            metrics = [measured.joins.get(name) for name in dict.fromkeys((node.id, *self._answered(node.output)))]
+        else:
+            metrics = [measured.states.get(node.id), *map(measured.results.get, self._answered(node.id))]
+        present = [entry for entry in metrics if entry is not None]
+        if not present or not seconds:
+            return None
+        return Load(sum(entry.ms for entry in present) / seconds, sum(entry.bytes or 0 for entry in present))
+
+    def _answered(self, result: str) -> list[str]:
+        """Return the queries that a result answers."""
+        return [answer.query for answer in self.plan.answers if answer.result == result]
 
 
-def _plan_lines(query: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"input {alias}: {entry['stream']}, {entry['window']}"
-        + (f", inferred from {' and '.join(entry['follows_from'])}" if "follows_from" in entry else "")
-        for alias, entry in query["inputs"].items()
-    ]
-    if "join" in query:
-        renamed = [
-            f"{alias} is {entry['source']}" for alias, entry in query["inputs"].items() if alias != entry["source"]
-        ]
-        mapping = f" ({', '.join(renamed)})" if renamed else ""
-        return [
-            *lines,
-            f"reads join {query['join'].removeprefix('join:')}{mapping}",
-            f"output {', '.join(query['output'])}",
-        ]
-    if "since" in query:
-        lines.append(f"starts at batch {query['since']}{_backfill_text(query)}")
-    lines += [f"filter {text}" for text in query["filters"]]
-    lines += [f"condition {text}" for text in query["conditions"]]
-    if query["waits_for_watermark"]:
-        lines.append(f"results wait for the watermark of {', '.join(query['waits_for_watermark'])}")
-    lines.append(f"probe orders: {query['ordering']}")
-    for driver, stages in query["paths"].items():
-        lines.append(f"new {driver}{_cost_text(query, driver)}")
-        lines += [f"  {_stage_text(stage)}" for stage in stages if stages[0] is not stage or stage["access"] != "new"]
-    lines += [_change_text(change) for change in query.get("changes", ())]
-    if query["output"]:
-        lines.append(f"output {', '.join(query['output'])}")
-    return lines
+def _orders(node: JoinNode) -> dict[str, list[str]]:
+    labels = [_label(edge.sources) for edge in node.inputs]
+    return {labels[index]: [labels[other] for other in order] for index, order in enumerate(node.orders)}
 
 
-def _backfill_text(query: Mapping[str, Any]) -> str:
-    held = [f"{name} from {time}" if time else f"{name} none" for name, time in query.get("held_from", {}).items()]
-    return f"; backfill: {', '.join(held)}" if held else ""
+def _label(sources: Sequence[str]) -> str:
+    return sources[0] if len(sources) == 1 else f"({', '.join(sources)})"
 
 
-def _timestamp(micros: int) -> str:
-    """Format an event time; one below the allowed range is the beginning."""
-    if micros <= -LARGEST:
-        return "the beginning"
-    return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+def _describe_nodes(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
+    """Describe a shared plan by its nodes alone: one made from join graphs has no expressions."""
+    stored = {result.id for result in plan.states}
 
+    def window(source: str, spans: Mapping[str, float]) -> dict[str, str]:
+        return {"stream": plan.sources[source].stream, "window": f"range {spans[source]:g} s"}
 
-def _cost_text(query: Mapping[str, Any], driver: str) -> str:
-    cost = query.get("costs", {}).get(driver)
-    if cost is None:
-        return ""
-    text = f": cost {_format_number(cost['cost'])} rows/s"
-    if not cost["next"]:
-        return text
-    kind = "next best" if cost["next_cost"] >= cost["cost"] else "cheaper"
-    return f"{text} ({kind} order {', '.join(cost['next'][1:])}: {_format_number(cost['next_cost'])})"
+    def query(answer: QueryAnswer) -> dict[str, Any]:
+        aliases = answer.aliases.items()
+        inputs = {alias: {**window(source, answer.spans), "source": source} for source, alias in aliases}
+        return {"inputs": inputs, "join": plan.top(answer.query).id}
 
+    def join(node: JoinNode) -> dict[str, Any]:
+        return {
+            "inputs": {
+                _label(edge.sources): {"stream": edge.node, "window": "materialized"}
+                if edge.node in stored
+                else window(edge.sources[0], node.spans)
+                for edge in node.inputs
+            },
+            "conditions": node.predicates,
+            "paths": {
+                driver: [{"alias": label, "access": "hash" if label != driver else "new"} for label in (driver, *order)]
+                for driver, order in _orders(node).items()
+            },
+        }
 
-def _change_text(change: Mapping[str, Any]) -> str:
-    orders = [", ".join(change[name]) for name in ("before", "after")]
-    costs = [
-        "?" if change[name] is None else _format_number(change[name])
-        for name in ("predicted_before", "predicted_after", "measured_before", "measured_after")
-    ]
-    return (
-        f"batch {change['batch']}: order of new {change['driver']} changed from {orders[0]} to {orders[1]}: "
-        f"{costs[0]} -> {costs[1]} rows per tuple expected, {costs[2]} -> {costs[3]} measured"
-    )
-
-
-def _stage_cost_text(stage: Mapping[str, Any]) -> str:
-    parts = []
-    for unit in ("rows", "us"):
-        values = [(stage[kind][unit], kind) for kind in ("expected", "measured") if unit in stage.get(kind, {})]
-        if values:
-            (value, kind), *rest = values
-            others = "".join(f", {_format_number(other)} {other_kind}" for other, other_kind in rest)
-            parts.append(f"{_format_number(value)} {unit} {kind}{others}")
-    return f": {'; '.join(parts)}" if parts else ""
-
-
-def _format_number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _stage_text(stage: Mapping[str, Any]) -> str:
-    verb = {"hash": "probe", "scan": "scan", "new": "join new"}[stage["access"]]
-    on = f" on {' and '.join(stage['on'])}" if stage["on"] else ""
-    where = f" where {' and '.join(stage['conditions'])}" if stage["conditions"] else ""
-    return f"{verb} {stage['alias']}{on}{where}{_stage_cost_text(stage)}{_shared_text(stage)}"
-
-
-def _shared_text(stage: Mapping[str, Any]) -> str:
-    """Name the other queries that use a stage, at most `_MAX_NAMED`."""
-    names = stage.get("shared_with", ())
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"; shared with {', '.join(names[:_MAX_NAMED])}{more}" if names else ""
-
-
-def _mermaid(description: Mapping[str, Any]) -> str:
-    lines = ["flowchart LR"]
-    streams = {name: f"s{index}" for index, name in enumerate(description["streams"])}
-    lines += [f'  {node}[("{mermaid_text(name)}")]' for name, node in streams.items()]
-    for index, (name, query) in enumerate(description["queries"].items()):
-        node = f"q{index}"
-        lines += [f'  subgraph {node}["{mermaid_text(name)}"]', "    direction LR"]
-        aliases = {alias: f"{node}a{position}" for position, alias in enumerate(query["inputs"])}
-        lines += [
-            f'    {aliases[alias]}["{mermaid_text(alias)}<br/>{entry["window"]}"]'
-            for alias, entry in query["inputs"].items()
-        ]
-        lines += [f'    {node}out(["{len(query["output"])} columns"])']
-        for driver, stages in query["paths"].items():
-            order = " → ".join(stage["alias"] for stage in stages)
-            lines.append(f'    {aliases[driver]} -- "{mermaid_text(order)}" --> {node}out')
-        lines.append("  end")
-        lines += [f"  {streams[entry['stream']]} --> {aliases[alias]}" for alias, entry in query["inputs"].items()]
-    return "\n".join(lines)
+    return {
+        "streams": {node.stream: {} for node in plan.windows},
+        "queries": {answer.query: query(answer) for answer in plan.answers},
+        "joins": {node.id: join(node) for node in plan.joins},
+        "plan": _describe_shared(plan, measured),
+    }

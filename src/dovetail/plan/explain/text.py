@@ -1,0 +1,207 @@
+"""Writes the description of a plan as text, one fact per line. Equal plans have equal texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dovetail.codec import LARGEST
+
+_MAX_NAMED = 5
+"""Maximum number of queries named where a stage is shared."""
+
+
+def plan_text(description: Mapping[str, Any], migrations: Iterable[object] = ()) -> str:
+    """Return a paragraph each for streams, plan and windows, each query and join, and migrations."""
+    plan: Any = description.get("plan")
+    nodes = joins_with_results(description)
+    paragraphs = [_session_lines(description), *([_plan_lines(plan)] if plan else [])]
+    for kind, label in (("queries", "query"), ("joins", "join")):
+        for name, entry in description.get(kind, {}).items():
+            title, lines = f"{label} {join_label(name)}", _entry_lines(name, entry, plan)
+            if name in nodes:
+                join, result_name, result = nodes[name]
+                title += f", materialized as {result_name}" if result["stored"] else ""
+                held = f", {result['tuples']:.4g} rows held" if result["stored"] else ""
+                if join["queries"] != [name]:
+                    lines.insert(0, f"for {', '.join(join['queries'])}" + " (shared)" * (len(join["queries"]) > 1))
+                lines += [f"results {result['rate']:.4g} rows/s expected{held}", *_load_lines([join, result], plan)]
+            paragraphs.append([title, *(f"  {line}" for line in lines)])
+    return "\n\n".join("\n".join(lines) for lines in [*paragraphs, [*map(str, migrations)]] if lines)
+
+
+def join_label(name: str) -> str:
+    """Return the name of a join for people."""
+    return name.removeprefix("join:")
+
+
+def joins_with_results(description: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], str, Mapping[str, Any]]]:
+    """Return the nodes of the shared plan by the join that runs them: the join, the name of its result, and the result.
+
+    A join of one query alone runs under the name of the query.
+    """
+    plan = description.get("plan", {"joins": {}})
+    queries = {answer["result"]: query for query, answer in plan.get("queries", {}).items()}
+    nodes = {}
+    for name, join in plan["joins"].items():
+        run_as = name if name in description.get("joins", {}) else queries[join["output"]]
+        nodes[run_as] = join, join["output"], plan["results"][join["output"]]
+    return nodes
+
+
+def _session_lines(description: Mapping[str, Any]) -> list[str]:
+    if "evaluation" not in description:
+        return []
+    lines = [f"evaluation {description['evaluation']}, expiration {description['expiration']}"]
+    for name, stream in description["streams"].items():
+        rate = f", rate {stream['rate']:g}/s" if stream["rate"] else ""
+        used = ", ".join(stream["used_by"]) or "no query"
+        text = f"stream {name}: event time {stream['event_time']}, lateness {stream['lateness']}{rate}; used by {used}"
+        if shed := stream.get("shed"):
+            text += f"; {shed['tuples']:,} tuples shed" + (f", the last at {shed['last']}" if shed["last"] else "")
+        lines.append(text)
+    return lines
+
+
+def _plan_lines(plan: Mapping[str, Any]) -> list[str]:
+    count = len(plan["queries"])
+    lines = [f"plan for {count} {'query' if count == 1 else 'queries'}, strategy {plan['strategy']}", *total_load(plan)]
+    for name, window in plan["windows"].items():
+        about, users = f"{window['seconds']:g} s, {window['rate']:g}/s", ", ".join(window["queries"])
+        lines.append(f"window {name.removeprefix('window:')}: {about}, for {users}")
+        lines += [f"  {line}" for line in _load_lines([window], plan)]
+    return lines
+
+
+def _entry_lines(name: str, entry: Mapping[str, Any], plan: Mapping[str, Any] | None) -> list[str]:
+    """Describe a join, or a query that reads the results of a join of several queries."""
+    lines = []
+    for alias, source in entry["inputs"].items():
+        inferred = f", inferred from {' and '.join(source['follows_from'])}" if "follows_from" in source else ""
+        lines.append(f"input {alias}: {source['stream']}, {source['window']}{inferred}")
+    if "join" in entry:
+        renamed = [f"{alias} is {each['source']}" for alias, each in entry["inputs"].items() if alias != each["source"]]
+        lines.append(f"reads join {join_label(entry['join'])}" + (f" ({', '.join(renamed)})" if renamed else ""))
+        narrowed = plan["queries"][name]["narrowed"] if plan else {}
+        lines += [f"keep {source} within {span:g} s" for source, span in sorted(narrowed.items())]
+    if "since" in entry:
+        held = [
+            f"{source} from {time}" if time else f"{source} none" for source, time in entry.get("held_from", {}).items()
+        ]
+        lines.append(f"starts at batch {entry['since']}" + (f"; backfill: {', '.join(held)}" if held else ""))
+    lines += [f"filter {text}" for text in entry.get("filters", ())]
+    lines += [f"condition {text}" for text in entry.get("conditions", ())]
+    if entry.get("waits_for_watermark"):
+        lines.append(f"results wait for the watermark of {', '.join(entry['waits_for_watermark'])}")
+    if "ordering" in entry:
+        lines.append(f"probe orders: {entry['ordering']}")
+    for driver, stages in entry.get("paths", {}).items():
+        lines.append(f"new {driver}{_cost_text(entry, driver)}")
+        lines += [f"  {_stage_text(stage)}" for stage in stages if stages[0] is not stage or stage["access"] != "new"]
+    lines += map(_change_text, entry.get("changes", ()))
+    if entry.get("output"):
+        lines.append(f"output {', '.join(entry['output'])}")
+    return lines + ([f"recall {entry['recall']['text']}"] if "recall" in entry else [])
+
+
+def timestamp(micros: int) -> str:
+    """Format an event time; one below the allowed range is the beginning."""
+    if micros <= -LARGEST:
+        return "the beginning"
+    return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+
+
+def _cost_text(query: Mapping[str, Any], driver: str) -> str:
+    cost = query.get("costs", {}).get(driver)
+    if cost is None:
+        return ""
+    text = f": cost {_format_number(cost['cost'])} rows/s"
+    if not cost["next"]:
+        return text
+    kind = "next best" if cost["next_cost"] >= cost["cost"] else "cheaper"
+    return f"{text} ({kind} order {', '.join(cost['next'][1:])}: {_format_number(cost['next_cost'])})"
+
+
+def _change_text(change: Mapping[str, Any]) -> str:
+    orders = [", ".join(change[name]) for name in ("before", "after")]
+    costs = [
+        "?" if change[name] is None else _format_number(change[name])
+        for name in ("predicted_before", "predicted_after", "measured_before", "measured_after")
+    ]
+    return (
+        f"batch {change['batch']}: order of new {change['driver']} changed from {orders[0]} to {orders[1]}: "
+        f"{costs[0]} -> {costs[1]} rows per tuple expected, {costs[2]} -> {costs[3]} measured"
+    )
+
+
+def _stage_cost_text(stage: Mapping[str, Any]) -> str:
+    parts = []
+    for unit in ("rows", "us"):
+        values = [(stage[kind][unit], kind) for kind in ("expected", "measured") if unit in stage.get(kind, {})]
+        if values:
+            (value, kind), *rest = values
+            others = "".join(f", {_format_number(other)} {other_kind}" for other, other_kind in rest)
+            parts.append(f"{_format_number(value)} {unit} {kind}{others}")
+    return f": {'; '.join(parts)}" if parts else ""
+
+
+def _format_number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _stage_text(stage: Mapping[str, Any]) -> str:
+    verb = {"hash": "probe", "scan": "scan", "new": "join new"}[stage["access"]]
+    on = f" on {' and '.join(stage['on'])}" if stage.get("on") else ""
+    where = f" where {' and '.join(stage['conditions'])}" if stage.get("conditions") else ""
+    text, names = f"{verb} {stage['alias']}{on}{where}{_stage_cost_text(stage)}", stage.get("shared_with", ())
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{text}; shared with {', '.join(names[:_MAX_NAMED])}{more}" if names else text
+
+
+def total_load(plan: Mapping[str, Any]) -> list[str]:
+    """Return CPU and memory of a shared plan, and their limits, as two texts."""
+    texts = []
+    for label, (name, text) in _RESOURCES.items():
+        used, limit = plan[name]["used"], plan[name]["limit"]
+        of = ", no limit" if limit is None else f" of {text(limit)}{_percent(used, limit)}"
+        texts.append(f"{label} {text(used)}{of}")
+    return texts
+
+
+def _load_lines(nodes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> list[str]:
+    """Format the total load of some nodes: expected and, if available, measured."""
+    measured = [node["measured"] for node in nodes if "measured" in node]
+    return [_load_text(nodes, plan), *([f"measured {_load_text(measured, plan)}"] if measured else [])]
+
+
+def _load_text(loads: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> str:
+    used = [(label, sum(load[name] for load in loads), name, text) for label, (name, text) in _RESOURCES.items()]
+    parts = (
+        f"{label} {text(total)}{_percent(total, plan[name]['limit'])}" for label, total, name, text in used if total
+    )
+    return ", ".join(parts)
+
+
+def _percent(used: float, limit: float | None) -> str:
+    return "" if limit is None else f" ({used / limit:.1%})"
+
+
+def format_cpu(milliseconds: float) -> str:
+    """Format CPU time per second: `1.36 ms/s`."""
+    return f"{milliseconds:.4g} ms/s"
+
+
+def format_bytes(count: float) -> str:
+    """Format bytes in a readable unit: `1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
+_RESOURCES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "cpu": ("cpu_ms_per_second", format_cpu),
+    "memory": ("memory_bytes", format_bytes),
+}
