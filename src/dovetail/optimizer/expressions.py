@@ -12,7 +12,7 @@ from itertools import combinations, product
 
 import pyarrow as pa
 
-from dovetail.optimizer.graph.from_query import MICROS_PER_SECOND, join_graph
+from dovetail.optimizer.graph.from_query import MICROS_PER_SECOND, planned_graph
 from dovetail.optimizer.graph.join_graph import JoinGraph, Pair
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import JoinExpressions, JoinInput, JoinNode, SharedPlan
@@ -201,7 +201,7 @@ def _source_hints(plan: SharedPlan, plans: Mapping[str, QueryPlan], join: JoinNo
 
 def _input_selectivities(plan: QueryPlan, join: JoinNode, over_inputs: _OverInputs) -> dict[Pair, float]:
     """Return the selectivity of each pair of inputs with a predicate between them, by the statistics of a query."""
-    graph = join_graph(plan.query, plan.known.rates, plan.known.hints)
+    graph = planned_graph(plan)
     aliases = {source: alias for alias, source in over_inputs.sources.items()}
     inputs = {over_inputs.name_of(edge): [aliases[source] for source in edge.sources] for edge in join.inputs}
     related = graph.edges | set(graph.factors)

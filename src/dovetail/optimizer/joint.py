@@ -11,8 +11,7 @@ from dovetail.config import Budget, Config
 from dovetail.errors import BudgetError
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.expressions import with_expressions
-from dovetail.optimizer.graph.from_query import join_graph
-from dovetail.optimizer.graph.join_graph import JoinGraph
+from dovetail.optimizer.graph.from_query import planned_graph
 from dovetail.optimizer.ordering.shared_orders import (
     ReorderableJoin,
     SharedOrders,
@@ -52,12 +51,14 @@ class JointPlanning:
         windows_only = None
         if self.config.strategy == "auto" and self.strategy != "mjoin":
             with suppress(BudgetError):
-                windows_only = self.plan_windows_only()
+                windows_only = self._with_shared_orders("mjoin")
             has_selectivities = any(plan.known.hints for plan in self.plans.values())
             if windows_only is not None and not has_selectivities:
-                return windows_only
-        best = self._with_shared_orders(self._plan(self.strategy))
-        return best if windows_only is None or best.load.cpu < windows_only.load.cpu else windows_only
+                return with_expressions(windows_only, self.plans)
+        best = self._with_shared_orders(self.strategy)
+        if windows_only is not None and windows_only.load.cpu <= best.load.cpu:
+            best = windows_only
+        return with_expressions(best, self.plans)
 
     def check(self) -> SharedPlan:
         """Return a plan that fits, with each query's own orders; raise an error if there is none.
@@ -71,30 +72,39 @@ class JointPlanning:
 
     def plan_windows_only(self) -> SharedPlan:
         """Return the plan that materializes no joins."""
-        return self._with_shared_orders(self._plan("mjoin"))
+        return with_expressions(self._with_shared_orders("mjoin"), self.plans)
 
     def load_of(self, running: Sequence[SharedPlan]) -> Load:
         """Return the load of `running` plans of these queries, by their current statistics."""
         config, ratios = self.config, [self._shared_orders(plan).cost_ratio for plan in running]
-        return load_of_plans(self._graphs(), running, ratios, self.units, config.ordering, objective(config))
+        return load_of_plans(self._graphs, running, ratios, self.units, config.ordering, objective(config))
 
     def with_batch_rate(self, batches_per_second: float) -> JointPlanning:
         """Return this planning for another number of batches per second."""
         return self if self.units is None else replace(self, units=self.units.with_batch_rate(batches_per_second))
 
-    def _plan(self, strategy: str) -> SharedPlan:
-        config = self.config
-        return plan_queries(
-            self._graphs(),
-            self.budget,
-            strategy,
-            units=self.units,
-            ordering=config.ordering,
-            objective=objective(config),
-        )
+    @cached_property
+    def _plans_by_strategy(self) -> dict[str, SharedPlan]:
+        """The plans so far, by strategy: what `check` has planned, `plan` does not plan again."""
+        return {}
 
-    def _with_shared_orders(self, plan: SharedPlan) -> SharedPlan:
-        """Choose the orders of joins over windows together, charge the joins their cost in probe trees, add expressions."""
+    def _plan(self, strategy: str) -> SharedPlan:
+        """Return the plan of a strategy, with each query's own orders."""
+        if strategy not in self._plans_by_strategy:
+            config = self.config
+            self._plans_by_strategy[strategy] = plan_queries(
+                self._graphs,
+                self.budget,
+                strategy,
+                units=self.units,
+                ordering=config.ordering,
+                objective=objective(config),
+            )
+        return self._plans_by_strategy[strategy]
+
+    def _with_shared_orders(self, strategy: str) -> SharedPlan:
+        """Choose the orders of joins over windows together, and charge the joins their cost in probe trees."""
+        plan = self._plan(strategy)
         (orders, ratio), changed = self._shared_orders(plan), dict[str, dict[str, Sequence[str]]]()
         for (name, driver), order in orders.items():
             changed.setdefault(name, {})[driver] = order
@@ -105,7 +115,7 @@ class JointPlanning:
                 joins.append(plan.with_orders(price, changed.get(join.id, {})))
             else:
                 joins.append(join)
-        return with_expressions(replace(plan, joins=tuple(joins)), self.plans)
+        return replace(plan, joins=tuple(joins))
 
     def _shared_orders(self, plan: SharedPlan) -> SharedOrders:
         """Choose the orders of joins over windows together."""
@@ -117,7 +127,7 @@ class JointPlanning:
     def _reorderable(self, plan: SharedPlan, join: JoinNode) -> ReorderableJoin:
         """Describe a join by its first query, with the largest windows of all; forced orders are fixed."""
         first = join.queries[0]
-        query, graph, aliases = self.plans[first].query, self._query_graphs[first], plan.answer(first).aliases
+        query, graph, aliases = self.plans[first].query, planned_graph(self.plans[first]), plan.answer(first).aliases
         indexes = {alias: index for index, alias in enumerate(graph.indexed.names)}
         windows = list(graph.indexed.windows)
         for source, span in join.spans.items():
@@ -133,14 +143,10 @@ class JointPlanning:
         return ReorderableJoin(join.id, query, replace(graph.indexed, windows=windows), access, orders, forced, scope)
 
     @cached_property
-    def _query_graphs(self) -> dict[str, JoinGraph]:
-        plans = self.plans.items()
-        return {name: join_graph(plan.query, plan.known.rates, plan.known.hints) for name, plan in plans}
-
     def _graphs(self) -> dict[str, NamedGraph]:
         graphs = {}
         for name, plan in self.plans.items():
-            graph, scope = self._query_graphs[name], self.scopes.get(name, "")
+            graph, scope = planned_graph(plan), self.scopes.get(name, "")
             named = name_query(plan.query, graph, scope, storable=not plan.known.forced)
             orders = {path.driver: [alias for alias in path.order if alias != path.driver] for path in plan.paths}
             graphs[name] = replace(named, orders=orders)

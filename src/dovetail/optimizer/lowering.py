@@ -16,7 +16,7 @@ from dovetail.config import Config
 from dovetail.errors import PlanError
 from dovetail.optimizer.cost.estimates import estimate
 from dovetail.optimizer.expressions import filters_of, keys_of
-from dovetail.optimizer.graph.from_query import DEFAULT_RATE, join_graph
+from dovetail.optimizer.graph.from_query import DEFAULT_RATE, join_graph, planned_graph
 from dovetail.optimizer.planner import access_rule, complete_orders, objective
 from dovetail.plan.paths import PathBuilder
 from dovetail.plan.query_plan import PlannerStats, QueryPlan
@@ -121,7 +121,7 @@ class _StepBuilder:
         ]
         if not changed:
             return plan
-        graph = join_graph(plan.query, plan.known.rates, plan.known.hints)
+        graph = planned_graph(plan)
         access, builder = access_rule(plan.query, graph, config), PathBuilder(plan.query)
         paths = tuple(
             builder.path(path.driver, orders[path.driver], access) if path.driver in changed else path

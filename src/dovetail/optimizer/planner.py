@@ -9,7 +9,7 @@ from typing import TypeAlias
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost.estimates import estimate
-from dovetail.optimizer.graph.from_query import declared_rates, join_graph
+from dovetail.optimizer.graph.from_query import declared_rates, join_graph, keep_graph
 from dovetail.optimizer.graph.hints import Selectivity
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
@@ -67,7 +67,9 @@ def plan_query(
         paths.append(builder.path(driver, order, access))
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
     stats = PlannerStats(rates, choices.hints, tuple(forced))
-    return QueryPlan(query, tuple(paths), "given" if forced else config.ordering, stats, expected)
+    plan = QueryPlan(query, tuple(paths), "given" if forced else config.ordering, stats, expected)
+    keep_graph(plan, graph)
+    return plan
 
 
 def multi_way_orders(

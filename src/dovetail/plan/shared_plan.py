@@ -21,7 +21,8 @@ Semantics:
 - A query's windows may be smaller than those of the result that answers it, or of a materialized result below it (only the largest
   window is joined, section 2.1.3): `QueryAnswer.spans` filter the output. Filters below the join are part of its sources.
 
-CPU is milliseconds per second, memory is bytes, as in a `Budget`.
+CPU is milliseconds per second, memory is bytes, as in a `Budget`. Spans are seconds, the unit of the cost model; expressions have
+windows in microseconds, as everything that runs.
 """
 
 from __future__ import annotations

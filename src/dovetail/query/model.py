@@ -42,7 +42,7 @@ class StoredWindow:
     spans: tuple[tuple[str, int], ...]
     """For each source of the materialized join, its window in microseconds."""
     seconds: float
-    """Expected time that a match stays in the window."""
+    """Expected seconds that a match stays in the window, for the cost model."""
 
 
 Window: TypeAlias = TimeWindow | CountWindow | StoredWindow

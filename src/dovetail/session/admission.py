@@ -1,17 +1,24 @@
-"""Admission control: an upper bound on what the registered queries can cost."""
+"""Admission control: an upper bound on what the registered queries can cost, and what they leave of the budget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isinf
 from typing import Protocol
 
+from dovetail.config import Budget
 from dovetail.optimizer.cost.units import UnitCosts
+from dovetail.optimizer.joint import JointPlanning
+from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.shared_plan import Load, SharedPlan
 from dovetail.plan.steps import Cell
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
+
+SMALLEST_LIMIT = 1e-9
+"""Limit that is left of a budget that is used up."""
 
 
 class ShardPlacement(Protocol):
@@ -41,22 +48,31 @@ class CostUpperBound:
 
     unshared: ExecutionPlan = field(default_factory=ExecutionPlan)
     """Execution plan in which each query has a join of its own: it determines the columns of windows."""
-    units: UnitCosts = field(default_factory=UnitCosts)
+    planning: JointPlanning | None = None
+    """The planning of all queries together: the job begins with the plans that were made to admit them."""
     cpu: float = 0.0
     """CPU of joins and results."""
     windows: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Seconds and tuples per second of each window."""
 
-    def with_query(self, unshared: ExecutionPlan, units: UnitCosts | None, plan: SharedPlan) -> CostUpperBound:
+    def with_query(self, unshared: ExecutionPlan, planning: JointPlanning, plan: SharedPlan) -> CostUpperBound:
         """Return the bound with the joins and windows of `plan` added; the other arguments are those of all queries."""
         windows = dict(self.windows)
         for window in plan.windows:
             windows[window.stream] = (max(window.span, windows.get(window.stream, (0.0, 0.0))[0]), window.rate)
         joins = plan.load.cpu - sum(window.load.cpu for window in plan.windows)
-        return CostUpperBound(unshared, units or self.units, self.cpu + joins, windows)
+        return CostUpperBound(unshared, planning, self.cpu + joins, windows)
 
     @property
     def load(self) -> Load:
-        insert_cpu = sum(rate for _, rate in self.windows.values()) * self.units.keep
-        window_bytes = [span * rate * self.units.window_bytes(name) for name, (span, rate) in self.windows.items()]
+        units = (self.planning and self.planning.units) or UnitCosts()
+        insert_cpu = sum(rate for _, rate in self.windows.values()) * units.keep
+        window_bytes = [span * rate * units.window_bytes(name) for name, (span, rate) in self.windows.items()]
         return Load(self.cpu + insert_cpu, sum(window_bytes))
+
+
+def remaining_budget(budget: Budget, loads: Iterable[Load]) -> Budget:
+    """Return what running queries leave of the budget."""
+    used, limits = Load.total(loads), limits_of(budget)
+    cpu, memory = max(limits.cpu - used.cpu, SMALLEST_LIMIT), max(limits.memory - used.memory, SMALLEST_LIMIT)
+    return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isinf
 from typing import Any
 
 from dovetail.config import Budget, Config, Strategy
@@ -34,12 +33,10 @@ from dovetail.query.catalog import check_name
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.session.admission import CostUpperBound, ShardPlacement
+from dovetail.session.admission import CostUpperBound, ShardPlacement, remaining_budget
 from dovetail.session.registered_query import RegisteredQuery
 
 Orders = Mapping[str, Sequence[str]]
-SMALLEST_LIMIT = 1e-9
-"""Limit that is left of a budget that is used up."""
 _EASY_FRACTION = 0.8
 """If the upper bound of all queries uses at most this fraction of the budget, a query is admitted without joint planning."""
 
@@ -59,7 +56,7 @@ class Job:
     chosen: SharedPlan | None = None
     """Plan of the queries that run together; None while they are declared, and on Spark until they are replanned."""
     upper_bound: CostUpperBound | None = field(default_factory=CostUpperBound)
-    """Upper bound of what the queries take; None if it is not known."""
+    """Upper bound of what the queries take, and their joint planning; None if it is not known."""
 
     def __str__(self) -> str:
         return f"streams {listed(self.streams)} and queries {listed(self.registered)}"
@@ -124,7 +121,8 @@ class Job:
         lowering = Lowering(self.streams, self.config)
         return (before or ExecutionPlan()).with_steps(map(lowering.unshared_step, plans))
 
-    def _unit_costs(self, unshared: ExecutionPlan) -> UnitCosts:
+    def unit_costs(self, unshared: ExecutionPlan) -> UnitCosts:
+        """Return the unit costs of the windows that joins share."""
         from dovetail.calibrate import unit_costs_for  # noqa: PLC0415 - loads the engine, which a driver without budget need not
 
         return unit_costs_for(unshared, self.streams, None if self.placement is None else self.placement.copies)
@@ -136,8 +134,9 @@ class Job:
         """The plan of the queries that are planned together: the chosen one, or else the one to begin with."""
         if self.chosen is not None and {answer.query for answer in self.chosen.answers} == self.planned_together.keys():
             return with_expressions(self.chosen, self.planned_together)
-        sheds_on_shards = self.config.shedding is not None and self.placement is not None
-        planning = self.planning(self.planned_together, self.budget, "mjoin" if sheds_on_shards else None)
+        planning = None if self.upper_bound is None else self.upper_bound.planning
+        if planning is None or (planning.plans, planning.scopes) != (self.planned_together, self._scopes):
+            planning = self.joint_planning()
         by_bytes = self.config.shedding is not None and self.config.shedding.max_bytes is not None
         # The size of materialized joins has no bound.
         return planning.plan_windows_only() if by_bytes else planning.plan()
@@ -197,19 +196,27 @@ class Job:
             for name, query in self.planned_alone.items()
         }
 
+    def joint_planning(self, units: UnitCosts | None = None) -> JointPlanning:
+        """Return the planning of the queries that are planned together."""
+        sheds_on_shards = self.config.shedding is not None and self.placement is not None
+        return self.planning(self.planned_together, self.budget, "mjoin" if sheds_on_shards else None, units)
+
     def planning(
         self,
         plans: Mapping[str, QueryPlan],
         budget: Budget | None,
         strategy: Strategy | None = None,
-        unshared: ExecutionPlan | None = None,
+        units: UnitCosts | None = None,
     ) -> JointPlanning:
-        """Return the planning of some queries; `unshared` gives unit costs where there is no budget."""
+        """Return the planning of some queries; without `units`, under a budget, by the unit costs of their windows."""
         config = self.config if strategy is None else replace(self.config, strategy=strategy)
-        if unshared is None and budget is not None:
-            unshared = self.unshared(plans.values())
-        units = None if unshared is None else self._unit_costs(unshared)
-        return JointPlanning(plans, config, budget, units, {} if self.placement is None else self.placement.scopes)
+        if units is None and budget is not None:
+            units = self.unit_costs(self.unshared(plans.values()))
+        return JointPlanning(plans, config, budget, units, self._scopes)
+
+    @property
+    def _scopes(self) -> Mapping[str, str]:
+        return {} if self.placement is None else self.placement.scopes
 
     def with_running_query(self, query: RegisteredQuery) -> Job:
         """Return the job with a query that starts while others run; it must fit what they leave of the budget."""
@@ -345,19 +352,21 @@ class Job:
 
 def _upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
     """Return the upper bound of a job with a query just added; raise an error if its queries cannot be planned."""
-    name, strategy = added.query.name, job.config.strategy
+    name, before, is_exact = added.query.name, job.upper_bound, job.config.strategy == "exact"
     if job.budget is None:
-        JointPlanning(job.plans if strategy == "exact" else {name: added}, job.config).check()
-        return None
-    if job.upper_bound is not None and strategy != "exact":
-        unshared = job.unshared([added], job.upper_bound.unshared)
-        alone = job.planning({name: added}, None, unshared=unshared)
-        upper_bound = job.upper_bound.with_query(unshared, alone.units, alone.plan_windows_only())
+        if not is_exact:
+            JointPlanning({name: added}, job.config).check()
+            return None
+        planning = job.joint_planning()
+        return CostUpperBound().with_query(ExecutionPlan(), planning, planning.check())
+    unshared = job.unshared(job.plans.values()) if before is None else job.unshared([added], before.unshared)
+    planning = job.joint_planning(job.unit_costs(unshared))
+    if before is not None and not is_exact:
+        alone = job.planning({name: added}, None, units=planning.units).plan_windows_only()
+        upper_bound = before.with_query(unshared, planning, alone)
         if upper_bound.load.fits(Load(*(_EASY_FRACTION * limit for limit in limits_of(job.budget)))):
             return upper_bound
-    unshared = job.unshared(job.plans.values())
-    planning = job.planning(job.plans, job.budget, unshared=unshared)
-    return CostUpperBound().with_query(unshared, planning.units, planning.check())
+    return CostUpperBound().with_query(unshared, planning, planning.check())
 
 
 def _keep_separate(job: Job, before: Job) -> Job:
@@ -366,13 +375,6 @@ def _keep_separate(job: Job, before: Job) -> Job:
         values = getattr(before, cached)
         job.__dict__[cached] = {name: value for name, value in values.items() if name in job.planned_alone}
     return job
-
-
-def remaining_budget(budget: Budget, loads: Iterable[Load]) -> Budget:
-    """Return what running queries leave of the budget."""
-    used, limits = Load.total(loads), limits_of(budget)
-    cpu, memory = max(limits.cpu - used.cpu, SMALLEST_LIMIT), max(limits.memory - used.memory, SMALLEST_LIMIT)
-    return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)
 
 
 def check_backfill(query: JoinQuery, config: Config, *, backfill: bool) -> None:

@@ -164,7 +164,7 @@ def test_a_budget_breach_warns_once() -> None:
 def test_materialized_joins_are_dropped_when_memory_exceeds_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """More pairs than estimated are materialized: the join is dropped and no result is lost."""
     monkeypatch.setattr(
-        Job, "_unit_costs", lambda *_: dt.optimizer.UnitCosts()
+        Job, "unit_costs", lambda *_: dt.optimizer.UnitCosts()
     )  # unit costs at which a join is materialized at first
 
     def run(budget: dt.Budget) -> tuple[dt.LocalSession, int]:

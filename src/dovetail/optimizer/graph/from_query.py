@@ -20,17 +20,33 @@ from collections.abc import Mapping
 
 from dovetail.optimizer.adapt.selectivity import PairSelectivities, PredicateIndex
 from dovetail.optimizer.graph.join_graph import JoinGraph
+from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, StreamRef
 from dovetail.schema import StreamSchema
 from dovetail.stats.probes import QueryStats
 
 DEFAULT_RATE = 1.0
 MICROS_PER_SECOND = 1_000_000
+_GRAPH = "graph"
+"""Where a `QueryPlan`, which knows no join graphs, keeps its own."""
 
 
 def join_graph(query: JoinQuery, rates: Mapping[str, float], hints: Mapping[frozenset[str], float]) -> JoinGraph:
     """Return the graph of a query, given rates by alias and selectivity hints by pair of aliases."""
     return graph_of(query, rates, PairSelectivities(PredicateIndex.of(query), hints))
+
+
+def planned_graph(plan: QueryPlan) -> JoinGraph:
+    """Return the graph of a query by the statistics that it was planned with."""
+    if _GRAPH not in plan.__dict__:
+        keep_graph(plan, join_graph(plan.query, plan.known.rates, plan.known.hints))
+    graph: JoinGraph = plan.__dict__[_GRAPH]
+    return graph
+
+
+def keep_graph(plan: QueryPlan, graph: JoinGraph) -> None:
+    """Keep a plan's graph with it, as `cached_property` would, so that it is built once."""
+    plan.__dict__[_GRAPH] = graph
 
 
 def declared_rates(query: JoinQuery, streams: Mapping[str, StreamSchema]) -> dict[str, float]:
