@@ -17,7 +17,21 @@ import pyarrow as pa
 from dovetail._typing import Array, BoolArray, Int64Array
 from dovetail.engine.evaluate import evaluate
 from dovetail.engine.join.verify import Matches, Member
-from dovetail.engine.kernels.gather import ALIGNED, COLUMNS, gather_columns, gather_texts
+from dovetail.engine.kernels.gather import (
+    ALIGNED,
+    BASE,
+    COLUMNS,
+    HEAP,
+    HEAP_BASE,
+    HEAP_ROOM,
+    LENGTHS,
+    ROOM,
+    SOURCE,
+    VALUES,
+    WIDTH,
+    gather_columns,
+    gather_texts,
+)
 from dovetail.engine.keys import coordinates
 from dovetail.engine.storage.buffers import address_of
 from dovetail.engine.storage.columns import StoredColumn
@@ -183,7 +197,11 @@ class Gatherer:
         if versions != self._versions:
             for position, (source, column) in enumerate(self._plain):
                 rows, index = column.rows, self._sources.index(source)
-                self._table[position] = [column.width, index, rows.base, rows.capacity, *column.addresses]
+                columns = {WIDTH: column.width, SOURCE: index, BASE: rows.base, ROOM: rows.capacity}
+                values = column.addresses
+                columns |= {VALUES: values.values, LENGTHS: values.lengths}
+                columns |= {HEAP: values.heap, HEAP_BASE: values.heap_start, HEAP_ROOM: values.heap_size}
+                self._table[position, list(columns)] = list(columns.values())
             self._versions = versions
 
 

@@ -12,7 +12,30 @@ import numpy as np
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.join.verify import Member
 from dovetail.engine.kernels.extend import LookupCodes, TargetAlias, WindowArrays, gather_codes, probe_hash, probe_scan
-from dovetail.engine.kernels.follow import CODES_ROOM, PART_END, SIZE, follow
+from dovetail.engine.kernels.follow import (
+    BASE,
+    BIT,
+    CODE,
+    CODES,
+    CODES_BASE,
+    CODES_ROOM,
+    ENDS,
+    FLAGS,
+    HEAD_COUNT,
+    HEADS,
+    LATEST,
+    LINKS,
+    OF,
+    PART,
+    PART_END,
+    ROOM,
+    SHIFT,
+    SIZE,
+    SPAN,
+    TARGET,
+    TS,
+    follow,
+)
 from dovetail.engine.kernels.index import mix
 from dovetail.engine.kernels.times import FOREVER, LONG_AGO
 from dovetail.engine.storage.buffers import address_of
@@ -120,9 +143,11 @@ class LeadingStages:
                     member, name = self._members[part.source.alias], stored_name(part.source.expression)
                     rows = member.store.rows
                     code = address_of(rows[member.store.codes[(name,)]])
-                    self._parts[end] = member.column, code, rows.base, rows.capacity
+                    columns = {OF: member.column, CODES: code, CODES_BASE: rows.base, CODES_ROOM: rows.capacity}
+                    self._parts[end, list(columns)] = list(columns.values())
                     end += 1
-                self._table[depth] = [*_addresses(self._members[stage.alias], stage), 0, begin, end]
+                columns = {**_columns(self._members[stage.alias], stage), PART: begin, PART_END: end}
+                self._table[depth, list(columns)] = list(columns.values())
             self._versions = versions
         self._table[:, SIZE] = [rows.head - rows.tail for rows in self._windows]
 
@@ -138,19 +163,18 @@ def _leading(path: ProbePath) -> list[ProbeStage]:
     return stages
 
 
-def _addresses(member: Member, stage: ProbeStage) -> list[int]:
-    """Return a row of the stage table of `kernels.follow`, up to `LATEST`."""
+def _columns(member: Member, stage: ProbeStage) -> dict[int, int]:
+    """Return the columns of the stage table of `kernels.follow` that a window determines."""
     rows, key = member.store.rows, key_id(stage)
-    arrays = [rows[name] for name in ("ts", member.ends, member.store.flag_name(member.word))]
-    ts, ends, flags = (address_of(array) for array in arrays)
-    code = heads = count = links = shift = 0
+    columns = {TARGET: member.column, SPAN: member.span, BIT: int(member.bit.view(np.int64))}
+    columns |= {BASE: rows.base, ROOM: rows.capacity}
+    arrays = {TS: rows["ts"], ENDS: rows[member.ends], FLAGS: rows[member.store.flag_name(member.word)]}
+    arrays[LATEST] = rows["prefix_max"]
     if stage.access == "hash":
         chain = member.store.chain(member.store.indexes[key])
-        code, heads, links = (address_of(array) for array in (rows[member.store.codes[key]], chain.head, chain.links))
-        count, shift = len(chain.head), int(chain.shift)
-    bit, latest = int(member.bit.view(np.int64)), address_of(rows["prefix_max"])
-    window = [rows.base, rows.capacity, code, ts, ends, flags, heads, count, links, shift, latest]
-    return [member.column, member.span, bit, *window]
+        columns |= {HEAD_COUNT: len(chain.head), SHIFT: int(chain.shift)}
+        arrays |= {CODE: rows[member.store.codes[key]], HEADS: chain.head, LINKS: chain.links}
+    return columns | {column: address_of(array) for column, array in arrays.items()}
 
 
 class StageRunner:

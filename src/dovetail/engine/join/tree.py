@@ -19,14 +19,21 @@ from dovetail.engine.join.step import JoinRun, NewRowRanges
 from dovetail.engine.join.tree_layout import TreeLayout, TreePath
 from dovetail.engine.join.verify import MatchTable
 from dovetail.engine.kernels.tree_arrays import (
+    BASE,
     BOTTOM,
+    CODE,
     FLAGS,
+    HEADS,
+    LINKS,
     LOGGED,
     PACKED,
+    PREFIX_MAX,
     ROW,
+    SHIFT,
     SLOTS,
     STAGES,
     TOP,
+    TS,
     Attribution,
     Counters,
     Targets,
@@ -184,13 +191,13 @@ class ProbeTree:
             for target, (store, key) in enumerate(self._probed):
                 rows = store.rows
                 chain = store.chain(store.indexes[key]) if key else None
-                code = self._address(rows[store.codes[key]]) if key else 0
-                heads, links = (self._address(chain.head), self._address(chain.links)) if chain else (0, 0)
-                shift = int(chain.shift) if chain else 0
-                flags = [self._address(rows[store.flag_name(word)]) for word in range(store.flag_words)]
-                times = (self._address(rows[name]) for name in ("ts", "prefix_max"))
-                row = [rows.base, 0, 0, *times, code, heads, links, shift, *flags]
-                windows[target, : len(row)] = row
+                addresses = {TS: rows["ts"], PREFIX_MAX: rows["prefix_max"]}
+                if chain is not None:
+                    addresses |= {CODE: rows[store.codes[key]], HEADS: chain.head, LINKS: chain.links}
+                    windows[target, SHIFT] = chain.shift
+                addresses |= {FLAGS + word: rows[store.flag_name(word)] for word in range(store.flag_words)}
+                windows[target, BASE] = rows.base
+                windows[target, list(addresses)] = [self._address(array) for array in addresses.values()]
             for target, (store, name) in enumerate(self._code_arrays):
                 self._targets.codes[target] = self._address(store.rows[store.codes[(name,)]]), store.rows.base
             self._versions = versions

@@ -16,10 +16,29 @@ import numpy as np
 
 from dovetail._typing import Int64Array
 from dovetail.engine.join.step import Driver, JoinRun
-from dovetail.engine.kernels.tree_arrays import SPANS, Tree
+from dovetail.engine.kernels.tree_arrays import (
+    CHILD,
+    DEPTH,
+    EXITS,
+    OLD_ONLY,
+    ONE_WORD,
+    PARTS,
+    SIBLING,
+    SLOTS,
+    SPANS,
+    TARGET,
+    VIEWS,
+    WIDEST,
+    WORD,
+    WORD_END,
+    Tree,
+)
 from dovetail.engine.storage.window import WORD_BITS
 from dovetail.plan.needs import KeyId
 from dovetail.plan.prefixes import Probe
+
+_RANGES = {"parts": PARTS, "views": VIEWS, "spans": SPANS, "slots": SLOTS, "exits": EXITS}
+"""By array: the first of the two columns of `Tree.nodes` that hold a node's rows of it."""
 
 
 class TreePath:
@@ -92,7 +111,7 @@ class TreeLayout:
         """Index of each array of codes that is looked up: a stream, and the name of a value."""
         self.slots: list[tuple[int, int, int]] = []
         """Per slot: the slot of the same paths at the parent, its node, and the number of its paths."""
-        self._rows: dict[str, list[list[int]]] = {name: [] for name in ("parts", "views", "spans", "slots", "exits")}
+        self._rows: dict[str, list[list[int]]] = {name: [] for name in _RANGES}
         self._masks: dict[str, list[Int64Array]] = {name: [] for name in ("nodes", "views", "spans")}
         self._packed_views: list[int] = []
         self._packed_spans: list[int] = []
@@ -127,7 +146,6 @@ class TreeLayout:
         target = self._add_probe(node.probe) if node.probe is not None else 0
         self._add_groups(node)
         self._rows["exits"] += [[path.number, path.bit] for path in node.exiting]
-        bounds = [bound for name, begin in begins.items() for bound in (begin, len(self._rows[name]))]
         child = next((child.number for child in node.children.values()), -1)
         old_only = node.probe is not None and node.probe.old
         widest = max(path.spans[node.depth] for path in node.paths)
@@ -137,7 +155,11 @@ class TreeLayout:
         for kind, packed in (("views", self._packed_views), ("spans", self._packed_spans)):
             for row, mask in zip(self._rows[kind][begins[kind] :], self._masks[kind][begins[kind] :], strict=True):
                 packed += [*(row[1:] if kind == "views" else row), int(mask[words[0]])]
-        return [node.depth, child, sibling, target, int(old_only), widest, *words, int(one_word), *bounds]
+        columns = {DEPTH: node.depth, CHILD: child, SIBLING: sibling, TARGET: target, OLD_ONLY: int(old_only)}
+        columns |= {WIDEST: widest, WORD: words[0], WORD_END: words[1], ONE_WORD: int(one_word)}
+        for name, first in _RANGES.items():
+            columns |= {first: begins[name], first + 1: len(self._rows[name])}
+        return [columns[column] for column in range(len(columns))]
 
     def _add_probe(self, probe: Probe) -> int:
         """Append the parts of a probe's key; return the index of its window in `targets`."""

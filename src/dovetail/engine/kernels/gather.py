@@ -20,6 +20,19 @@ ALIGNED = 64
 _WORD, _HALF, _QUARTER, _BYTE = 8, 4, 2, 1
 
 
+class ColumnAddresses(NamedTuple):
+    """Where a window stores the values of a column."""
+
+    values: int
+    """Address of the values; if their lengths vary, of their heap positions."""
+    lengths: int = 0
+    """Address of the lengths; 0 if all are equal."""
+    heap: int = 0
+    """Address of the heap, the heap position of its first byte, and its size."""
+    heap_start: int = 0
+    heap_size: int = 0
+
+
 class ByteValues(NamedTuple):
     """Values of variable length in a heap of bytes."""
 

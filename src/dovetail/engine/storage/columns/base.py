@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import BoolArray, Int64Array
+from dovetail.engine.kernels.gather import ColumnAddresses
 from dovetail.engine.storage.buffers import valid_mask
 from dovetail.engine.storage.rows import Rows
 from dovetail.errors import StateError
@@ -42,9 +43,9 @@ class StoredColumn(ABC):
         """Gather values by array index (row number minus base)."""
 
     @property
-    def addresses(self) -> tuple[int, ...]:
-        """Entries of a `kernels.gather` table from `VALUES` on; empty if the values are not in plain arrays."""
-        return ()
+    def addresses(self) -> ColumnAddresses:
+        """Where the values are; zeros if they are not in plain arrays."""
+        return ColumnAddresses(0)
 
     def finish_buffers(self, buffers: Sequence[Any], indices: Int64Array) -> list[Any]:  # noqa: ARG002
         """Complete the Arrow buffers gathered for rows at `indices`: add the validity buffer, pack booleans."""

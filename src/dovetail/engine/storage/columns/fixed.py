@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Int64Array
+from dovetail.engine.kernels.gather import ColumnAddresses
 from dovetail.engine.storage.buffers import address_of, fixed_values, storage_dtype
 from dovetail.engine.storage.columns.base import NullableColumn, StoredColumn
 from dovetail.engine.storage.rows import Rows
@@ -51,8 +52,8 @@ class FixedColumn(NullableColumn):
         )
 
     @property
-    def addresses(self) -> tuple[int, ...]:
-        return address_of(self.rows.arrays[self._values]), 0, 0, 0, 0
+    def addresses(self) -> ColumnAddresses:
+        return ColumnAddresses(address_of(self.rows.arrays[self._values]))
 
     def finish_buffers(self, buffers: Sequence[Any], indices: Int64Array) -> list[Any]:
         if self._packed:
@@ -78,8 +79,8 @@ class TimeColumn(StoredColumn):
         return pa.Array.from_buffers(self.type, len(indices), [None, pa.py_buffer(values)])
 
     @property
-    def addresses(self) -> tuple[int, ...]:
-        return address_of(self.rows.arrays["ts"]), 0, 0, 0, 0
+    def addresses(self) -> ColumnAddresses:
+        return ColumnAddresses(address_of(self.rows.arrays["ts"]))
 
     def remove(self) -> None:
         """Nothing to do: `ts` stays."""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
-from dovetail.engine.kernels.gather import ByteValues, gather_bytes, gather_lengths, write_extents
+from dovetail.engine.kernels.gather import ByteValues, ColumnAddresses, gather_bytes, gather_lengths, write_extents
 from dovetail.engine.storage.buffers import address_of, byte_values, is_large
 from dovetail.engine.storage.columns.base import NullableColumn
 from dovetail.engine.storage.rows import OVERSIZED, Rows, shrunk_capacity
@@ -128,9 +128,9 @@ class BytesColumn(NullableColumn):
             raise OverflowError(f"{total} bytes of strings do not fit one Arrow array")
 
     @property
-    def addresses(self) -> tuple[int, ...]:
+    def addresses(self) -> ColumnAddresses:
         starts, lengths, base, heap = self.values
-        return address_of(starts), address_of(lengths), address_of(heap), base, len(heap)
+        return ColumnAddresses(address_of(starts), address_of(lengths), address_of(heap), base, len(heap))
 
     @property
     def allocated(self) -> int:
