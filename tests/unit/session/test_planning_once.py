@@ -12,6 +12,7 @@ from ten_queries import COLUMNS, PRICES, RATES, TEN, batches
 
 import dovetail as dt
 from dovetail import calibrate
+from dovetail.config import Strategy
 from dovetail.optimizer import joint, planner
 from dovetail.optimizer.graph import from_query
 from dovetail.session.job import Job
@@ -59,7 +60,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_the_first_batch_plans_nothing_again(
     calls: Counter[str],
     budget: dt.Budget | None,
-    strategy: str,
+    strategy: Strategy,
     registering: dict[str, int],
     beginning: dict[str, int],
 ) -> None:
