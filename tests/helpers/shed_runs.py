@@ -115,15 +115,16 @@ class Watched:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        hide, ends = WindowStore.hide, self.ends
+        hide, all_ends = WindowStore.hide, self.ends
 
         def hiding(store: WindowStore, rows: Int64Array) -> list[UInt64Array]:
             assert store.row_ends is not None
-            first, lives = store.row_ends
-            for number, end in zip(store.take(".n", rows).to_pylist(), lives[rows - first].tolist(), strict=True):
+            shed, ends = store.row_ends
+            assert (shed == rows).all()
+            for number, end in zip(store.take(".n", rows).to_pylist(), ends.tolist(), strict=True):
                 key = store.name.split(".")[1], number
-                assert key not in ends, "nothing is shed twice"
-                ends[key] = end
+                assert key not in all_ends, "nothing is shed twice"
+                all_ends[key] = end
             return hide(store, rows)
 
         with pytest.MonkeyPatch.context() as patch:

@@ -32,6 +32,7 @@ from dovetail.engine.kernels.gather import (
     gather_columns,
     gather_texts,
 )
+from dovetail.engine.kernels.times import FOREVER
 from dovetail.engine.keys import coordinates
 from dovetail.engine.storage.buffers import address_of
 from dovetail.engine.storage.columns import StoredColumn
@@ -90,8 +91,10 @@ class MatchRows:
         """Return the last instants of a source's rows, in a window of which rows are being shed."""
         store = self._source_rows[source].store
         assert store.row_ends is not None  # noqa: S101 - called for such windows only
-        first, ends = store.row_ends
-        return ends[self.of(source) - first]
+        shed, ends = store.row_ends
+        rows = self.of(source)
+        at = np.minimum(np.searchsorted(shed, rows), len(shed) - 1)
+        return np.where(shed[at] == rows, ends[at], FOREVER)
 
     def copy(self) -> MatchRows:
         """Return the same matches, to be filtered further."""

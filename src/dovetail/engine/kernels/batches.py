@@ -1,4 +1,4 @@
-"""Batch helpers of shedding: merge tuples by event time, hash their keys, group shed tuples by window."""
+"""Batch helpers of shedding: merge tuples by event time, hash their keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import borrowing, kernel
-from dovetail.engine.kernels.roster import Incoming, Shed, spread
+from dovetail.engine.kernels.roster import Incoming, spread
 
 _NEVER = (1 << 63) - 1
 
@@ -32,20 +32,6 @@ def interleave(parts: Incoming, starts: Int64Array, merged: Incoming) -> None:
             merged.codes[target, use] = parts.codes[source, use]
         at[first] += 1
         next_ts[first] = ts[source + 1] if source + 1 < ends[first] else _NEVER
-
-
-@kernel
-def by_window(shed: Shed, divided: Shed, ends: Int64Array) -> None:
-    """Write the shed tuples grouped by window, and the end of each window's tuples."""
-    ends[:] = 0
-    for window in shed.window:
-        ends[window] += 1
-    ends[:] = np.cumsum(ends) - ends
-    for source in range(len(shed.window)):
-        window = shed.window[source]
-        target = ends[window]
-        divided.window[target], divided.row[target], divided.end[target] = window, shed.row[source], shed.end[source]
-        ends[window] += 1
 
 
 @borrowing

@@ -40,6 +40,37 @@ class FollowingMark:
     changes: int
 
 
+class _Narrowed:
+    """Whole numbers in as few bytes as their range needs."""
+
+    def __init__(self, values: Int64Array) -> None:
+        self._least = int(values.min(initial=0))
+        largest = int(values.max(initial=0))
+        self._offsets = (values - self._least).astype(np.min_scalar_type(largest - self._least))
+
+    @property
+    def values(self) -> Int64Array:
+        return self._offsets.astype(np.int64) + self._least
+
+
+class _Arrivals:
+    """Tuples that have arrived, kept small, and can do so once more."""
+
+    def __init__(self, following: Following, incoming: Incoming, moving: Int64Array) -> None:
+        self._following, self._moving = following, moving
+        self._window, self._row, self._ts, self._seen = (
+            _Narrowed(values) for values in (incoming.window, incoming.row, incoming.ts, incoming.seen)
+        )
+        self._codes = incoming.codes if following.by_key else incoming.codes[:0]
+
+    def __call__(self) -> None:
+        ts, codes = self._ts.values, self._codes
+        if not self._following.by_key:
+            codes = np.zeros((len(ts), codes.shape[1]), np.uint64)
+        incoming = Incoming(self._window.values, self._row.values, ts, codes, self._seen.values)
+        self._following._take_in(incoming, self._moving)  # noqa: SLF001 - part of it
+
+
 class Following:
     """Tuples from one event time to the next.
 
@@ -54,8 +85,9 @@ class Following:
         self.choice = Choice(shape, room.pools, room.caps, seed) if auto else None
         rank = self.choice.rank if self.choice is not None else POLICIES[shedding.policy].rank
         patterns = self.choice is not None and self.choice.needs_patterns
-        by_key = auto or rank not in (FIFO, RANDOM)
-        self.main = Tracker(shape.arrays(room.pools, room.caps, by_key=by_key), rank, seed, patterns=patterns)
+        self.by_key = auto or rank not in (FIFO, RANDOM)
+        """Whether decisions depend on keys."""
+        self.main = Tracker(shape.arrays(room.pools, room.caps, by_key=self.by_key), rank, seed, patterns=patterns)
         """What windows hold."""
         self._copy: _Copy | None = None
         self._changes: list[Callable[[], object]] = []
@@ -97,7 +129,7 @@ class Following:
     def take_in(self, incoming: Incoming, moving: Int64Array) -> Shed:
         """Let tuples arrive; return what windows have shed."""
         self._logged += len(incoming.ts)
-        self._changes.append(partial(self._take_in, incoming, moving))
+        self._changes.append(_Arrivals(self, incoming, moving))
         return self._take_in(incoming, moving)
 
     def _take_in(self, incoming: Incoming, moving: Int64Array) -> Shed:

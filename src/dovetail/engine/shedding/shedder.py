@@ -19,9 +19,8 @@ import numpy as np
 from dovetail._typing import Array, BoolArray, Int64Array, UInt64Array
 from dovetail.config import Shedding
 from dovetail.engine.change.adopt import InstalledPlan
-from dovetail.engine.kernels.batches import by_window
 from dovetail.engine.kernels.roster import FIFO, Incoming, Shed
-from dovetail.engine.kernels.times import FOREVER, LONG_AGO
+from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.shedding.cuts import cut, divided
 from dovetail.engine.shedding.following import UNLIMITED, Following, FollowingMark
 from dovetail.engine.shedding.result_losses import Loss, ResultLosses, ResultLossesMark
@@ -75,10 +74,6 @@ class Shedder:
         """By stream: tuples of the last part of a batch."""
         self._hidden: list[_Hidden] = []
         """Since the last mark."""
-        self._ending: dict[str, Int64Array] = {}
-        """By stream: rows that end in a part of a batch that is being joined."""
-        self._lives: dict[str, Int64Array] = {}
-        """By stream: room to say when rows end; they do not, but for those."""
 
     # -- plans ------------------------------------------------------------------------------------------------------------------
 
@@ -102,7 +97,7 @@ class Shedder:
         self.following = Following(shape, self.room, self.shedding)
         shed = self.following.begin(chosen(living, np.flatnonzero(_among(shape, living, held))), self._heads_of(shape))
         self.following.learn(before)
-        self._note(shape, shed, {})
+        self._note(shape, shed)
         self._hide()
 
     def _heads_of(self, shape: RosterShape) -> Int64Array:
@@ -192,7 +187,7 @@ class Shedder:
         self.losses.take_in(incoming)
         found.append(self.following.take_in(incoming, moving))
         shed = Shed(*(np.concatenate(values) for values in zip(*found, strict=True)))
-        self._note(shape, shed, {stream: len(arrived) for stream, arrived in part.items()})
+        self._note(shape, shed)
         yield part
 
     def _tuples(self, shape: RosterShape, part: Mapping[str, NewRows], unseen: Mapping[str, Int64Array]) -> Incoming:
@@ -200,15 +195,12 @@ class Shedder:
         windows = self._installed.windows
         return shape.incoming(part, {stream: windows[stream].rows.head for stream in part}, unseen)
 
-    def _note(self, shape: RosterShape, shed: Shed, fresh: Mapping[str, int]) -> None:
-        """Note what was shed, some of it perhaps of the `fresh` tuples of each stream that are about to enter."""
-        apart = Shed(*(np.empty_like(values) for values in shed))
-        bounds = np.zeros(1 + len(shape.streams), np.int64)
-        by_window(shed, apart, bounds[1:])
+    def _note(self, shape: RosterShape, shed: Shed) -> None:
+        """Note which rows of windows end, and when; some of them may be about to enter."""
         for place, stream in enumerate(shape.streams):
-            own = slice(bounds[place], bounds[place + 1])
-            if own.start < own.stop:
-                self._end(stream, fresh.get(stream, 0), apart.row[own], apart.end[own])
+            own = shed.window == place
+            if own.any():
+                self._end(stream, shed.row[own], shed.end[own])
 
     def _moving_on(self, part: Mapping[str, NewRows], *, last: bool) -> dict[str, Int64Array]:
         """When tuples came that nobody sees, up to the end of a part; the others come with the next, or with the `last`."""
@@ -235,27 +227,20 @@ class Shedder:
         self.following = Following(shape, room, self.shedding)
         return self.following.begin(living, counting.roster.heads)
 
-    def _end(self, stream: str, fresh: int, rows: Int64Array, ends: Int64Array) -> None:
-        """Note when rows of a window end, some of which are among the `fresh` ones that are about to enter."""
-        store = self._installed.windows[stream]
-        first, count = store.rows.tail, store.rows.head + fresh - store.rows.tail
-        lives = self._lives.get(stream)
-        if lives is None or len(lives) < count:
-            lives = self._lives[stream] = np.full(2 * count, FOREVER, np.int64)
-        lives[rows - first] = ends
-        store.row_ends, self._ending[stream] = (first, lives), rows
+    def _end(self, stream: str, rows: Int64Array, ends: Int64Array) -> None:
+        """Note when rows of a window end, some of which may be about to enter."""
+        order = np.argsort(rows)
+        self._installed.windows[stream].row_ends = rows[order], ends[order]
         before, _ = self.counts.get(stream, (0, 0))
         self.counts[stream] = before + len(rows), int(ends.max()) + 1
 
     def _hide(self) -> None:
         """After a part of a batch: nobody sees what it has shed."""
-        for stream, rows in self._ending.items():
-            store = self._installed.windows[stream]
-            assert store.row_ends is not None  # noqa: S101 - some of its rows have ended
-            self._hidden.append(_Hidden(store, rows, store.hide(rows)))
-            first, lives = store.row_ends
-            store.row_ends, lives[rows - first] = None, FOREVER
-        self._ending = {}
+        for store in self._installed.windows.values():
+            if store.row_ends is not None:
+                rows, _ = store.row_ends
+                self._hidden.append(_Hidden(store, rows, store.hide(rows)))
+                store.row_ends = None
 
     def _make_room(self, stream: str, count: int) -> None:
         """Let a window forget what was shed if there is no room for more. There is no way back from that.
@@ -374,7 +359,6 @@ class Shedder:
         for store in self._installed.windows.values():
             store.row_ends = None
         self._hidden, self._counting, self.following = [], None, None
-        self._ending, self._lives = {}, {}
         if mark.following is not None:
             self.following, before = mark.following
             self.following.rollback(before)

@@ -104,8 +104,8 @@ class WindowStore:
         """Holders of this window's row numbers, and the source name each uses for the window."""
         self.seconds = 0.0
         """Time spent preparing and appending rows; the callers add to it."""
-        self.row_ends: tuple[int, Int64Array] | None = None
-        """Set while a batch is joined that sheds some of the rows: the first row number, and the last instant of each row."""
+        self.row_ends: tuple[Int64Array, Int64Array] | None = None
+        """Set while a batch is joined that sheds some of the rows: their row numbers, ascending, and their last instants."""
         self._flag_names: list[str] = []
         self._appender = Appender(self.rows, self.columns, self.codes, self.indexes)
         self._rewrite_at = _SMALLEST_REWRITE
