@@ -334,7 +334,6 @@ class JoinGroup:
 
     def expire(self, progress: Progress) -> None:
         """Drop what has expired."""
-        if self.shedder is not None:
-            self.shedder.complete(progress)
-        self.expiry.drop_expired(self.plans, self.windows, progress)
+        list_held = self.shedder.complete(progress) if self.shedder is not None else {}
+        self.expiry.drop_expired(self.plans, self.windows, progress, list_held)
         expiry.expire_matches(self.materialized, progress)

@@ -11,8 +11,9 @@ tuples are, beginning with those that are in the windows at that instant, whatev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -270,16 +271,23 @@ class Shedder:
         renumber = tracker.number_anew if self.following is None else self.following.renumber
         renumber(place, range(rows.tail, rows.head), alive)
 
-    def complete(self, progress: Progress) -> None:
-        """After a batch, or when time has moved: let go of what is over, before windows do."""
+    def complete(self, progress: Progress) -> dict[str, Callable[[], Int64Array]]:
+        """After a batch, or when time has moved: let go of what is over, before windows do.
+
+        Return, by stream, functions that list the rows that are held. Some may be over: out of order, a tuple stays until those
+        that came before it are over, too. If windows forgot it when they are compacted, their size would decide what is shed.
+        """
         self.heads = {stream: progress[stream].max_event_time for stream in self._installed.windows}
         self.losses.advance(self.heads)
+        list_held: dict[str, Callable[[], Int64Array]] = {}
         if self.following is not None:
             self.following.move([self.heads[stream] for stream in self.following.shape.streams])
             limit = self.room.limit
             for place, stream in enumerate(self.following.shape.streams):
                 self._installed.windows[stream].remove_before(self.following.main.first_row(place))
                 self._make_room(stream, self._arrived.get(stream, 0) if limit is None else limit // 4)
+                list_held[stream] = partial(self.following.main.rows, place)
+        return list_held
 
     def warm_up(self) -> None:
         """Run the kernels that are needed only now and then."""

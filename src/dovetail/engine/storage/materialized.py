@@ -161,7 +161,7 @@ class MaterializedJoin(WindowStore):
         if len(alive):
             row_numbers[:] = rows.head - 1 + np.cumsum(alive)[np.maximum(row_numbers - rows.tail, 0)]
 
-    def expire_before(self, bound: int) -> None:
+    def expire_matches(self, bound: int) -> None:
         """Remove matches that expire before `bound` in the largest windows of any reader."""
         rows, ends = self.rows, self._ends[self.plan.spans]
         rows.tail = rows.base + first_at_or_after(rows[ends], rows.tail - rows.base, rows.head - rows.base, bound)

@@ -300,11 +300,18 @@ class WindowStore:
 
     # -- expiry -------------------------------------------------------------------------------------------------------------
 
-    def expire_before(self, bound: int) -> None:
-        """Remove tuples with an event time below `bound`."""
+    def expire_before(self, bound: int, list_held: Callable[[], Int64Array] | None = None) -> None:
+        """Remove tuples with an event time below `bound`; compaction leaves the rows that `list_held` returns."""
         rows = self.rows
         rows.tail = rows.base + first_at_or_after(rows["ts"], rows.tail - rows.base, rows.head - rows.base, bound)
-        self.compact_if_sparse(lambda: self.live_values("ts") >= bound)
+
+        def alive() -> BoolArray:
+            mask: BoolArray = self.live_values("ts") >= bound
+            if list_held is not None:
+                mask[list_held() - rows.tail] = True
+            return mask
+
+        self.compact_if_sparse(alive)
 
     def remove_before(self, row: int) -> None:
         """Remove the rows before `row`."""

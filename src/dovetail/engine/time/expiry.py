@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -51,22 +51,27 @@ class Expiry:
         """Event time before which tuples may be missing, by stream. It never decreases, even if a window becomes longer."""
 
     def drop_expired(
-        self, plans: Mapping[str, WindowPlan], windows: Mapping[str, WindowStore], progress: Progress
+        self,
+        plans: Mapping[str, WindowPlan],
+        windows: Mapping[str, WindowStore],
+        progress: Progress,
+        list_held: Mapping[str, Callable[[], Int64Array]],
     ) -> None:
+        """Drop expired rows, except those that a function in `list_held`, by stream, returns: a shedder holds them."""
         watermarks = progress.watermarks
         for stream, plan in plans.items():
             oldest = oldest_needed(plan, watermarks)
             self.kept_from[stream] = max(oldest, self.kept_from.get(stream, LONG_AGO))
             slack = plan.longest_micros >> _SLACK_BITS if self._lazy else 0
             if oldest - self._dropped_before.get(stream, LONG_AGO) > slack:
-                windows[stream].expire_before(oldest)
+                windows[stream].expire_before(oldest, list_held.get(stream))
                 self._dropped_before[stream] = oldest
 
 
 def expire_matches(joins: Mapping[str, MaterializedJoin], progress: Progress) -> None:
     """Drop the matches of materialized joins that no reader needs."""
     for join in joins.values():
-        join.expire_before(progress.watermark(join.plan.awaited))
+        join.expire_matches(progress.watermark(join.plan.awaited))
 
 
 def needed_rows(plan: WindowPlan, store: WindowStore, frontier: int, progress: Progress) -> BoolArray:

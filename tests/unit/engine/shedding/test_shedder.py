@@ -52,6 +52,29 @@ def metrics(of: dt.LocalSession) -> Any:
     return of.metrics()
 
 
+def test_compaction_does_not_change_what_is_shed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a tuple from the future others stay after they have expired, and take room, however long windows are."""
+
+    def run(smallest_rewrite: int) -> list[Any]:
+        monkeypatch.setattr("dovetail.engine.storage.window._SMALLEST_REWRITE", smallest_rewrite)
+        made, found = dt.LocalSession(config=dt.Config(shedding=dt.Shedding("random", 40))), list[Any]()
+        made.stream("a", SCHEMA, event_time="ts", lateness=30.0)
+        made.stream("b", SCHEMA, event_time="ts")
+        made.query("q", PAIRS.replace("10 s", "4 s"))
+        ahead = tuples(1, 1, first=29, seconds=1)
+        made.push({"a": ahead})
+        for second in range(24):
+            batch = {name: tuples(3, 2, seed, second, 1) for seed, name in enumerate("ab", 2 * second)}
+            result = made.push(batch)["q"].to_pylist()
+            shed = {name: it["shed"] for name, it in metrics(made)["streams"].items()}
+            found.append((sorted(map(str, result)), shed))
+        return found
+
+    compacted, *others = run(4), run(4096)
+    assert others == [compacted]
+    assert compacted[-1][1]["a"] > 0
+
+
 # -- options ------------------------------------------------------------------------------------------------------------------------
 
 
