@@ -22,6 +22,7 @@ from dovetail.engine.join.gather import Collector
 from dovetail.engine.join.step import JoinRun, due_for_joint_replan
 from dovetail.engine.join.watch import Replan
 from dovetail.engine.kernels.times import LONG_AGO
+from dovetail.engine.shedding.stored import restore
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import Arena, HeapArena, MappedArena
 from dovetail.engine.storage.window import WindowStore
@@ -324,11 +325,13 @@ class ShardEngine:
         progress: Mapping[str, Mapping[str, Any]],
         batches: int = 0,
         backfill_starts: BackfillStarts | None = None,
+        shedder_state: pa.Buffer | None = None,
     ) -> None:
         """Fill an empty engine with tuples whose results were returned before; only later batches produce results.
 
         `tables_by_batch`: batch numbers, ascending, each with the tuples that arrived from that batch on, up to a later one at which
         a query started. `progress`: the progress of each stream. `batches`: the number of batches so far.
+        `shedder_state`: what the shedder knew, which is used as far as it fits the configuration and the plan.
         """
         for number, tables in tables_by_batch:
             read = {stream: self._readers[stream].read(table) for stream, table in tables.items()}
@@ -339,6 +342,8 @@ class ShardEngine:
             for group in self.count_window_groups.values():
                 if group.since <= number:
                     group.add_pending(accepted)
+        if shedder_state is not None and self.joined.shedder is not None:
+            restore(self.joined.shedder, shedder_state, strict=False)  # before windows expire: it may hold expired rows
         self.joined.materialize_all()
         self.batches = batches
         for stream, stored in progress.items():

@@ -23,7 +23,7 @@ from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.measure import measure
 from dovetail.engine.persist.mapped import read_mapped, write_mapped
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.shedding.stored import numbers_kept, restore
+from dovetail.engine.shedding.stored import numbers_kept
 from dovetail.engine.storage.arena import MappedArena
 from dovetail.engine.time.progress import LATEST
 from dovetail.errors import StateError
@@ -219,9 +219,7 @@ class Worker:
         # The shedder's state is valid under the plan that it was gathered under: restore it there, then adopt the new plan.
         before = self._plan_of_state if shedder_state is not None and not self._pending_backfills(plan) else self._plan
         engine.adopt(before.plan_of(self._shard))
-        self._load(engine, None if shedder_state is None else numbers_kept(shedder_state))
-        if shedder_state is not None and engine.joined.shedder is not None:
-            restore(engine.joined.shedder, shedder_state, strict=False)
+        self._load(engine, shedder_state)
         if before is not self._plan:
             engine.adopt(plan.with_orders_of(engine.plan))
         return engine
@@ -233,8 +231,8 @@ class Worker:
         is_alike = before.streams == self._plan.streams and before.config == self._plan.config
         return before if is_alike and self._shard in before.shards else self._plan
 
-    def _load(self, engine: ShardEngine, numbers: Mapping[str, Int64Array] | None) -> None:
-        """Load the log into an engine; if tuples have been shed, only those with these numbers, by stream."""
+    def _load(self, engine: ShardEngine, shedder_state: pa.Buffer | None) -> None:
+        """Load the log into an engine; if tuples have been shed, only those that were held."""
         manifest = self.log.manifest
         for start in self._pending_backfills(engine.plan):
             manifest.reach[str(start)] = dict(manifest.kept_from)
@@ -242,20 +240,26 @@ class Worker:
         reach = {int(batch): times for batch, times in manifest.reach.items()}
         held: Iterable[tuple[int, dict[str, pa.Table]]] = self.log.read_all(self._boundaries(engine))
         if self.log.numbered:
+            numbers = None if shedder_state is None else numbers_kept(shedder_state)
             held = ((batch, self._in_windows(tables, numbers)) for batch, tables in held)
-        engine.load(held, manifest.progress, manifest.batches, reach)
+        engine.load(held, manifest.progress, manifest.batches, reach, shedder_state)
 
     def _in_windows(
         self, tables: Mapping[str, pa.Table], numbers: Mapping[str, Int64Array] | None
     ) -> dict[str, pa.Table]:
-        """Return the tuples that windows hold, in order of arrival; expired ones might exceed the memory cap."""
+        """Return the tuples that windows hold, in order of arrival; others might exceed the memory cap.
+
+        Once tuples have been shed, these are exactly those with `numbers`. Some may have expired: out of order, a tuple stays
+        until those that arrived before it have expired, too. It counts towards the cap, so that decisions depend on it.
+        """
         held = {}
         for stream, table in tables.items():
-            oldest = self.log.manifest.kept_from.get(stream, LONG_AGO)
-            recent = drop_older(table, self._plan.catalog[stream].event_time, oldest)
             if numbers is not None and stream in numbers:
-                recent = select_numbers(recent, numbers[stream])
-            held[stream] = recent.sort_by(NUMBER_COLUMN)
+                kept = select_numbers(table, numbers[stream])
+            else:
+                oldest = self.log.manifest.kept_from.get(stream, LONG_AGO)
+                kept = drop_older(table, self._plan.catalog[stream].event_time, oldest)
+            held[stream] = kept.sort_by(NUMBER_COLUMN)
         return held
 
     def _boundaries(self, engine: ShardEngine) -> list[int]:
