@@ -82,10 +82,20 @@ def test_import_dovetail_loads_nothing_heavy() -> None:
     assert result.stdout.strip() == ""
 
 
-def test_the_driver_on_spark_loads_no_engine() -> None:
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("sessions", ("dovetail.engine", "numba", "pandas")),
+        # Spark starts a process that unpickles a callback whenever a streaming query starts.
+        (
+            "worker.callbacks",
+            ("dovetail.engine", "dovetail.optimizer", "dovetail.workloads", "numba", "pandas", "sqlglot"),
+        ),
+    ],
+)
+def test_the_driver_on_spark_loads_no_engine(module: str, unwanted: tuple[str, ...]) -> None:
     program = (
-        "import sys, dovetail.spark.sessions; "
-        "print(*[name for name in sys.modules if name.startswith(('dovetail.engine', 'numba', 'pandas'))])"
+        f"import sys, dovetail.spark.{module}; print(*[name for name in sys.modules if name.startswith({unwanted})])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""

@@ -1,6 +1,7 @@
 """The two callbacks that Spark pickles on the driver and runs on its workers: routing and joining.
 
-They import the engine when they run, so the driver never loads the engine and its compiler.
+They import plans and engine when they run. So the driver never loads the engine and its compiler, and the process in which Spark
+initializes a processor whenever a streaming query starts loads neither these nor the optimizer.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from dovetail.spark.checkpoint.plan_log import current_batch, plan_for, unpack
-from dovetail.spark.sinks.staging import Staging
-
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+    from dovetail.spark.sinks.staging import Staging
 
 SEGMENTS = "segments"
 """Name of the map state."""
@@ -35,7 +35,8 @@ def router_function(
     """
 
     def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from dovetail.spark.worker.router import Router  # noqa: PLC0415 - it loads the engine
+        from dovetail.spark.checkpoint.plan_log import current_batch, plan_for, unpack  # noqa: PLC0415
+        from dovetail.spark.worker.router import Router  # noqa: PLC0415
 
         batch = current_batch()
         yield from Router(plan_for(unpack(plans), batch), stream, shard_ids, batch).rows(batches)
@@ -68,7 +69,8 @@ class ShardProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: ARG002, N803
     ) -> Iterator[pd.DataFrame]:
-        from dovetail.spark.worker.processor import join_rows  # noqa: PLC0415 - it loads the engine
+        from dovetail.spark.checkpoint.plan_log import unpack  # noqa: PLC0415
+        from dovetail.spark.worker.processor import join_rows  # noqa: PLC0415
 
         shard = self._shard_ids.index(key[0])
         yield join_rows(unpack(self._plans), shard, rows, self._segments, self._run_id, self._staged)
