@@ -1,8 +1,8 @@
-"""A job to be killed: `python faults_job.py FOLDER [MASTER [CHECKPOINT]]`; an empty MASTER is the usual one.
+"""A job to be killed: `python faults_job.py FOLDER [MASTER]`.
 
 It joins the parquet files of three streams in FOLDER/in, one file of each per micro-batch, writes results to FOLDER/out/<query> and
-ends when all are read. Started again with the same folder it goes on where it was; CHECKPOINT names another directory in FOLDER than
-`checkpoint`. Every start adds its run to FOLDER/runs, so that whoever killed it can clear what it left in shared memory.
+ends when all are read. Started again with the same folder it goes on where it was. Every start adds its run to FOLDER/runs, so that
+whoever killed it can clear what it left in shared memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def declare(spark: SparkSession, folder: Path) -> dt.Session:
     return session
 
 
-def run(folder: Path, master: str = "", checkpoint: str = "checkpoint") -> None:
+def run(folder: Path, master: str = "") -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # local-cluster starts executors from there
     # A crash leaves the JVM's scratch behind: let it go with the folder.
@@ -52,7 +52,7 @@ def run(folder: Path, master: str = "", checkpoint: str = "checkpoint") -> None:
         conf["spark.master"] = master
     spark = dt.spark.session(2, "1g", "dovetail-faults", conf=conf)
     sinks = {name: dt.sinks.parquet(str(folder / "out" / name)) for name in QUERIES}
-    running = declare(spark, folder).start(sinks, folder / checkpoint, {"availableNow": True})
+    running = declare(spark, folder).start(sinks, folder / "checkpoint", {"availableNow": True})
     with (folder / "runs").open("a", encoding="utf-8") as file:
         file.write(f"{running._run_id}\n")
     running.await_termination()

@@ -325,17 +325,11 @@ def test_workers_and_the_driver_are_killed_in_mid_batch(seed: int, tmp_path: Pat
         assert not job.live()
 
 
-def rival(job: Job, checkpoint: str) -> str:
-    """What a second driver says that wants the job's sinks, with a checkpoint of its own or with the job's."""
-    ended = subprocess.run(
-        [sys.executable, str(JOB), str(job.folder), "", checkpoint],
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=90,
-    )
-    assert ended.returncode != 0, "two drivers write to the same sinks"
-    return ended.stderr
+def refuse_rival(spark: SparkSession, job: Job, checkpoint: str, message: str) -> None:
+    """Be a second driver that wants the job's sinks, with a checkpoint of its own or with the job's."""
+    sinks = {name: dt.sinks.parquet(str(job.folder / "out" / name)) for name in QUERIES}
+    with pytest.raises(StateError, match=message):
+        declare(spark, job.folder).start(sinks, job.folder / checkpoint, {"availableNow": True})
 
 
 @contextmanager
@@ -352,15 +346,17 @@ def paused(job: Job) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(-(-FAULTS // LIVES)))
-def test_other_drivers_are_refused_while_one_runs_and_after_it_was_killed(seed: int, tmp_path: Path) -> None:
+def test_other_drivers_are_refused_while_one_runs_and_after_it_was_killed(
+    spark: SparkSession, seed: int, tmp_path: Path
+) -> None:
     rng = random.Random(600 + seed)
     with started(tmp_path, seed) as job:
         assert wait_for_batch(job, rng.randint(2, 3))
         with paused(job):
-            assert "is in use: another session has been started with it" in rival(job, "checkpoint")
+            refuse_rival(spark, job, "checkpoint", "is in use: another session has been started with it")
         time.sleep(rng.uniform(0, 0.5))
         job.crash(workers_too=rng.random() < 0.5)
-        assert "of another checkpoint, which was" in rival(job, "another")
+        refuse_rival(spark, job, "another", "of another checkpoint, which was")
         job.finish()
         job.check()
         assert not job.live()
