@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 KERNEL_TESTS := $(addprefix tests/unit/engine/,kernels join shedding/test_tracker.py test_keys.py test_warm_up.py) \
   tests/laws/test_engine.py tests/laws/test_shared_trees.py
 
-.PHONY: help setup demo test test-fast test-kernels test-engine test-spark test-faults test-nojit check lint imports types format reproduce reproduce-quick bench tables lock clean
+.PHONY: help setup demo test test-fast test-kernels test-engine test-laws test-units kernels test-spark test-faults test-nojit check lint imports types format reproduce reproduce-quick bench tables lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,9 +21,9 @@ $(STAMP): requirements/dev.txt pyproject.toml tools/setup.sh
 demo: setup ## Run the demonstration
 	@$(BIN)/dovetail demo
 
-# Two at a time: tests on Spark leave a core idle while they wait.
+# Two at a time: tests on Spark leave a core idle while they wait. The longest comes first, so that both cores are busy until the end.
 test: setup ## Run everything that CI runs: checks, all tests, the laws without JIT
-	@$(MAKE) --no-print-directory -j2 check test-spark test-engine test-nojit
+	@$(MAKE) --no-print-directory -j2 check test-spark test-laws test-units test-nojit
 
 test-fast: setup ## Run unit tests, examples and documentation (no slow tests, laws or Spark): 6 minutes
 	$(PYTEST) -q -m "not slow" tests/unit tests/docs src experiments
@@ -31,10 +31,19 @@ test-fast: setup ## Run unit tests, examples and documentation (no slow tests, l
 test-kernels: setup ## Run units and laws of the kernels and the join: 1 minute, 3 if kernels changed
 	$(PYTEST) -q $(KERNEL_TESTS)
 
-test-engine: setup ## Run all tests that need no Spark, and the examples in docstrings: 20 minutes
-	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/unit tests/laws tests/docs src experiments
+test-engine: test-laws test-units ## Run all tests that need no Spark, and the examples in docstrings
 
-test-spark: setup ## Run all tests on Spark (needs Java 17)
+test-laws: kernels
+	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/laws
+
+test-units: kernels
+	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/unit tests/docs src experiments
+
+# Processes that start at the same time would each compile them.
+kernels: setup
+	@$(BIN)/python -c "from dovetail.engine.warm_up import warm_up, warm_up_shedding; warm_up(); warm_up_shedding()"
+
+test-spark: kernels ## Run all tests on Spark (needs Java 17)
 	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/spark
 
 test-nojit: setup ## Run the laws with kernels as plain Python (readable tracebacks)
