@@ -23,10 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 import dovetail as dt
+from dovetail.config import Ordering
 from engine import save
 
 SHAPES = ("acyclic", "cyclic", "complete")
-METHODS = ("f-greedy", "treeopt", "fab", "q-aware", "weave", "dmjoin")
+METHODS: tuple[Ordering, ...] = ("f-greedy", "treeopt", "fab", "q-aware", "weave", "dmjoin")
 GOAL = 5e-3
 SLACK = 1 + 1e-9
 console = Console(width=None if sys.stdout.isatty() else 130)
@@ -45,7 +46,7 @@ def random_graph(rng: random.Random, count: int, shape: str) -> dt.JoinGraph:
     )
 
 
-def check(graph: dt.JoinGraph, orders: dict[str, dict[str, tuple[str, ...]]]) -> None:
+def check(graph: dt.JoinGraph, orders: dict[Ordering, dict[str, tuple[str, ...]]]) -> None:
     costs = {method: dt.optimizer.probe_cost(graph, found).per_input for method, found in orders.items()}
     for method, found in orders.items():
         for driver, order in found.items():
@@ -62,7 +63,7 @@ def check(graph: dt.JoinGraph, orders: dict[str, dict[str, tuple[str, ...]]]) ->
 
 def measure(shape: str, count: int, graphs: int, exact: int) -> dict[str, float]:
     """Median seconds by method; `exact` bounds the sizes for which DMJoin runs."""
-    seconds: dict[str, list[float]] = {method: [] for method in METHODS if method != "dmjoin" or count <= exact}
+    seconds: dict[Ordering, list[float]] = {method: [] for method in METHODS if method != "dmjoin" or count <= exact}
     for number in range(graphs):
         graph = random_graph(random.Random(f"{shape} {count} {number}"), count, shape)  # noqa: S311
         orders = {}

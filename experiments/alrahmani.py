@@ -38,11 +38,13 @@ from typing import Any, TypeAlias
 from rich.console import Console
 
 import dovetail as dt
+from dovetail.config import Planner
+from dovetail.optimizer.sharing.thesis.query_order import QueryOrder
 from experiments import alrahmani_optimum
 from experiments.points import Points
 
-STRATEGIES = ("naive", "shared-naive", "shared", "exchange")
-ORDERS = ("heaviest", "lightest", "shared-predicate")
+STRATEGIES: tuple[Planner, ...] = ("naive", "shared-naive", "shared", "exchange")
+ORDERS: tuple[QueryOrder, ...] = ("heaviest", "lightest", "shared-predicate")
 SCENARIOS = {"none": "A.2", "both": "A.3", "memory": "A.4", "cpu": "A.5"}
 """What is limited, and where its statistics stand."""
 TIGHTENED = ("both", "memory", "cpu")
@@ -130,6 +132,7 @@ def run_draw(point: Point, queries: Queries) -> dict[str, Any]:
     tight = point.experiment in TIGHT
     limits = tight_limits(shared, point.scenario) if tight else loose_limits(queries, point.scenario)
     budget = dt.Budget(limits["cpu"], limits["memory"])
+    plans: dict[str, Any]
     if point.experiment == "orders":
         plans = {order: timed_plan(queries, budget, "shared", order) for order in ORDERS}
     else:
@@ -139,7 +142,7 @@ def run_draw(point: Point, queries: Queries) -> dict[str, Any]:
 
 
 def timed_plan(
-    queries: Queries, budget: dt.Budget, strategy: str, order: str = "shared-predicate"
+    queries: Queries, budget: dt.Budget, strategy: Planner, order: QueryOrder = "shared-predicate"
 ) -> dict[str, Any] | None:
     """What a plan takes, what it stores and how long it took to find; None if it was not found."""
     units = dt.optimizer.UnitCosts.thesis()

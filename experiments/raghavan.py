@@ -29,12 +29,13 @@ from typing import Any, Literal, TypeAlias
 from rich.console import Console
 
 import dovetail as dt
+from dovetail.config import Ordering
 from experiments.points import Points
 
 Objective: TypeAlias = Literal["produced", "comparisons"]
 SHAPES = ("linear", "star", "acyclic", "cyclic", "complete")
 ACYCLIC = SHAPES[:3]
-METHODS = ("f-greedy", "treeopt", "fab", "weave")
+METHODS: tuple[Ordering, ...] = ("f-greedy", "treeopt", "fab", "weave")
 CHECKED = 12
 """Streams of an acyclic graph up to which DMJoin is run as well."""
 RANGES = {"uniform": (0.0, 1.0), "log-uniform": (0.001, 1.0), "low": (0.0, 0.1)}
@@ -190,7 +191,7 @@ class Tally:
             self._pipelines[method] += len(good)
             self._from_leaves[method] += len(good & leaves)
 
-    def _timed(self, graph: dt.JoinGraph, method: str) -> dt.optimizer.ProbeCost:
+    def _timed(self, graph: dt.JoinGraph, method: Ordering) -> dt.optimizer.ProbeCost:
         started = time.process_time()
         exact = self._exact if method == "weave" else None
         orders = dt.optimizer.order_probes(graph, method, self._objective, exact=exact)

@@ -216,6 +216,20 @@ def rejection(runs: list[Run]) -> Iterator[Row]:
         yield str(run["streams"]), f"{run['chance']:g}", *taken, f"{run['rejected']:.1%}"
 
 
+def recall(runs: list[Run]) -> Iterator[Row]:
+    for setting, own in grouped(runs, "setting").items():
+        known, inside = sum(run["known"] for run in own), sum(run["inside"] for run in own)
+        least = min((run["inside"] / run["known"] for run in own if run["known"]), default=0.0)
+        widths = [run["width"] for run in own if run["width"] is not None]
+        texts = (f"{inside / known:.3f}", f"{least:.2f}", f"{median(widths):.3f}") if known else ("", "", "")
+        yield (setting, f"{known:,} of {sum(run['runs'] for run in own):,}", *texts)
+
+
+def shedding_memory(runs: list[Run]) -> Iterator[Row]:
+    for run in runs:
+        yield f"`{run['policy']}`", f"{run['end'] / 1e6:.0f}", f"{run['ratio']:.2f}", f"{run['held']:,}"
+
+
 def windows(runs: list[Run]) -> Iterator[Row]:
     sizes = grouped(runs, "size")
     speed = {size: median(run["tuples_per_second"] for run in own) for size, own in sizes.items()}
@@ -313,6 +327,8 @@ TABLES = {
     "auto-held-out": Table(
         "auto-held-out", ("setting", "best", "its share of results", "`auto`", "ratio"), auto_held_out
     ),
+    "recall": Table("recall", ("setting", "known", "inside", "worst policy", "median width"), recall),
+    "shedding-memory": Table("shedding-memory", ("policy", "growth, MB", "of none", "tuples held"), shedding_memory),
     "rejection": Table(
         "rejection",
         ("streams", "chance of a key in a window", "push, ns", "probes, ns", "table, ns", "rejected"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from workloads import Case, random_case, random_queries
 
 import dovetail as dt
+from dovetail.config import Planner
 from dovetail.optimizer import UnitCosts
 from dovetail.optimizer.sharing import STRATEGIES
 from dovetail.optimizer.sharing.search.exchange import DIGITS
@@ -22,7 +23,7 @@ SLACK = 1 + 1e-9
 seeds = st.integers(0, 2**32 - 1)
 
 
-def planned(case: Case, strategy: str) -> SharedPlan | None:
+def planned(case: Case, strategy: Planner) -> SharedPlan | None:
     """Return the plan, or None if no plan fits the budget."""
     try:
         return dt.optimizer.plan_queries(case.queries, case.budget, strategy, units=UNITS)
@@ -84,7 +85,7 @@ def assert_within(plan: SharedPlan, case: Case) -> None:
 @example(
     710, "shared", True
 )  # base windows must be as long as the materialized joins above them, even before a query needs it
-def test_a_plan_is_qualified_and_sound(seed: int, strategy: str, windows: bool) -> None:  # noqa: FBT001
+def test_a_plan_is_qualified_and_sound(seed: int, strategy: Planner, windows: bool) -> None:  # noqa: FBT001
     case = random_case(seed, windows=windows)
     found = planned(case, strategy)
     if found is None:
@@ -104,7 +105,7 @@ def test_a_plan_is_qualified_and_sound(seed: int, strategy: str, windows: bool) 
 
 
 @given(seeds, st.sampled_from(("exchange", "exact")), st.floats(1.0, 3.0), st.floats(1.0, 3.0))
-def test_more_budget_never_makes_a_case_infeasible(seed: int, strategy: str, cpu: float, memory: float) -> None:
+def test_more_budget_never_makes_a_case_infeasible(seed: int, strategy: Planner, cpu: float, memory: float) -> None:
     case = random_case(seed)
     before = planned(case, strategy)
     if before is None:
@@ -129,7 +130,7 @@ def renamed(queries: Mapping[str, dt.JoinGraph], names: Mapping[str, str]) -> di
 
 
 @given(seeds, st.sampled_from(tuple(STRATEGIES)))
-def test_names_of_streams_do_not_matter(seed: int, strategy: str) -> None:
+def test_names_of_streams_do_not_matter(seed: int, strategy: Planner) -> None:
     case = random_case(seed)
     streams = sorted({name for graph in case.queries.values() for name in graph.rates})
     shuffled = random.Random(seed).sample(streams, len(streams))

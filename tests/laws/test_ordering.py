@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail as dt
+from dovetail.config import Ordering
 from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.graph.indexed import Prefix, members
 from dovetail.optimizer.ordering import METHODS, search
@@ -37,7 +38,7 @@ def uses_cross_product(graph: dt.JoinGraph, driver: str, order: Sequence[str]) -
 @given(graphs(), st.sampled_from(list(METHODS)), objectives, st.booleans())
 def test_each_method_gives_every_input_an_order(
     graph: dt.JoinGraph,
-    method: str,
+    method: Ordering,
     objective: Objective,
     cross_products: bool,  # noqa: FBT001
 ) -> None:
@@ -67,7 +68,7 @@ def test_dmjoin_finds_what_trying_all_orders_finds(
 
 @given(graphs(most=9), objectives, st.booleans())
 def test_nothing_beats_dmjoin(graph: dt.JoinGraph, objective: Objective, cross_products: bool) -> None:  # noqa: FBT001
-    def cost(method: str) -> Mapping[str, float]:
+    def cost(method: Ordering) -> Mapping[str, float]:
         orders = dt.optimizer.order_probes(graph, method, objective, cross_products)
         return dt.optimizer.probe_cost(graph, orders, objective).per_input
 
@@ -155,7 +156,7 @@ BOUNDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("method", list(METHODS))
-def test_steps_stay_within_the_stated_complexity(method: str, shape: str) -> None:
+def test_steps_stay_within_the_stated_complexity(method: Ordering, shape: str) -> None:
     for count in (4, 8, 12, 21, 28, 40):
         if (method == "dmjoin" and count > 12) or (method == "weave" and count > 28):
             continue

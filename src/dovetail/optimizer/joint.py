@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dovetail.config import Budget, Config
+from dovetail.config import Budget, Config, Planner
 from dovetail.errors import BudgetError
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.expressions import with_expressions
@@ -88,7 +88,7 @@ class JointPlanning:
         """The plans so far, by strategy: what `check` has planned, `plan` does not plan again."""
         return {}
 
-    def _plan(self, strategy: str) -> SharedPlan:
+    def _plan(self, strategy: Planner) -> SharedPlan:
         """Return the plan of a strategy, with each query's own orders."""
         if strategy not in self._plans_by_strategy:
             config = self.config
@@ -102,7 +102,7 @@ class JointPlanning:
             )
         return self._plans_by_strategy[strategy]
 
-    def _with_shared_orders(self, strategy: str) -> SharedPlan:
+    def _with_shared_orders(self, strategy: Planner) -> SharedPlan:
         """Choose the orders of joins over windows together, and charge the joins their cost in probe trees."""
         plan = self._plan(strategy)
         (orders, ratio), changed = self._shared_orders(plan), dict[str, dict[str, Sequence[str]]]()
@@ -158,7 +158,7 @@ class JointPlanning:
         return self.strategy != "mjoin"
 
     @property
-    def strategy(self) -> str:
+    def strategy(self) -> Planner:
         """The strategy; `auto` materializes joins only under a budget, unless tuples are joined one by one."""
         if self.config.strategy != "auto":
             return self.config.strategy

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail._typing import BoolArray, Float64Array, Int64Array, UInt64Array
-from dovetail.engine.kernels.compile import kernel
+from dovetail.engine.kernels.compile import inlined, kernel
 from dovetail.engine.kernels.index import GOLDEN
 from dovetail.engine.kernels.roster import Incoming, spread
 
@@ -16,11 +16,17 @@ HOT = 31
 """Row of the counters for hot keys; the rows before it are for the other keys, by the level of their hash."""
 
 
-@kernel
+@inlined
 def _row_of(code: np.uint64, hashed: np.uint64, hot: UInt64Array) -> int:
     """Return the row of a key in the counters: `HOT`, or the number of leading zeros of its hash."""
-    at = np.searchsorted(hot, code)
-    if at < len(hot) and hot[at] == code:
+    begin, end = 0, len(hot)
+    while begin < end:
+        middle = (begin + end) >> 1
+        if hot[middle] < code:
+            begin = middle + 1
+        else:
+            end = middle
+    if begin < len(hot) and hot[begin] == code:
         return HOT
     level = 0
     while level < HOT - 1 and not hashed >> np.uint64(63 - level):

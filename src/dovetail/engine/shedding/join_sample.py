@@ -24,6 +24,7 @@ from dovetail.engine.kernels.join_sample import BUCKETS, HOT, count_keys, count_
 from dovetail.engine.kernels.roster import Incoming
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.shedding.shape import WindowUse
+from dovetail.errors import StateError
 from dovetail.stats.recall import LossEstimate
 
 MIN_SAMPLE = 1 << 16
@@ -211,6 +212,12 @@ class JoinSample:
         mask = followed(tuples.codes, self._seed, self.hot, level)
         self.state = replace(self.state, tuples=tuples[mask], level=level)
 
+    def warm_up(self) -> None:
+        """Run the kernels that are needed only now and then."""
+        self.count_given(np.zeros(1, np.uint64))
+        self.estimate({})
+        followed(self.state.tuples.codes, self._seed, self.hot, 1)
+
     # -- state ------------------------------------------------------------------------------------------------------------------
 
     def to_arrays(self) -> dict[str, Array]:
@@ -229,12 +236,30 @@ class JoinSample:
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Continue from the result of `to_arrays`."""
+        empty = self.to_arrays()
+        for name, like in empty.items():
+            array = arrays.get(name)
+            if array is None or array.dtype != like.dtype or array.ndim != like.ndim:
+                raise StateError(f"the sample of a join has {name!r} of another shape")
         tuples = FollowedTuples(arrays["ts"], arrays["codes"], arrays["inputs"])
-        count, settled_to, given, level = (int(value) for value in arrays["numbers"])
+        whole, kept, hot = (arrays[name].copy() for name in ("whole", "kept", "hot"))
+        count, settled_to, given, level = (int(value) for value in arrays["numbers"].tolist())
+        is_valid = (
+            len(tuples.ts) == len(tuples.codes) == len(tuples.inputs)
+            and bool(((tuples.inputs >= 0) & (tuples.inputs < len(self.inputs))).all())
+            and bool((np.diff(tuples.ts[:count]) >= 0).all())
+            and bool((hot[1:] > hot[:-1]).all())
+            and whole.shape == kept.shape == empty["whole"].shape
+            and bool(np.isfinite([whole, kept]).all())
+            and 0 <= count <= len(tuples)
+            and given >= 0
+            and 0 <= level <= HOT + 1
+        )
+        if not is_valid:
+            raise StateError("the sample of a join is damaged: its arrays do not fit each other")
         rows = np.arange(len(tuples))
         log = (tuples[rows >= count],) if count < len(tuples) else ()
-        self.hot = arrays["hot"]
-        whole, kept = arrays["whole"], arrays["kept"]
+        self.hot = hot
         self.state = SampleState(tuples[rows < count], settled_to, whole, kept, given, level, log)
 
 

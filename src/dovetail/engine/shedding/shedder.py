@@ -292,6 +292,8 @@ class Shedder:
     def warm_up(self) -> None:
         """Run the kernels that are needed only now and then."""
         assert self.following is not None  # noqa: S101 - tuples have been shed
+        for sample in self.losses.samples.values():
+            sample.warm_up()
         main = self.following.main
         main.number_anew(0, range(1 << 10), np.zeros(1 << 10, np.bool_))
         main.ranked_by(main.rank)

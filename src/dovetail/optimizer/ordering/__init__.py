@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from dovetail.config import Ordering
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.graph.join_graph import JoinGraph
@@ -17,7 +18,7 @@ from dovetail.optimizer.ordering.treeopt import treeopt
 from dovetail.optimizer.ordering.weave import weave
 from dovetail.stats.probes import Objective
 
-METHODS: Mapping[str, Callable[[Task], SearchResult]] = {
+METHODS: Mapping[Ordering, Callable[[Task], SearchResult]] = {
     "f-greedy": f_greedy,
     "dmjoin": dmjoin,
     "treeopt": treeopt,
@@ -30,7 +31,7 @@ METHODS: Mapping[str, Callable[[Task], SearchResult]] = {
 
 def order_probes(
     graph: JoinGraph,
-    method: str = "weave",
+    method: Ordering = "weave",
     objective: Objective = "produced",
     cross_products: bool = False,  # noqa: FBT001, FBT002 - a promised name
     *,
@@ -70,7 +71,7 @@ def order_probes(
 
 def search(
     graph: JoinGraph,
-    method: str,
+    method: Ordering,
     objective: Objective = "produced",
     *,
     cross_products: bool = False,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
-from dovetail.config import Budget
+from dovetail.config import Budget, Ordering, Planner
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.cost.units import UnitCosts
@@ -27,12 +27,12 @@ from dovetail.optimizer.sharing.model.query_set import number_queries
 from dovetail.optimizer.sharing.search.exact import exact
 from dovetail.optimizer.sharing.search.exchange import exchange
 from dovetail.optimizer.sharing.thesis.baselines import bjtrees, mjoins, naive, shared_naive
-from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS, order_queries
+from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS, QueryOrder, order_queries
 from dovetail.optimizer.sharing.thesis.shared import shared
 from dovetail.plan.shared_plan import Load, SharedPlan
 from dovetail.stats.probes import Objective
 
-STRATEGIES: Mapping[str, Callable[[CostModel, Sequence[int], Load], list[Draft]]] = {
+STRATEGIES: Mapping[Planner, Callable[[CostModel, Sequence[int], Load], list[Draft]]] = {
     "exchange": exchange,
     "shared": shared,
     "shared-naive": shared_naive,
@@ -47,11 +47,11 @@ STRATEGIES: Mapping[str, Callable[[CostModel, Sequence[int], Load], list[Draft]]
 def plan_queries(
     queries: Mapping[str, JoinGraph | NamedGraph] | Iterable[tuple[str, JoinGraph | NamedGraph]],
     budget: Budget | None = None,
-    strategy: str = "exchange",
-    query_order: str = "shared-predicate",
+    strategy: Planner = "exchange",
+    query_order: QueryOrder = "shared-predicate",
     *,
     units: UnitCosts | None = None,
-    ordering: str = "weave",
+    ordering: Ordering = "weave",
     objective: Objective = "produced",
 ) -> SharedPlan:
     """Plan queries together, so that they fit a budget and common work is done once.
@@ -120,7 +120,7 @@ def load_of_plans(
     running: Sequence[SharedPlan],
     cost_ratios: Sequence[float],
     units: UnitCosts | None,
-    ordering: str,
+    ordering: Ordering,
     objective: Objective,
 ) -> Load:
     """Return the load of `running` plans, which share only windows, by current statistics of `queries`.

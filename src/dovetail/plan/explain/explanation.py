@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from html import escape
 from typing import Any
+
+from dovetail._display import html_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,4 +33,4 @@ class Explanation:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text)}</pre>"
+        return html_text(self.text)

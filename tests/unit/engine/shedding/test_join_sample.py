@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dovetail.engine.kernels.join_sample import BUCKETS, HOT
 from dovetail.engine.kernels.roster import Incoming
 from dovetail.engine.shedding import join_sample
 from dovetail.engine.shedding.join_sample import JoinSample, SampleInput
 from dovetail.engine.shedding.shape import WindowUse
+from dovetail.errors import StateError
 from dovetail.stats.recall import LossEstimate
 
 Tuples = list[tuple[int, int, int]]
@@ -95,3 +98,31 @@ def test_a_loss_that_few_keys_decide_is_unknown(keys: int, known: bool, monkeypa
     assert sample.state.level > 0
     assert len(sample.state.tuples) <= 200
     assert isinstance(sample.estimate({"s0": 20_000, "s1": 20_000}), LossEstimate) == known
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("inputs", np.array([0, 2], np.int16)),
+        ("inputs", np.array([0, -1], np.int16)),
+        ("codes", np.zeros(1, np.uint64)),
+        ("ts", np.array([5, 4])),
+        ("ts", np.array([5.0, 6.0])),
+        ("hot", np.array([2, 1], np.uint64)),
+        ("whole", np.zeros((3, 3))),
+        ("kept", np.full((HOT + 1, BUCKETS), np.nan)),
+        ("numbers", np.array([3, 0, 0, 0])),
+        ("numbers", np.array([2, 0, 0, HOT + 2])),
+    ],
+)
+def test_a_damaged_sample_is_refused(name: str, value: Any) -> None:
+    sample = JoinSample(inputs((9, 9), (0, 1), 0), 0, 0)
+    good = sample.to_arrays() | {
+        "ts": np.array([4, 5]),
+        "codes": np.zeros(2, np.uint64),
+        "inputs": np.array([0, 1], np.int16),
+        "numbers": np.array([2, 0, 0, 0]),
+    }
+    sample.restore(good)
+    with pytest.raises(StateError, match="the sample of a join"):
+        sample.restore({**good, name: value})

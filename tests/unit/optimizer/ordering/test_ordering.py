@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dovetail as dt
-from dovetail.config import ORDERINGS
+from dovetail.config import ORDERINGS, Ordering
 from dovetail.errors import PlanError
 from dovetail.optimizer.cost.nested_loop import StreamStatistics, general_cost, multi_way_cost
 from dovetail.optimizer.ordering import METHODS, search
@@ -121,7 +121,8 @@ def test_q_aware_selects_by_shape() -> None:
     edges = {("A", "B"): 0.1, ("B", "C"): 0.2, ("B", "D"): 0.3}
     tree = dt.JoinGraph(rates, edges, rates)
     cyclic = dt.JoinGraph(rates, {**edges, ("C", "D"): 0.9, ("A", "D"): 0.7}, rates)
-    for graph, method in ((tree, "treeopt"), (cyclic, "fab")):
+    expected: tuple[tuple[dt.JoinGraph, Ordering], ...] = ((tree, "treeopt"), (cyclic, "fab"))
+    for graph, method in expected:
         assert dt.optimizer.order_probes(graph, "q-aware") == dt.optimizer.order_probes(graph, method)
 
 

@@ -10,6 +10,7 @@ from math import prod
 import pytest
 
 import dovetail as dt
+from dovetail.config import Ordering, Planner
 from dovetail.optimizer import UnitCosts, order_probes, plan_queries
 from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.ordering import METHODS
@@ -37,7 +38,7 @@ def queries(*, keyed: bool) -> dict[str, dt.JoinGraph]:
     return {name: query(name, keyed=keyed) for name in ("ABCDE", "ABC", "BCD", "CDE", "BCDE")}
 
 
-def planned(strategy: str, method: str, objective: Objective, *, keyed: bool) -> SharedPlan:
+def planned(strategy: Planner, method: Ordering, objective: Objective, *, keyed: bool) -> SharedPlan:
     """Return a plan with unit costs at which some sub-joins are materialized and others are not."""
     units = replace(UnitCosts.thesis(), store=0.1)
     given = queries(keyed=keyed)
@@ -75,8 +76,8 @@ def named_orders(graph: dt.JoinGraph, join: JoinNode) -> dict[str, tuple[str, ..
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_join_is_ordered_by_the_chosen_method(
-    method: str,
-    strategy: str,
+    method: Ordering,
+    strategy: Planner,
     objective: Objective,
     keyed: bool,  # noqa: FBT001
 ) -> None:
@@ -88,7 +89,7 @@ def test_every_join_is_ordered_by_the_chosen_method(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_exact_plans_are_the_best_under_the_chosen_method(method: str) -> None:
+def test_exact_plans_are_the_best_under_the_chosen_method(method: Ordering) -> None:
     few = {name: query(name) for name in ("ABC", "BCD")}
     loads: dict[str, float] = {}
     for strategy in STRATEGIES:
@@ -102,8 +103,8 @@ def test_exact_plans_are_the_best_under_the_chosen_method(method: str) -> None:
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_the_test_plans_mix_all_kinds_of_joins_and_methods_differ(keyed: bool) -> None:  # noqa: FBT001
-    asked = [("exchange", method, objective) for method in METHODS for objective in OBJECTIVES]
-    plans = [planned(*each, keyed=keyed) for each in asked]
+    asked = [(method, objective) for method in METHODS for objective in OBJECTIVES]
+    plans = [planned("exchange", *each, keyed=keyed) for each in asked]
     assert len({tuple(join.orders for join in plan.joins) for plan in plans}) > 3
     for plan in plans:
         stored = {state.id for state in plan.states}
@@ -112,7 +113,7 @@ def test_the_test_plans_mix_all_kinds_of_joins_and_methods_differ(keyed: bool) -
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_forced_orders_take_precedence(method: str) -> None:
+def test_forced_orders_take_precedence(method: Ordering) -> None:
     whole = query("ABCDE")
     own: Mapping[str, tuple[str, ...]] = {
         name: tuple(sorted((other for other in RATES if other != name), reverse=name > "B")) for name in RATES
@@ -127,7 +128,7 @@ def test_forced_orders_take_precedence(method: str) -> None:
 def test_unknown_methods_and_too_wide_joins_are_refused() -> None:
     few = {"q": query("ABC")}
     with pytest.raises(dt.PlanError, match="plan_queries: ordering is 'best'; allowed: 'f-greedy'"):
-        plan_queries(few, ordering="best")
+        plan_queries(few, ordering="best")  # type: ignore[arg-type]
     with pytest.raises(dt.PlanError, match="plan_queries: objective is 'money'; allowed: 'produced', 'comparisons'"):
         plan_queries(few, objective="money")  # type: ignore[arg-type]
     names = [f"S{number}" for number in range(23)]

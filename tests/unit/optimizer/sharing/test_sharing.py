@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import dovetail as dt
-from dovetail.config import PLANNERS
+from dovetail.config import PLANNERS, Planner
 from dovetail.optimizer import UnitCosts
 from dovetail.optimizer.sharing import STRATEGIES
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.query_set import number_queries
-from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS
+from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS, QueryOrder
 from dovetail.plan.shared_plan import SharedPlan
 
 UNITS = UnitCosts.thesis()
@@ -35,7 +35,7 @@ def query(*edges: str, window: float = 10.0, rates: Mapping[str, float] = RATES)
     )
 
 
-def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: str = "exchange") -> SharedPlan:
+def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: Planner = "exchange") -> SharedPlan:
     cpu, memory = limits or (None, None)
     return dt.optimizer.plan_queries(queries, dt.Budget(cpu, memory), strategy, units=UNITS)
 
@@ -67,7 +67,7 @@ def test_a_common_sub_join_is_materialized_once() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_plan_costs_add_up_over_the_nodes(strategy: str) -> None:
+def test_plan_costs_add_up_over_the_nodes(strategy: Planner) -> None:
     found = plan(THREE, strategy=strategy)
     assert found.load.cpu == pytest.approx(sum(node.load.cpu for node in found.nodes.values()))
     assert found.cpu_ms_per_second == found.load.cpu
@@ -77,7 +77,7 @@ def test_plan_costs_add_up_over_the_nodes(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", SHARING)
-def test_equal_queries_share_one_join(strategy: str) -> None:
+def test_equal_queries_share_one_join(strategy: Planner) -> None:
     found = plan({"q1": THREE["q1"], "again": THREE["q1"]}, strategy=strategy)
     assert found.answer("q1").result == found.answer("again").result
     assert found.load == plan({"q1": THREE["q1"]}, strategy=strategy).load
@@ -116,7 +116,7 @@ def renamed(graph: dt.JoinGraph, prefix: str) -> dt.JoinGraph:
 
 
 @pytest.mark.parametrize("strategy", SHARING)
-def test_disjoint_queries_are_planned_independently(strategy: str) -> None:
+def test_disjoint_queries_are_planned_independently(strategy: Planner) -> None:
     found = plan({"q1": THREE["q1"], "other": query("EF")}, strategy=strategy)
     assert found.shared() == ()
     apart = [plan({"q": graph}, strategy=strategy).load for graph in (THREE["q1"], query("EF"))]
@@ -130,7 +130,7 @@ def test_a_contained_query_is_answered_and_reused() -> None:
 
 
 @pytest.mark.parametrize("strategy", SHARING)
-def test_a_shared_join_has_the_longest_window(strategy: str) -> None:
+def test_a_shared_join_has_the_longest_window(strategy: Planner) -> None:
     queries = {"short": query("AB", "BC", window=5), "long": query("AB", "BC", window=20)}
     found = plan(queries, strategy=strategy)
     assert {window.span for window in found.windows} == {20}
@@ -176,7 +176,7 @@ def test_the_same_pair_with_another_selectivity_is_another_predicate() -> None:
 
 
 @pytest.mark.parametrize("query_order", QUERY_ORDERS)
-def test_every_order_of_queries_gives_a_plan(query_order: str) -> None:
+def test_every_order_of_queries_gives_a_plan(query_order: QueryOrder) -> None:
     found = dt.optimizer.plan_queries(THREE, None, "shared", query_order, units=UNITS)
     assert sorted(found.query_order) == ["q1", "q2", "q3"]
 
@@ -198,7 +198,7 @@ def test_common_keys_and_cycles_are_planned() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_too_little_memory_names_query_resource_need_and_limit(strategy: str) -> None:
+def test_too_little_memory_names_query_resource_need_and_limit(strategy: Planner) -> None:
     with pytest.raises(dt.BudgetError) as raised:
         plan(THREE, 1e6, 300, strategy=strategy)
     text = str(raised.value)
@@ -210,7 +210,7 @@ def test_too_little_memory_names_query_resource_need_and_limit(strategy: str) ->
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_too_little_cpu_names_query_resource_need_and_limit(strategy: str) -> None:
+def test_too_little_cpu_names_query_resource_need_and_limit(strategy: Planner) -> None:
     with pytest.raises(dt.BudgetError, match=r"(?s)ms per second of CPU.*0\.05.*Hint: .*cpu_ms_per_second") as raised:
         plan(THREE, 0.05, 1e6, strategy=strategy)
     assert "query 'q" in str(raised.value)
@@ -246,9 +246,9 @@ def test_bad_input_is_refused() -> None:
         with pytest.raises(dt.PlanError, match=words):
             dt.optimizer.plan_queries(queries)  # type: ignore[arg-type]
     with pytest.raises(dt.PlanError, match="strategy is 'best'; allowed: 'exchange'"):
-        dt.optimizer.plan_queries(THREE, None, "best")
+        dt.optimizer.plan_queries(THREE, None, "best")  # type: ignore[arg-type]
     with pytest.raises(dt.PlanError, match="query_order is 'random'; allowed: 'shared-predicate'"):
-        dt.optimizer.plan_queries(THREE, None, "shared", "random")
+        dt.optimizer.plan_queries(THREE, None, "shared", "random")  # type: ignore[arg-type]
     with pytest.raises(dt.PlanError, match=r"budget is 100; expected a dt\.Budget"):
         dt.optimizer.plan_queries(THREE, 100)  # type: ignore[arg-type]
     with pytest.raises(dt.ConfigError, match="allowed are numbers above zero"):

@@ -21,6 +21,7 @@ from itertools import combinations
 from math import prod
 from typing import TypeAlias
 
+from dovetail.config import Ordering
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.indexed import IndexedGraph, KeyClass, members
 from dovetail.optimizer.ordering import METHODS
@@ -47,7 +48,7 @@ class CostModel:
     """Costs of operators, states and windows of a query set; results are cached."""
 
     def __init__(
-        self, query_set: QuerySet, units: UnitCosts, ordering: str = "weave", objective: Objective = "produced"
+        self, query_set: QuerySet, units: UnitCosts, ordering: Ordering = "weave", objective: Objective = "produced"
     ) -> None:
         self.query_set = query_set
         self.units = units

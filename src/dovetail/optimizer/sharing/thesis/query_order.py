@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from typing import Literal, TypeAlias
 
 from dovetail.optimizer.graph.indexed import members
 from dovetail.optimizer.sharing.model.query_set import QuerySet
@@ -81,7 +82,8 @@ def as_given(_: QuerySet, remaining: Sequence[int]) -> int:
     return remaining[0]
 
 
-QUERY_ORDERS: Mapping[str, Callable[[QuerySet, Sequence[int]], int]] = {
+QueryOrder: TypeAlias = Literal["shared-predicate", "heaviest", "lightest", "given"]
+QUERY_ORDERS: Mapping[QueryOrder, Callable[[QuerySet, Sequence[int]], int]] = {
     "shared-predicate": shared_predicate,
     "heaviest": heaviest,
     "lightest": lightest,
@@ -89,7 +91,7 @@ QUERY_ORDERS: Mapping[str, Callable[[QuerySet, Sequence[int]], int]] = {
 }
 
 
-def order_queries(query_set: QuerySet, query_order: str) -> list[int]:
+def order_queries(query_set: QuerySet, query_order: QueryOrder) -> list[int]:
     """Return all queries in the order in which to plan them."""
     choose = QUERY_ORDERS[query_order]
     remaining, order = list(range(len(query_set.queries))), list[int]()

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 import pytest
 
 import dovetail as dt
+from dovetail.config import Planner
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, mjoin
 from dovetail.optimizer.sharing.model.query_set import QuerySet, number_queries, pace
 from dovetail.optimizer.sharing.thesis.jtrees import bjtree, frequencies, state_removal, state_selection
 from dovetail.optimizer.sharing.thesis.next_query import NextQuery, allocate, allocation_fractions
-from dovetail.optimizer.sharing.thesis.query_order import order_queries, predicate_weights, query_weights
+from dovetail.optimizer.sharing.thesis.query_order import QueryOrder, order_queries, predicate_weights, query_weights
 from dovetail.optimizer.sharing.thesis.sharing import improves, sharing_degree
 from dovetail.plan.shared_plan import NO_LIMITS, Load
 
@@ -84,7 +85,7 @@ def test_a_jtree_of_four_streams_costs_2_5_and_2_6() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["mjoin", "bjtree"])
-def test_a_tree_costs_what_its_plan_costs(strategy: str) -> None:
+def test_a_tree_costs_what_its_plan_costs(strategy: Planner) -> None:
     """All unit costs are non-zero: the thesis has none for probes, results and batches, so its figures do not cover them."""
     units = dt.optimizer.UnitCosts(probe=3e-4, result=5e-4, store=1e-4, batch_result=0.7, batch_store=0.2)
     tree = tuple(CHAIN.rates) if strategy == "mjoin" else dt.optimizer.binary_tree(CHAIN)
@@ -142,7 +143,7 @@ def test_predicate_weights_are_divided_among_sharing_queries() -> None:
     ("query_order", "expected"),
     [("heaviest", [2, 1, 0]), ("lightest", [0, 1, 2]), ("shared-predicate", [1, 0, 2]), ("given", [0, 1, 2])],
 )
-def test_orders_of_figure_3_1(query_order: str, expected: Sequence[int]) -> None:
+def test_orders_of_figure_3_1(query_order: QueryOrder, expected: Sequence[int]) -> None:
     assert order_queries(figure(), query_order) == expected
 
 
