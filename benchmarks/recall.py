@@ -133,7 +133,7 @@ def main() -> None:
         join_sample.MIN_SAMPLE, join_sample.MIN_LOG = options.sample, options.sample // 4
     chosen = {name: setting for name, setting in SETTINGS.items() if options.only in ("", name)}
     rows = [row for name, setting in chosen.items() for row in measure(name, setting, options.runs)]
-    save("recall", [{**row, "sample": join_sample.MIN_SAMPLE} for row in rows])
+    save("recall-sampled" if options.sample else "recall", [{**row, "sample": join_sample.MIN_SAMPLE} for row in rows])
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def main() -> None:
             f"{policy:14} {row['end'] / 1e6:7.1f} MB, at most {row['most'] / 1e6:7.1f} MB, {row['ratio']:5.2f} of none; "
             f"{row['held']:,} tuples held, state_bytes {row['state_bytes'] / 1e6:.1f} MB"
         )
-    save("shedding-memory", rows)
+    save("shedding-memory-1kb" if options.payload else "shedding-memory", rows)
 
 
 if __name__ == "__main__":

@@ -327,6 +327,10 @@ TABLES = {
     "auto-held-out": Table(
         "auto-held-out", ("setting", "best", "its share of results", "`auto`", "ratio"), auto_held_out
     ),
+    "recall-sampled": Table("recall-sampled", ("setting", "known", "inside", "worst policy", "median width"), recall),
+    "shedding-memory-1kb": Table(
+        "shedding-memory-1kb", ("policy", "growth, MB", "of none", "tuples held"), shedding_memory
+    ),
     "recall": Table("recall", ("setting", "known", "inside", "worst policy", "median width"), recall),
     "shedding-memory": Table("shedding-memory", ("policy", "growth, MB", "of none", "tuples held"), shedding_memory),
     "rejection": Table(

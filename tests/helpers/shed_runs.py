@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail._typing import Int64Array, UInt64Array
+from dovetail._typing import Int64Array
 from dovetail.engine.storage.window import WindowStore
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
@@ -117,7 +117,7 @@ class Watched:
     def watching(self) -> Iterator[None]:
         hide, all_ends = WindowStore.hide, self.ends
 
-        def hiding(store: WindowStore, rows: Int64Array) -> list[UInt64Array]:
+        def hiding(store: WindowStore, rows: Int64Array) -> None:
             assert store.row_ends is not None
             shed, ends = store.row_ends
             assert (shed == rows).all()
@@ -125,7 +125,7 @@ class Watched:
                 key = store.name.split(".")[1], number
                 assert key not in all_ends, "nothing is shed twice"
                 all_ends[key] = end
-            return hide(store, rows)
+            hide(store, rows)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(WindowStore, "hide", hiding)

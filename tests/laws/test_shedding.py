@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -211,3 +212,65 @@ def test_recall_is_exact_while_all_keys_are_followed(
     recall: Any = session.metrics()["queries"]["q"]["recall"]
     assert 0 < given[1] < given[0]
     assert recall["low"] == recall["estimate"] == recall["high"] == given[1] / given[0]
+
+
+def _true_results(pushes: Sequence[Mapping[str, pa.Table]], queries: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+    """Count each query's results without a cap; a query sees the pushes from its number on."""
+    session = dt.LocalSession()
+    for stream in "abc":
+        session.stream(stream, COLUMNS, event_time="ts")
+    counts = dict.fromkeys(queries, 0)
+    for number, push in enumerate(pushes):
+        for name, (sql, first) in queries.items():
+            if first == number:
+                session.query(name, sql)
+        for name, table in session.push(push).items():
+            counts[name] += table.num_rows
+    return counts
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_recall_of_several_queries_is_exact_or_unknown_through_all_changes(seed: int) -> None:
+    """Queries that differ in a filter, are added, dropped, added again; restores, and abandoned pushes."""
+    rng = random.Random(seed)
+    texts = [
+        "SELECT a.n AS n FROM a [RANGE 4 s], b [RANGE 4 s] WHERE a.k = b.k",
+        "SELECT a.n AS n FROM a [RANGE 4 s], b [RANGE 4 s] WHERE a.k = b.k AND a.j > 1",
+        "SELECT a.n AS n FROM a [RANGE 4 s], b [RANGE 4 s] WHERE a.k = b.k AND a.j <= 1",
+        "SELECT a.n AS n FROM a [RANGE 5 s], b [RANGE 5 s], c [RANGE 5 s] WHERE a.k = b.k AND b.k = c.k",
+        "SELECT a.n AS n FROM a [RANGE 4 s], a x [RANGE 3 s] WHERE a.k = x.k",
+    ]
+    pushes = Input.drawn(rng, 300).cut(rng, 12)
+    policy: SheddingPolicy = rng.choice(("fifo", "random", "frequency", "arrival-order", "auto"))
+    session = dt.LocalSession(config=dt.Config(shedding=dt.Shedding(policy, max_tuples=40, seed=seed)))
+    for stream in "abc":
+        session.stream(stream, COLUMNS, event_time="ts")
+    queries: dict[str, tuple[str, int]] = {}
+    counts: dict[str, int] = {}
+    known = 0
+    for number, push in enumerate(pushes):
+        for _ in range(rng.choice((0, 1, 1, 2)) if queries else 2):
+            name = f"q{len(counts)}"
+            queries[name], counts[name] = (rng.choice(texts), number), 0
+            session.query(name, queries[name][0])
+        if len(queries) > 2 and rng.random() < 0.3:
+            gone = rng.choice(sorted(queries))
+            session.drop_query(gone)
+            del queries[gone]
+        pieces = session.push_iter(push, piece_rows=5) if rng.random() < 0.3 else None
+        if pieces is None or any(
+            True for _ in pieces
+        ):  # abandoned at its first result, if it has one: it is rolled back
+            pieces = None
+            for name, table in session.push(push).items():
+                counts[name] += table.num_rows
+        if rng.random() < 0.3:
+            session = dt.LocalSession.restore(session.snapshot())
+        metrics: Any = session.metrics()["queries"]
+        true = _true_results(pushes[: number + 1], queries)
+        for name in queries:
+            recall = metrics[name]["recall"]
+            if recall["estimate"] is not None:
+                known += true[name] > counts[name]
+                assert recall["estimate"] == pytest.approx(counts[name] / true[name] if true[name] else 1.0), name
+    assert known > 10

@@ -30,6 +30,7 @@ from dovetail.engine.kernels.roster import (
 )
 from dovetail.engine.shedding.shape import RosterShape
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
+from dovetail.errors import StateError
 from dovetail.plan.sheddable import MAX_ARRIVAL_INPUTS
 
 _TRIED = (FIFO, ARRIVAL_ORDER, FREQUENCY, OUTPUT, RANDOM)
@@ -117,5 +118,10 @@ class Choice:
 
     def restore(self, figures: Sequence[Sequence[float]]) -> None:
         """Go on from what `figures` gave."""
-        self.rank, self._until = int(figures[0][0]), int(figures[0][1])
+        if [len(values) for values in figures] != [2, len(self._scores), len(self._before)]:
+            raise StateError("the shedding state is corrupt: it has scores of other policies than are tried")
+        rank, until = int(figures[0][0]), int(figures[0][1])
+        if not (rank == FIFO or rank in self.tracked) or not 1 <= until <= self.every:
+            raise StateError(f"the shedding state is corrupt: policy {rank}, to be judged after {until} tuples")
+        self.rank, self._until = rank, until
         self._scores, self._before = np.array(figures[1], float), np.array(figures[2], float)

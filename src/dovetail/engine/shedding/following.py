@@ -44,8 +44,8 @@ class _Narrowed:
     """Whole numbers in as few bytes as their range needs."""
 
     def __init__(self, values: Int64Array) -> None:
-        self._least = int(values.min(initial=0))
-        largest = int(values.max(initial=0))
+        self._least = int(values.min()) if len(values) else 0
+        largest = int(values.max()) if len(values) else 0
         self._offsets = (values - self._least).astype(np.min_scalar_type(largest - self._least))
 
     @property

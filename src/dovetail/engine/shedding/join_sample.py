@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from math import sqrt
 
 import numpy as np
@@ -28,14 +27,18 @@ from dovetail.errors import StateError
 from dovetail.stats.recall import LossEstimate
 
 MIN_SAMPLE = 1 << 16
-"""Tuples that the sample of a join may always hold; if windows may hold more than four times as many, a quarter of that."""
+"""Tuples that the samples of all joins may hold together; if windows may hold more than four times as many, a quarter of that."""
 MIN_LOG = 4096
 """New tuples that are collected, at least, before results are counted."""
+_MAX_PARTS = 64
+"""Parts of the log, before they are merged into one."""
 _MAX_HOT = 512
 _HOT_SHARE = 0.0005
 """Fraction of the held tuples of a join from which on a key is hot."""
 _MIN_GROUPS = 12.0
 """Groups of keys that share the results of the sample evenly, at least; with fewer, a few keys decide and nothing is known."""
+_LATEST = 1 << 61
+"""Event times plus windows must not overflow."""
 _T_95 = 2.0395
 """The 97.5 % point of Student's t with one degree of freedom less than there are buckets."""
 _CORRECTION = BUCKETS / (BUCKETS - 1)
@@ -51,11 +54,6 @@ class SampleInput:
     window: int
     """Position of its window among those that are shed from."""
     lateness: int
-
-    @property
-    def signature(self) -> tuple[object, ...]:
-        """The tuples that it follows, and by which keys."""
-        return self.use.stream, self.use.source, self.use.span, self.use.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +108,10 @@ class SampleState:
 class JoinSample:
     """Follows a sample of the keys of one join."""
 
-    def __init__(self, inputs: tuple[SampleInput, ...], capacity: int, seed: int) -> None:
-        """Follow at most about `capacity` tuples."""
-        self.inputs = inputs
-        self.capacity = max(MIN_SAMPLE, capacity)
+    def __init__(self, inputs: tuple[SampleInput, ...], capacity: int, seed: int, signature: str = "") -> None:
+        """Follow at most about `capacity` tuples; samples with equal signatures follow the same tuples and keys."""
+        self.inputs, self.signature = inputs, signature
+        self.capacity = capacity
         self._seed = np.uint64(seed)
         self._spans = np.array([entry.use.span for entry in inputs], np.int64)
         self.hot = np.zeros(0, np.uint64)
@@ -122,11 +120,6 @@ class JoinSample:
         self.state = SampleState(FollowedTuples.none(), LONG_AGO, empty, empty)
         self._last: tuple[SampleState, dict[str, int], LossEstimate | str] | None = None
         """The last estimate, and what it was made from."""
-
-    @property
-    def digest(self) -> str:
-        """Samples with equal digests follow the same tuples and keys."""
-        return digest_of(self.inputs)
 
     def begin(self, held: Incoming) -> None:
         """Begin with the tuples that windows hold before the first one is shed; their results among each other do not count."""
@@ -169,7 +162,7 @@ class JoinSample:
     def _estimate(self, heads: Mapping[str, int]) -> LossEstimate | str:
         state = self._settled(heads)
         whole = state.whole + self._count(state.tuples, state.settled_to, state.settled_to)[1]
-        return _estimate(whole, state.kept, state.given, state.level)
+        return _extrapolated_loss(whole, state.kept, state.given, state.level)
 
     # -- tuples -------------------------------------------------------------------------------------------------------------
 
@@ -183,8 +176,10 @@ class JoinSample:
         return FollowedTuples.concat(tuple(parts))
 
     def _add(self, tuples: FollowedTuples) -> None:
-        if len(tuples):
-            self.state = replace(self.state, log=(*self.state.log, tuples))
+        if not len(tuples):
+            return
+        log = (*self.state.log, tuples)
+        self.state = replace(self.state, log=(FollowedTuples.concat(log),) if len(log) > _MAX_PARTS else log)
 
     def _settled(self, heads: Mapping[str, int]) -> SampleState:
         """Return the state with the log merged, results up to the watermark counted, and expired tuples removed."""
@@ -248,6 +243,8 @@ class JoinSample:
             len(tuples.ts) == len(tuples.codes) == len(tuples.inputs)
             and bool(((tuples.inputs >= 0) & (tuples.inputs < len(self.inputs))).all())
             and bool((np.diff(tuples.ts[:count]) >= 0).all())
+            and bool((np.abs(tuples.ts) <= _LATEST).all())
+            and LONG_AGO <= settled_to <= _LATEST
             and bool((hot[1:] > hot[:-1]).all())
             and whole.shape == kept.shape == empty["whole"].shape
             and bool(np.isfinite([whole, kept]).all())
@@ -263,12 +260,7 @@ class JoinSample:
         self.state = SampleState(tuples[rows < count], settled_to, whole, kept, given, level, log)
 
 
-def digest_of(inputs: tuple[SampleInput, ...]) -> str:
-    """Return a digest of the tuples and keys that a sample of a join with these inputs follows."""
-    return blake2b(repr([entry.signature for entry in inputs]).encode(), digest_size=16).hexdigest()
-
-
-def _estimate(whole: Float64Array, kept: Float64Array, given: int, level: int) -> LossEstimate | str:
+def _extrapolated_loss(whole: Float64Array, kept: Float64Array, given: int, level: int) -> LossEstimate | str:
     """Estimate the lost results of all keys: exactly those of hot keys, and those of the others from followed ones.
 
     The ratio of kept to whole results of the followed keys is that of all; its error follows from the differences between random

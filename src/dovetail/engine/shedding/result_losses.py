@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
@@ -15,21 +16,37 @@ from dovetail.engine.join.gather import MatchRows
 from dovetail.engine.join.step import JoinRun
 from dovetail.engine.kernels.roster import Incoming
 from dovetail.engine.keys import combine
-from dovetail.engine.shedding.join_sample import JoinSample, SampleInput, SampleState, digest_of
+from dovetail.engine.shedding.join_sample import MIN_SAMPLE, JoinSample, SampleInput, SampleState
 from dovetail.engine.shedding.shape import RosterShape
 from dovetail.plan.sheddable import common_key
 from dovetail.stats.recall import LossEstimate
 
 Loss: TypeAlias = LossEstimate | str
 """How many results were lost, or why that is unknown."""
-_CHANGED = "its join was changed while tuples were being shed"
+REPLACED = "its join was replaced while tuples were being shed"
 
 
 @dataclass(frozen=True, slots=True)
-class ResultLossesMark:
-    """ResultLosses at a savepoint."""
+class StoredLosses:
+    """Losses as a snapshot has them."""
 
-    samples: Mapping[str, tuple[JoinSample, SampleState]]
+    is_counting: bool
+    samples: Mapping[tuple[str, str], Mapping[str, Array]]
+    """Arrays of samples by join and signature."""
+    losses: Mapping[str, Loss]
+    """By query, all of them."""
+    earlier: Mapping[str, Loss]
+    uncounted: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LossesSavepoint:
+    """Losses at a savepoint."""
+
+    is_counting: bool
+    installed: InstalledPlan
+    shape: RosterShape
+    samples: Mapping[str, tuple[JoinSample, tuple[SampleInput, ...], SampleState]]
     earlier: Mapping[str, Loss]
     uncounted: Mapping[str, float]
 
@@ -39,22 +56,26 @@ class ResultLosses:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
+        self.is_counting = False
+        """Whether tuples have been shed, so that losses are counted."""
         self.samples: dict[str, JoinSample] = {}
-        """By join, once tuples are shed."""
+        """By join."""
         self.earlier: dict[str, Loss] = {}
         """By query: losses in joins that it no longer reads."""
         self.uncounted: dict[str, float] = {}
         """By query that reads a join whose sample is older: results that were lost before."""
-        self.installed = InstalledPlan()
+        self._installed = InstalledPlan()
         self._shape = RosterShape((), (), (), (), ())
-        self._heads: Mapping[str, int] = {}
+        self._max_event_times: Mapping[str, int] = {}
 
     def begin(self, shape: RosterShape, held: Incoming, capacity: int) -> None:
         """Begin to count losses when windows hold all tuples that later results need; samples may have `capacity` tuples."""
         self._shape = shape
-        for step, inputs in self._inputs().items():
-            if step not in self.samples:
-                self.samples[step] = JoinSample(inputs, capacity, self._seed)
+        if not self.is_counting:
+            self.is_counting = True
+            inputs_by_join = self._inputs()
+            for step, inputs in inputs_by_join.items():
+                self.samples[step] = self._new_sample(step, inputs, capacity, len(inputs_by_join))
                 self.samples[step].begin(held)
         self._connect()
 
@@ -63,98 +84,111 @@ class ResultLosses:
         for sample in self.samples.values():
             sample.take_in(incoming)
 
-    def advance(self, heads: Mapping[str, int]) -> None:
+    def advance(self, max_event_times: Mapping[str, int]) -> None:
         """Note the largest event times of streams, after a batch."""
-        self._heads = heads
+        self._max_event_times = max_event_times
         for sample in self.samples.values():
-            sample.advance(heads)
+            sample.advance(max_event_times)
 
-    def install(self, installed: InstalledPlan, shape: RosterShape, capacity: int) -> None:
-        """Continue under another plan: samples of joins that both plans have continue."""
-        losses, before = {query: self.of(query) for query in self.installed.queries}, self.installed
-        old, self.installed, self._shape = self._samples_by_query(), installed, shape
-        if self.samples:
-            carried = {sample.digest: sample for sample in self.samples.values()}
+    def install(self, installed: InstalledPlan, shape: RosterShape | None, capacity: int) -> None:
+        """Continue under another plan: samples of joins that both plans have continue. `shape` is needed while losses are counted."""
+        before, old = self._installed, self.samples
+        losses = {query: self.of(query) for query in before.queries} if self.is_counting else {}
+        read_before = self._samples_by_query()
+        self._installed = installed
+        if self.is_counting:
+            assert shape is not None  # noqa: S101 - see above
+            self._shape = shape
+            inputs_by_join, spare = self._inputs(), dict(old)
             self.samples = {}
-            for step, inputs in self._inputs().items():
-                sample = carried.get(digest_of(inputs))
+            for step, inputs in inputs_by_join.items():
+                sample = _carried(spare, step, self._signature(step, inputs))
                 if sample is not None:
                     sample.inputs = inputs
                 elif all(_is_new(query, installed, before) for query in installed.runs[step].collectors):
-                    sample = JoinSample(inputs, capacity, self._seed)
+                    sample = self._new_sample(step, inputs, capacity, len(inputs_by_join))
                 if sample is not None:
                     self.samples[step] = sample
-            self._rebase({query: loss for query, loss in losses.items() if query in installed.queries}, old)
+            self._rebase({query: loss for query, loss in losses.items() if query in installed.queries}, read_before)
+        else:
+            self._keep({query for query in installed.queries if query in before.queries})
         self._connect()
 
-    def _rebase(self, losses: Mapping[str, Loss], old: Mapping[str, JoinSample]) -> None:
-        """Make the samples of queries that read another one now continue the `losses` so far."""
-        new = self._samples_by_query()
-        kept = {query for query in losses if new.get(query) is old.get(query)}
-        self.earlier = {query: loss for query, loss in self.earlier.items() if query in kept}
-        self.uncounted = {query: lost for query, lost in self.uncounted.items() if query in kept}
-        for query in new.keys() - kept:
-            estimate = new[query].estimate(self._heads)
-            self.uncounted[query] = estimate.middle if isinstance(estimate, LossEstimate) else 0.0
+    def _rebase(self, losses: Mapping[str, Loss], read_before: Mapping[str, JoinSample]) -> None:
+        """Let queries that read another sample now continue the `losses` so far."""
+        read_now = self._samples_by_query()
+        kept = {query for query in losses if read_now.get(query) is read_before.get(query)}
+        self._keep(kept)
+        for query, sample in read_now.items():
+            if query not in kept:
+                loss = sample.estimate(self._max_event_times)
+                if isinstance(loss, str):
+                    self.earlier[query] = loss
+                else:
+                    self.uncounted[query] = loss.middle
         for query in losses.keys() - kept:
-            self.earlier[query] = losses[query] if query in new else _CHANGED
+            if query not in self.earlier:
+                self.earlier[query] = losses[query] if query in read_now else REPLACED
+
+    def _keep(self, queries: Iterable[str]) -> None:
+        self.earlier = {query: self.earlier[query] for query in queries if query in self.earlier}
+        self.uncounted = {query: self.uncounted[query] for query in queries if query in self.uncounted}
 
     def of(self, query: str) -> Loss:
         """Return how many results a query has lost."""
-        run = self.installed.queries[query]
+        run = self._installed.queries[query]
         if (why := why_unknown(run, query)) is not None:
             return why
-        earlier = self.earlier.get(query, LossEstimate())
-        sample = self.samples.get(run.name)
-        estimate = sample.estimate(self._heads) if sample is not None else LossEstimate()
+        earlier, sample = self.earlier.get(query), self.samples.get(run.name)
+        if sample is None:
+            return earlier or (REPLACED if self.is_counting else LossEstimate())
+        estimate = sample.estimate(self._max_event_times)
         if isinstance(earlier, str) or isinstance(estimate, str):
             return earlier if isinstance(earlier, str) else estimate
         missing = max(0.0, estimate.middle - self.uncounted.get(query, 0.0))
-        return earlier + LossEstimate(missing, estimate.below, estimate.above)
+        return (earlier or LossEstimate()) + LossEstimate(missing, estimate.below, estimate.above)
 
-    def restore(
-        self,
-        shape: RosterShape,
-        samples: Mapping[str, Mapping[str, Array]],
-        losses: Mapping[str, Loss],
-        earlier: Mapping[str, Loss],
-        uncounted: Mapping[str, float],
-        capacity: int,
-    ) -> None:
-        """Continue the samples of joins, by their digests; a query whose sample is missing has `losses` so far."""
-        self._shape = shape
-        for step, inputs in self._inputs().items():
-            if (arrays := samples.get(digest_of(inputs))) is not None:
-                self.samples[step] = JoinSample(inputs, capacity, self._seed)
-                self.samples[step].restore(arrays)
+    def restore(self, shape: RosterShape, stored: StoredLosses, capacity: int) -> None:
+        """Continue stored samples; a query whose sample is missing has its losses so far."""
+        self._shape, self.is_counting = shape, stored.is_counting
+        inputs_by_join, spare = self._inputs(), dict(stored.samples)
+        for step, inputs in inputs_by_join.items():
+            signature = self._signature(step, inputs)
+            key = next((key for key in sorted(spare, key=lambda key: key[0] != step) if key[1] == signature), None)
+            if key is not None:
+                self.samples[step] = self._new_sample(step, inputs, capacity, len(inputs_by_join))
+                self.samples[step].restore(spare.pop(key))
         sampled = self._samples_by_query()
-        self.earlier = {query: loss for query, loss in earlier.items() if query in sampled}
-        for query, loss in losses.items():
-            if (
-                query not in sampled
-                and loss != LossEstimate()
-                and why_unknown(self.installed.queries[query], query) is None
-            ):
-                self.earlier[query] = loss
-        self.uncounted = {query: lost for query, lost in uncounted.items() if query in sampled}
+        for query in self._installed.queries:
+            if query not in sampled and query in stored.losses and self.is_counting:
+                self.earlier[query] = stored.losses[query]
+            elif query in stored.earlier:
+                self.earlier[query] = stored.earlier[query]
+            if query in sampled and query in stored.uncounted:
+                self.uncounted[query] = stored.uncounted[query]
         self._connect()
 
     # -- savepoints -------------------------------------------------------------------------------------------------------------
 
-    def mark(self) -> ResultLossesMark:
-        states = {step: (sample, sample.state) for step, sample in self.samples.items()}
-        return ResultLossesMark(states, dict(self.earlier), dict(self.uncounted))
+    def savepoint(self) -> LossesSavepoint:
+        samples = {step: (sample, sample.inputs, sample.state) for step, sample in self.samples.items()}
+        return LossesSavepoint(
+            self.is_counting, self._installed, self._shape, samples, dict(self.earlier), dict(self.uncounted)
+        )
 
-    def rollback(self, mark: ResultLossesMark) -> None:
-        self.samples = {step: sample for step, (sample, _) in mark.samples.items()}
-        for sample, state in mark.samples.values():
-            sample.state = state
-        self.earlier, self.uncounted = dict(mark.earlier), dict(mark.uncounted)
+    def rollback(self, saved: LossesSavepoint) -> None:
+        self.is_counting, self._installed, self._shape = saved.is_counting, saved.installed, saved.shape
+        self.samples = {}
+        for step, (sample, inputs, state) in saved.samples.items():
+            sample.inputs, sample.state = inputs, state
+            self.samples[step] = sample
+        self.earlier, self.uncounted = dict(saved.earlier), dict(saved.uncounted)
+        self._connect()
 
     # -- joins ------------------------------------------------------------------------------------------------------------------
 
     def _inputs(self) -> dict[str, tuple[SampleInput, ...]]:
-        """By join with a common key: its inputs."""
+        """The inputs of each join of which some query's losses can be known."""
         return {
             table.step: tuple(
                 SampleInput(use, place, self._shape.streams.index(use.stream), self._shape.lateness_of(use.stream))
@@ -163,18 +197,45 @@ class ResultLosses:
                 if use.table == number
             )
             for number, table in enumerate(self._shape.tables)
-            if table.whole
+            if table.whole and any(why_unknown(run, query) is None for run, query in self._readers(table.step))
         }
 
+    def _readers(self, step: str) -> list[tuple[JoinRun, str]]:
+        run = self._installed.runs[step]
+        return [(run, query) for query in run.collectors]
+
+    def _new_sample(self, step: str, inputs: tuple[SampleInput, ...], capacity: int, joins: int) -> JoinSample:
+        """Return an empty sample; all joins together may follow `capacity` tuples, or `MIN_SAMPLE` if that is more."""
+        return JoinSample(inputs, max(MIN_SAMPLE, capacity) // joins, self._seed, self._signature(step, inputs))
+
+    def _signature(self, step: str, inputs: tuple[SampleInput, ...]) -> str:
+        """Return a digest of the tuples and keys that a join's sample follows."""
+        plan = self._installed.runs[step].step
+        sources = {source.name: source for source in plan.sources}
+        parts: list[object] = [self._seed, plan.since, plan.backfill]
+        for entry in inputs:
+            source = sources[entry.use.source]
+            conditions = [str(expression) for expression in (*source.filters, *source.keys)]
+            parts += [source.stream, entry.use.span, conditions, source.complete_from, entry.use.parts]
+        return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
     def _samples_by_query(self) -> dict[str, JoinSample]:
-        queries = self.installed.queries
+        queries = self._installed.queries
         return {query: self.samples[run.name] for query, run in queries.items() if run.name in self.samples}
 
     def _connect(self) -> None:
-        """Let samples count the results of their joins."""
-        for step, sample in self.samples.items():
-            run = self.installed.runs[step]
-            run.on_results = partial(_count, sample, run)
+        """Let samples, and no others, count the results of their joins."""
+        for step, run in self._installed.runs.items():
+            sample = self.samples.get(step)
+            run.on_results = None if sample is None else partial(_count, sample, run)
+
+
+def _carried(samples: dict[str, JoinSample], step: str, signature: str) -> JoinSample | None:
+    """Take the sample with a signature out of `samples`, that of the same join if there are several."""
+    for name in sorted(samples, key=lambda name: name != step):
+        if samples[name].signature == signature:
+            return samples.pop(name)
+    return None
 
 
 def _count(sample: JoinSample, run: JoinRun, rows: MatchRows) -> None:
@@ -192,7 +253,7 @@ def _is_new(query: str, installed: InstalledPlan, before: InstalledPlan) -> bool
 
 
 def why_unknown(run: JoinRun, query: str) -> str | None:
-    """Return why the loss of a query that takes the results of a join cannot be known; None if it can."""
+    """Return why the loss of a query that reads the results of a join cannot be known; None if it can."""
     joined, step = run.plan.query, run.step
     if not common_key(joined):
         return "no column is equal in all its aliases"
@@ -202,7 +263,7 @@ def why_unknown(run: JoinRun, query: str) -> str | None:
         return "it compares values of different types"
     consumer = next(each for each in step.consumers if each.query == query)
     if consumer.cell:
-        return "other shards give some of the results that this one could"
+        return "several shards could give the same result"
     if any(consumer.spans[source] < micros for source, micros in step.windows.items()):
-        return "its windows are smaller than those of the join that it takes its results from"
+        return "it shares a join with larger windows"
     return None

@@ -19,6 +19,8 @@ from dovetail.errors import ConfigError, listed
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import StreamSchema
 
+MAX_USES = 63
+"""A tuple has a bit for each alias that reads its stream."""
 _LEAST_SLICE = 4096
 """A batch is not cut into parts that are smaller, unless bytes are counted."""
 
@@ -69,6 +71,13 @@ def check_room(
     shedding: Shedding, plan: ExecutionPlan, streams: Mapping[str, StreamSchema], shards: int | None = None
 ) -> None:
     """Refuse a cap that is below what a plan's windows need to work at all; each of some `shards`, if there are any, has a part."""
+    for stream in streams:
+        uses = sum(source.stream == stream for step in plan.steps for source in step.sources)
+        if uses > MAX_USES:
+            raise ConfigError(
+                f"stream {stream!r} is read {uses} times by the queries; with Shedding(...) at most {MAX_USES} times are possible",
+                "register fewer queries on it, or leave shedding out",
+            )
     parts, each = shards or 1, f" in each of {shards} shards" if shards is not None else ""
     if shedding.max_tuples is not None:
         least = parts * (len(plan.windows) if shedding.per == "session" else 1)

@@ -214,6 +214,7 @@ def check(roster: Roster, rank: int) -> None:
     places, queues, ranks = len(roster.held), len(roster.ranks.queues), roster.ranks
     room = len(ranks.members if rank == RANDOM else ranks.heap)
     longest = max(int(np.diff([*ranks.start, room]).min(initial=places)), 1)
+    places_used = int(np.clip(roster.at[USED_PLACES], 0, places))
     sizes = {
         **dict.fromkeys(("held.older", "held.newer", "held.before", "held.after"), places),
         **dict.fromkeys(("marks.before", "marks.after", "slots.first", "oldest", "newest"), places),
@@ -237,6 +238,10 @@ def check(roster: Roster, rank: int) -> None:
     for name, array in arrays_of(roster):
         if name in sizes and array.size and not NONE <= int(array.min()) <= int(array.max()) < sizes[name]:
             raise StateError(f"what is known for shedding leads out of itself in {name!r}")
+    held = roster.held[:places_used][roster.held.row[:places_used] >= 0]
+    pools = roster.uses.pool[held.window]
+    if (np.bincount(pools, minlength=len(roster.alive)) != roster.alive).any():
+        raise StateError("the shedding state is corrupt: it counts other tuples than it holds")
     free, used = roster.at[[FREE_PLACE, FREE_KEY, FREE_QUEUE]], roster.at[[USED_PLACES, USED_KEYS, USED_QUEUES]]
     if (free < NONE).any() or (free >= used).any() or (used > (places, len(roster.keys), queues)).any():
         raise StateError("what is known for shedding leads out of itself")

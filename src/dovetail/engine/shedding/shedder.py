@@ -17,14 +17,14 @@ from functools import partial
 
 import numpy as np
 
-from dovetail._typing import Array, BoolArray, Int64Array, UInt64Array
+from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.config import Shedding
 from dovetail.engine.change.adopt import InstalledPlan
 from dovetail.engine.kernels.roster import FIFO, Incoming, Shed
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.shedding.cuts import cut, divided
 from dovetail.engine.shedding.following import UNLIMITED, Following, FollowingMark
-from dovetail.engine.shedding.result_losses import Loss, ResultLosses, ResultLossesMark
+from dovetail.engine.shedding.result_losses import LossesSavepoint, ResultLosses, StoredLosses
 from dovetail.engine.shedding.room import Room, room_for
 from dovetail.engine.shedding.shape import RosterShape, chosen, joined
 from dovetail.engine.shedding.tracker import Tracker
@@ -41,7 +41,7 @@ class ShedderMark:
 
     following: tuple[Following, FollowingMark] | None
     counts: Mapping[str, tuple[int, int]]
-    losses: ResultLossesMark
+    losses: LossesSavepoint
     heads: Mapping[str, int]
 
 
@@ -86,12 +86,10 @@ class Shedder:
             store.referrers.append((self, stream))
             store.rows.limit = limit
         before = self.following
-        if before is None and not self.losses.samples:
-            self.losses.installed = installed
-            return
-        shape = self.shape()
-        self.losses.install(installed, shape, self._sample_capacity)
-        if before is None or shape == before.shape:
+        is_shedding = before is not None or self.losses.is_counting
+        shape = self.shape() if is_shedding else None
+        self.losses.install(installed, shape, self._sample_capacity if is_shedding else 0)
+        if before is None or shape is None or shape == before.shape:
             return
         held = {stream: before.main.rows(place) for place, stream in enumerate(before.shape.streams)}
         living = shape.living(installed.windows)
@@ -240,7 +238,10 @@ class Shedder:
         for store in self._installed.windows.values():
             if store.row_ends is not None:
                 rows, _ = store.row_ends
-                self._hidden.append(_Hidden(store, rows, store.hide(rows)))
+                self._hidden.append(
+                    _Hidden(store, rows, store.visible_flags(rows))
+                )  # first: an interrupt may come between
+                store.hide(rows)
                 store.row_ends = None
 
     def _make_room(self, stream: str, count: int) -> None:
@@ -339,15 +340,9 @@ class Shedder:
         """Results so far, by query."""
         return {name: run.collectors[name].results for name, run in self._installed.queries.items()}
 
-    def restore_losses(
-        self,
-        samples: Mapping[str, Mapping[str, Array]],
-        losses: Mapping[str, Loss],
-        earlier: Mapping[str, Loss],
-        uncounted: Mapping[str, float],
-    ) -> None:
-        """Continue the samples of joins, by the digest of their signatures; a query without its sample has `losses`."""
-        self.losses.restore(self.shape(), samples, losses, earlier, uncounted, self._sample_capacity)
+    def restore_losses(self, stored: StoredLosses) -> None:
+        """Continue to count what queries lose."""
+        self.losses.restore(self.shape(), stored, self._sample_capacity)
 
     def give(self, results: Mapping[str, int]) -> None:
         """Go on counting results from there."""
@@ -360,7 +355,7 @@ class Shedder:
         """Where shedding stands."""
         self._hidden = []
         following = (self.following, self.following.mark()) if self.following is not None else None
-        return ShedderMark(following, dict(self.counts), self.losses.mark(), dict(self.heads))
+        return ShedderMark(following, dict(self.counts), self.losses.savepoint(), dict(self.heads))
 
     def rollback(self, mark: ShedderMark) -> None:
         """Forget what came after a mark."""

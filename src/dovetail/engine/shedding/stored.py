@@ -20,6 +20,7 @@ from dovetail._typing import Array, Int64Array
 from dovetail.codec import Count, Size, Time, from_json, to_json
 from dovetail.engine.kernels.roster import FIFO, NONE
 from dovetail.engine.shedding.following import Following
+from dovetail.engine.shedding.result_losses import StoredLosses
 from dovetail.engine.shedding.shedder import Shedder
 from dovetail.errors import StateError
 from dovetail.stats.recall import LossEstimate
@@ -44,7 +45,8 @@ class _Tracked(TypedDict):
 class _Sample(TypedDict):
     """A join's sample of keys, and its arrays."""
 
-    digest: str
+    join: str
+    signature: str
     arrays: list[_ArrayEntry]
 
 
@@ -59,6 +61,7 @@ class _Stored(TypedDict):
     counts: dict[str, tuple[Count, Time]]
     given: dict[str, Count]
     """Results by query."""
+    is_counting: bool
     losses: dict[str, LossEstimate | str]
     """By query, all of them."""
     earlier: dict[str, LossEstimate | str]
@@ -87,9 +90,9 @@ def written(shedder: Shedder) -> bytes:
         trackers.append({"rank": tracker.rank, "arrays": _entries(arrays)})
         parts += [array.tobytes() for array in arrays.values()]
     samples = []
-    for sample in shedder.losses.samples.values():
+    for step, sample in shedder.losses.samples.items():
         arrays = sample.to_arrays()
-        samples.append({"digest": sample.digest, "arrays": _entries(arrays)})
+        samples.append({"join": step, "signature": sample.signature, "arrays": _entries(arrays)})
         parts += [array.tobytes() for array in arrays.values()]
     content = {
         "format": FORMAT,
@@ -97,6 +100,7 @@ def written(shedder: Shedder) -> bytes:
         "streams": shedder.streams,
         "counts": shedder.counts,
         "given": shedder.given,
+        "is_counting": shedder.losses.is_counting,
         "losses": {query: shedder.losses.of(query) for query in shedder.given},
         "earlier": shedder.losses.earlier,
         "uncounted": shedder.losses.uncounted,
@@ -134,11 +138,9 @@ def restore(shedder: Shedder, content: pa.Buffer, *, strict: bool = True) -> Non
     if strict and not is_same:
         raise StateError("what is known for shedding is of another cap, policy or plan")
     trackers = [next(arrays) for _ in stored["trackers"]]
+    samples = {(sample["join"], sample["signature"]): next(arrays) for sample in stored["samples"]}
     shedder.restore_losses(
-        {sample["digest"]: next(arrays) for sample in stored["samples"]},
-        stored["losses"],
-        stored["earlier"],
-        stored["uncounted"],
+        StoredLosses(stored["is_counting"], samples, stored["losses"], stored["earlier"], stored["uncounted"])
     )
     if not is_same or not trackers:
         return
@@ -183,7 +185,13 @@ def _read(content: pa.Buffer) -> tuple[_Stored, Iterator[dict[str, Array]]]:
     found = {"format": 1} | json.loads(bytes(view[_LENGTH.size : begin]))
     if found["format"] != FORMAT:
         losses = dict.fromkeys(found.get("given", {}), _OLDER)
-        found |= {"losses": losses, "earlier": losses, "uncounted": {}, "samples": []}
+        found |= {
+            "is_counting": bool(found.get("trackers")),
+            "losses": losses,
+            "earlier": losses,
+            "uncounted": {},
+            "samples": [],
+        }
         found = {name: value for name, value in found.items() if name in _Stored.__annotations__}
     stored: Any = from_json(_Stored, found, "what is known for shedding")
     return stored, _arrays([entry["arrays"] for entry in (*stored["trackers"], *stored["samples"])], view[begin:])

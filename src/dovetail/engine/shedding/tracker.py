@@ -11,7 +11,6 @@ from dovetail.engine.kernels.batches import least_hashes
 from dovetail.engine.kernels.leaving import release
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
-    CLOCK,
     FREE_QUEUE,
     NONE,
     USED_QUEUES,
@@ -69,14 +68,6 @@ class Tracker:
     def alive(self) -> int:
         """Tuples that are held."""
         return int(self.roster.alive.sum())
-
-    @property
-    def clock(self) -> int:
-        return int(self.roster.at[CLOCK])
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for _, array in arrays_of(self.roster))
 
     def take_in(
         self, incoming: Incoming, moving: Int64Array, sample: KeySample = ALL, least: UInt64Array | None = None

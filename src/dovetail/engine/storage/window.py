@@ -376,13 +376,14 @@ class WindowStore:
         self.rebuild_chains()
         self.rows.is_moving = False
 
-    def hide(self, row_numbers: Int64Array) -> list[UInt64Array]:
-        """Hide rows from all views; return their flags."""
-        indices = row_numbers - self.rows.base
-        flags = [self.rows[name][indices] for name in self._flag_names]
+    def visible_flags(self, row_numbers: Int64Array) -> list[UInt64Array]:
+        """Return the flags of rows, one array per word."""
+        return [self.rows[name][row_numbers - self.rows.base] for name in self._flag_names]
+
+    def hide(self, row_numbers: Int64Array) -> None:
+        """Hide rows from all views."""
         for name in self._flag_names:
-            self.rows[name][indices] = 0
-        return flags
+            self.rows[name][row_numbers - self.rows.base] = 0
 
     def show(self, row_numbers: Int64Array, flags: list[UInt64Array]) -> None:
         """Restore the flags of hidden rows."""

@@ -293,7 +293,7 @@ def test_snapshots_keep_shedding_state() -> None:
     made = session(dt.Shedding("auto", 150), PAIRS)
     made.push({"a": tuples(500, 50), "b": tuples(500, 50, 1)})
     again = dt.LocalSession.restore(made.snapshot())
-    assert again.metrics() == made.metrics() or metrics(again)["streams"] == metrics(made)["streams"]
+    assert metrics(again)["streams"] == metrics(made)["streams"]
     assert metrics(again)["queries"]["q0"]["recall"] == metrics(made)["queries"]["q0"]["recall"]
     assert again.snapshot() == made.snapshot()
     batch = {"a": tuples(500, 50, 2, 20), "b": tuples(500, 50, 3, 20)}
