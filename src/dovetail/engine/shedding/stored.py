@@ -22,7 +22,7 @@ from dovetail.engine.kernels.roster import FIFO, NONE
 from dovetail.engine.shedding.following import Following
 from dovetail.engine.shedding.result_losses import StoredLosses
 from dovetail.engine.shedding.shedder import Shedder
-from dovetail.errors import StateError
+from dovetail.errors import StateError, reading
 from dovetail.stats.recall import LossEstimate
 
 _LENGTH = struct.Struct("<Q")
@@ -113,6 +113,7 @@ def written(shedder: Shedder) -> bytes:
     return b"".join([_LENGTH.pack(len(header)), header, *parts])
 
 
+@reading("the shedding state")
 def numbers_kept(content: pa.Buffer) -> dict[str, Int64Array] | None:
     """By stream, the numbers of the tuples that are held, in order; None if nothing has been shed yet, and all are."""
     stored, arrays = _read(content)
@@ -124,6 +125,7 @@ def numbers_kept(content: pa.Buffer) -> dict[str, Int64Array] | None:
     return {stream: np.sort(numbers[held & (windows == place)]) for place, stream in enumerate(stored["streams"])}
 
 
+@reading("the shedding state")
 def restore(shedder: Shedder, content: pa.Buffer, *, strict: bool = True) -> None:
     """Bring a shedder whose windows have been filled to what was stored of it.
 
