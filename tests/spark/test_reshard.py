@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -23,10 +23,12 @@ from dovetail.cli.main import app
 from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
+from dovetail.spark.checkpoint import reshard as module
 from dovetail.spark.checkpoint.checkpoint import MIGRATED, UNFINISHED, Checkpoint
+from dovetail.spark.checkpoint.compatibility import pinned_json
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.checkpoint.repartition import Move, first_copies
-from dovetail.spark.state.log import MANIFEST
+from dovetail.spark.state.log import MANIFEST, ShardManifest
 from dovetail.spark.worker.router import cells_of
 from dovetail.testing import Oracle, assert_same_rows
 
@@ -133,6 +135,33 @@ def test_a_shard_that_was_not_read_is_an_error(tmp_path: Path) -> None:
         pipeline.take(replace(move, tokens={**move.tokens, 0: "another"}), rows)
     with pytest.raises(StateError, match="the log of shard id 0 was not read"):
         pipeline.take(move, rows)
+
+
+def test_a_checkpoint_that_sheds_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, config = random.Random(1), dt.Config(shedding=dt.Shedding("fifo", 40))
+    layout = layout_of(tuple(STREAMS.values()), {"key": BASE}, 4, config)
+    pipeline = Pipeline(layout, tmp_path, rng)
+    for number in range(3):
+        pipeline.run(batch(rng, number))
+    manifests = {
+        shard: ShardManifest.from_json(state.content[MANIFEST], pipeline.plan.digest)
+        for shard, state in pipeline.states.items()
+        if state.content
+    }
+    monkeypatch.setattr(module, "_check_logs", lambda _: None)
+    monkeypatch.setattr(module, "_manifests", lambda *_: manifests)
+    monkeypatch.setattr(module, "with_shard_ids", lambda _, it: replace(it, ids=tuple(range(it.placement.total))))
+    checkpoint, spark = (
+        Checkpoint(Directory("", tmp_path), "", pinned_json(layout), False, 2, 3),
+        cast("SparkSession", None),
+    )
+    with pytest.raises(StateError, match="tuples of this checkpoint may have been shed"):
+        module.Resharding.of(spark, checkpoint, 7, {})
+    kept = {shard: replace(manifest, shedding=None) for shard, manifest in manifests.items()}
+    monkeypatch.setattr(module, "_manifests", lambda *_: kept)
+    assert module.Resharding.of(spark, checkpoint, 7, {}).after.shards == 7
 
 
 def test_rows_that_got_columns_stay_where_they_are() -> None:

@@ -123,14 +123,12 @@ class Resharding:
 
     spark: SparkSession
     checkpoint: Checkpoint
-    before: Layout
     after: Layout
-    manifests: Mapping[int, ShardManifest]
-    """By shard number, those of retired shards included."""
+    move: Move
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: Checkpoint, shards: int, rates: Mapping[str, float]) -> Resharding:
-        """Check that a checkpoint can be resharded, and compute its new layout."""
+        """Check that a checkpoint can be resharded, and compute its new layout and the move of its tuples."""
         where, contract = checkpoint.directory.uri, checkpoint.contract
         if checkpoint.next_batch == 0 or contract is None or checkpoint.layout is None:
             raise StateError(
@@ -154,7 +152,9 @@ class Resharding:
                 "start the session with it as it is, or give another number of shards or other rates",
             )
         after = with_shard_ids(spark, after)
-        return cls(spark, checkpoint, before, replace(after, first_json=current_json(after)), manifests)
+        after = replace(after, first_json=current_json(after))
+        plans = [layout.for_workers(digest(layout)) for layout in (before, after)]
+        return cls(spark, checkpoint, after, Move.between(plans[0], plans[1], before.ids, after.ids, manifests))
 
     def run(self, target: Directory) -> None:
         """Create the new checkpoint. It can be started as soon as the old one has its note."""
@@ -184,8 +184,7 @@ class Resharding:
         # The batch ends at the offsets where it begins, so Spark reads no source, and any source will do.
         offsets.create(str(last + 1), text)
         sources = [_empty_source(self.spark) for _ in text.splitlines()[2:]]
-        before, after = (layout.for_workers(digest(layout)) for layout in (self.before, self.after))
-        move = Move.between(before, after, self.before.ids, self.after.ids, self.manifests)
+        move = self.move
         ids = sorted({*move.ids, *move.ids_after})
         calls = self.spark.createDataFrame([(shard, None, 0, None) for shard in ids], _MOVED_TYPE)
         state = read_state(self.spark, self.checkpoint.directory.uri).where(F.col("shard").isin(list(move.read)))
