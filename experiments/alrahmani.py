@@ -33,17 +33,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from rich.console import Console
 
 import dovetail as dt
 from dovetail.config import Planner
-from dovetail.optimizer.sharing.thesis.query_order import QueryOrder
 from experiments import alrahmani_optimum
 from experiments.points import Points
 
 STRATEGIES: tuple[Planner, ...] = ("naive", "shared-naive", "shared", "exchange")
+QueryOrder: TypeAlias = Literal["heaviest", "lightest", "shared-predicate"]
 ORDERS: tuple[QueryOrder, ...] = ("heaviest", "lightest", "shared-predicate")
 SCENARIOS = {"none": "A.2", "both": "A.3", "memory": "A.4", "cpu": "A.5"}
 """What is limited, and where its statistics stand."""
