@@ -124,7 +124,7 @@ def unit_costs_for(
     sizes = {}
     for window in plan.windows:
         store = WindowStore(HeapArena(), window.name, streams[window.stream])
-        store.extend(window.kept, window.ledgers, window.words)
+        store.extend(window.kept, window.expiry_tables, window.words)
         sizes[window_name(window.stream, settled=window.group != JOINED)] = store.bytes_per_row
     sizes |= {window: sizes[plain] * count for window, (plain, count) in (copies or {}).items()}
     consumers = [consumer for step in plan.steps for consumer in step.consumers]

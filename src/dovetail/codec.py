@@ -2,7 +2,8 @@
 
 Dataclasses become objects; tuples, named tuples and sets become lists; mappings with keys other than strings become lists of pairs.
 Where a field may hold one of several classes, the object names its class under `is`. Fields with `compare=False` are omitted, and so
-is None in an `optional` field; a missing field takes its default. Reading calls the classes' constructors, so their checks run.
+is None in an `optional` field; a missing field takes its default. A field is stored under its name, or under the `name` in its
+metadata: stored data outlive names. Reading calls the classes' constructors, so their checks run.
 
 Types are Python's own: `str`, `int`, `float`, `bool`, unions, `Literal`, collections, `TypedDict` (a dict with exactly these keys),
 `Any`, `object` for a SQL constant, and `Annotated[int, (low, high)]` for a range. Numbers may be infinite but not NaN; strings must be
@@ -56,8 +57,8 @@ def optional() -> Any:
 def to_json(value: Any) -> Any:
     """Convert a value to plain data that `json.dumps` accepts."""
     if hasattr(value, "__dataclass_fields__"):
-        pairs = [(name, to_json(getattr(value, name)), skip_none) for name, skip_none in _json_fields(value.__class__)]
-        record = {name: item for name, item, skip_none in pairs if not skip_none or item is not None}
+        items = [(key, to_json(getattr(value, name)), skip) for name, key, skip in _json_fields(value.__class__)]
+        record = {key: item for key, item, skip_none in items if not skip_none or item is not None}
         return {"is": type(value).__name__, **record} if type(value).__name__ in _TAGGED else record
     if isinstance(value, tuple | list):
         return value if all(type(item) in _PLAIN for item in value) else [to_json(item) for item in value]
@@ -78,9 +79,13 @@ def to_json(value: Any) -> Any:
 
 
 @cache
-def _json_fields(kind: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the names of a class's serialized fields, and whether None is omitted."""
-    return tuple((item.name, "optional" in item.metadata) for item in fields(kind) if item.compare)
+def _json_fields(kind: Any) -> tuple[tuple[str, str, bool], ...]:
+    """Return the names of a class's serialized fields, their names in JSON, and whether None is omitted."""
+    return tuple(
+        (item.name, item.metadata.get("name", item.name), "optional" in item.metadata)
+        for item in fields(kind)
+        if item.compare
+    )
 
 
 @cache
@@ -242,14 +247,16 @@ def _mapping(key: Any, value: Any) -> _Reader:
 def _record(kind: Any) -> _Reader:
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
-        names, required, make = set(hints), set(hints), dict
+        make, names, required = dict, {name: name for name in hints}, set(hints)
     else:
-        names, make = {name for name, _ in _json_fields(kind)}, kind
-        required = {item.name for item in fields(kind) if item.default is item.default_factory is MISSING} & names
+        make, names = kind, {key: name for name, key, _ in _json_fields(kind)}
+        without_default = {item.name for item in fields(kind) if item.default is item.default_factory is MISSING}
+        required = {key for key, name in names.items() if name in without_default}
 
     def read(data: Any, path: str) -> Any:
-        if not isinstance(data, dict) or not required <= data.keys() or data.keys() - names - {"is"}:
+        if not isinstance(data, dict) or not required <= data.keys() or data.keys() - names.keys() - {"is"}:
             _reject(data, path, f"an object with {', '.join(sorted(names))}")
-        return make(**{name: _reader(hints[name])(data[name], f"{path}.{name}") for name in data if name != "is"})
+        values = {names[key]: _reader(hints[names[key]])(data[key], f"{path}.{key}") for key in data if key != "is"}
+        return make(**values)
 
     return read

@@ -117,7 +117,7 @@ class Changing:
         before = self.pipeline.plan
         progress = self.progress
         heads = {name: int(found["head"]) for name, found in (progress or {}).items()}
-        layout = self.pipeline.layout = replace(layout, job=layout.job.with_heads(self.batches, heads))
+        layout = self.pipeline.layout = replace(layout, job=layout.job.with_start_times(self.batches, heads))
         self.pipeline.plan = layout.for_workers(before.digest, before, self.batches, progress)
         read = read_worker_plan(self.pipeline.plan.to_json())
         assert read == self.pipeline.plan
@@ -135,7 +135,7 @@ class Changing:
         assert self.layout.number_of(name) not in self.numbers.values()
         self.numbers[name] = self.layout.number_of(name)
         kept = self.kept.get(self.layout.placement.assignments[name].first or 0, {})
-        carried = self.layout.job.registered[name].start.carried
+        carried = self.layout.job.registered[name].start.complete_from
         held: dict[str, int | tuple[int, int]] = {}
         for stream, (time, first) in kept.items():
             held[stream] = time, self.came[max(first, carried.get(stream, 0))][stream]
@@ -358,7 +358,7 @@ def test_a_batch_that_may_run_again_does_not_meet_what_was_before_a_query() -> N
     layout = layout_of(tuple(DECLARED.values()), {"q": sql, "late": sql}, 1)
     heads = dict.fromkeys(DECLARED, 10_000_000)
     registered = dict(layout.job.registered)
-    registered["late"] = replace(registered["late"], start=QueryStart(3, heads=heads))
+    registered["late"] = replace(registered["late"], start=QueryStart(3, max_event_times=heads))
     reports = ShardReports(replace(layout, job=replace(layout.job, registered=registered)))
     far, near = ({name: {"head": time} for name in DECLARED} for time in (15_000_000, 11_000_000))
     reports.progress = {6: BatchProgress(near), 7: BatchProgress(far)}

@@ -121,7 +121,7 @@ class JoinGroup:
     def trim(self) -> None:
         """Free the arrays that the installed plan does not need."""
         for stream, plan in self.plans.items():
-            self.windows[stream].trim(plan.kept, plan.ledgers)
+            self.windows[stream].trim(plan.kept, plan.expiry_tables)
         for matches in self.materialized.values():
             matches.trim(matches.plan.kept)
 

@@ -109,7 +109,7 @@ class ShardEngine:
         for group in (self.joined, *count_window_groups.values(), *dropped):
             windows = [window for window in plan.windows if window.group == group.name]
             steps = [step for step in plan.steps if step.group == group.name]
-            stored = plan.stored if group is self.joined else ()
+            stored = plan.materialized if group is self.joined else ()
             built.append((group, group.build(windows, stored, steps, self.batches, positions)))
         if self.open_savepoint is not None and self.open_savepoint is not IRREVERSIBLE:
             # Everything the new plan needs exists: from here on a rollback completes the adoption.
@@ -263,7 +263,7 @@ class ShardEngine:
     def _make_room(self, batches: Mapping[str, Batch]) -> None:
         """Adopt a plan without materialized joins if windows may run out of room; no match then outlives a shed tuple."""
         shedder = self.joined.shedder
-        if shedder is None or not self.plan.stored or self.plan_without_materialized is None:
+        if shedder is None or not self.plan.materialized or self.plan_without_materialized is None:
             return
         if shedder.may_reach({stream: len(batch) for stream, batch in batches.items()}):
             with self.savepoint():

@@ -193,7 +193,7 @@ def _source_hints(plan: SharedPlan, plans: Mapping[str, QueryPlan], join: JoinNo
     hints: dict[Pair, float] = {}
     for name in reversed(join.queries):
         sources = {alias: source for source, alias in plan.answer(name).aliases.items() if source in join.sources}
-        for pair, value in plans[name].known.hints.items():
+        for pair, value in plans[name].stats.hints.items():
             if pair <= sources.keys():
                 hints[frozenset(sources[alias] for alias in pair)] = value
     return hints

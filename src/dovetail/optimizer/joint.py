@@ -52,7 +52,7 @@ class JointPlanning:
         if self.config.strategy == "auto" and self.strategy != "mjoin":
             with suppress(BudgetError):
                 windows_only = self._with_shared_orders("mjoin")
-            has_selectivities = any(plan.known.hints for plan in self.plans.values())
+            has_selectivities = any(plan.stats.hints for plan in self.plans.values())
             if windows_only is not None and not has_selectivities:
                 return with_expressions(windows_only, self.plans)
         best = self._with_shared_orders(self.strategy)
@@ -136,7 +136,7 @@ class JointPlanning:
             aliases[source]
             for name in join.queries
             for source, alias in plan.answer(name).aliases.items()
-            if alias in self.plans[name].known.forced and source in join.spans
+            if alias in self.plans[name].stats.forced and source in join.spans
         ]
         orders = {path[0][0]: tuple(alias for (alias,) in path) for path in plan.paths(join, first)}
         access, scope = access_rule(query, graph, self.config), self.scopes.get(first, "")
@@ -147,7 +147,7 @@ class JointPlanning:
         graphs = {}
         for name, plan in self.plans.items():
             graph, scope = planned_graph(plan), self.scopes.get(name, "")
-            named = name_query(plan.query, graph, scope, storable=not plan.known.forced)
+            named = name_query(plan.query, graph, scope, storable=not plan.stats.forced)
             orders = {path.driver: [alias for alias in path.order if alias != path.driver] for path in plan.paths}
             graphs[name] = replace(named, orders=orders)
         return graphs

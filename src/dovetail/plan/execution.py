@@ -64,7 +64,7 @@ class WindowPlan:
     group: str
     stream: str
     kept: WindowContents
-    ledgers: tuple[ExpiryTablePlan, ...]
+    expiry_tables: tuple[ExpiryTablePlan, ...] = field(metadata={"name": "ledgers"})
     views: tuple[View, ...]
     retention: tuple[Retention, ...]
 
@@ -141,7 +141,7 @@ class ExecutionPlan:
     """Everything that an engine runs."""
 
     windows: tuple[WindowPlan, ...] = ()
-    stored: tuple[MaterializedJoinPlan, ...] = ()
+    materialized: tuple[MaterializedJoinPlan, ...] = field(default=(), metadata={"name": "stored"})
     steps: tuple[JoinStep, ...] = ()
     """Each after the steps whose materialized joins it reads."""
     derived: bool = field(default=False, repr=False, compare=False)
@@ -175,7 +175,7 @@ class ExecutionPlan:
     def by_name(self) -> dict[str, WindowPlan | MaterializedJoinPlan]:
         """Windows and materialized joins by name."""
         windows: dict[str, WindowPlan | MaterializedJoinPlan] = {window.name: window for window in self.windows}
-        return windows | {join.name: join for join in self.stored}
+        return windows | {join.name: join for join in self.materialized}
 
     @cached_property
     def answers(self) -> dict[str, JoinStep]:
@@ -211,7 +211,7 @@ class ExecutionPlan:
         for key, uses in _uses(added.values()).items():
             windows[key] = _window(key, uses, windows.get(key), extend=True)
         reuse = not any(step.state is not None or step.materialized_inputs for step in added.values())
-        materialized = self.stored if reuse else _all_materialized(all_steps, self)
+        materialized = self.materialized if reuse else _all_materialized(all_steps, self)
         return ExecutionPlan(tuple(windows[key] for key in sorted(windows)), materialized, all_steps, derived=True)
 
     def with_orders_of(self, before: ExecutionPlan) -> ExecutionPlan:
@@ -245,7 +245,7 @@ def _window(
         needs = Needs.of(before.kept)
         users = {view.key: list(view.users) for view in before.views}
         retention = dict.fromkeys(before.retention)
-        expiry_tables = {table.window: table for table in before.ledgers}
+        expiry_tables = {table.window: table for table in before.expiry_tables}
     for step, source in uses:
         needs.update(step.needs[1][source.name])
         view_key = (source.filters, source.keys, step.since, step.backfill, source.complete_from)
@@ -264,7 +264,7 @@ def _window(
 
 
 def _all_materialized(steps: Sequence[JoinStep], before: ExecutionPlan) -> tuple[MaterializedJoinPlan, ...]:
-    old_joins = {join.name: join for join in before.stored}
+    old_joins = {join.name: join for join in before.materialized}
     return tuple(_materialized(step, steps, old_joins) for step in steps if step.state is not None)
 
 
@@ -293,7 +293,7 @@ def _materialized(
 def _bits(plan: ExecutionPlan) -> Iterator[tuple[str, list[int]]]:
     for window in plan.windows:
         yield window.name, [view.bit for view in window.views]
-    for join in plan.stored:
+    for join in plan.materialized:
         yield join.name, [reader.bit for reader in join.readers]
 
 

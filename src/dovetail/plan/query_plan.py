@@ -69,7 +69,7 @@ class QueryPlan:
     paths: tuple[ProbePath, ...]
     ordering: str
     """The choice of the orders, as text for `explain`."""
-    known: PlannerStats = field(default_factory=PlannerStats)
+    stats: PlannerStats = field(default_factory=PlannerStats, metadata={"name": "known"})
     estimate: PlanEstimate = field(default_factory=PlanEstimate, compare=False)
     """Expected cost of the orders, for `explain`."""
 

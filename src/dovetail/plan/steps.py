@@ -127,14 +127,15 @@ class JoinStep:
         return {ref.alias: ref.window.spans for ref in self.plan.query.refs if isinstance(ref.window, StoredWindow)}
 
     @property
-    def frontier(self) -> tuple[str, ...]:
+    def count_window_streams(self) -> tuple[str, ...]:
         """The streams with count windows; results wait for their watermarks."""
         return tuple(sorted({source.stream for source in self.sources if isinstance(source.window, CountWindow)}))
 
     @property
     def group(self) -> str:
         """The window group that it reads. A step with count windows has its own, so that later queries see no waiting tuples."""
-        return f"settled:{self.since}:{','.join(self.frontier)}" if self.frontier else JOINED
+        streams = self.count_window_streams
+        return f"settled:{self.since}:{','.join(streams)}" if streams else JOINED
 
     @cached_property
     def needs(self) -> tuple[dict[str, Needs], dict[str, Needs]]:

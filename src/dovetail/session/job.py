@@ -180,7 +180,7 @@ class Job:
     def separate_step(self, query: RegisteredQuery) -> JoinStep:
         """Return the join of a query that is planned alone."""
         start = query.start
-        lowering = Lowering(self.streams, self.config, start.since, self._cells, start.backfill, start.carried)
+        lowering = Lowering(self.streams, self.config, start.since, self._cells, start.backfill, start.complete_from)
         return lowering.unshared_step(query.plan)
 
     @cached_property
@@ -328,25 +328,25 @@ class Job:
         registered = dict(self.registered)
         for name, plan in proposal.plans.items():
             query = registered[name]
-            registered[name] = replace(query, plan=plan, start=replace(query.start, merged=query.start.since > 0))
+            registered[name] = replace(query, plan=plan, start=replace(query.start, is_merged=query.start.since > 0))
         return _keep_separate(replace(self, registered=registered, chosen=proposal.plan), self)
 
     def unmerged(self) -> Job:
         """Return the job with its late queries planned alone again."""
         registered = {
-            name: replace(query, start=replace(query.start, merged=False)) for name, query in self.registered.items()
+            name: replace(query, start=replace(query.start, is_merged=False)) for name, query in self.registered.items()
         }
         job = replace(self, registered=registered)
         return replace(
             job, chosen=None if self.chosen is None else restrict_plan(self.chosen, job.planned_together.keys())
         )
 
-    def with_heads(self, since: int, heads: Mapping[str, int]) -> Job:
-        """Return the job with the largest event times before batch `since` stored for the queries that start with it."""
+    def with_start_times(self, since: int, max_event_times: Mapping[str, int]) -> Job:
+        """Return the job with the largest event times before batch `since`, for the queries that start with it."""
         registered = dict(self.registered)
         for name, query in self.registered.items():
             if since and query.start.since == since:
-                registered[name] = replace(query, start=replace(query.start, heads=heads))
+                registered[name] = replace(query, start=replace(query.start, max_event_times=max_event_times))
         return replace(self, registered=registered)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dovetail.codec import Count, Time, from_json, to_json
@@ -26,7 +26,7 @@ class _SerializedQuery:
     sql: str
     time_zone: str
     choices: PlanChoices
-    known: PlannerStats | None = None
+    stats: PlannerStats | None = field(default=None, metadata={"name": "known"})
     """The statistics that it was last planned by; snapshots of earlier releases lack them."""
 
 
@@ -37,24 +37,23 @@ class _SerializedJob:
     hints: Mapping[frozenset[str], Selectivity]
     budget: Budget | None
     queries: Mapping[str, _SerializedQuery]
-    cohorts: tuple[tuple[Count, bool, SharedPlan], ...]
-    """Queries that were planned together: their first batch, whether they see earlier tuples, and their plan."""
-    heads: tuple[Mapping[str, Time], ...] = ()
-    """Largest event times before each of their first batches; snapshots of earlier releases lack them."""
+    plans: tuple[tuple[Count, bool, SharedPlan], ...] = field(metadata={"name": "cohorts"})
+    """Each plan with the first batch of its queries, and whether these see earlier tuples."""
+    max_event_times: tuple[Mapping[str, Time], ...] = field(default=(), metadata={"name": "heads"})
+    """By plan, the largest event times before that batch; snapshots of earlier releases lack them."""
 
 
 def job_to_json(job: Job) -> dict[str, Any]:
     """Return everything that was declared, except the streams, and the plans of the queries that run."""
     queries = {
-        name: _SerializedQuery(query.plan.query.sql, query.plan.query.time_zone, query.choices, query.plan.known)
+        name: _SerializedQuery(query.plan.query.sql, query.plan.query.time_zone, query.choices, query.plan.stats)
         for name, query in job.registered.items()
     }
-    starts = [QueryStart()] if job.chosen is not None else []
-    starts += [query.start for query in job.planned_alone.values()]
-    plans = [*([job.chosen] if job.chosen is not None else []), *job.separate_plans.values()]
-    cohorts = tuple((start.since, start.backfill, plan) for start, plan in zip(starts, plans, strict=True))
-    serialized = _SerializedJob(job.hints, job.budget, queries, cohorts, tuple(start.heads for start in starts))
-    content: dict[str, Any] = to_json(serialized)
+    started = [] if job.chosen is None else [(QueryStart(), job.chosen)]
+    started += [(query.start, job.separate_plans[name]) for name, query in job.planned_alone.items()]
+    plans = tuple((start.since, start.backfill, plan) for start, plan in started)
+    times = tuple(start.max_event_times for start, _ in started)
+    content: dict[str, Any] = to_json(_SerializedJob(job.hints, job.budget, queries, plans, times))
     return content
 
 
@@ -63,20 +62,21 @@ def job_from_json(content: Mapping[str, Any], config: Config, schemas: Iterable[
     serialized = from_json(_SerializedJob, content, "the session")
     streams = {schema.name: schema for schema in schemas}
     starts, chosen = dict[str, QueryStart](), None
-    for number, (since, backfill, plan) in enumerate(serialized.cohorts):
+    for index, (since, backfill, plan) in enumerate(serialized.plans):
         _check_plan(plan)
-        heads = serialized.heads[number] if len(serialized.heads) == len(serialized.cohorts) else {}
+        has_times = len(serialized.max_event_times) == len(serialized.plans)
+        times = serialized.max_event_times[index] if has_times else {}
         if since == 0:
             chosen = plan
         else:
-            starts |= {answer.query: QueryStart(since, backfill, heads=heads) for answer in plan.answers}
+            starts |= {answer.query: QueryStart(since, backfill, max_event_times=times) for answer in plan.answers}
     registered = {}
-    for name, stored in serialized.queries.items():
-        query = parse_query(name, stored.sql, streams, stored.time_zone)
-        known = stored.known or PlannerStats(hints=stored.choices.hints)
-        plan_choices = replace(stored.choices, hints=known.hints)
-        own_plan = plan_query(query, streams, config, plan_choices, known.rates)
-        registered[name] = RegisteredQuery(own_plan, stored.choices, starts.get(name, QueryStart()))
+    for name, entry in serialized.queries.items():
+        query = parse_query(name, entry.sql, streams, entry.time_zone)
+        stats = entry.stats or PlannerStats(hints=entry.choices.hints)
+        choices = replace(entry.choices, hints=stats.hints)
+        individual_plan = plan_query(query, streams, config, choices, stats.rates)
+        registered[name] = RegisteredQuery(individual_plan, entry.choices, starts.get(name, QueryStart()))
     return Job(
         config,
         serialized.budget,

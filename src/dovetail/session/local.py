@@ -166,8 +166,8 @@ class LocalSession(JobRunner):
         if not self._is_running:
             self._job = job.with_query(query)
             return
-        heads = {name: progress.max_event_time for name, progress in self._engine.progress.streams.items()}
-        start = QueryStart(self._engine.batches, backfill, heads=heads)
+        times = {name: progress.max_event_time for name, progress in self._engine.progress.streams.items()}
+        start = QueryStart(self._engine.batches, backfill, max_event_times=times)
         self._adopt(job.with_running_query(replace(query, start=start)), until_delivered=True)
 
     def add_query(self, name: str, sql: str, *, backfill: bool = False) -> None:

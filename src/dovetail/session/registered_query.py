@@ -1,4 +1,4 @@
-"""A query of a job: the plan that it has alone, what its user asked of the plan, and when it began."""
+"""A query of a job: its individual plan, what its user asked of the plan, and when it began."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ class QueryStart:
     """The first batch whose tuples it sees."""
     backfill: bool = False
     """Whether it also sees the tuples that windows held then."""
-    carried: Mapping[str, int] = field(default_factory=dict)
+    complete_from: Mapping[str, int] = field(default_factory=dict, metadata={"name": "carried"})
     """By stream, the first batch whose tuples have all columns that it needs; absent if every batch has them."""
-    heads: Mapping[str, int] = field(default_factory=dict)
-    """By stream, the largest event time before that batch; a query never catches up in a stream without one."""
-    merged: bool = False
-    """Whether it is planned with the first queries: it has caught up."""
+    max_event_times: Mapping[str, int] = field(default_factory=dict, metadata={"name": "heads"})
+    """By stream, the largest event time before batch `since`; a query never catches up with a stream that has none."""
+    is_merged: bool = field(default=False, metadata={"name": "merged"})
+    """Whether it is planned with the first queries, after it had caught up."""
 
     @property
     def is_planned_alone(self) -> bool:
-        """Whether the query is planned alone."""
-        return self.since > 0 and not self.merged
+        """Whether it is a late query that is not planned with the others yet."""
+        return self.since > 0 and not self.is_merged
 
     def has_caught_up(
         self, query: JoinQuery, watermarks: Mapping[str, int], streams: Mapping[str, StreamSchema]
     ) -> bool:
-        """Whether no tuple from before the start can still match: every watermark is more than a window past it."""
+        """Whether no tuple from before the start can still match: all have left the windows of the query."""
         for ref in query.refs:
             if not isinstance(ref.window, TimeWindow) or streams[ref.stream].progress_by is not None:
-                return (
-                    False  # count windows are not bounded by times; `heads` is not the largest time of each partition
-                )
+                # A count window has no end in time. With `progress_by`, tuples may be later than the stream's progress.
+                return False
             others = [watermarks[other.stream] for other in query.refs if other is not ref]
-            if self.heads.get(ref.stream, inf) >= min(others) - ref.window.micros:
+            if self.max_event_times.get(ref.stream, inf) + ref.window.micros >= min(others):
                 return False
         return True
 
@@ -52,6 +51,6 @@ class RegisteredQuery:
     """A query of a job."""
 
     plan: QueryPlan
-    """The plan that it has alone."""
+    """Its individual plan, as if it ran alone."""
     choices: PlanChoices = field(default_factory=PlanChoices)
     start: QueryStart = field(default_factory=QueryStart)

@@ -206,7 +206,7 @@ def test_replanning_that_does_not_help_is_retried_ever_less_often() -> None:
 def test_a_query_catches_up_one_window_after_its_start() -> None:
     streams = {name: StreamSchema(name, COLUMNS, "ts", 1_000_000) for name in "ab"}
     query = parse_query("q", "SELECT a.k FROM a [RANGE 5 s], b [RANGE 9 s] WHERE a.k = b.k", streams)
-    start, far = QueryStart(3, heads={"a": 100_000_000, "b": 100_000_000}), dict.fromkeys("ab", 1 << 60)
+    start, far = QueryStart(3, max_event_times={"a": 100_000_000, "b": 100_000_000}), dict.fromkeys("ab", 1 << 60)
 
     def after(a: int, b: int) -> bool:
         return start.has_caught_up(query, {"a": a * 1_000_000, "b": b * 1_000_000}, streams)
@@ -215,7 +215,7 @@ def test_a_query_catches_up_one_window_after_its_start() -> None:
     assert after(200, 106)
     assert not after(109, 200)
     assert after(110, 200)
-    assert not QueryStart(3, heads={"a": 0}).has_caught_up(query, far, streams)  # b has no start watermark
+    assert not QueryStart(3, max_event_times={"a": 0}).has_caught_up(query, far, streams)  # b has no start watermark
     parted = {**streams, "b": StreamSchema("b", COLUMNS, "ts", progress_by="j")}
     assert not start.has_caught_up(query, far, parted)
     rows = parse_query("q", "SELECT a.k FROM a [ROWS 5], b [RANGE 9 s] WHERE a.k = b.k", streams)

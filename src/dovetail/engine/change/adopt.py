@@ -114,7 +114,7 @@ class Adoption:
     def _window(self, plan: WindowPlan) -> WindowStore:
         """Return a stream's window, extended by what a plan needs; new views see the rows that similar views see."""
         store = self.before.windows.get(plan.stream) or self.store(plan.name, plan.stream)
-        store.extend(plan.kept, plan.ledgers, plan.words)
+        store.extend(plan.kept, plan.expiry_tables, plan.words)
         if not len(store.rows):
             return store
         before = self.before.plans[plan.stream].views if plan.stream in self.before.plans else ()

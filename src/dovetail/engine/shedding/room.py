@@ -92,7 +92,7 @@ def check_room(
     stores = []
     for window in plan.windows:
         store = WindowStore(HeapArena(), window.name, streams[window.stream], numbered=shards is not None)
-        store.extend(window.kept, window.ledgers, window.words)
+        store.extend(window.kept, window.expiry_tables, window.words)
         long = [
             name.removeprefix(".")
             for name, column in store.columns.items()

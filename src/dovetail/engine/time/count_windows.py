@@ -39,7 +39,7 @@ class CountWindowGroup(JoinGroup):
     def __init__(self, step: JoinStep, streams: Mapping[str, StreamSchema], config: Config, arena: Arena) -> None:
         """Create a group for `step` and others with the same start batch and count windows over the same streams."""
         super().__init__(step.group, streams, config, arena)
-        self.frontier = frozenset(step.frontier)
+        self.frontier = frozenset(step.count_window_streams)
         self.since = step.since
 
     def build(

@@ -32,7 +32,7 @@ def floors(
     """Return, for each stream without count windows, the first row that has not expired for each tuple of time `ts`."""
     first_rows, watermarks = {}, progress.watermarks
     for stream, plan in plans.items():
-        if not plan.ledgers:
+        if not plan.expiry_tables:
             oldest = np.minimum(ts - plan.longest_micros, oldest_needed(plan, watermarks))
             first_rows[stream] = windows[stream].rows.tail + np.searchsorted(
                 windows[stream].live_values("prefix_max"), oldest

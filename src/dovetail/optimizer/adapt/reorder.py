@@ -61,7 +61,7 @@ class Replanner:
             return self._replan_general(plan, measured.tau)
         if self.config.nested_loop != "multi-way" or measured.sizes.keys() < set(plan.query.aliases):
             return None
-        graph = measured_graph(plan.query, plan.known.rates, self._selectivities(plan), measured)
+        graph = measured_graph(plan.query, plan.stats.rates, self._selectivities(plan), measured)
         return self._revise(plan, graph, self._cheaper_orders(plan, graph, measured))
 
     @property
@@ -74,7 +74,7 @@ class Replanner:
         graphs, orders = dict[str, JoinGraph](), dict[str, dict[str, tuple[str, ...]]]()
         candidates = []
         for name, (plan, measured, shared) in joins.items():
-            query, rates, fixed = plan.query, plan.known.rates, plan.known.forced
+            query, rates, fixed = plan.query, plan.stats.rates, plan.stats.forced
             selectivities = self._selectivities(plan)
             if measured.sizes.keys() >= set(query.aliases):
                 graph = graphs[name] = measured_graph(query, rates, selectivities, measured)
@@ -105,7 +105,7 @@ class Replanner:
         changed = {}
         for driver, order in current.items():
             rate, old_cost, new_cost = graph.rates[driver], old_costs[driver], new_costs[driver]
-            if driver in plan.known.forced or driver in shared:
+            if driver in plan.stats.forced or driver in shared:
                 continue
             if old_cost - new_cost <= min_saved or old_cost + rate <= GAIN * (new_cost + rate):
                 continue
@@ -137,13 +137,13 @@ class Replanner:
 
         Rates are those of the plan: a path that does not begin with new tuples does not count them.
         """
-        graph = graph_of(plan.query, plan.known.rates, self._selectivities(plan))
+        graph = graph_of(plan.query, plan.stats.rates, self._selectivities(plan))
         multi_way = multi_way_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
         best, changes = general_placement(graph, multi_way, tau), list[ProbeOrderChange]()
         orders = {path.driver: path.order for path in plan.paths}
         for driver, order in orders.items():
             old_cost, new_cost = (scan_cost(graph, driver, option, tau) for option in (order, best[driver]))
-            if driver not in plan.known.forced and new_cost < old_cost * LESS:
+            if driver not in plan.stats.forced and new_cost < old_cost * LESS:
                 rate = graph.rates[driver]
                 changes.append(ProbeOrderChange(driver, order, best[driver], old_cost / rate, new_cost / rate))
         orders |= {change.driver: change.after for change in changes}
@@ -154,7 +154,7 @@ class Replanner:
         cached = self._predicates.get(query.name)
         if cached is None or cached[0] is not query:
             cached = self._predicates[query.name] = (query, PredicateIndex.of(query))
-        return PairSelectivities(cached[1], plan.known.hints)
+        return PairSelectivities(cached[1], plan.stats.hints)
 
     def with_orders(
         self,
@@ -165,7 +165,7 @@ class Replanner:
         access: Mapping[str, Mapping[str, Access]] | None = None,
     ) -> QueryPlan:
         """Return the plan with other orders of all aliases; `access`, by driver and alias, overrides the rule."""
-        graph = graph or graph_of(plan.query, plan.known.rates, self._selectivities(plan))
+        graph = graph or graph_of(plan.query, plan.stats.rates, self._selectivities(plan))
         rule = access_rule(plan.query, graph, self.config)
 
         def rule_of(driver: str) -> AccessRule:

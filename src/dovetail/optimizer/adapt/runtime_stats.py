@@ -159,7 +159,7 @@ class RuntimeStats:
                 rates_by_source[source].append(self.rates[key])
         stats = {}
         for name, query in queries.items():
-            planned = plans[name].known
+            planned = plans[name].stats
             selectivities = PairSelectivities(PredicateIndex.of(query), planned.hints)
             fit(selectivities, self.probe_counts.get(name, {}))
             rates = {

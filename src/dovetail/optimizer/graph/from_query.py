@@ -39,7 +39,7 @@ def join_graph(query: JoinQuery, rates: Mapping[str, float], hints: Mapping[froz
 def planned_graph(plan: QueryPlan) -> JoinGraph:
     """Return the graph of a query by the statistics that it was planned with."""
     if _GRAPH not in plan.__dict__:
-        keep_graph(plan, join_graph(plan.query, plan.known.rates, plan.known.hints))
+        keep_graph(plan, join_graph(plan.query, plan.stats.rates, plan.stats.hints))
     graph: JoinGraph = plan.__dict__[_GRAPH]
     return graph
 

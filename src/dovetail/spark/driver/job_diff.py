@@ -196,7 +196,7 @@ def with_query(
     Columns that it adds to a stream are carried from its start on. `assignment` gives its shards if it replaces another query.
     """
     bound, since = query.plan.query, query.start.since
-    streams, widened, carried = dict[str, StreamSchema](), dict(layout.widened), dict[str, int]()
+    streams, widened, complete_from = dict[str, StreamSchema](), dict(layout.widened), dict[str, int]()
     for stream in layout.streams:
         names, needed = set(stream.columns.names), projected(declared[stream.name], [bound]).columns
         added = [column for column in needed if column.name not in names]
@@ -204,12 +204,12 @@ def with_query(
         first_batches = {**widened.get(stream.name, {}), **{column.name: since for column in added}}
         widened |= {stream.name: first_batches} if first_batches else {}
         first = max((first_batches.get(column.name, 0) for column in needed), default=0)
-        carried |= {stream.name: first} if first else {}
+        complete_from |= {stream.name: first} if first else {}
     placement, numbers = layout.placement, _query_numbers(layout)
     if assignment is not None:
         placement = replace(placement, pinned={**placement.pinned, bound.name: assignment})
     job = replace(layout.job, streams=streams, placement=placement)
-    job = job.with_started_query(replace(query, start=replace(query.start, carried=carried)))
+    job = job.with_started_query(replace(query, start=replace(query.start, complete_from=complete_from)))
     numbers[bound.name] = 1 + max((layout.last_number, *numbers.values()))
     return replace(layout, job=job, numbers=numbers, widened=widened)
 

@@ -48,7 +48,7 @@ class ShardGroupPlan:
     @cached_property
     def has_count_windows(self) -> bool:
         """Whether its tuples wait for the watermark to pass before they enter count windows."""
-        return any(step.frontier for step in self.plan.steps)
+        return any(step.count_window_streams for step in self.plan.steps)
 
     def plan_of(self, shard: int) -> ExecutionPlan:
         """Return the plan of one shard: its part of each dimension is filled into the cells."""
@@ -246,7 +246,7 @@ class Layout:
         joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.job.queries.values())
         numbers = {name: self.number_of(name) for name in self.job.queries}
         widened = {batch for columns in self.widened.values() for batch in columns.values()}
-        widened |= {query.start.since for query in self.job.registered.values() if query.start.merged}
+        widened |= {query.start.since for query in self.job.registered.values() if query.start.is_merged}
         worker_plan = WorkerPlan(
             self.streams,
             numbers,

@@ -173,12 +173,12 @@ class SparkPipeline:
             plan = layout.for_workers(before.digest, before, since)
             needs_counters = plan.shards != before.shards or before.retired or before.since == since
             starts = [query.start for query in layout.job.registered.values()]
-            needs_heads = any(start.since == since and not start.heads for start in starts)
-            if since and (needs_counters or needs_heads) and (reported is None or not reported.progress):
+            needs_times = any(start.since == since and not start.max_event_times for start in starts)
+            if since and (needs_counters or needs_times) and (reported is None or not reported.progress):
                 reported = read_progress(self.spark, checkpoint.directory.uri, layout.ids)
             reported = reported or BatchProgress()
-            heads = {name: int(progress["head"]) for name, progress in reported.progress.items()}
-            layout = replace(layout, job=layout.job.with_heads(since, heads))
+            times = {name: int(progress["head"]) for name, progress in reported.progress.items()}
+            layout = replace(layout, job=layout.job.with_start_times(since, times))
             plan = layout.for_workers(before.digest, before, since, reported.progress or before.progress)
             # A batch without tuples calls no shard, so some may not have retired yet.
             retired = {*plan.retired, *(shard for shard in before.retired if shard in reported.counters)}

@@ -135,7 +135,7 @@ def candidates(rng: random.Random, count: int) -> list[shared.ReorderableJoin]:
     found = []
     for name, text in random_queries(rng, count).items():
         plan = plan_query(parse_query(name, text, streams), streams, CONFIG)
-        edges = sorted(join_graph(plan.query, plan.known.rates, {}).edges, key=sorted)
+        edges = sorted(join_graph(plan.query, plan.stats.rates, {}).edges, key=sorted)
         hints = {pair: rng.choice((0.3, 0.05, 0.01)) for pair in edges}
         graph = join_graph(plan.query, {alias: rng.uniform(1, 20) for alias in plan.query.aliases}, hints)
         orders = {path.driver: path.order for path in plan.paths}
