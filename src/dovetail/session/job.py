@@ -161,9 +161,12 @@ class Job:
         return (*self.shared_steps, *self.separate_steps.values())
 
     @property
-    def shares_joins(self) -> bool:
-        """Whether queries that are planned together share a join, or one is materialized."""
-        return bool(self.shared_plan.states) or not all(step.is_private for step in self.shared_steps)
+    def explained_plan(self) -> SharedPlan | None:
+        """The shared plan if `explain` shows it: under a budget, or if joins are shared or materialized."""
+        if not self.planned_together:
+            return None
+        is_shared = self.shared_plan.states or not all(step.is_private for step in self.shared_steps)
+        return self.shared_plan if self.budget is not None or is_shared else None
 
     @cached_property
     def shared_steps(self) -> tuple[JoinStep, ...]:

@@ -317,9 +317,9 @@ class LocalSession(JobRunner):
             job.config,
             measured=measured,
             units=unit_times_for(measured) if measured is not None else None,
-            plan=job.shared_plan if job.planned_together and (job.budget or job.shares_joins) else None,
+            plan=job.explained_plan,
             history=History(self._engine.earliest_visible, self._monitor.migrations),
-            together=[steps],
+            groups=[steps],
         )
 
     @synchronized

@@ -49,6 +49,6 @@ class Breach:
 class History:
     """A plan's past, as shown by `explain()`."""
 
-    reached: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    earliest_visible: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By step with backfill, and by source: the earliest event time that the step sees."""
     migrations: Sequence[Migration] = ()

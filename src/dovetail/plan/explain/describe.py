@@ -49,12 +49,12 @@ def explain(
     units: StageCosts | None = None,
     plan: SharedPlan | None = None,
     history: History | None = None,
-    together: Sequence[Sequence[JoinStep]] = (),
+    groups: Sequence[Sequence[JoinStep]] = (),
 ) -> Explanation:
-    """Explain the plan of a session's queries; with metrics, also the measured rows and times per new tuple.
+    """Explain the plan of a session's queries, with the measured rows and times per new tuple if there are any.
 
-    A shared plan adds which queries share what, and the load of windows and joins. For each list of steps in `together`, which run
-    over the same windows, shared stages are marked.
+    `plan` adds which queries share what, and the load of windows and joins. `groups` lists the steps that run over the same windows:
+    their shared prefixes are marked.
     """
     metrics, past = measured or Measurements(), history or History()
     description = _describe_steps(declared, steps, config)
@@ -65,10 +65,10 @@ def explain(
         if step.since:
             entry["since"] = step.since
         if step.backfill:
-            times = past.reached.get(step.name, {})
+            times = past.earliest_visible.get(step.name, {})
             entry["held_from"] = {s.name: timestamp(times[s.name]) if s.name in times else None for s in step.sources}
-    for same_windows in together if config.can_share_stages else ():
-        _add_shared_stages(description, same_windows)
+    for group in groups if config.can_share_stages else ():
+        _add_shared_stages(description, group)
     _add_shedding(description, metrics)
     if plan is not None:
         description["plan"] = _describe_shared(plan, metrics.nodes)

@@ -83,9 +83,7 @@ class SparkPipeline:
 
     def explain(self, layout: Layout, measured: Measurements | None, history: History | None = None) -> Explanation:
         """Return the plan of a layout, with its shards' measurements if they run."""
-        job = layout.job
-        plan = job.shared_plan if job.planned_together and (job.budget is not None or job.shares_joins) else None
-        units = None
+        job, units = layout.job, None
         if measured is not None:
             from dovetail.calibrate import unit_times_for  # noqa: PLC0415 - it loads the engine
 
@@ -96,9 +94,9 @@ class SparkPipeline:
             job.config,
             measured=measured,
             units=units,
-            plan=plan,
+            plan=job.explained_plan,
             history=history,
-            together=[steps for _, steps in layout.group_steps],
+            groups=[steps for _, steps in layout.group_steps],
         )
         return replace(explanation, text=f"{explanation.text}\n\n{layout.placement.describe()}")
 
