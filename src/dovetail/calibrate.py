@@ -49,12 +49,12 @@ _SIZES = (20_000, 1_000_000)
 _LONG = 3_600_000_000
 """Lateness in microseconds: all batches have the same event times, and none is late."""
 _ROUNDS = 5
-_VERSION = 8
+_VERSION = 9
 
 
 @dataclass(frozen=True)
 class UnitTimes:
-    """Measured unit costs in microseconds."""
+    """Measured times of the engine's operations in microseconds; `unit_costs` converts them for the planner."""
 
     insert: float
     """Per tuple of three columns inserted into a window with one index: read, checked, hashed, copied."""
@@ -70,9 +70,9 @@ class UnitTimes:
     """Per column of a result."""
     store: float
     """Per match stored in a materialized join."""
-    deliver: float
+    batch_result: float
     """Per batch with results of a query of two columns, a fixed cost."""
-    keep: float
+    batch_store: float
     """Per batch with matches of a materialized join, a fixed cost."""
 
     def unit_costs(self, stream_bytes: Mapping[str, float], outputs: float) -> UnitCosts:
@@ -84,8 +84,8 @@ class UnitTimes:
             join=self.match / 1000,
             probe=self.probe / 1000,
             result=outputs * self.value / 1000,
-            batch_result=outputs / 2 * self.deliver / 1000,
-            batch_store=self.keep / 1000,
+            batch_result=outputs / 2 * self.batch_result / 1000,
+            batch_store=self.batch_store / 1000,
             batch_stage=self.call / 1000,
             stream_bytes=stream_bytes,
             match_bytes=MATCH_BYTES,
@@ -93,12 +93,12 @@ class UnitTimes:
         )
 
     def stage(self, calls: float, probes: float, matches: float) -> float:
-        """Return the expected microseconds of a stage."""
+        """Return the expected microseconds of a stage, for `explain`."""
         return calls * self.call + probes * self.probe + matches * self.match
 
 
 def calibrate(tuples: float = _SIZES[0], *, again: bool = False) -> UnitTimes:
-    """Return this machine's unit costs for windows of `tuples` tuples; larger windows cost more.
+    """Return this machine's unit times for windows of `tuples` tuples; larger windows take longer.
 
     They are measured once, in about two seconds, then read from a file; `again` measures them again.
     """
@@ -134,7 +134,7 @@ def unit_costs_for(
 
 
 def unit_times_for(measured: Measurements) -> UnitTimes:
-    """Return the unit costs for windows of the mean `measured` size."""
+    """Return the unit times for windows of the mean `measured` size."""
     windows = measured.nodes.windows.values()
     return calibrate(sum(window.tuples or 0 for window in windows) / max(len(windows), 1))
 
@@ -179,8 +179,8 @@ def _measure(tuples: int) -> UnitTimes:
         call=1e6 * call,
         value=1e6 * median(round_.gathering for round_ in hit) / (2 * matches),
         store=1e6 * median(round_.storing for round_ in hit) / matches,
-        deliver=1e6 * median(round_.gathering for round_ in few),
-        keep=1e6 * median(round_.storing for round_ in few),
+        batch_result=1e6 * median(round_.gathering for round_ in few),
+        batch_store=1e6 * median(round_.storing for round_ in few),
     )
 
 

@@ -31,7 +31,15 @@ TEN = {
     "WHERE p.x = q.x AND q.x = b.x AND p.v <= q.v",
 }
 PRICES = UnitTimes(
-    insert=0.05, expire=0.001, probe=0.05, match=0.05, call=4.0, value=0.01, store=0.05, deliver=0.0, keep=0.0
+    insert=0.05,
+    expire=0.001,
+    probe=0.05,
+    match=0.05,
+    call=4.0,
+    value=0.01,
+    store=0.05,
+    batch_result=0.0,
+    batch_store=0.0,
 )
 """Unit costs of some machine, so that a test's plan is the same on all."""
 DISTINCT = 12

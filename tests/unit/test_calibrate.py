@@ -49,6 +49,6 @@ def test_an_unwritable_home_directory_is_tolerated(tmp_path: Path, monkeypatch: 
 
 def test_a_stage_costs_its_calls_probes_and_matches() -> None:
     units = UnitTimes(
-        insert=0.0, expire=0.0, probe=2.0, match=3.0, call=10.0, value=0.0, store=0.0, deliver=0.0, keep=0.0
+        insert=0.0, expire=0.0, probe=2.0, match=3.0, call=10.0, value=0.0, store=0.0, batch_result=0.0, batch_store=0.0
     )
     assert units.stage(calls=1, probes=5, matches=2) == 10 + 10 + 6

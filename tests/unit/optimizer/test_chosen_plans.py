@@ -17,7 +17,7 @@ from dovetail.config import ORDERINGS, PLANNERS, Ordering, Planner
 
 PLANS = Path(__file__).resolve().parents[2] / "plans"
 PRICES = calibrate.UnitTimes(
-    insert=0.2, expire=0.02, probe=0.05, match=0.1, call=0.0, value=0.01, store=0.1, deliver=0.0, keep=0.0
+    insert=0.2, expire=0.02, probe=0.05, match=0.1, call=0.0, value=0.01, store=0.1, batch_result=0.0, batch_store=0.0
 )
 RATES = {"a": 3.0, "b": 21.5, "c": 21.0, "d": 2.5, "e": 5.0}
 SHARES = {"ab": 0.05, "bc": 0.2, "cd": 0.05, "de": 0.01, "ac": 0.05, "be": 0.01, "ce": 0.9}
