@@ -153,11 +153,6 @@ class JointPlanning:
         return graphs
 
     @property
-    def stores(self) -> bool:
-        """Whether sub-joins may be materialized."""
-        return self.strategy != "mjoin"
-
-    @property
     def strategy(self) -> Planner:
         """The strategy; `auto` materializes joins only under a budget, unless tuples are joined one by one."""
         if self.config.strategy != "auto":

@@ -7,7 +7,7 @@ what the others leave of the budget, until it has caught up and the monitor plan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from dovetail.optimizer.expressions import with_expressions
 from dovetail.optimizer.graph.hints import hints_for, parse_hint
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
-from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.planner import Orders, PlanChoices, plan_query
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.query_plan import QueryPlan
@@ -36,7 +36,6 @@ from dovetail.schema import StreamSchema
 from dovetail.session.admission import CostUpperBound, ShardPlacement, remaining_budget
 from dovetail.session.registered_query import RegisteredQuery
 
-Orders = Mapping[str, Sequence[str]]
 _EASY_FRACTION = 0.8
 """If the upper bound of all queries uses at most this fraction of the budget, a query is admitted without joint planning."""
 
@@ -283,8 +282,8 @@ class Job:
     @property
     def has_choice(self) -> bool:
         """Whether there is a budget to watch, or more than one plan for the queries."""
-        stores = JointPlanning({}, self.config, self.budget).stores
-        return self.budget is not None or stores or bool(self.planned_alone)
+        can_materialize = JointPlanning({}, self.config, self.budget).strategy != "mjoin"
+        return self.budget is not None or can_materialize or bool(self.planned_alone)
 
     def caught_up(self, watermarks: Mapping[str, int]) -> list[str]:
         """Return the late queries that have caught up and can be planned with the others."""

@@ -26,12 +26,13 @@ from dovetail.engine.shedding.room import check_room
 from dovetail.engine.time.progress import LATEST
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
 from dovetail.errors import ConfigError, listed, reading, warn
+from dovetail.optimizer.planner import Orders
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.query.zones import micros_since_epoch
-from dovetail.session.job import Job, Orders
+from dovetail.session.job import Job
 from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
 from dovetail.session.job_runner import JobRunner

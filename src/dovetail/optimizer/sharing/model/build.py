@@ -24,7 +24,7 @@ class PlanBuilder:
 
     def __init__(self, model: CostModel, drafts: Sequence[Draft]) -> None:
         self._model = model
-        self._workload = model.query_set
+        self._query_set = model.query_set
         self._windows: list[WindowNode] = []
         self._joins: list[JoinNode] = []
         self._results: list[ResultNode] = []
@@ -41,7 +41,7 @@ class PlanBuilder:
         spans = self._model.spans(target for draft in drafts for target in draft.joins)
         for stream, span in sorted(spans.items()):
             readers = {query for draft in drafts for query in draft.answers if stream in self._streams(query)}
-            rate, load = self._workload.stream_rate(stream), self._model.window(stream, span)
+            rate, load = self._query_set.stream_rate(stream), self._model.window(stream, span)
             name = self._window_names[stream] = self._name(f"window:{stream}")
             self._windows.append(WindowNode(name, stream, span, rate, self._named(readers), load))
 
@@ -56,10 +56,10 @@ class PlanBuilder:
 
     def plan(self, strategy: str, order: Sequence[int], limits: Load) -> SharedPlan:
         """Return the plan; its constructor validates it."""
-        indexes = {name: index for index, name in enumerate(self._workload.names)}
+        indexes = {name: index for index, name in enumerate(self._query_set.names)}
         answers = tuple(sorted(self._answers, key=lambda answer: indexes[answer.query]))
-        sources = {name: self._workload.sources[name] for name in sorted(self._workload.sources)}
-        order_names = tuple(self._workload.names[query] for query in order)
+        sources = {name: self._query_set.sources[name] for name in sorted(self._query_set.sources)}
+        order_names = tuple(self._query_set.names[query] for query in order)
         return SharedPlan(
             tuple(self._windows),
             tuple(self._joins),
@@ -72,7 +72,7 @@ class PlanBuilder:
         )
 
     def _operator(self, draft: Draft, target: Target, names: Mapping[Target, str], users: set[int]) -> str:
-        model, query_set, scope = self._model, self._workload, draft.scope
+        model, query_set, scope = self._model, self._query_set, draft.scope
         parts, stored = draft.joins[target], target in draft.stored
         answered = [query for query, answer in draft.answers.items() if answer == target]
         sources = query_set.signatures[target.signature].sources
@@ -101,20 +101,20 @@ class PlanBuilder:
         return result
 
     def _input(self, part: Target, names: Mapping[Target, str]) -> JoinInput:
-        sources = self._workload.signatures[part.signature].sources
+        sources = self._query_set.signatures[part.signature].sources
         if part.is_base:
-            return JoinInput(self._window_names[self._workload.sources[sources[0]].stream], sources)
+            return JoinInput(self._window_names[self._query_set.sources[sources[0]].stream], sources)
         return JoinInput(names[part], sources)
 
     def _predicates(self, target: Target, parts: Sequence[Target]) -> tuple[str, ...]:
-        signatures = self._workload.signatures
+        signatures = self._query_set.signatures
         below = {text for part in parts for text in signatures[part.signature].predicates}
         return tuple(text for text in signatures[target.signature].predicates if text not in below)
 
     def _answer(self, query: int, result: str) -> None:
-        numbered = self._workload.queries[query]
+        numbered = self._query_set.queries[query]
         aliases = {source.name: alias for source, alias in zip(numbered.sources, numbered.graph.names, strict=True)}
-        self._answers.append(QueryAnswer(numbered.name, result, aliases, self._workload.spans(query)))
+        self._answers.append(QueryAnswer(numbered.name, result, aliases, self._query_set.spans(query)))
 
     def _users(self, draft: Draft) -> dict[Target, set[int]]:
         users: dict[Target, set[int]] = {target: set() for target in draft.joins}
@@ -127,10 +127,10 @@ class PlanBuilder:
         return users
 
     def _streams(self, query: int) -> set[str]:
-        return {source.stream for source in self._workload.queries[query].sources}
+        return {source.stream for source in self._query_set.queries[query].sources}
 
     def _named(self, queries: set[int]) -> tuple[str, ...]:
-        return in_order(self._workload.names, {self._workload.names[query] for query in queries})
+        return in_order(self._query_set.names, {self._query_set.names[query] for query in queries})
 
     def _name(self, label: str) -> str:
         """Return a unique name: nodes with equal labels may differ in windows or predicates."""
