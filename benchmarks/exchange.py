@@ -26,7 +26,7 @@ from typing import Any
 import dovetail as dt
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.query_set import number_queries
-from dovetail.optimizer.sharing.search.candidates import MAX_EXHAUSTIVE, storable_targets
+from dovetail.optimizer.sharing.search.candidates import MAX_EXHAUSTIVE, materializable_targets
 from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES, candidate_states
 from dovetail.optimizer.sharing.search.state_plans import StatePlans, States
 from dovetail.plan.shared_plan import Load
@@ -57,7 +57,7 @@ class Climber:
     def __init__(self, model: CostModel, rng: random.Random) -> None:
         self._rng = rng
         self._plans = StatePlans(model)
-        targets = dict.fromkeys(storable_targets(model.query_set, MAX_EXHAUSTIVE))
+        targets = dict.fromkeys(materializable_targets(model.query_set, MAX_EXHAUSTIVE))
         self._states = [self._plans.index_of(target) for target in targets]
 
     def climb(self, rank: Callable[[Load], Rank]) -> Load:

@@ -111,8 +111,8 @@ class JointPlanning:
         joins = []
         for join in plan.joins:
             if ratio < 1 and not plan.reads_materialized(join):
-                price = replace(join, load=Load(ratio * join.load.cpu, join.load.memory))
-                joins.append(plan.with_orders(price, changed.get(join.id, {})))
+                charged = replace(join, load=Load(ratio * join.load.cpu, join.load.memory))
+                joins.append(plan.with_orders(charged, changed.get(join.id, {})))
             else:
                 joins.append(join)
         return replace(plan, joins=tuple(joins))
@@ -147,7 +147,7 @@ class JointPlanning:
         graphs = {}
         for name, plan in self.plans.items():
             graph, scope = planned_graph(plan), self.scopes.get(name, "")
-            named = name_query(plan.query, graph, scope, storable=not plan.stats.forced)
+            named = name_query(plan.query, graph, scope, materializable=not plan.stats.forced)
             orders = {path.driver: [alias for alias in path.order if alias != path.driver] for path in plan.paths}
             graphs[name] = replace(named, orders=orders)
         return graphs

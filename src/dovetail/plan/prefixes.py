@@ -22,12 +22,12 @@ class Probe(NamedTuple):
     stream: str
     """The stream whose window is probed."""
     key: KeyId
-    wanted: tuple[tuple[int, str], ...]
+    key_values: tuple[tuple[int, str], ...]
     """For each part of the key: the stage whose tuple has the value (0 for the driver), and the value's name there."""
     sources: tuple[str, ...]
     """The streams of these tuples."""
     old: bool
-    """Whether the probe skips new tuples: the window is the driver's own stream, under a later alias."""
+    """Whether the probe skips new tuples: the window is that of the driver's stream, under a later alias."""
 
 
 SharedPrefix: TypeAlias = tuple[Probe, ...]
@@ -51,11 +51,11 @@ def shared_prefix(query: JoinQuery, path: ProbePath) -> SharedPrefix:
     for stage in path.stages[1:]:
         if stage.access != "hash":
             break
-        wanted = tuple((depths[part.source.alias], stored_name(part.source.expression)) for part in stage.key)
+        key_values = tuple((depths[part.source.alias], stored_name(part.source.expression)) for part in stage.key)
         position, stream = refs[stage.alias]
         sources = tuple(refs[part.source.alias][1] for part in stage.key)
         skips_new = stream == driver_stream and position > driver_position
-        probes.append(Probe(stream, key_id(stage), wanted, sources, skips_new))
+        probes.append(Probe(stream, key_id(stage), key_values, sources, skips_new))
         if stage.conditions:
             break  # conditions are checked per join
     return tuple(probes)

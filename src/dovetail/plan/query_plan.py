@@ -68,7 +68,7 @@ class QueryPlan:
     query: JoinQuery
     paths: tuple[ProbePath, ...]
     ordering: str
-    """The choice of the orders, as text for `explain`."""
+    """How the orders were chosen, for `explain`: by a method, or `given`."""
     stats: PlannerStats = field(default_factory=PlannerStats, metadata={"name": "known"})
     estimate: PlanEstimate = field(default_factory=PlanEstimate, compare=False)
     """Expected cost of the orders, for `explain`."""

@@ -77,7 +77,7 @@ class PlanSource:
     """Filters below the join, as text over the stream's name."""
     occurrence: int = 1
     """Position among the entries of a self-join."""
-    storable: bool = True
+    materializable: bool = field(default=True, metadata={"name": "storable"})
     """Whether a join over it may be materialized; one over a count window may not."""
 
 
@@ -395,6 +395,6 @@ def _short_spans(node: str, spans: Mapping[str, float], reader: str, needed: Map
             yield f"{node} keeps {source!r} for {spans[source]:g} s; {reader}, which reads it, needs {span:g} s"
 
 
-def in_order(names: Sequence[str], wanted: set[str]) -> tuple[str, ...]:
-    """Return the wanted names, in the order of `names`."""
-    return tuple(name for name in names if name in wanted)
+def in_order(names: Sequence[str], selected: set[str]) -> tuple[str, ...]:
+    """Return the selected names, in the order of `names`."""
+    return tuple(name for name in names if name in selected)

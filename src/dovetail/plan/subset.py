@@ -14,8 +14,8 @@ def restrict_plan(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None
 
     The part has no expressions. None if the plan has none of these queries.
     """
-    wanted = set(queries)
-    answers = tuple(replace(answer, plan=None) for answer in plan.answers if answer.query in wanted)
+    selected = set(queries)
+    answers = tuple(replace(answer, plan=None) for answer in plan.answers if answer.query in selected)
     if not answers:
         return None
     if len(answers) == len(plan.answers):
@@ -40,7 +40,7 @@ def restrict_plan(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None
         )
 
     def restrict(node: Any, **changes: Any) -> Any:
-        return replace(node, queries=in_order(node.queries, wanted), **changes)
+        return replace(node, queries=in_order(node.queries, selected), **changes)
 
     return replace(
         plan,
@@ -50,5 +50,5 @@ def restrict_plan(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None
             restrict(result, spans=spans(result), stored=result.stored and result.id in read) for result in results
         ),
         answers=answers,
-        query_order=in_order(plan.query_order, wanted),
+        query_order=in_order(plan.query_order, selected),
     )

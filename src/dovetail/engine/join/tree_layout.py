@@ -163,7 +163,7 @@ class TreeLayout:
 
     def _add_probe(self, probe: Probe) -> int:
         """Append the parts of a probe's key; return the index of its window in `targets`."""
-        for (depth, name), stream in zip(probe.wanted, probe.sources, strict=True):
+        for (depth, name), stream in zip(probe.key_values, probe.sources, strict=True):
             self._rows["parts"].append([depth, self.codes.setdefault((stream, name), len(self.codes))])
         return self.targets.setdefault((probe.stream, probe.key), len(self.targets))
 

@@ -81,7 +81,7 @@ def _entry_lines(name: str, entry: Mapping[str, Any], plan: Mapping[str, Any] | 
         inferred = f", inferred from {' and '.join(source['follows_from'])}" if "follows_from" in source else ""
         lines.append(f"input {alias}: {source['stream']}, {source['window']}{inferred}")
     if "join" in entry:
-        renamed = [f"{alias} is {each['source']}" for alias, each in entry["inputs"].items() if alias != each["source"]]
+        renamed = [f"{alias} is {item['source']}" for alias, item in entry["inputs"].items() if alias != item["source"]]
         lines.append(f"reads join {join_label(entry['join'])}" + (f" ({', '.join(renamed)})" if renamed else ""))
         narrowed = plan["queries"][name]["narrowed"] if plan else {}
         lines += [f"keep {source} within {span:g} s" for source, span in sorted(narrowed.items())]

@@ -24,16 +24,18 @@ def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) ->
         amount(resource, Draft().with_query(query, mjoin(model, query)).load(model))
         for query in range(len(query_set.queries))
     ]
-    dearest = query_set.queries[separate.index(max(separate))]
+    most_expensive = query_set.queries[separate.index(max(separate))]
     needs = "every plan needs" if proved else "the best plan found needs"
     within = (
         f" within {limits.memory:.4g} bytes of memory" if resource == "CPU" and limits.memory < float("inf") else ""
     )
     message = (
         f"the queries do not fit the budget together: {needs} {'at least ' if proved else ''}{required:.4g} {UNITS[resource]} of "
-        f"{resource}{within}, the limit is {limit:.4g}; query {dearest.name!r} takes the most, {max(separate):.4g} by itself"
+        f"{resource}{within}, the limit is {limit:.4g}; query {most_expensive.name!r} takes the most, {max(separate):.4g} by itself"
     )
-    return BudgetError(message, budget_hint(resource, dearest.name, dearest.window, limit / required, limit))
+    return BudgetError(
+        message, budget_hint(resource, most_expensive.name, most_expensive.window, limit / required, limit)
+    )
 
 
 def check_windows(model: CostModel, limits: Load) -> None:

@@ -73,7 +73,7 @@ class NumberedQuery:
         self.unmaterializable = sum(
             1 << index
             for index, source in enumerate(self.sources)
-            if not source.storable or names[index] in named.unmaterializable
+            if not source.materializable or names[index] in named.unmaterializable
         )
 
     @property

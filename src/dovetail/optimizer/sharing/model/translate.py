@@ -42,10 +42,10 @@ _PLAIN = {"int32", "int64", "double", "string", "bool"}
 """Types of literals that are not written: the other side of the operation has the same type."""
 
 
-def name_query(query: JoinQuery, graph: JoinGraph, scope: str = "", *, storable: bool = True) -> NamedGraph:
+def name_query(query: JoinQuery, graph: JoinGraph, scope: str = "", *, materializable: bool = True) -> NamedGraph:
     """Name the inputs and predicates of a bound query; `graph` is its join graph over aliases.
 
-    A query that is not `storable`, because its orders are forced, shares no join and reads no materialized ones.
+    A query that is not `materializable`, because its orders are forced, shares no join and reads no materialized ones.
     """
     sources = sources_of(query, scope)
     names = {alias: source.name for alias, source in sources.items()}
@@ -54,13 +54,13 @@ def name_query(query: JoinQuery, graph: JoinGraph, scope: str = "", *, storable:
     predicates = [
         NamedPredicate(frozenset(aliases(expression)), text_of(expression, names)) for expression in expressions
     ]
-    if not storable:
+    if not materializable:
         predicates.append(NamedPredicate(frozenset(query.aliases), f"by the orders of {quote_name(query.name)}"))
     keys = []
     for group in query.classes:
         texts = {alias: sorted(text_of(key, names) for key in group.of(alias)) for alias in query.aliases}
         keys.append({alias: " = ".join(equal) for alias, equal in texts.items() if equal})
-    unmaterializable = _reached_by_wide_conditions(query, graph) if storable else frozenset(query.aliases)
+    unmaterializable = _reached_by_wide_conditions(query, graph) if materializable else frozenset(query.aliases)
     return NamedGraph(graph, sources, tuple(predicates), tuple(keys), unmaterializable)
 
 
@@ -119,8 +119,8 @@ def sources_of(query: JoinQuery, scope: str) -> dict[str, PlanSource]:
     for ref in query.refs:
         occurrence = occurrences[ref.alias]
         name = labels[ref.alias] if occurrence == 1 else f"{labels[ref.alias]} #{occurrence}"
-        storable = not query.has_count_window
-        sources[ref.alias] = PlanSource(name, windows[ref.alias], filters[ref.alias], occurrence, storable)
+        window, source_filters = windows[ref.alias], filters[ref.alias]
+        sources[ref.alias] = PlanSource(name, window, source_filters, occurrence, not query.has_count_window)
     return sources
 
 

@@ -21,7 +21,7 @@ def variants(query_set: QuerySet, query: int, mask: int) -> list[Target]:
     return list(dict.fromkeys((query_set.widest(query, mask, holders), *targets)))
 
 
-def storable_targets(query_set: QuerySet, limit: int) -> Iterator[Target]:
+def materializable_targets(query_set: QuerySet, limit: int) -> Iterator[Target]:
     """Yield the first `limit` connected sub-joins of each query that may be materialized.
 
     A query's whole join is a candidate only if another query contains it.
@@ -41,12 +41,12 @@ def _inside_another(query_set: QuerySet, query: int) -> bool:
 
 def all_candidates_if_few(query_set: QuerySet) -> list[Target]:
     """Return every sub-join that may be materialized, or none if there are too many."""
-    storable: dict[Target, None] = {}
-    for target in storable_targets(query_set, MAX_EXHAUSTIVE):
-        storable[target] = None
-        if len(storable) > MAX_EXHAUSTIVE:
+    candidates: dict[Target, None] = {}
+    for target in materializable_targets(query_set, MAX_EXHAUSTIVE):
+        candidates[target] = None
+        if len(candidates) > MAX_EXHAUSTIVE:
             return []
-    return list(storable)
+    return list(candidates)
 
 
 def common_subjoins(query_set: QuerySet) -> list[Target]:

@@ -18,7 +18,7 @@ from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, tidy
 from dovetail.optimizer.sharing.model.infeasible import budget_error, check_windows
 from dovetail.optimizer.sharing.model.query_set import QuerySet, Target
-from dovetail.optimizer.sharing.search.candidates import storable_targets
+from dovetail.optimizer.sharing.search.candidates import materializable_targets
 from dovetail.optimizer.sharing.search.state_plans import StatePlans, States
 from dovetail.plan.shared_plan import Load
 
@@ -28,8 +28,8 @@ MAX_CANDIDATES = 24
 
 def candidate_states(query_set: QuerySet) -> list[Target]:
     """Return all sub-joins that may be materialized, those of most queries first."""
-    storable = dict.fromkeys(storable_targets(query_set, MAX_CANDIDATES + 2))
-    return sorted(storable, key=lambda target: (-len(query_set.holders(target.signature)), target.mask.bit_count()))
+    candidates = dict.fromkeys(materializable_targets(query_set, MAX_CANDIDATES + 2))
+    return sorted(candidates, key=lambda target: (-len(query_set.holders(target.signature)), target.mask.bit_count()))
 
 
 def exact(model: CostModel, _: Sequence[int], limits: Load) -> list[Draft]:

@@ -112,7 +112,7 @@ class NextQuery:
         for target in self.draft.joins:
             mask = self.model.query_set.fits(target, subplan.top)
             inputs = [part for part in subplan.parts if self.mask(part) & mask]
-            if len(inputs) > 1 and sum(map(self.mask, inputs)) == mask and self._storable(mask):
+            if len(inputs) > 1 and sum(map(self.mask, inputs)) == mask and self._can_materialize(mask):
                 unions.append((inputs, target))
         return sorted(unions, key=lambda union: -union[1].mask.bit_count())
 
@@ -121,10 +121,10 @@ class NextQuery:
         query = self.model.query_set.queries[self.index]
         for first, second in combinations(subplan.parts, 2):
             mask = self.mask(second)
-            if query.neighbours(self.mask(first)) & mask and self._storable(self.mask(first) | mask):
+            if query.neighbours(self.mask(first)) & mask and self._can_materialize(self.mask(first) | mask):
                 yield first, second
 
-    def _storable(self, mask: int) -> bool:
+    def _can_materialize(self, mask: int) -> bool:
         return not mask & self.model.query_set.queries[self.index].unmaterializable
 
     def weight(self, first: Target, second: Target) -> float:

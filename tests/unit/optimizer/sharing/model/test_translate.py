@@ -121,7 +121,7 @@ def test_count_windows_are_part_of_a_source_and_never_materialized() -> None:
     assert found.answer("q0").result == found.answer("q1").result
     assert found.answer("q2").result != found.answer("q0").result
     assert all("last" not in source for state in found.states for source in state.sources)
-    assert {source.name for source in found.sources.values() if not source.storable} == {
+    assert {source.name for source in found.sources.values() if not source.materializable} == {
         "a settled",
         "b settled [last 100]",
         "b settled [last 50]",
