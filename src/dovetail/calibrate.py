@@ -2,7 +2,8 @@
 
 A stage of a probe path has a cost per call, per probe and per match; a window per tuple inserted and expired; a result per column; a
 materialized join per match. All are measured on small joins of the engine itself and cached in the user's cache directory, by machine
-and version.
+and version. `explain` shows them, as `UnitTimes`; planning under a budget charges them, as `UnitCosts`; probe orders do not depend on
+them.
 """
 
 from __future__ import annotations

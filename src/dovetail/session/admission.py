@@ -18,7 +18,7 @@ from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 
 SMALLEST_LIMIT = 1e-9
-"""Limit that is left of a budget that is used up."""
+"""What is left of a limit that is used up; a budget has no limit of zero."""
 
 
 class ShardPlacement(Protocol):

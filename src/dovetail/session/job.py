@@ -1,8 +1,8 @@
 """The job: streams, queries with their starts, and the shared plan. Sessions hold one; every change makes another.
 
 While streams and queries are being *declared*, a query is only checked: that it can be planned, and that it fits the budget with the
-others. When the job begins to *run*, all queries are planned together, once. A query that is added later is planned alone, within
-what the others leave of the budget, until it has caught up and the monitor plans it with the others.
+others. When the job begins to *run*, all queries are planned together, once. A *late* query, one that is added after that, is planned
+alone, within what the others leave of the budget, until it has caught up and the monitor plans it with the others.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Job:
     chosen: SharedPlan | None = None
     """Plan of the queries that run together; None while they are declared, and on Spark until they are replanned."""
     upper_bound: CostUpperBound | None = field(default_factory=CostUpperBound)
-    """Upper bound of what the queries take, and their joint planning; None if it is not known."""
+    """Upper bound of the queries' cost, with their joint planning; None without a budget, or until it is computed again."""
 
     def __str__(self) -> str:
         return f"streams {listed(self.streams)} and queries {listed(self.registered)}"
@@ -66,17 +66,17 @@ class Job:
 
     @cached_property
     def plans(self) -> dict[str, QueryPlan]:
-        """By query, the plan that it has alone."""
+        """By query, its individual plan."""
         return {name: query.plan for name, query in self.registered.items()}
 
     @cached_property
     def planned_together(self) -> dict[str, QueryPlan]:
-        """The queries that are planned together: the first ones, and later ones that have caught up."""
+        """The individual plans of queries that are planned together: the first ones, and late ones that have caught up."""
         return {name: query.plan for name, query in self.registered.items() if not query.start.is_planned_alone}
 
     @cached_property
     def planned_alone(self) -> dict[str, RegisteredQuery]:
-        """The queries that are planned alone."""
+        """The late queries that have not been planned with the others yet."""
         return {name: query for name, query in self.registered.items() if query.start.is_planned_alone}
 
     # -- declaring ----------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Job:
         return replace(self, registered={**self.registered, bound.name: query}, placement=placement, **changes)
 
     def unshared(self, plans: Iterable[QueryPlan], before: ExecutionPlan | None = None) -> ExecutionPlan:
-        """Return an execution plan in which each query has a join of its own, after those of `before`."""
+        """Return an execution plan in which each query has its own join, after those of `before`."""
         lowering = Lowering(self.streams, self.config)
         return (before or ExecutionPlan()).with_steps(map(lowering.unshared_step, plans))
 
@@ -130,15 +130,15 @@ class Job:
 
     @cached_property
     def shared_plan(self) -> SharedPlan:
-        """The plan of the queries that are planned together: the chosen one, or else the one to begin with."""
+        """The plan of the queries that are planned together: the chosen one, or else the first one."""
         if self.chosen is not None and {answer.query for answer in self.chosen.answers} == self.planned_together.keys():
             return with_expressions(self.chosen, self.planned_together)
         planning = None if self.upper_bound is None else self.upper_bound.planning
         if planning is None or (planning.plans, planning.scopes) != (self.planned_together, self._scopes):
             planning = self.joint_planning()
-        by_bytes = self.config.shedding is not None and self.config.shedding.max_bytes is not None
-        # The size of materialized joins has no bound.
-        return planning.plan_windows_only() if by_bytes else planning.plan()
+        has_byte_cap = self.config.shedding is not None and self.config.shedding.max_bytes is not None
+        # Under a cap in bytes nothing is materialized, because the size of a materialized join has no bound.
+        return planning.plan_windows_only() if has_byte_cap else planning.plan()
 
     @property
     def is_running(self) -> bool:
@@ -150,7 +150,7 @@ class Job:
         if not self.planned_together:
             return self
         job = replace(self, chosen=self.shared_plan)
-        # What was planned and lowered while queries were declared, for `explain`, is what runs.
+        # If `explain` has planned and lowered the declared queries, that plan runs.
         job.__dict__["shared_plan"], job.__dict__["shared_steps"] = self.shared_plan, self.shared_steps
         return job
 
@@ -221,7 +221,7 @@ class Job:
         return {} if self.placement is None else self.placement.scopes
 
     def with_running_query(self, query: RegisteredQuery) -> Job:
-        """Return the job with a query that starts while others run; it must fit what they leave of the budget."""
+        """Return the job with a late query; it must fit what the others leave of the budget."""
         name, plan = query.plan.query.name, self.check_running_query(query)
         job = self.with_started_query(query)
         # The other queries are not planned or lowered again.
@@ -231,19 +231,19 @@ class Job:
         return job
 
     def check_running_query(self, query: RegisteredQuery) -> SharedPlan:
-        """Return the plan of a query that is to start while others run; raise an error if it is refused."""
+        """Return the plan of a query that is to be added late; raise an error if it is refused."""
         name = query.plan.query.name
         check_backfill(query.plan.query, self.config, backfill=query.start.backfill)
         if name in {step.name for step in self.steps}:
             raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
-        left = None if self.budget is None else remaining_budget(self.budget, self._loads())
+        remaining = None if self.budget is None else remaining_budget(self.budget, self._loads())
         try:
-            return self.planning({name: query.plan}, left, "mjoin").plan()
+            return self.planning({name: query.plan}, remaining, "mjoin").plan()
         except BudgetError as error:
             raise BudgetError(f"running queries leave too little of the budget: {error}") from None
 
     def with_started_query(self, query: RegisteredQuery) -> Job:
-        """Return the job with a query that starts while others run, without looking at the budget."""
+        """Return the job with a late query, without checking the budget."""
         return self._with(query, upper_bound=None)
 
     def _loads(self) -> list[Load]:
@@ -317,16 +317,16 @@ class Job:
         return propose(planning, running, cause, load_near_limit)
 
     def _planned_by(self, stats: RuntimeStats, plans: Mapping[str, QueryPlan]) -> dict[str, QueryPlan]:
-        """Return the plan that each query has alone, by measured rates and selectivities."""
-        known = stats.planner_stats({name: plan.query for name, plan in plans.items()}, plans)
-        choices = {name: replace(self.registered[name].choices, hints=known[name].hints) for name in plans}
+        """Return the individual plan of each query, by measured rates and selectivities."""
+        measured = stats.planner_stats({name: plan.query for name, plan in plans.items()}, plans)
+        choices = {name: replace(self.registered[name].choices, hints=measured[name].hints) for name in plans}
         return {
-            name: plan_query(plan.query, self.streams, self.config, choices[name], known[name].rates)
+            name: plan_query(plan.query, self.streams, self.config, choices[name], measured[name].rates)
             for name, plan in plans.items()
         }
 
     def replanned(self, proposal: Proposal) -> Job:
-        """Return the job with a proposed plan; late queries in it are planned with the others from now on."""
+        """Return the job with a proposed plan; late queries in it are merged, planned with the others from now on."""
         registered = dict(self.registered)
         for name, plan in proposal.plans.items():
             query = registered[name]
@@ -353,7 +353,10 @@ class Job:
 
 
 def _upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
-    """Return the upper bound of a job with a query just added; raise an error if its queries cannot be planned."""
+    """Return the upper bound of a job with a query just added; raise an error if its queries cannot be planned.
+
+    The bound adds up plans of single queries. Only if it comes near the budget, all queries are planned together.
+    """
     name, before, is_exact = added.query.name, job.upper_bound, job.config.strategy == "exact"
     if job.budget is None:
         if not is_exact:
@@ -383,12 +386,12 @@ def check_backfill(query: JoinQuery, config: Config, *, backfill: bool) -> None:
     """Refuse `backfill` where the tuples from before the query are not known."""
     if backfill and config.shedding is not None:
         raise ConfigError(
-            f"query {query.name!r} cannot see what was there before it: tuples may have been shed, or not been kept as no query "
+            f"query {query.name!r} cannot see tuples from before it: some may have been shed, or not been kept because no query "
             "needed them",
             "leave backfill out, and its windows fill from now on",
         )
     if backfill and query.has_count_window:
         raise ConfigError(
-            f"query {query.name!r} has count windows: which tuples were the last ones before it came is not known any more",
+            f"query {query.name!r} has count windows: the latest tuples from before it are no longer known",
             "leave backfill out, and its windows fill from now on",
         )

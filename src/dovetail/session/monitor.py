@@ -1,9 +1,10 @@
 """The monitor: watches budgets and decides when running queries are planned again.
 
-This is the monitor of Alrahmani's figure 2-1. After a number of new tuples it reads the shards' counters into a `RuntimeStats`. A
-rate or a selectivity that left its range, a budget that is nearly used up, or a late query that has caught up is a *cause* to plan
-again, if the next check finds it too. The session then asks for a proposal and adopts it between two batches. Only time and memory
-depend on the monitor: any plan gives the same results.
+This is the monitor of Alrahmani's figure 2-1. After a number of new tuples it reads the shards' counters into a `RuntimeStats`. The
+first statistics, a rate or a selectivity that left its range, a budget that is nearly used up, and a late query that has caught up
+are *causes* to plan again, if two checks in a row find one. The session then asks `Job.propose` for a better plan and adopts it
+between two batches. Probe orders within a plan are not the monitor's: each engine changes its own (`engine.join.watch`). Only time
+and memory depend on either: any plan gives the same results.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Monitor:
     _caught_up: frozenset[str] = frozenset()
     """Late queries that had caught up at the last check."""
     _considered: frozenset[str] = frozenset()
-    """Those at the last replan: they are no cause for another one."""
+    """Late queries that had caught up at the last replan: they are no cause for another one."""
     _has_replanned: bool = False
     """Whether queries have been planned by measured statistics."""
     _has_suspicion: bool = False

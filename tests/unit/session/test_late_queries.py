@@ -82,7 +82,7 @@ def test_backfill_before_the_first_batch_finds_nothing() -> None:
 
 
 def test_count_windows_are_refused(session: dt.LocalSession) -> None:
-    with pytest.raises(ConfigError, match="query 'late' has count windows: which tuples were the last ones"):
+    with pytest.raises(ConfigError, match="query 'late' has count windows: the latest tuples from before it"):
         session.query("late", BASE.replace("a [RANGE 10 s]", "a [ROWS 2]"), backfill=True)
     assert session.push({"b": table((4, 1, 7))}).keys() == {"base"}
 
