@@ -20,12 +20,12 @@ from dovetail.engine.join.verify import Matches, Member
 from dovetail.engine.kernels.gather import (
     ALIGNED,
     BASE,
+    CAPACITY,
     COLUMNS,
     HEAP,
     HEAP_BASE,
-    HEAP_ROOM,
+    HEAP_SIZE,
     LENGTHS,
-    ROOM,
     SOURCE,
     VALUES,
     WIDTH,
@@ -200,10 +200,10 @@ class Gatherer:
         if versions != self._versions:
             for position, (source, column) in enumerate(self._plain):
                 rows, index = column.rows, self._sources.index(source)
-                columns = {WIDTH: column.width, SOURCE: index, BASE: rows.base, ROOM: rows.capacity}
+                columns = {WIDTH: column.width, SOURCE: index, BASE: rows.base, CAPACITY: rows.capacity}
                 values = column.addresses
                 columns |= {VALUES: values.values, LENGTHS: values.lengths}
-                columns |= {HEAP: values.heap, HEAP_BASE: values.heap_start, HEAP_ROOM: values.heap_size}
+                columns |= {HEAP: values.heap, HEAP_BASE: values.heap_start, HEAP_SIZE: values.heap_size}
                 self._table[position, list(columns)] = list(columns.values())
             self._versions = versions
 

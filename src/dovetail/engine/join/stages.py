@@ -13,22 +13,22 @@ from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.join.verify import Member
 from dovetail.engine.kernels.extend import LookupCodes, TargetAlias, WindowArrays, gather_codes, probe_hash, probe_scan
 from dovetail.engine.kernels.follow import (
+    ALIAS,
     BASE,
-    BIT,
+    CAPACITY,
     CODE,
     CODES,
     CODES_BASE,
-    CODES_ROOM,
+    CODES_CAPACITY,
     ENDS,
     FLAGS,
     HEAD_COUNT,
     HEADS,
-    LATEST,
     LINKS,
-    OF,
+    MASK,
     PART,
     PART_END,
-    ROOM,
+    PREFIX_MAX,
     SHIFT,
     SIZE,
     SPAN,
@@ -98,10 +98,10 @@ class LeadingStages:
         """Number of leading stages; 0 if the path does not begin with its new tuples."""
         self._windows = [members[stage.alias].store.rows for stage in self._stages]
         sources = [members[part.source.alias].store.rows for stage in self._stages for part in stage.key]
-        self._watched = list({id(rows): rows for rows in (*self._windows, *sources)}.values())
+        self._read_rows = list({id(rows): rows for rows in (*self._windows, *sources)}.values())
         self._versions: list[int] = []
         self._table = np.zeros((depth, PART_END + 1), np.int64)
-        self._parts = np.zeros((len(sources), CODES_ROOM + 1), np.int64)
+        self._parts = np.zeros((len(sources), CODES_CAPACITY + 1), np.int64)
         self._scratch = scratch
         self._start = np.array([[0, -1, 1], *[[0, -1, 0]] * depth], np.int64)
         self._state = self._start.copy()
@@ -134,7 +134,7 @@ class LeadingStages:
 
     def _refresh(self) -> None:
         """Update the addresses after a window has moved or grown, and the number of rows in each window."""
-        versions = [rows.version for rows in self._watched]
+        versions = [rows.version for rows in self._read_rows]
         if versions != self._versions:
             end = 0
             for depth, stage in enumerate(self._stages):
@@ -143,7 +143,7 @@ class LeadingStages:
                     member, name = self._members[part.source.alias], stored_name(part.source.expression)
                     rows = member.store.rows
                     code = address_of(rows[member.store.codes[(name,)]])
-                    columns = {OF: member.column, CODES: code, CODES_BASE: rows.base, CODES_ROOM: rows.capacity}
+                    columns = {ALIAS: member.column, CODES: code, CODES_BASE: rows.base, CODES_CAPACITY: rows.capacity}
                     self._parts[end, list(columns)] = list(columns.values())
                     end += 1
                 columns = {**_columns(self._members[stage.alias], stage), PART: begin, PART_END: end}
@@ -166,14 +166,14 @@ def _leading(path: ProbePath) -> list[ProbeStage]:
 def _columns(member: Member, stage: ProbeStage) -> dict[int, int]:
     """Return the columns of the stage table of `kernels.follow` that a window determines."""
     rows, key = member.store.rows, key_id(stage)
-    columns = {TARGET: member.column, SPAN: member.span, BIT: int(member.bit.view(np.int64))}
-    columns |= {BASE: rows.base, ROOM: rows.capacity}
+    columns = {TARGET: member.column, SPAN: member.span, MASK: int(member.mask.view(np.int64))}
+    columns |= {BASE: rows.base, CAPACITY: rows.capacity}
     arrays = {TS: rows["ts"], ENDS: rows[member.ends], FLAGS: rows[member.store.flag_name(member.word)]}
-    arrays[LATEST] = rows["prefix_max"]
+    arrays[PREFIX_MAX] = rows["prefix_max"]
     if stage.access == "hash":
         chain = member.store.chain(member.store.indexes[key])
-        columns |= {HEAD_COUNT: len(chain.head), SHIFT: int(chain.shift)}
-        arrays |= {CODE: rows[member.store.codes[key]], HEADS: chain.head, LINKS: chain.links}
+        columns |= {HEAD_COUNT: len(chain.heads), SHIFT: int(chain.shift)}
+        arrays |= {CODE: rows[member.store.codes[key]], HEADS: chain.heads, LINKS: chain.links}
     return columns | {column: address_of(array) for column, array in arrays.items()}
 
 
@@ -185,7 +185,7 @@ class StageRunner:
         member = members[stage.alias]
         self._store, self._rows, self._key = member.store, member.store.rows, key_id(stage)
         self._ends, self._flags = member.ends, member.store.flag_name(member.word)
-        self._target = TargetAlias(member.column, member.span, member.bit)
+        self._target = TargetAlias(member.column, member.span, member.mask)
         self._driver = members[path.driver].column
         joined = path.stages[:depth] if stage.access == "new" else ()
         self._joined = np.array([members[before.alias].column for before in joined], np.int64)

@@ -193,7 +193,7 @@ class ProbeTree:
                 chain = store.chain(store.indexes[key]) if key else None
                 addresses = {TS: rows["ts"], PREFIX_MAX: rows["prefix_max"]}
                 if chain is not None:
-                    addresses |= {CODE: rows[store.codes[key]], HEADS: chain.head, LINKS: chain.links}
+                    addresses |= {CODE: rows[store.codes[key]], HEADS: chain.heads, LINKS: chain.links}
                     windows[target, SHIFT] = chain.shift
                 addresses |= {FLAGS + word: rows[store.flag_name(word)] for word in range(store.flag_words)}
                 windows[target, BASE] = rows.base

@@ -48,8 +48,8 @@ class TreePath:
         self.run, self.driver, self.prefix = run, driver, driver.prefix
         order, members = driver.runner.path.order, run.members
         joined = order[: len(self.prefix) + 1]
-        self.flags = [members[alias].flag for alias in joined]
-        """Flag bit of the rows that each stage sees."""
+        self.view_bits = [members[alias].bit for alias in joined]
+        """Number of the flag that marks the rows that each stage may see."""
         self.spans = [members[alias].span for alias in joined]
         """Microseconds of each stage's window."""
         self.alias_stages = [joined.index(alias) if alias in joined else -1 for alias in members]
@@ -68,7 +68,7 @@ class TreePath:
     @property
     def layout_key(self) -> tuple[object, ...]:
         """Everything that the tree's layout depends on."""
-        return self.run.name, self.prefix, self.flags, self.spans, self.alias_stages, self.ends_in_tree
+        return self.run.name, self.prefix, self.view_bits, self.spans, self.alias_stages, self.ends_in_tree
 
 
 @dataclass(eq=False)
@@ -174,7 +174,7 @@ class TreeLayout:
         class_numbers: dict[tuple[int, int], int] = {}
         slots: dict[tuple[int, int, int], list[TreePath]] = {}
         for path in node.paths:
-            flag, spans = path.flags[node.depth], (path.classes[-1] if node.depth else 0, path.spans[node.depth])
+            flag, spans = path.view_bits[node.depth], (path.classes[-1] if node.depth else 0, path.spans[node.depth])
             views.setdefault(flag, []).append(path)
             path.classes.append(class_numbers.setdefault(spans, len(class_numbers)))
             classes.setdefault(spans, []).append(path)

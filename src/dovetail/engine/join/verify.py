@@ -31,16 +31,16 @@ class Member:
     """Its column in the matrices of row numbers."""
     store: WindowStore
     window: Window
-    flag: int
-    """The flag bit of the rows that the alias may see."""
+    bit: int
+    """Number of the flag that marks the rows that the alias may see: the bit of its view, or of a materialized join's reader."""
 
     @property
     def word(self) -> int:
-        return self.flag // WORD_BITS
+        return self.bit // WORD_BITS
 
     @property
-    def bit(self) -> np.uint64:
-        return np.uint64(1 << self.flag % WORD_BITS)
+    def mask(self) -> np.uint64:
+        return np.uint64(1 << self.bit % WORD_BITS)
 
     @property
     def span(self) -> int:

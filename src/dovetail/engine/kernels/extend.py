@@ -46,8 +46,8 @@ class TargetAlias(NamedTuple):
     column: int
     span: int
     """Microseconds of its time window; -1 when the ends of its rows are stored."""
-    bit: np.uint64
-    """Mask of its flag."""
+    mask: np.uint64
+    """The bit of its view, in the word of flags that has it."""
 
 
 class LookupCodes(NamedTuple):
@@ -65,8 +65,8 @@ class LookupCodes(NamedTuple):
 def probe_hash(
     partial: Int64Array, count: int, at: int, cursor: int,
     base: int, code: UInt64Array, ts: Int64Array, ends: Int64Array, flags: UInt64Array,
-    target: int, span: int, bit: np.uint64,
-    head: Int64Array, links: Int64Array, shift: np.uint64, prefix_max: Int64Array,
+    target: int, span: int, mask: np.uint64,
+    heads: Int64Array, links: Int64Array, shift: np.uint64, prefix_max: Int64Array,
     lookup: UInt64Array, source: int, lookup_base: int,
     limits: Int64Array, floors: Int64Array, first: int, driver: int,
     out: Int64Array,
@@ -86,9 +86,9 @@ def probe_hash(
         if k + 2 * AHEAD < count:
             far, near = k + 2 * AHEAD, k + AHEAD
             later = lookup[far] if source < 0 else lookup[np.uint64(partial[far, source] - lookup_base)]
-            prefetch(head, int((later * GOLDEN) >> shift))
+            prefetch(heads, int((later * GOLDEN) >> shift))
             later = lookup[near] if source < 0 else lookup[np.uint64(partial[near, source] - lookup_base)]
-            row = follow_link(head[(later * GOLDEN) >> shift], tag(later * GOLDEN, shift))
+            row = follow_link(heads[(later * GOLDEN) >> shift], tag(later * GOLDEN, shift))
             if row >= base:
                 prefetch(code, row - base)
                 prefetch(ts, row - base)
@@ -105,7 +105,7 @@ def probe_hash(
         row = cursor
         cursor = -1
         if row < 0:
-            row = follow_link(head[hashed >> shift], key_tag)
+            row = follow_link(heads[hashed >> shift], key_tag)
         while row >= bottom:
             index = np.uint64(row - base)
             if row < top:
@@ -113,7 +113,7 @@ def probe_hash(
                 t = ts[index]
                 end = t + span if timed else ends[index]
                 inside = (end >= low) & (t <= end) & (t <= high)
-                if inside & (code[index] == code_k) & ((flags[index] & bit) != np.uint64(0)):
+                if inside & (code[index] == code_k) & ((flags[index] & mask) != np.uint64(0)):
                     if written == capacity:
                         return written, k, row, rows_read - 1
                     for column in range(width - 2):
@@ -132,7 +132,7 @@ def probe_hash(
 def probe_scan(
     partial: Int64Array, count: int, at: int, cursor: int,
     base: int, code: UInt64Array, ts: Int64Array, ends: Int64Array, flags: UInt64Array,
-    target: int, span: int, bit: np.uint64,
+    target: int, span: int, mask: np.uint64,
     lookup: UInt64Array, source: int, lookup_base: int,
     limits: Int64Array, floors: Int64Array, first: int, driver: int,
     stop: int, joined: Int64Array,
@@ -165,7 +165,7 @@ def probe_scan(
         for row in range(begin, end_row):
             index = row - base
             rows_read += 1
-            if (keyed and code[index] != code_k) or (flags[index] & bit) == np.uint64(0):
+            if (keyed and code[index] != code_k) or (flags[index] & mask) == np.uint64(0):
                 continue
             t = ts[index]
             end = t + span if span >= 0 else ends[index]

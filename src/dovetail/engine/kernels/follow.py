@@ -14,12 +14,11 @@ from dovetail.engine.kernels.extend import gather_codes, probe_hash, probe_scan
 from dovetail.engine.kernels.index import mix
 from dovetail.engine.kernels.memory import int64_at, uint64_at
 
-TARGET, SPAN, BIT, BASE, ROOM, CODE, TS, ENDS, FLAGS, HEADS, HEAD_COUNT, LINKS, SHIFT, LATEST, SIZE, PART, PART_END = (
-    range(17)
-)
+TARGET, SPAN, MASK, BASE, CAPACITY, CODE, TS, ENDS, FLAGS = range(9)
+HEADS, HEAD_COUNT, LINKS, SHIFT, PREFIX_MAX, SIZE, PART, PART_END = range(9, 17)
 """Columns of the stage table: `extend.TargetAlias`; first row and capacity of the window's arrays; their addresses; number of live
 rows; and the range of the key's parts in the part table."""
-OF, CODES, CODES_BASE, CODES_ROOM = range(4)
+ALIAS, CODES, CODES_BASE, CODES_CAPACITY = range(4)
 """Columns of the part table: column of the alias that has a code; address, first row and capacity of its codes."""
 AT, CURSOR, COUNT = range(3)
 """Columns of the state, by stage: next partial result, next row for it, number of partial results. The entry after the last stage is
@@ -44,9 +43,10 @@ def follow(
         if at >= count:
             depth -= 1
             continue
-        base, room, begin = stage[BASE], stage[ROOM], stage[PART]
-        ts, ends, flags = int64_at(stage[TS], room), int64_at(stage[ENDS], room), uint64_at(stage[FLAGS], room)
-        bit = np.uint64(stage[BIT])
+        base, capacity, begin = stage[BASE], stage[CAPACITY], stage[PART]
+        ts, ends = int64_at(stage[TS], capacity), int64_at(stage[ENDS], capacity)
+        flags = uint64_at(stage[FLAGS], capacity)
+        mask = np.uint64(stage[MASK])
         partial = chunks[depth - 1]  # for the first stage this is the last chunk, the empty partial result
         if at == 0 and cursor < 0:
             counts[depth, 0] += count
@@ -55,25 +55,25 @@ def follow(
                 for k in range(begin, stage[PART_END]):
                     part, out = parts[k], mixed[depth if k == begin else -1]
                     gather_codes(
-                        partial, count, part[OF], uint64_at(part[CODES], part[CODES_ROOM]), part[CODES_BASE], out
+                        partial, count, part[ALIAS], uint64_at(part[CODES], part[CODES_CAPACITY]), part[CODES_BASE], out
                     )
                     if k > begin:
                         mix(mixed[depth, :count], out[:count], mixed[depth, :count])
         if depth == 0:
             written, at, cursor, rows_read = probe_scan(
-                partial, count, at, cursor, base, mixed[0, :0], ts, ends, flags, stage[TARGET], stage[SPAN], bit,
+                partial, count, at, cursor, base, mixed[0, :0], ts, ends, flags, stage[TARGET], stage[SPAN], mask,
                 mixed[0, :0], -1, 0, limits, floors, first, driver, stop, counts[0, :0], chunks[0],
             )  # fmt: skip
         else:
             lookup, source, lookup_base = mixed[depth], -1, 0
             if stage[PART_END] - begin == 1:
-                lookup = uint64_at(parts[begin, CODES], parts[begin, CODES_ROOM])
-                source, lookup_base = parts[begin, OF], parts[begin, CODES_BASE]
+                lookup = uint64_at(parts[begin, CODES], parts[begin, CODES_CAPACITY])
+                source, lookup_base = parts[begin, ALIAS], parts[begin, CODES_BASE]
             written, at, cursor, rows_read = probe_hash(
-                partial, count, at, cursor, base, uint64_at(stage[CODE], room), ts, ends, flags,
-                stage[TARGET], stage[SPAN], bit,
-                int64_at(stage[HEADS], stage[HEAD_COUNT]), int64_at(stage[LINKS], room), np.uint64(stage[SHIFT]),
-                int64_at(stage[LATEST], room),
+                partial, count, at, cursor, base, uint64_at(stage[CODE], capacity), ts, ends, flags,
+                stage[TARGET], stage[SPAN], mask,
+                int64_at(stage[HEADS], stage[HEAD_COUNT]), int64_at(stage[LINKS], capacity), np.uint64(stage[SHIFT]),
+                int64_at(stage[PREFIX_MAX], capacity),
                 lookup, source, lookup_base, limits, floors, first, driver, chunks[depth],
             )  # fmt: skip
         state[depth, AT], state[depth, CURSOR] = at, cursor

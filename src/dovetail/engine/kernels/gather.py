@@ -10,11 +10,11 @@ from dovetail._typing import Array, ByteArray, Int64Array
 from dovetail.engine.kernels.compile import copy_bytes, inlined, kernel
 from dovetail.engine.kernels.memory import SHORT, copy, copy_short, int16_at, int32_at, int64_at, uint8_at
 
-WIDTH, SOURCE, BASE, ROOM, VALUES, LENGTHS, HEAP, HEAP_BASE, HEAP_ROOM = range(9)
+WIDTH, SOURCE, BASE, CAPACITY, VALUES, LENGTHS, HEAP, HEAP_BASE, HEAP_SIZE = range(9)
 """Columns of the gather table: bytes per value, or per offset if lengths vary; the source, its first row and its capacity; the address
 of the values. If lengths vary: the addresses of the starts (`VALUES`), of the lengths (else 0) and of the heap, the heap's first
 position, and its size."""
-COLUMNS = HEAP_ROOM + 1
+COLUMNS = HEAP_SIZE + 1
 ALIGNED = 64
 """Alignment of gathered columns in bytes."""
 _WORD, _HALF, _QUARTER, _BYTE = 8, 4, 2, 1
@@ -89,27 +89,27 @@ def gather_columns(table: Int64Array, rows: Int64Array, count: int, out: int, ex
     at = texts = 0
     for i in range(len(table)):
         column = table[i]
-        width, room, base = column[WIDTH], column[ROOM], column[BASE]
+        width, capacity, base = column[WIDTH], column[CAPACITY], column[BASE]
         row_numbers = int64_at(rows[column[SOURCE]], count)
         size = count * width
         length = 0
         if column[LENGTHS] != 0:
             size += width
-            lengths = int64_at(column[LENGTHS], room)
+            lengths = int64_at(column[LENGTHS], capacity)
             if width == _WORD:
                 length = gather_lengths(lengths, row_numbers, base, int64_at(out + at, count + 1))
             else:
                 length = gather_lengths(lengths, row_numbers, base, int32_at(out + at, count + 1))
         elif width == _WORD:
-            _gather(int64_at(column[VALUES], room), row_numbers, base, int64_at(out + at, count))
+            _gather(int64_at(column[VALUES], capacity), row_numbers, base, int64_at(out + at, count))
         elif width == _HALF:
-            _gather(int32_at(column[VALUES], room), row_numbers, base, int32_at(out + at, count))
+            _gather(int32_at(column[VALUES], capacity), row_numbers, base, int32_at(out + at, count))
         elif width == _QUARTER:
-            _gather(int16_at(column[VALUES], room), row_numbers, base, int16_at(out + at, count))
+            _gather(int16_at(column[VALUES], capacity), row_numbers, base, int16_at(out + at, count))
         elif width == _BYTE:
-            _gather(uint8_at(column[VALUES], room), row_numbers, base, uint8_at(out + at, count))
+            _gather(uint8_at(column[VALUES], capacity), row_numbers, base, uint8_at(out + at, count))
         else:
-            values, gathered = uint8_at(column[VALUES], room * width), uint8_at(out + at, size)
+            values, gathered = uint8_at(column[VALUES], capacity * width), uint8_at(out + at, size)
             for k in range(count):
                 copy_bytes(gathered, k * width, values, (row_numbers[k] - base) * width, width)
         extents[i, 0], extents[i, 1], extents[i, 2], extents[i, 3] = at, size, texts, length
@@ -124,9 +124,10 @@ def gather_texts(table: Int64Array, rows: Int64Array, count: int, out: int, exte
     for i in range(len(table)):
         column = table[i]
         if extents[i, 3] != 0:
-            starts, lengths = int64_at(column[VALUES], column[ROOM]), int64_at(column[LENGTHS], column[ROOM])
+            capacity = column[CAPACITY]
+            starts, lengths = int64_at(column[VALUES], capacity), int64_at(column[LENGTHS], capacity)
             row_numbers, base, at = int64_at(rows[column[SOURCE]], count), column[BASE], out + extents[i, 2]
-            heap, last = column[HEAP] - column[HEAP_BASE], column[HEAP_BASE] + column[HEAP_ROOM] - SHORT
+            heap, last = column[HEAP] - column[HEAP_BASE], column[HEAP_BASE] + column[HEAP_SIZE] - SHORT
             for k in range(count):
                 index = np.uint64(row_numbers[k] - base)
                 size, start = lengths[index], starts[index]

@@ -1,6 +1,6 @@
 """Chained hash indexes.
 
-`head[slot]` links to the newest row of a chain, `links[row - base]` to the next older one. Row numbers decrease along a chain, so a
+`heads[slot]` links to the newest row of a chain, `links[row - base]` to the next older one. Row numbers decrease along a chain, so a
 probe stops at the first row that is too old, and expiry never touches the index.
 
 Each link carries a 16-bit Bloom tag of the keys further down its chain, above the bits of the row number. A probe whose tag bit is
@@ -28,7 +28,7 @@ AHEAD = 8
 class Chain(NamedTuple):
     """The arrays of one hash index."""
 
-    head: Int64Array
+    heads: Int64Array
     links: Int64Array
     shift: np.uint64
     """Right shift that reduces a hash to its slot, the uppermost bits."""
@@ -48,21 +48,21 @@ def follow_link(link: int, key_tag: int) -> int:
 
 @kernel
 def insert(
-    head: Int64Array, links: Int64Array, shift: np.uint64,
+    heads: Int64Array, links: Int64Array, shift: np.uint64,
     code: UInt64Array, base: int, oldest: int, first: int, stop: int,
 ) -> None:  # fmt: skip
     """Insert rows `first` to `stop` (exclusive) into their chains; rows before `oldest` have expired."""
     for row in range(first, stop):
         index = row - base
         if row + AHEAD < stop:
-            prefetch(head, int((code[index + AHEAD] * GOLDEN) >> shift))
+            prefetch(heads, int((code[index + AHEAD] * GOLDEN) >> shift))
         hashed = code[index] * GOLDEN
         slot = np.int64(hashed >> shift)
-        next_link = head[slot]
+        next_link = heads[slot]
         if next_link & ROWS < oldest:
             next_link = 0
         links[index] = next_link
-        head[slot] = ((next_link | tag(hashed, shift)) & ~ROWS) | row
+        heads[slot] = ((next_link | tag(hashed, shift)) & ~ROWS) | row
 
 
 @kernel

@@ -73,7 +73,7 @@ def close_partition_windows(
     ts: Int64Array, ends: Int64Array, base: int, first: int, stop: int, oldest: int, rows: int, code: UInt64Array,
     oldest_inside: Int64Array, later: Int64Array, filled: Int64Array, null: Int64Array,
     starts: Int64Array, lengths: Int64Array, heap: int, data: ByteArray,
-    head: Int64Array, links: Int64Array, shift: np.uint64,
+    heads: Int64Array, links: Int64Array, shift: np.uint64,
 ) -> None:  # fmt: skip
     """Write the ends of a `[PARTITION BY c ROWS n]` window for row numbers `first` to `stop`.
 
@@ -83,7 +83,7 @@ def close_partition_windows(
         index = row - base
         ends[index] = FOREVER
         slot = np.int64((code[index] * GOLDEN) >> shift)
-        previous = head[slot]
+        previous = heads[slot]
         while previous >= oldest:
             other = previous - base
             same = code[other] == code[index] and null[other] == null[index]
@@ -96,8 +96,8 @@ def close_partition_windows(
             if same:
                 break
             previous = links[other]
-        links[index] = head[slot]
-        head[slot] = row
+        links[index] = heads[slot]
+        heads[slot] = row
         later[index] = -1
         if previous < oldest:
             oldest_inside[index] = row

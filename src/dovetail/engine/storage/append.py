@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.kernels.append import (
+    BYTES_TO,
     CHAIN,
+    COLUMNS,
     COPY,
-    END,
     FILL,
     FROM,
     KIND,
-    LATEST,
     OTHER,
-    ROOM,
+    PREFIX_MAX,
     TEXT,
     append_rows,
 )
@@ -70,7 +70,7 @@ class NewRows:
 class HashIndex:
     """Chain heads of one key's hash index; the links are a per-row array."""
 
-    head: Int64Array
+    heads: Int64Array
     shift: np.uint64
     links: str
 
@@ -87,7 +87,7 @@ class Appender:
     ) -> None:
         self._rows, self._columns, self._codes, self._indexes = rows, columns, codes, indexes
         self._version = -1
-        self._tasks = self._unchained = np.zeros((0, END + 1), np.int64)
+        self._tasks = self._unchained = np.zeros((0, COLUMNS), np.int64)
         """Task table: texts, flags, copied arrays, `prefix_max`, hash indexes; `_unchained` is the part before the hash indexes."""
         self._texts: list[tuple[str, BytesColumn]] = []
         self._fixed: list[tuple[str, FixedColumn]] = []
@@ -101,7 +101,7 @@ class Appender:
         self._refresh()  # a heap may have moved to make room
         rows, tasks, stop = self._rows, self._tasks, first + len(arrivals.ts)
         for task, (offsets, *extent) in zip(tasks, texts, strict=False):
-            task[FROM], task[ROOM:] = offsets, extent
+            task[FROM], task[BYTES_TO:] = offsets, extent
         for task, word in zip(tasks[self._flags], arrivals.flags, strict=True):
             if isinstance(word, np.ndarray):
                 task[KIND], task[FROM] = COPY, address_of(word)
@@ -142,12 +142,12 @@ class Appender:
         tasks += [[COPY, fixed.addresses[0], fixed.width] for _, fixed in self._fixed]
         tasks += [[COPY, addresses[name], 8] for name in self._codes.values()]
         tasks += [[COPY, addresses[name], 8] for name in ("ts", "number") if name in addresses]
-        tasks.append([LATEST, addresses["prefix_max"], 8, addresses["ts"]])
+        tasks.append([PREFIX_MAX, addresses["prefix_max"], 8, addresses["ts"]])
         for key, index in self._indexes.items():
-            heads, shift = len(index.head), int(index.shift)
+            head_count, shift = len(index.heads), int(index.shift)
             code = addresses[self._codes[key]]
-            tasks.append([CHAIN, addresses[index.links], 8, code, address_of(index.head), heads, shift])
-        self._tasks = np.zeros((len(tasks), END + 1), np.int64)
+            tasks.append([CHAIN, addresses[index.links], 8, code, address_of(index.heads), head_count, shift])
+        self._tasks = np.zeros((len(tasks), COLUMNS), np.int64)
         for row, task in zip(self._tasks, tasks, strict=True):
             row[: len(task)] = task
         self._unchained = self._tasks[: len(tasks) - len(self._indexes)]

@@ -238,10 +238,10 @@ class WindowStore:
     def _empty_index(self, links: str, no_link: int = 0) -> HashIndex:
         # At most half of the capacity is live after a move, so that chains have about one live row.
         bits = max(1, (self.rows.capacity // 2 - 1).bit_length())
-        head = self._arena.allocate(self._heads(links), np.int64, 1 << bits, no_link)
-        if len(head) != 1 << bits:
-            raise StateError(f"an index of window {self.name!r} has {len(head)} heads; expected {1 << bits}")
-        return HashIndex(head, np.uint64(64 - bits), links)
+        heads = self._arena.allocate(self._heads(links), np.int64, 1 << bits, no_link)
+        if len(heads) != 1 << bits:
+            raise StateError(f"an index of window {self.name!r} has {len(heads)} heads; expected {1 << bits}")
+        return HashIndex(heads, np.uint64(64 - bits), links)
 
     def _fill_index(self, key: KeyId, index: HashIndex, first: int) -> None:
         rows = self.rows
@@ -250,7 +250,7 @@ class WindowStore:
 
     def chain(self, index: HashIndex) -> Chain:
         """Return the arrays of an index."""
-        return Chain(index.head, self.rows[index.links], index.shift)
+        return Chain(index.heads, self.rows[index.links], index.shift)
 
     def rebuild_chains(self) -> None:
         """Rebuild all links between rows: hash indexes and the ends of count windows."""
@@ -288,7 +288,7 @@ class WindowStore:
     @property
     def allocated(self) -> int:
         """Bytes of all arrays, spare capacity included."""
-        heads = sum(index.head.nbytes for index in self.indexes.values())
+        heads = sum(index.heads.nbytes for index in self.indexes.values())
         return self.rows.capacity * self.rows.width + heads + sum(column.allocated for column in self.columns.values())
 
     @property
