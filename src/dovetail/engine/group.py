@@ -1,8 +1,8 @@
 """JoinGroup: windows that are filled in the same way, and the joins over them.
 
-A window keeps what any of its users needs. One flag bit per row and view says whether the users of that view see the row: it passed
-their filters, its keys are not NULL, and they were registered when it arrived. So a query added later starts with empty windows,
-whatever the stores already hold.
+A window keeps every row and column that any of its joins needs. A join sees it through a view: one flag bit per row says whether the
+row passed the view's filters, has no NULL key, and arrived once the view's queries were registered. So a query added later starts with
+empty windows, whatever the stores already hold.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class JoinGroup:
         *,
         numbered: bool = False,
     ) -> None:
-        """Start without windows; `numbered`: windows keep the numbers by which a log refers to tuples."""
+        """Start without windows; `numbered`: windows keep each tuple's number in the shard's log."""
         self.name = name
         self._numbered = numbered
         self._streams = streams
@@ -66,31 +66,33 @@ class JoinGroup:
         self.results_to: Callable[[str, pa.Table], None] | None = None
         """Receives results during the join, so that they need not all fit into memory; None: `join` yields them all."""
         self._first_new: dict[str, int] = {}
-        self._fed: dict[str, list[JoinRun]] = {}
+        """By stream: the first row that interleaved arrivals added to its window."""
+        self._runs_by_stream: dict[str, list[JoinRun]] = {}
+        """Joins that read the tuples of each stream."""
         self._trees: ProbeTrees | None = None
         self._has_current_trees = False
-        """Whether the trees belong to the installed plan. They are built when tuples arrive: another plan may come first."""
+        """Whether the trees are those of the installed plan; they are built when tuples arrive."""
 
     # -- plans --------------------------------------------------------------------------------------------------------------
 
     def build(
         self,
         windows: Sequence[WindowPlan],
-        stored: Sequence[MaterializedJoinPlan],
+        materialized: Sequence[MaterializedJoinPlan],
         steps: Sequence[JoinStep],
-        now: int,
+        next_batch: int,
         positions: Positions | None = None,
     ) -> InstalledPlan:
-        """Build what a new plan needs, without installing it; see `Adoption`. `now`: the number of the next batch."""
-        return self._adoption(now, positions).build(windows, stored, steps)
+        """Build what a new plan needs, without installing it; see `Adoption`."""
+        return self._adoption(next_batch, positions).build(windows, materialized, steps)
 
-    def _adoption(self, now: int, positions: Positions | None) -> Adoption:
+    def _adoption(self, next_batch: int, positions: Positions | None) -> Adoption:
         return Adoption(
             self.installed,
             self._streams,
             self._arena,
             self._config.stage_rows,
-            now,
+            next_batch,
             self.expiry.kept_from,
             positions,
             numbered=self._numbered,
@@ -107,10 +109,10 @@ class JoinGroup:
         if self.shedder is not None:
             self.shedder.install(new)
         self.installed = new
-        self._fed = {stream: [] for stream in self.windows}
+        self._runs_by_stream = {stream: [] for stream in self.windows}
         for run in self.runs.values():
             for stream in dict.fromkeys(source.stream for source in run.step.sources):
-                self._fed[stream].append(run)
+                self._runs_by_stream[stream].append(run)
         self._choice.install(self.runs.values())
         if self._trees is not None:
             self._trees.close()
@@ -156,8 +158,8 @@ class JoinGroup:
         earliest = {}
         for source in step.sources:
             store = self.windows[source.stream]
-            words, bit = store.flags(self.plans[source.stream].bits[step.name, source.name])
-            times = store.live_values("ts")[(words & bit) != 0]
+            words, mask = store.flags(self.plans[source.stream].bits[step.name, source.name])
+            times = store.live_values("ts")[(words & mask) != 0]
             if len(times):
                 earliest[source.name] = int(times.min())
         return earliest
@@ -183,7 +185,7 @@ class JoinGroup:
                     all_rows=all_rows,
                     batch_number=batch_number,
                     backfill_starts=backfill_starts,
-                    keep_hidden=self.shedder is not None,
+                    keep_unseen=self.shedder is not None,
                 )
                 self.windows[stream].seconds += perf_counter() - began
         return prepared
@@ -197,24 +199,25 @@ class JoinGroup:
         `piece_rows` arrivals.
         """
         for part in (incoming,) if self.shedder is None else self.shedder.slices(incoming):
-            self._clear()
+            self._reset_matches()
             for piece, ranks in self._pieces(part, piece_rows):
                 if ranks is None:
                     for stream, arrived in piece.items():
                         self._join_stream(stream, arrived)
                 else:
-                    self._join_together(piece, progress, ranks)
+                    self._join_interleaved(piece, progress, ranks)
                 if piece_rows is not None:
-                    yield self._gather()
-                    self._clear()
+                    yield self._gather_results()
+                    self._reset_matches()
             if piece_rows is None:
-                yield self._gather()
+                yield self._gather_results()
         self.batches += 1
         sizes = {stream: len(arrived) for stream, arrived in incoming.items()}
         self.arrived += sum(sizes.values())
         self._choice.end_batch(sizes)
 
-    def _clear(self) -> None:
+    def _reset_matches(self) -> None:
+        """Clear the matches, and set whether joins emit results early."""
         for run in self.runs.values():
             run.matches.clear(self._config.stage_rows)
             run.matches.emit = (
@@ -227,7 +230,7 @@ class JoinGroup:
             for table in tables:
                 self.results_to(name, table)
 
-    def _gather(self) -> dict[str, list[pa.Table]]:
+    def _gather_results(self) -> dict[str, list[pa.Table]]:
         return {name: tables for run in self.runs.values() if len(run.matches) for name, tables in run.results()}
 
     def _pieces(
@@ -250,38 +253,41 @@ class JoinGroup:
         store, began = self.windows[stream], perf_counter()
         first = store.append(arrived)
         store.seconds += perf_counter() - began
-        fresh = {stream: (first, first + len(arrived))}
+        new_rows = {stream: (first, first + len(arrived))}
         if not len(arrived):
             return
-        trees = self._build_trees()
-        tree_matches = trees.run(stream, fresh)
+        trees = self._current_trees()
+        tree_matches = trees.run(stream, new_rows)
         for run in trees.separate_runs[stream]:
             matches = run.matches
             count = tree_matches.pop(run.name, 0)
-            begin, total = len(matches) - count, matches.total - count
+            first_match, total_before = len(matches) - count, matches.total - count
             for driver in run.drivers:
-                if driver.feed in fresh and driver.runner.tree_counts is None:
-                    driver.runner.run(driver.bounds(fresh), matches)
-            if matches.total > total:
-                self._choice.count_matches(run, matches.total - total)
+                if driver.feed in new_rows and driver.runner.tree_counts is None:
+                    driver.runner.run(driver.bounds(new_rows), matches)
+            if matches.total > total_before:
+                self._choice.count_matches(run, matches.total - total_before)
                 if run.materialized is not None:
                     assert run.step.state is not None  # noqa: S101 - the step is materialized
-                    fresh[run.step.state] = run.materialize(matches, begin)
+                    new_rows[run.step.state] = run.materialize(matches, first_match)
                     if not run.collectors:
-                        matches.count = begin
+                        matches.count = first_match
         for name, count in tree_matches.items():
             self._choice.count_matches(self.runs[name], count)
-        self._choice.count_combinations(fresh)
+        self._choice.count_combinations(new_rows)
 
-    def _build_trees(self) -> ProbeTrees:
+    def _current_trees(self) -> ProbeTrees:
         """Return the probe trees of the installed plan; build them if the plan is new."""
         if self._trees is None or not self._has_current_trees:
             self._trees = ProbeTrees(self.runs, self.windows, self._config.stage_rows, self._trees)
             self._has_current_trees = True
         return self._trees
 
-    def _join_together(self, incoming: Mapping[str, NewRows], progress: Progress, ranks: Ranks) -> None:
-        """Append all new tuples, then join each with those before it. Such joins read no materialized joins."""
+    def _join_interleaved(self, incoming: Mapping[str, NewRows], progress: Progress, ranks: Ranks) -> None:
+        """Append all new tuples, then join each with those before it.
+
+        Each tuple has its own bounds, which probe trees do not support: every path runs alone. No such join reads a materialized join.
+        """
         self._first_new = {}
         for stream, arrived in incoming.items():
             store, began = self.windows[stream], perf_counter()
@@ -290,13 +296,13 @@ class JoinGroup:
         is_eager = self._config.expiration == "eager"
         for stream, arrived in incoming.items():
             floors = expiry.floors(self.plans, self.windows, arrived.ts, progress) if is_eager else {}
-            for run in self._fed[stream] if len(arrived) else ():
-                total = run.matches.total
+            for run in self._runs_by_stream[stream] if len(arrived) else ():
+                total_before = run.matches.total
                 for driver in run.drivers:
                     if driver.feed == stream:
                         bounds = self._bounds(driver, len(arrived), ranks, floors)
                         driver.runner.run(bounds, run.matches)
-                self._choice.count_matches(run, run.matches.total - total)
+                self._choice.count_matches(run, run.matches.total - total_before)
         self._choice.count_combinations({stream: (0, len(arrived)) for stream, arrived in incoming.items()})
 
     def load(self, incoming: Mapping[str, NewRows]) -> None:
@@ -317,7 +323,7 @@ class JoinGroup:
         ranks: Ranks,
         floors: Mapping[str, Int64Array],
     ) -> Bounds:
-        """Return the rows that each driving tuple sees: those before it in the batch that have not expired for it."""
+        """Return the rows that each driving tuple sees: those appended before it that have not expired for it."""
         stream, first = driver.feed, self._first_new[driver.feed]
         limits = np.empty((len(driver.targets), count), np.int64)
         floors_of = np.empty_like(limits)
@@ -333,7 +339,7 @@ class JoinGroup:
         return Bounds(first, first + count, limits, floors_of)
 
     def expire(self, progress: Progress) -> None:
-        """Drop what has expired."""
+        """Drop expired rows and matches."""
         list_held = self.shedder.complete(progress) if self.shedder is not None else {}
         self.expiry.drop_expired(self.plans, self.windows, progress, list_held)
         expiry.expire_matches(self.materialized, progress)

@@ -54,7 +54,7 @@ class ShardEngine:
         self.config = config or Config()
         self.arena = arena or HeapArena()
         self._numbered = self.config.shedding is not None and isinstance(self.arena, MappedArena)
-        """Whether tuples carry the numbers by which a log refers to them: where tuples are shed and arrays outlive the process."""
+        """Whether tuples carry their numbers in the shard's log: where tuples are shed and arrays outlive the process."""
         self.replan = replan if self.config.adaptive else None
         """Chooses new probe orders while queries run; None keeps the planned ones."""
         self.plan = ExecutionPlan()
@@ -105,12 +105,12 @@ class ShardEngine:
                     step, self.streams, self.config, self.arena
                 )
         dropped = [group for name, group in self.count_window_groups.items() if name not in count_window_groups]
-        built = []
+        built = []  # dropped groups get an empty plan, which frees their arrays
         for group in (self.joined, *count_window_groups.values(), *dropped):
             windows = [window for window in plan.windows if window.group == group.name]
             steps = [step for step in plan.steps if step.group == group.name]
-            stored = plan.materialized if group is self.joined else ()
-            built.append((group, group.build(windows, stored, steps, self.batches, positions)))
+            materialized = plan.materialized if group is self.joined else ()
+            built.append((group, group.build(windows, materialized, steps, self.batches, positions)))
         if self.open_savepoint is not None and self.open_savepoint is not IRREVERSIBLE:
             # Everything the new plan needs exists: from here on a rollback completes the adoption.
             self.open_savepoint = replace(self.open_savepoint, plan=plan)
@@ -162,7 +162,7 @@ class ShardEngine:
             return
         changed, time = list[JoinStep](), self.max_event_time
         previous = self._previous_event_time
-        tau = (time - previous) / 1e6 if LONG_AGO < previous < time else None
+        tau = (time - previous) / 1e6 if LONG_AGO < previous < time else None  # seconds of event time in the batch
         for group in self.groups:
             arrived, group.arrived = group.arrived, 0
             has_waiting, count = False, len(group.runs)
@@ -196,6 +196,9 @@ class ShardEngine:
     ) -> dict[str, pa.Table]:
         """Join one batch; return the results it completes, one table per query.
 
+        The savepoint stays open: the caller clears it once it holds the results. If the call is interrupted, the caller rolls back
+        before it uses the engine again. `dovetail.engine.change.savepoint` has the protocol.
+
         `observed`: arrivals of each stream over all shards; an engine that runs alone counts its own. `more_follows`: this is a
         part of a batch, and not the last one. `results_to` receives large results during the join; the others are returned.
         """
@@ -223,7 +226,10 @@ class ShardEngine:
     def advance(
         self, times: Mapping[str, int], now: int | None = None, *, more_follows: bool = False
     ) -> dict[str, pa.Table]:
-        """Advance the event time of streams without tuples; return the results that this settles. `more_follows`: see `push`."""
+        """Advance the event time of streams without tuples; return the results of the tuples that this settles.
+
+        `more_follows`: see `push`.
+        """
         with self.savepoint(until_delivered=True):
             for stream, time in times.items():
                 self.progress[stream].advance(time, now)
@@ -329,29 +335,29 @@ class ShardEngine:
     ) -> None:
         """Fill an empty engine with tuples whose results were returned before; only later batches produce results.
 
-        `tables_by_batch`: batch numbers, ascending, each with the tuples that arrived from that batch on, up to a later one at which
-        a query started. `progress`: the progress of each stream. `batches`: the number of batches so far.
-        `shedder_state`: what the shedder knew, which is used as far as it fits the configuration and the plan.
+        `tables_by_batch`: tuples by batch number, ascending; the tuples of several batches may be under the number of the first one if
+        no query started in between. `progress`: the progress of each stream. `batches`: the number of batches so far.
+        `shedder_state`: the serialized state of the shedder; parts that do not fit the configuration and the plan are ignored.
         """
-        for number, tables in tables_by_batch:
-            read = {stream: self._readers[stream].read(table) for stream, table in tables.items()}
-            for batch in read.values():
+        for batch_number, tables in tables_by_batch:
+            batches_by_stream = {stream: self._readers[stream].read(table) for stream, table in tables.items()}
+            for batch in batches_by_stream.values():
                 batch.in_order = self._numbered  # numbered tuples keep their order of arrival
-            accepted = {stream: in_time_order(batch) for stream, batch in read.items() if len(batch)}
-            self.joined.load(self.joined.prepare(accepted, batch_number=number, backfill_starts=backfill_starts))
+            accepted = {stream: in_time_order(batch) for stream, batch in batches_by_stream.items() if len(batch)}
+            self.joined.load(self.joined.prepare(accepted, batch_number=batch_number, backfill_starts=backfill_starts))
             for group in self.count_window_groups.values():
-                if group.since <= number:
+                if group.since <= batch_number:
                     group.add_pending(accepted)
         if shedder_state is not None and self.joined.shedder is not None:
             restore(self.joined.shedder, shedder_state, strict=False)  # before windows expire: it may hold expired rows
         self.joined.materialize_all()
         self.batches = batches
-        for stream, stored in progress.items():
-            self.progress[stream].restore(stored)
+        for stream, serialized in progress.items():
+            self.progress[stream].restore(serialized)
         for group in self.count_window_groups.values():
             group.load_settled(self.progress)
-        for joins in self.groups:
-            joins.expire(self.progress)
+        for join_group in self.groups:
+            join_group.expire(self.progress)
 
     def oldest_event_time(self, stream: str) -> int | None:
         """Return the smallest event time of the tuples of `stream` in stores; None if there are none."""

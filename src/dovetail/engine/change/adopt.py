@@ -27,7 +27,7 @@ from dovetail.plan.steps import JoinStep
 from dovetail.schema import StreamSchema
 
 Positions = Mapping[str, Position]
-"""Positions of the arrays of each store, if another process has left them."""
+"""Positions of the arrays that another process has left, by store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +53,25 @@ class InstalledPlan:
 
 @dataclass(frozen=True)
 class Adoption:
-    """Builds what a group runs under a new plan, given what it ran `before`.
-
-    `now`: the number of the next batch. `kept_from`: the event time before which tuples may be missing, by stream. `positions`: the
-    arrays that another process has left, if they are to be opened instead of created.
-    """
+    """Builds what a group runs under a new plan, given what it ran `before`."""
 
     before: InstalledPlan
     streams: Mapping[str, StreamSchema]
     arena: Arena
     stage_rows: int
-    now: int
+    next_batch: int
+    """Number of the next batch: queries that are being added see tuples from it on."""
     kept_from: Mapping[str, int]
+    """Event time before which tuples may be missing, by stream."""
     positions: Positions | None = None
+    """Arrays that another process has left: stores open them instead of creating arrays."""
     numbered: bool = False
-    """Whether windows keep the numbers by which a log refers to tuples."""
+    """Whether windows keep each tuple's number in the shard's log."""
     needs: dict[User, Needs] = field(default_factory=dict)
     """Columns and key parts that each user of the new plan needs of its window."""
 
     def build(
-        self, windows: Sequence[WindowPlan], stored: Sequence[MaterializedJoinPlan], steps: Sequence[JoinStep]
+        self, windows: Sequence[WindowPlan], materialized: Sequence[MaterializedJoinPlan], steps: Sequence[JoinStep]
     ) -> InstalledPlan:
         """Build what the group runs under the new plan."""
         for step in steps:
@@ -80,7 +79,7 @@ class Adoption:
         stores = {plan.stream: self._window(plan) for plan in windows}
         views = {user: view for plan in windows for view in plan.views for user in view.users}
         new = InstalledPlan({plan.stream: plan for plan in windows}, stores)
-        plans_by_step = {plan.step: plan for plan in stored}
+        plans_by_step = {plan.step: plan for plan in materialized}
         for step in steps:
             run = new.runs[step.name] = self._run(step, new, views)
             if step.state is not None:
@@ -122,7 +121,7 @@ class Adoption:
         for view in plan.views:
             if view.bit not in bits_before:
                 visible = rows.seen_by(partial(_can_inherit, view))
-                if view.backfill and view.since >= self.now:
+                if view.backfill and view.since >= self.next_batch:
                     needs = Needs()
                     for user in view.users:
                         needs.update(self.needs[user])
@@ -175,9 +174,10 @@ class Adoption:
 def _can_inherit(new: View, old: View) -> bool:
     """Whether a new view sees the rows that an old view sees.
 
-    The old view may require more keys, but not fewer: rows with a NULL key would be visible, and would match each other. A view from
-    the first batch on also sees the rows of views with another start or more filters, as a whole query has more than its sub-joins:
-    a row that no such view sees is in no result of the registered queries.
+    The old view may require more keys, but not fewer: a row whose key is NULL must stay invisible, or it would match other such rows.
+
+    A view from batch 0 on belongs to queries that run already, since queries added later have a later start. It may inherit from views
+    with more filters or another start: rows that none of these shows are in no result of those queries.
     """
     if not set(old.keys) >= set(new.keys):
         return False
@@ -188,8 +188,8 @@ def _can_inherit(new: View, old: View) -> bool:
 
 def _set_flags(store: WindowStore, bit: int, visible: BoolArray) -> None:
     """Make exactly the `visible` live rows visible to a view."""
-    flags, shown = store.flags(bit)
-    flags[:] = np.where(visible, flags | shown, flags & ~shown)
+    words, mask = store.flags(bit)
+    words[:] = np.where(visible, words | mask, words & ~mask)
 
 
 def _match_definition(step: JoinStep) -> tuple[object, ...]:

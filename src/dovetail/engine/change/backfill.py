@@ -1,7 +1,7 @@
 """Backfill: find the rows of a window from before a query's registration that the query may see.
 
-A window kept of each row what the users that saw it needed. So a new query may see a row if, for each column and key part that it
-needs, some view that needed the same saw the row. Its filters may also be evaluated from columns that were kept.
+For each row, a window keeps the columns and key parts that the views that see the row need. So a new query may see a row if, for each
+column and key part that it needs, some view that sees the row needs it too. The query's filters may be evaluated on kept columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dovetail.query.expressions import Column, Expression, columns
 
 @dataclass(frozen=True)
 class VisibleRows:
-    """Live rows of a window, as seen by some `views`; `needs` of each user say what was kept for it."""
+    """Live rows of a window, as seen by some `views`; `needs`: what the window keeps for each user."""
 
     store: WindowStore
     views: Sequence[View]
@@ -32,8 +32,8 @@ class VisibleRows:
         """Return which rows are visible to at least one view that meets a condition."""
         visible = np.zeros(len(self.store.rows), np.bool_)
         for view in filter(condition, self.views):
-            words, bit = self.store.flags(view.bit)
-            visible |= (words & bit) != 0
+            words, mask = self.store.flags(view.bit)
+            visible |= (words & mask) != 0
         return visible
 
     def backfilled_for(self, view: View, needs: Needs, first: int) -> BoolArray:

@@ -41,7 +41,7 @@ class NewRows:
     flags: list[UInt64Array | np.uint64]
     """Flag words: an array with one word per row, or one word for all rows."""
     unseen: Int64Array | None = None
-    """Event times of tuples of the same batch that no view shows; None if there are none or they were not requested."""
+    """Event times of the batch's tuples that no view sees; None if there are none or they were not requested."""
     numbers: Int64Array | None = None
     """Numbers of the tuples in the shard's log, if the window keeps them."""
 
@@ -76,7 +76,7 @@ class HashIndex:
 
 
 class Appender:
-    """Writes new rows of one window. The mappings passed to it belong to the window and change with it."""
+    """Writes new rows to the arrays of one window, which owns the mappings passed here and may change them."""
 
     def __init__(
         self,

@@ -45,17 +45,17 @@ class CountWindowGroup(JoinGroup):
     def build(
         self,
         windows: Sequence[WindowPlan],
-        stored: Sequence[MaterializedJoinPlan],
+        materialized: Sequence[MaterializedJoinPlan],
         steps: Sequence[JoinStep],
-        now: int,
+        next_batch: int,
         positions: Positions | None = None,
     ) -> InstalledPlan:
         """Build what a new plan needs; see `JoinGroup.build`. Tuples wait with all their columns."""
-        adoption = self._adoption(now, positions)
+        adoption = self._adoption(next_batch, positions)
         pending = {
             plan.stream: self.pending.get(plan.stream) or self._pending_store(plan, adoption) for plan in windows
         }
-        return replace(adoption.build(windows, stored, steps), pending=pending)
+        return replace(adoption.build(windows, materialized, steps), pending=pending)
 
     @property
     def pending(self) -> dict[str, WindowStore]:

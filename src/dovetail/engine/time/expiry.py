@@ -1,4 +1,4 @@
-"""Expiry: when rows are no longer needed, when they are dropped, and which of them eager evaluation hides before that."""
+"""Expiry: when rows are no longer needed and dropped, and which rows eager expiration hides before that."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def floors(
 
 
 class Expiry:
-    """Drops expired rows of time windows; if `lazy`, only once they are a few per cent of the window, to save time."""
+    """Drops expired rows of time windows; if `lazy`, only once they are about 3% of the window, to save time."""
 
     def __init__(self, *, lazy: bool) -> None:
         self._lazy = lazy

@@ -1,4 +1,4 @@
-"""Intake: turn a pushed table into rows for windows: checked, without late tuples, sorted, with filters and keys evaluated.
+"""Intake: check a pushed table, drop its late tuples, sort the others, and evaluate the filters and keys that windows keep.
 
 A table that does not match its stream's declaration is an error. A tuple without a usable event time (NULL or out of range) belongs
 to no window: it is dropped and counted, because on Spark an error would replay it for ever.
@@ -53,7 +53,7 @@ class Batch:
     refused: int = 0
     """Tuples dropped because their event time was NULL."""
     numbers: Int64Array | None = None
-    """Numbers by which a log refers to the tuples, if it does."""
+    """Each tuple's number in the shard's log, if tuples carry them."""
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -77,7 +77,7 @@ _BYTES = {
 class TableReader:
     """Reads pushed tables and checks them against a stream's declaration.
 
-    `numbered`: tables have one more column, `NUMBER_COLUMN`: the numbers by which a log refers to their tuples.
+    `numbered`: tables have one more column, `NUMBER_COLUMN`, with each tuple's number in the shard's log.
     """
 
     def __init__(self, schema: StreamSchema, *, numbered: bool = False) -> None:
@@ -151,7 +151,7 @@ class AcceptedBatch:
 
 
 def accept(batch: Batch, progress: StreamProgress, now: int | None) -> AcceptedBatch:
-    """Drop tuples that are out of range, too far ahead or late, and sort the others. Changes nothing."""
+    """Drop tuples that are late or have no usable event time, and sort the others; only read `progress`."""
     stats = ArrivalStats(len(batch) + batch.refused, refused=batch.refused)
     limit = latest_allowed(progress.schema, now)
     if len(batch):
@@ -279,13 +279,13 @@ def window_rows(
     all_rows: bool,
     batch_number: int,
     backfill_starts: BackfillStarts | None = None,
-    keep_hidden: bool = False,
+    keep_unseen: bool = False,
 ) -> NewRows:
-    """Compute what a window keeps of tuples that arrived with batch `batch_number`.
+    """Compute what a window keeps of tuples that arrived with batch `batch_number`: flags, codes and computed columns.
 
-    Tuples that no view sees are dropped unless `all_rows`; with `keep_hidden` the result has their event times.
+    Tuples that no view sees are dropped unless `all_rows`; with `keep_unseen` the result has their event times.
     """
-    values, hidden = _Values(batch), None
+    values, unseen = _Values(batch), None
     flags: list[UInt64Array | np.uint64] = [_NO_FLAGS] * window.words
     for view in window.views:
         word = view.bit // WORD_BITS
@@ -300,7 +300,7 @@ def window_rows(
             np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if len(flags) > 1 else flags[0]
         )
         if isinstance(seen, np.ndarray) and not seen.all():
-            indices, hidden = np.flatnonzero(seen), batch.ts[seen == 0] if keep_hidden else None
+            indices, unseen = np.flatnonzero(seen), batch.ts[seen == 0] if keep_unseen else None
             batch = batch.take(indices)
             flags = [word[indices] if isinstance(word, np.ndarray) else word for word in flags]
             values = _Values(batch)
@@ -308,7 +308,7 @@ def window_rows(
     parts = {name: codes_of(values.get(name, part)) for name, part in kept.parts.items()}
     computed = {name: values.get(name, e) for name, e in kept.columns.items() if not isinstance(e, Column)}
     codes = {key: parts[key[0]] if len(key) == 1 else combine([parts[name] for name in key]) for key in kept.codes}
-    return NewRows(batch.ts, batch.columns, computed, codes, flags, hidden, batch.numbers)
+    return NewRows(batch.ts, batch.columns, computed, codes, flags, unseen, batch.numbers)
 
 
 class _Values:
@@ -327,12 +327,13 @@ class _Values:
         return self._cache[name]
 
     def visible(self, view: View) -> UInt64Array | np.uint64:
-        mask, bit = None, np.uint64(1 << view.bit % WORD_BITS)
+        """Return the view's flag for each tuple that it sees, else 0; a single word if it sees all."""
+        visible, flag = None, np.uint64(1 << view.bit % WORD_BITS)
         for key in view.keys:
             valid = valid_mask(self.get("" if isinstance(key, Column) else str(key), key))
             if valid is not None:
-                mask = valid if mask is None else mask & valid
+                visible = valid if visible is None else visible & valid
         for condition in view.filters:
             true = is_true(self.get(str(condition), condition))
-            mask = true if mask is None else mask & true
-        return bit if mask is None else np.where(mask, bit, _NO_FLAGS)
+            visible = true if visible is None else visible & true
+        return flag if visible is None else np.where(visible, flag, _NO_FLAGS)

@@ -34,11 +34,13 @@ class ArrivalStats:
 
     arrived: int = 0
     late: int = 0
+    """Tuples below the watermark."""
     ahead: int = 0
+    """Tuples more than `max_ahead` after the clock."""
     refused: int = 0
-    """Tuples without a usable event time."""
+    """Tuples without a usable event time: NULL or out of range."""
     late_by: int = 0
-    """Largest delay of a late tuple behind `max_event_time`, in microseconds: this lateness would have kept all of them."""
+    """Largest delay of a late tuple behind `max_event_time`, in microseconds: with this lateness none would have been late."""
     max_event_time: int = LONG_AGO
     partition_max_times: dict[PartitionValue, int] = field(default_factory=dict)
     """Largest event time of each partition, if the stream has `progress_by`."""
@@ -93,12 +95,12 @@ class StreamProgress:
             "partition_heads": list(self.partition_max_times.items()),
         }
 
-    def restore(self, stored: Mapping[str, Any]) -> None:
+    def restore(self, serialized: Mapping[str, Any]) -> None:
         """Set everything but the schema from the output of `to_json`."""
-        values = {"late_by": 0, **stored}  # earlier releases did not write late_by
+        values = {"late_by": 0, **serialized}  # earlier releases did not write late_by
         for name in _COUNTERS:
             setattr(self, name, values[name])
-        self.max_event_time, self.partition_max_times = stored["head"], dict(stored["partition_heads"])
+        self.max_event_time, self.partition_max_times = serialized["head"], dict(serialized["partition_heads"])
 
     @property
     def watermark(self) -> int:
@@ -108,8 +110,8 @@ class StreamProgress:
     def on_time(self, ts: Int64Array, stats: ArrivalStats, counted: int | None = None) -> BoolArray | None:
         """Return a mask of the tuples that are on time, or None if all are; count the late ones in `stats`.
 
-        Both sessions decide here what is late. `counted`: only so many leading tuples are counted, because on Spark a tuple can
-        have copies in several shards.
+        Both sessions decide here what is late. `counted`: number of leading tuples to count, all by default; on Spark a tuple can have
+        copies in several shards, of which one counts it.
         """
         on_time: BoolArray = ts >= self.watermark
         if on_time.all():
@@ -190,8 +192,8 @@ class Progress:
     def advance_idle_streams(self, now: int | None, related: Mapping[str, set[str]]) -> None:
         """Advance idle streams to the slowest active stream they are joined with, so that they delay no expiry.
 
-        A tuple that still arrives below that time is late, and counted: if state expired without advancing the stream, its
-        results would be lost silently.
+        A tuple that arrives below the new watermark is late, and counted. If tuples expired without advancing the stream, its results
+        would be lost silently.
         """
         if now is None:
             return
