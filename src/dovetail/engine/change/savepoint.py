@@ -1,15 +1,18 @@
 """Savepoints: undo a change of an engine that an interrupt or a lack of memory has cut short.
 
-Every change follows the same protocol:
+An engine does not catch the interrupt. It leaves an open savepoint behind, and its owner (for `LocalSession`, in
+`dovetail.session.synchronized`) rolls back at the next call:
 
-1. Everything that can be refused is checked first, before the engine changes.
+1. The engine checks everything that can be refused, before it changes.
 2. `with engine.savepoint():` sets `engine.open_savepoint`, and the block changes the engine. Until tuples expire, a change only
-   appends rows, so a rollback truncates them. `engine.savepoint(until_delivered=True)` leaves the savepoint open after the block.
-   Before tuples expire, `IRREVERSIBLE` takes its place.
-3. The caller that now holds the results sets `engine.open_savepoint = None`. This must be an assignment: Python handles an
-   interrupt only where a function is called or returns and where a loop repeats, so none can come between it and `return`.
-4. If the next call finds an open savepoint, the previous call did not end. It calls `engine.rollback()`, and raises an error if
-   that is not possible.
+   appends rows, so a rollback truncates them. With `until_delivered=True` the savepoint stays open after the block.
+3. Just before tuples expire, the engine replaces the savepoint by `IRREVERSIBLE`.
+4. The owner sets `engine.open_savepoint = None` once it holds the results. This must be an assignment: Python handles an interrupt
+   only where a function is called or returns and where a loop repeats, so none can come between it and `return`.
+5. If the next call finds an open savepoint, the previous one was cut short. The owner calls `engine.rollback()`, and raises an error
+   if that is not possible.
+
+On Spark nothing is rolled back: the arrays of a failed attempt are discarded.
 """
 
 from __future__ import annotations
@@ -32,12 +35,12 @@ class Savepoint:
     """State of an engine before a change, as far as a rollback needs it."""
 
     plan: ExecutionPlan
-    """The plan to continue with; while another one is adopted, that one, once all it needs exists."""
+    """The plan that a rollback adopts: the previous one, or the new one once it has been built."""
     batches: int
     start_time: int | None
     progress: Mapping[str, tuple[Any, ...]]
     stores: Mapping[WindowStore, tuple[int, int]]
-    """Next row number of each store, and how often its rows had been renumbered."""
+    """Next row number of each store, and how often it had been compacted."""
     results: Mapping[str, int]
     """Number of results so far, by query."""
     shedding: ShedderMark | None = None
@@ -56,14 +59,14 @@ class Savepoint:
 
 
 IRREVERSIBLE = Savepoint(ExecutionPlan(), -1, None, {}, {}, {})
-"""Open while tuples expire: the change can no longer be undone."""
+"""The open savepoint while tuples expire: the change can no longer be undone."""
 
 
 @contextmanager
 def savepoint(engine: ShardEngine, *, until_delivered: bool) -> Iterator[None]:
     """Open a savepoint for the change in the block; if the block ends normally, release it unless `until_delivered`."""
     engine.open_savepoint = Savepoint.of(engine)
-    yield
+    yield  # no `finally`: after an exception the savepoint stays open, which tells the next call to roll back
     if not until_delivered:
         engine.open_savepoint = None
 
@@ -71,7 +74,8 @@ def savepoint(engine: ShardEngine, *, until_delivered: bool) -> Iterator[None]:
 def rollback(engine: ShardEngine) -> bool:
     """Undo the changes since the open savepoint; return False if that is not possible.
 
-    The savepoint stays open. Counters of work done and the statistics for driver policies keep the undone change.
+    The savepoint stays open: the caller clears it once its own state agrees with the engine. Counters of work and the statistics for
+    driver policies keep the undone change.
     """
     saved = engine.open_savepoint
     if saved is None:
@@ -79,8 +83,8 @@ def rollback(engine: ShardEngine) -> bool:
     if saved is IRREVERSIBLE or any(store.rows.is_moving for store in engine.stores()):
         return False
     positions = {store: saved.stores[store] for store in engine.stores() if store in saved.stores}
-    if any(renumbered != store.rows.renumber_count for store, (_, renumbered) in positions.items()):
-        return False  # rows were shed and overwritten
+    if any(compactions != store.rows.renumber_count for store, (_, compactions) in positions.items()):
+        return False  # shedding compacted a window to make room: the rows that it shed are gone
     if engine.joined.shedder is not None and saved.shedding is not None:
         engine.joined.shedder.rollback(saved.shedding)
     for name in [name for name in engine.streams if name not in saved.progress]:
