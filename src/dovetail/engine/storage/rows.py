@@ -1,7 +1,12 @@
 """Parallel arrays of one window, indexed by row number.
 
-Row numbers only grow. `base` is the row number at index 0 of every array; rows `tail` to `head` are live. When the arrays are full,
-the live rows move to the front or into arrays twice as long, so each row is copied about once in its life.
+Row numbers only grow. `base` is the row number at index 0 of every array; rows `tail` to `head` are live.
+
+Memory is reused in two ways:
+
+- when the arrays are full, the live rows move to the front, or into longer arrays if they would fill more than half of them. They keep
+  their numbers, and each is copied about once in its life;
+- `compact` drops rows anywhere between `tail` and `head`, and renumbers the rest.
 """
 
 from __future__ import annotations
@@ -42,9 +47,9 @@ class Rows:
         self.is_moving = False
         """True while live rows or their heaps are being moved; an interrupt then leaves them in an inconsistent state."""
         self.limit: int | None = None
-        """Capacity beyond which arrays grow only when the rows would not fit otherwise."""
+        """Capacity up to which arrays stay half empty; from there on they grow only if rows do not fit."""
         self.renumber_count = 0
-        """Number of compactions: each assigns new row numbers."""
+        """Number of compactions, each of which renumbers the rows."""
 
     @property
     def position(self) -> list[int]:
@@ -110,10 +115,9 @@ class Rows:
 
     def _make_room(self, count: int) -> None:
         live = slice(self.tail - self.base, self.head - self.base)
-        kept = len(self)
-        grown = self.capacity
-        limit = self.limit or 0
-        while kept + count > grown // 2 and (grown < limit or kept + count > min(grown, limit or kept)):
+        kept, needed = len(self), len(self) + count
+        grown, limit = self.capacity, self.limit
+        while needed > grown // 2 and (limit is None or grown < limit or needed > limit):
             grown *= 2
         self.is_moving = True
         for name, array in self.arrays.items():
@@ -132,7 +136,10 @@ class Rows:
         return self.capacity > SMALLEST_CAPACITY and self.capacity > OVERSIZED * len(self)
 
     def compact(self, alive: BoolArray) -> None:
-        """Remove the rows between tail and head that are not `alive` and renumber the rest in the same order."""
+        """Remove the rows between tail and head that are not `alive` and renumber the rest in the same order.
+
+        New numbers begin at the old `head`, so that no old number is that of a live row.
+        """
         self.renumber_count += 1
         span = slice(self.tail - self.base, self.head - self.base)
         indices = np.flatnonzero(alive)

@@ -2,8 +2,8 @@
 
 Rows are appended in batches and removed only once no result can need them, so a row number stays valid throughout a batch. Rows
 usually arrive in event-time order but need not: `prefix_max` lets a probe stop early in either case. Expiry moves `tail` past the
-expired rows at the front. If the expired rows behind `tail` outnumber the live ones (one tuple with a wrong clock can keep `tail`
-from moving), the window is compacted.
+expired rows at the front. If the expired rows after `tail` outnumber the live ones (one tuple with a wrong clock can keep `tail`
+from moving), the window is compacted: the live rows get new row numbers.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ WORD_BITS = 64
 Position = dict[str, Any]
 """The first and last row of a store's arrays and columns, as JSON."""
 _SMALLEST_REWRITE = 4096
+"""Rows below which a window is compacted only if its arrays are oversized."""
 _NO_BYTES = ByteValues(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, np.zeros(0, np.uint8))
 
 
@@ -108,7 +109,8 @@ class WindowStore:
         """Set while a batch is joined that sheds some of the rows: their row numbers, ascending, and their last instants."""
         self._flag_names: list[str] = []
         self._appender = Appender(self.rows, self.columns, self.codes, self.indexes)
-        self._rewrite_at = _SMALLEST_REWRITE
+        self._compact_from = _SMALLEST_REWRITE
+        """Rows from which to check whether to compact: twice the live rows at the last check."""
 
     # -- layout -------------------------------------------------------------------------------------------------------------
 
@@ -124,7 +126,7 @@ class WindowStore:
         self.rows.resume(position["rows"])  # last: `Rows.add` overwrites the rows before `head`
 
     def extend(self, contents: WindowContents, expiry_plans: Iterable[ExpiryTablePlan] = (), words: int = 0) -> None:
-        """Add missing arrays; for existing rows they are filled as far as they follow from the stored ones."""
+        """Add missing arrays; existing rows get the codes and links that follow from other arrays."""
         while self.flag_words < words:
             self.rows.add(self.flag_name(self.flag_words), np.uint64)
             self._flag_names = [*self._flag_names, self.flag_name(self.flag_words)]
@@ -196,9 +198,9 @@ class WindowStore:
         return f"flags:{word}"
 
     def flags(self, bit: int) -> tuple[UInt64Array, np.uint64]:
-        """Return the live rows' flag words that contain a bit, and the mask of the bit in them."""
-        word: UInt64Array = self.live_values(self.flag_name(bit // WORD_BITS)).view(np.uint64)
-        return word, np.uint64(1 << bit % WORD_BITS)
+        """Return the live rows' flag words that contain flag number `bit`, and the mask that selects it."""
+        words: UInt64Array = self.live_values(self.flag_name(bit // WORD_BITS)).view(np.uint64)
+        return words, np.uint64(1 << bit % WORD_BITS)
 
     def _add_expiry_table(self, plan: ExpiryTablePlan) -> None:
         """Add the ends of a count window. They stay unset for existing rows, which no query reads."""
@@ -264,7 +266,7 @@ class WindowStore:
         self.rows.version += 1
 
     def _close_windows(self, expiry: ExpiryTable, first: int) -> None:
-        """Set the ends of the rows that rows from `first` on push out of a count window."""
+        """Set the end of each row that a row from `first` on pushes out of a count window."""
         rows = self.rows
         ts, ends, size = rows["ts"], rows[expiry.ends], expiry.plan.window.rows
         if expiry.index is None:
@@ -343,7 +345,7 @@ class WindowStore:
 
     def expire_where(self, alive: Callable[[], BoolArray]) -> None:
         """Remove tuples that `alive` does not mark; it is evaluated only if the window is long enough to compact."""
-        if len(self.rows) >= self._rewrite_at:
+        if len(self.rows) >= self._compact_from:
             mask = alive()
             if mask.any():
                 self.rows.tail += int(mask.argmax())
@@ -356,13 +358,13 @@ class WindowStore:
     def compact_if_sparse(self, alive: Callable[[], BoolArray]) -> None:
         """Compact the window if fewer than half of its rows are `alive`, or if its arrays are oversized."""
         oversized = self.rows.is_oversized
-        if len(self.rows) < self._rewrite_at and not oversized:
+        if len(self.rows) < self._compact_from and not oversized:
             return
         mask = alive()
         live_count = int(np.count_nonzero(mask))
         if oversized or 2 * live_count < len(self.rows):
             self.compact(mask)
-        self._rewrite_at = max(_SMALLEST_REWRITE, 2 * live_count)
+        self._compact_from = max(_SMALLEST_REWRITE, 2 * live_count)
 
     def compact(self, alive: BoolArray) -> None:
         """Remove the rows that are not `alive` and renumber the rest."""
