@@ -48,17 +48,17 @@ _EMPTY = pa.py_buffer(b"")
 
 
 class SourceRows:
-    """Finds the rows of one source that matches consist of."""
+    """Looks up the tuples that one source contributes to matches."""
 
     def __init__(self, source: str, store: WindowStore, member: Member) -> None:
         self.store = store
         self._column = member.column
         self._materialized = member.store if isinstance(member.store, MaterializedJoin) else None
-        """The input that holds the row numbers, if the source is not an input itself."""
+        """The input that links to the source's tuples, if the source is not an input itself."""
         self._link = MaterializedJoin.link(source)
 
     def of(self, matches: Matches, begin: int = 0) -> Int64Array:
-        """Return row numbers in the source's window, from match `begin` on."""
+        """Return the tuples' row numbers in the source's window, from match `begin` on."""
         row_numbers = matches.of(self._column, begin)
         if self._materialized is None:
             return row_numbers
@@ -67,7 +67,7 @@ class SourceRows:
 
 
 class MatchRows:
-    """The rows of each source's window that matches consist of."""
+    """Matches as row numbers in the window of each source; they can be filtered."""
 
     def __init__(self, source_rows: Mapping[str, SourceRows], matches: Matches) -> None:
         self.count = len(matches)
@@ -83,12 +83,12 @@ class MatchRows:
         return self._row_numbers[source]
 
     def array(self, source: str, name: str) -> Array:
-        """Return the entries of one of a source's per-row arrays."""
+        """Return the entries of an array of a source's window, one per match."""
         rows = self._source_rows[source].store.rows
         return rows[name][self.of(source) - rows.base]
 
     def _ends(self, source: str) -> Int64Array:
-        """Return the last instants of a source's rows, in a window of which rows are being shed."""
+        """Return the last instant of each match's tuple of a source: when it was shed, or `FOREVER`."""
         store = self._source_rows[source].store
         assert store.row_ends is not None  # noqa: S101 - called for such windows only
         shed, ends = store.row_ends

@@ -32,7 +32,7 @@ class TreeCounts(Protocol):
     """Counters of a path's stages in a probe tree."""
 
     cost_fraction: float
-    """Fraction of its output charged to this path; paths that share a stage share its cost."""
+    """Fraction of its output charged to this path: paths divide the cost of a shared stage."""
 
     @property
     def produced(self) -> tuple[int, int]:
@@ -55,6 +55,7 @@ class PathRunner:
         self.tree_counts: TreeCounts | None = None
         """Counters of the stages that run in a probe tree, if any do."""
         self._untimed = 0
+        """New tuples from before the counters were restored, which `seconds` does not cover."""
         self.produced_per_tuple: float | None = None
         """Partial and final results per new tuple, between the last two reads of the counters."""
         self._baseline = self._counts.copy()
@@ -120,7 +121,7 @@ class PathRunner:
         return self._seconds
 
     def set_tree_counts(self, counts: TreeCounts | None) -> None:
-        """Run the first stages in another probe tree from now on, or in none."""
+        """Count the first stages in `counts`, those of a probe tree; None: run all stages here."""
         self._flush_counts()
         self.tree_counts = counts
 

@@ -133,7 +133,7 @@ class LeadingStages:
             self._seconds = 0.0
 
     def _refresh(self) -> None:
-        """Update the addresses after a window has moved or grown, and the number of rows in each window."""
+        """Update the addresses after a window has moved or grown, and the number of live rows."""
         versions = [rows.version for rows in self._read_rows]
         if versions != self._versions:
             end = 0
@@ -201,7 +201,10 @@ class StageRunner:
         return len(self._rows)
 
     def _before_driver(self) -> tuple[Int64Array, Int64Array]:
-        """Return limits and floors of a stage before the driver's: all rows of the window."""
+        """Return limits and floors of a stage before the driver's: all rows of the window.
+
+        Only naive and general nested loops have such stages. The stage of the new tuples applies the bounds of the rows joined before.
+        """
         shape = (self._target.column + 1, 1)
         return np.full(shape, self._rows.head), np.full(shape, self._rows.tail)
 

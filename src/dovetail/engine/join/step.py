@@ -36,17 +36,21 @@ class Driver:
         self.prefix = prefix
         """The prefix of its path that other joins may share."""
         self.targets = targets
-        """Name of each input's stream or materialized join, and its rows."""
+        """Name of each input's stream or materialized join, and its store."""
         self.feed = targets[column][0]
+        """Name of the stream or materialized join whose new rows drive."""
         self._rows = [store.rows for _, store in targets]
         self._later = [(later, feed) for later, (feed, _) in enumerate(targets) if later > column]
-        """Inputs after this one, of which the driving tuples see only rows older than the batch."""
+        """Inputs after this one: driving rows see only their old rows, since new ones drive the same matches."""
         self._later_of_same_feed = [(later, feed) for later, feed in self._later if feed == self.feed]
         zeros = np.zeros((len(targets), 1), np.int64)
         self._bounds = Bounds(0, 0, zeros, zeros.copy())
 
     def bounds(self, new_rows: NewRowRanges) -> Bounds:
-        """Return what new rows see: all rows, but only old ones of later inputs, to find each match once."""
+        """Return the rows that new rows see: all rows of earlier inputs, but only old rows of later ones.
+
+        So among the new rows of a match only that of the last input finds it.
+        """
         bounds = self._bounds
         bounds.first, bounds.stop = new_rows[self.feed]
         limits = [rows.head for rows in self._rows]
@@ -86,7 +90,7 @@ class JoinRun:
         """Matches of the last batch; their memory is reused."""
         self.watch = ProbeWatch()
         self.retired = [0, 0, 0]
-        """Counts of runners whose paths were replaced: probes, rows read, matches."""
+        """Probes, rows read and matches of paths that were replaced."""
         scratch = Scratch(len(members), stage_rows)
         self.runners = {path.driver: PathRunner(path, members, scratch) for path in step.plan.paths}
         refs = step.plan.query.refs
@@ -154,7 +158,7 @@ class JoinRun:
             yield name, collector.collect(rows, common if collector.takes_all else None)
 
     def materialize(self, matches: Matches, begin: int) -> tuple[int, int]:
-        """Store the matches from `begin` on; return the first one's row number, and the one after the last."""
+        """Store the matches from `begin` on; return their range of row numbers."""
         assert self.materialized is not None  # noqa: S101 - called for materialized steps only
         row_numbers = {source: rows.of(matches, begin) for source, rows in self.source_rows.items()}
         first = self.materialized.add_matches(row_numbers)

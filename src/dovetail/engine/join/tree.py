@@ -3,6 +3,13 @@
 The plan determines the tree (`plan.prefixes`). A path that ends in the tree outputs matches. A path with further stages, because it
 scans a window, checks a condition or has to compare values, continues alone from its partial matches there. Only counters persist
 between two traversals.
+
+A path runs without a tree
+
+- if it has no prefix to share: its join reads count windows or materialized joins, or the path does not begin with its new tuples and
+  a probe by hash;
+- if the paths of its stream share too few stages for a tree to pay off (`plan.prefixes.MIN_SAVED_STAGES`);
+- if the new tuples of several streams are interleaved (`JoinGroup._join_interleaved`).
 """
 
 from __future__ import annotations
@@ -74,8 +81,8 @@ class ProbeTree:
         """Slots of all paths, concatenated."""
         lengths = np.array([len(path.slots) for path in self.paths])
         self._firsts = np.cumsum(lengths) - lengths
-        self._table, self._join_slots = MatchTable(0), np.zeros(0, np.int64)
-        """`_join_slots`: slot of each path's join in `_table`, or -1 if the path continues after the tree."""
+        self._table, self._join_indices = MatchTable(0), np.zeros(0, np.int64)
+        """`_join_indices`: index of each path's join in `_table`, or -1 if the path continues after the tree."""
         self._joins: Sequence[JoinRun] = ()
         self._probed = [(windows[probed], key) for probed, key in layout.targets]
         self._code_arrays = [(windows[source], name) for source, name in layout.codes]
@@ -119,7 +126,7 @@ class ProbeTree:
         self._produced: list[tuple[int, int]] | None = None
 
     def can_serve(self, windows: Mapping[str, WindowStore], paths: Sequence[TreePath]) -> bool:
-        """Whether a tree of `paths` would be equal to this one."""
+        """Whether a new tree for `paths` over `windows` would have the same layout."""
         same = [path.layout_key for path in paths] == self._layout_keys
         stores, words = [windows.get(stream) for stream in self._streams], self._targets.windows.shape[1] - FLAGS
         return same and stores == self._stores and all(store.flag_words <= words for store in self._stores)
@@ -127,13 +134,13 @@ class ProbeTree:
     def serve(self, paths: Sequence[TreePath], table: MatchTable, joins: Sequence[JoinRun]) -> None:
         """Run `paths` from now on; the matches of `joins` are in `table`, in the same order."""
         self._table, self._joins = table, joins
-        slots = {run.name: slot for slot, run in enumerate(joins)}
+        indices = {run.name: index for index, run in enumerate(joins)}
         for number, path in zip(self._path_numbers, paths, strict=True):
             path.slots, path.cost_fraction = self.paths[number].slots, self.paths[number].cost_fraction
             self.paths[number] = path
             path.driver.runner.set_tree_counts(_PathCounts(self, number, path))
-        self._join_slots = np.array(
-            [slots[path.run.name] if path.ends_in_tree else -1 for path in self.paths], np.int64
+        self._join_indices = np.array(
+            [indices[path.run.name] if path.ends_in_tree else -1 for path in self.paths], np.int64
         )
 
     def run(self, new_rows: NewRowRanges) -> None:
@@ -215,17 +222,17 @@ class ProbeTree:
             return 0.0
         self._traversal.state[LOGGED] = 0
         table, path_counts = self._table, np.bincount(paths[:count], minlength=len(self.paths))
-        added = np.bincount(self._join_slots + 1, path_counts, len(table.counts) + 1)[1:]
-        for slot in np.flatnonzero(table.counts + added > table.capacities).tolist():
-            self._joins[slot].matches.reserve(int(added[slot]))
+        added = np.bincount(self._join_indices + 1, path_counts, len(table.counts) + 1)[1:]
+        for join in np.flatnonzero(table.counts + added > table.capacities).tolist():
+            self._joins[join].matches.reserve(int(added[join]))
         distribute_matches(
-            log, paths, count, self._join_slots, self._widths, table.counts, table.capacities, table.addresses
+            log, paths, count, self._join_indices, self._widths, table.counts, table.capacities, table.addresses
         )
         began = perf_counter()
-        for slot in np.flatnonzero(table.counts >= probe.EMIT_ROWS).tolist():
-            if self._joins[slot].matches.emit is not None:
-                self._joins[slot].matches.flush()
-        continuing = np.flatnonzero((path_counts > 0) & (self._join_slots < 0))
+        for join in np.flatnonzero(table.counts >= probe.EMIT_ROWS).tolist():
+            if self._joins[join].matches.emit is not None:
+                self._joins[join].matches.flush()
+        continuing = np.flatnonzero((path_counts > 0) & (self._join_indices < 0))
         order = np.argsort(paths[:count], kind="stable") if len(continuing) else continuing
         ends = np.cumsum(path_counts)
         for number in continuing.tolist():
@@ -300,8 +307,8 @@ class ProbeTrees:
         """Build the trees of all `runs`, by name; equal trees of `before` are reused."""
         self._joins, self._table = list(runs.values()), MatchTable(len(runs))
         self._names = [run.name for run in self._joins]
-        for slot, run in enumerate(self._joins):
-            run.matches.attach(self._table, slot)
+        for index, run in enumerate(self._joins):
+            run.matches.attach(self._table, index)
         drivers = {(run.name, driver.alias): (run, driver) for run in self._joins for driver in run.drivers}
         self._trees: dict[str, ProbeTree] = {}
         prefixes = ((driver.feed, name, driver.prefix) for name, (_, driver) in drivers.items())
@@ -327,8 +334,9 @@ class ProbeTrees:
         before = self._table.counts + self._table.emitted
         self._trees[stream].run(new_rows)
         added = self._table.counts + self._table.emitted - before
-        slots = np.flatnonzero(added)
-        return {self._names[slot]: count for slot, count in zip(slots.tolist(), added[slots].tolist(), strict=True)}
+        indices = np.flatnonzero(added)
+        counts = zip(indices.tolist(), added[indices].tolist(), strict=True)
+        return {self._names[index]: count for index, count in counts}
 
     def close(self) -> None:
         """Detach all paths."""

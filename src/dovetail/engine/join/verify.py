@@ -32,7 +32,7 @@ class Member:
     store: WindowStore
     window: Window
     bit: int
-    """Number of the flag that marks the rows that the alias may see: the bit of its view, or of a materialized join's reader."""
+    """Number of the flag that marks the rows that the alias may see."""
 
     @property
     def word(self) -> int:
@@ -69,7 +69,7 @@ class Matches:
     """Row numbers of matches: a row per alias, a column per match."""
 
     def __init__(self, aliases: int) -> None:
-        self._table, self._slot = MatchTable(1), 0
+        self._table, self._index = MatchTable(1), 0
         self._use(np.empty((aliases, _FIRST_CAPACITY), np.int64))
         self._previous_count = 0
         """Count at the last `clear`: the next growth reserves as much, which costs nothing until it is used."""
@@ -81,41 +81,41 @@ class Matches:
 
     @property
     def total(self) -> int:
-        """Number of matches since the last `clear`, emitted ones included."""
-        return int(self._table.emitted[self._slot]) + self.count
+        """Number of matches since the last `clear`, including emitted ones."""
+        return int(self._table.emitted[self._index]) + self.count
 
     @property
     def count(self) -> int:
-        return int(self._table.counts[self._slot])
+        return int(self._table.counts[self._index])
 
     @count.setter
     def count(self, count: int) -> None:
-        self._table.counts[self._slot] = count
+        self._table.counts[self._index] = count
 
-    def attach(self, table: MatchTable, slot: int) -> None:
-        """Publish address and count in slot `slot` of a shared table."""
-        count, emitted = self.count, self._table.emitted[self._slot]
-        self._table, self._slot = table, slot
+    def attach(self, table: MatchTable, index: int) -> None:
+        """Keep address and count in entry `index` of a shared table from now on."""
+        count, emitted = self.count, self._table.emitted[self._index]
+        self._table, self._index = table, index
         self._use(self.rows)
-        self.count, table.emitted[slot] = count, emitted
+        self.count, table.emitted[index] = count, emitted
 
     def _use(self, rows: Int64Array) -> None:
         self.rows = rows
-        self._table.capacities[self._slot] = rows.shape[1]
-        self._table.addresses[self._slot] = rows.ctypes.data
+        self._table.capacities[self._index] = rows.shape[1]
+        self._table.addresses[self._index] = rows.ctypes.data
 
-    def clear(self, most: int) -> None:
-        """Remove all matches, and free the memory if it holds more than `most`."""
-        table, slot = self._table, self._slot
-        self._previous_count, table.counts[slot], table.emitted[slot] = int(table.counts[slot]), 0, 0
-        if self.rows.shape[1] > most:
-            self._use(np.empty((len(self.rows), min(_FIRST_CAPACITY, most)), np.int64))
+    def clear(self, max_capacity: int) -> None:
+        """Remove all matches, and free the memory if it has room for more than `max_capacity`."""
+        table, index = self._table, self._index
+        self._previous_count, table.counts[index], table.emitted[index] = int(table.counts[index]), 0, 0
+        if self.rows.shape[1] > max_capacity:
+            self._use(np.empty((len(self.rows), min(_FIRST_CAPACITY, max_capacity)), np.int64))
 
     def flush(self) -> None:
         """Emit all matches to make room."""
         assert self.emit is not None  # noqa: S101 - called only if results are emitted early
         self.emit()
-        self._table.emitted[self._slot] += self.count
+        self._table.emitted[self._index] += self.count
         self.count = 0
 
     def reserve(self, count: int) -> None:

@@ -1,8 +1,8 @@
 """Decorators and intrinsics that define how kernels are compiled, and where compiled code is cached.
 
 Numba's on-disk cache notices a change in a kernel's own file, but not in the files of the kernels that it calls. Compiled code is
-therefore cached in a directory named after a digest of all kernel sources: any change recompiles every kernel. A digest inside
-Numba's index files would not do: they may refer to files of the code before, which a killed process did not overwrite.
+therefore cached in a directory named after a digest of all kernel sources, so that any edit recompiles every kernel. A digest in
+Numba's index files would not be safe: after a process was killed, an index can refer to files of the previous code.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ in their windows. A combination is inside its windows if and only if low <= high
 true to false, so every stage tests it. The test covers time windows (high = ts + window) and count windows (high = the instant before
 the tuple was pushed out, which may precede its own time if several tuples have the same time), and needs no order of arrival.
 
-Exactly one of a result's new tuples drives it. The bounds `limits` (exclusive) and `floors` (inclusive), a row per alias, give the
-rows that the driving tuple may see: those that were there before it, and have not expired for it. They have one column for all
-driving tuples, whose rows begin at `first`, or one for each.
+Exactly one of a result's new tuples drives it. The bounds, a row per alias, give the rows that a driving tuple may see: rows before
+`limits`, which were there before it, from `floors` on, which have not expired for it. They have one column for all driving tuples,
+whose rows begin at `first`, or one for each. Expired rows are never unlinked from their chains: a probe stops below the floor. Rows
+that have left their window but have not been dropped fail the test `low <= high`.
 
 Every kernel starts at partial result `at` of `count`, there at row `cursor` (-1: at the beginning), stops when `out` is full, and
 returns (rows written, next partial result, next row, rows read).
@@ -47,7 +48,7 @@ class TargetAlias(NamedTuple):
     span: int
     """Microseconds of its time window; -1 when the ends of its rows are stored."""
     mask: np.uint64
-    """The bit of its view, in the word of flags that has it."""
+    """Selects the flag of its view in a word of flags."""
 
 
 class LookupCodes(NamedTuple):
@@ -71,7 +72,7 @@ def probe_hash(
     limits: Int64Array, floors: Int64Array, first: int, driver: int,
     out: Int64Array,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Extend partial results by the rows of their hash chain that have the wanted code.
+    """Extend partial results by the rows of their hash chain that have the code to look up.
 
     Indices are unsigned, which saves the check for a negative index. One branch accepts or rejects a row, because separate branches
     would be mispredicted. Chain heads are prefetched first, then the rows that they link to: this pays for small windows too.

@@ -16,8 +16,8 @@ from dovetail.engine.kernels.memory import int64_at, uint64_at
 
 TARGET, SPAN, MASK, BASE, CAPACITY, CODE, TS, ENDS, FLAGS = range(9)
 HEADS, HEAD_COUNT, LINKS, SHIFT, PREFIX_MAX, SIZE, PART, PART_END = range(9, 17)
-"""Columns of the stage table: `extend.TargetAlias`; first row and capacity of the window's arrays; their addresses; number of live
-rows; and the range of the key's parts in the part table."""
+"""Columns of the stage table: `extend.TargetAlias`; first row and capacity of the window's arrays; their addresses, with the number of
+heads and the shift of the hash index; number of live rows; and the range of the key's parts in the part table."""
 ALIAS, CODES, CODES_BASE, CODES_CAPACITY = range(4)
 """Columns of the part table: column of the alias that has a code; address, first row and capacity of its codes."""
 AT, CURSOR, COUNT = range(3)

@@ -48,7 +48,7 @@ def first_at_or_after(ts: Int64Array, first: int, last: int, bound: int) -> int:
 
 @kernel
 def close_row_windows(ts: Int64Array, ends: Int64Array, first: int, stop: int, oldest: int, rows: int) -> None:
-    """Write the ends of a `[ROWS n]` window: a row ends the n-th row before it, 1 us before itself."""
+    """Write the ends of a `[ROWS n]` window: 1 us before the time of the n-th row after each row."""
     for index in range(first, stop):
         ends[index] = FOREVER
         if index - rows >= oldest:

@@ -1,6 +1,6 @@
 """The arrays of a probe tree, which `trees` and `tree_stages` read and write.
 
-Tables have named columns, not records as in `follow`: with records, small batches of 12 queries took a tenth longer.
+Tables are int64 matrices with named columns: with records, small batches of 12 queries took a tenth longer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ its paths, the range of words with its paths' bits, and whether that is one word
 PARTS, VIEWS, SPANS, SLOTS, EXITS = range(9, 19, 2)
 """Columns of `Tree.nodes`: first row of the node in other arrays; the next column is the end."""
 BASE, TOP, BOTTOM, TS, PREFIX_MAX, CODE, HEADS, LINKS, SHIFT, FLAGS = range(10)
-"""Columns of `Targets.windows`; `FLAGS` is the first word of flags."""
+"""Columns of `Targets.windows`: first row of the arrays; the live rows, from `BOTTOM` to before `TOP`; addresses of the arrays, and
+the shift of the hash index. `FLAGS` is the address of the first word of flags; those of the other words follow."""
 PHASE, CURRENT_DEPTH, ROW, LOGGED, NEXT_EXIT, STAGES, CODES, CHAINS, SELECTED, PACKED = range(10)
 """Entries of `Traversal.state`: 1 while exits are logged, current depth, next new tuple, rows in the log, next match to log, and the
 addresses of `Traversal.stages`, `codes`, `chain_rows`, `selected` and `Tree.packed`."""

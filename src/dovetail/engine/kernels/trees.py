@@ -175,7 +175,7 @@ def distribute_matches(
     log: Int64Array, paths: Int64Array, count: int, joins: Int64Array, widths: Int64Array,
     counts: Int64Array, capacities: Int64Array, addresses: Int64Array,
 ) -> None:  # fmt: skip
-    """Append logged matches to those of the joins, by slot of each path's join; -1 skips a path."""
+    """Append logged matches to those of joins; `joins` has each path's join, or -1 to skip the path."""
     for k in range(count):
         join = joins[paths[k]]
         if join >= 0:
