@@ -1,8 +1,8 @@
 """Engines in a directory of mapped arrays, which another process can attach to.
 
-`engine.json` holds the engine's manifest and the checksums of all arrays (see `arena.py`). It begins with a digest, keyed with a key
-that the reader must have: the files of another state do not match. Whatever does not match raises `StateError`; a reader never gets
-an engine that lacks something. Where tuples may be shed, the file `shedding` beside it holds the state of shedding.
+`engine.json` holds the engine's manifest and the checksums of all arrays (see `arena.py`). It begins with a keyed digest: the files of
+another state do not match the reader's key. A reader compares everything before it returns an engine, and raises `StateError` if
+anything is missing or differs. Where tuples may be shed, the file `shedding` beside it holds the shedder's state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIGEST = 16
 def write_mapped(engine: ShardEngine, key: str) -> bytes | None:
     """Write checksums and manifest beside the arrays of an engine, which must not be used afterwards.
 
-    Return the serialized state of shedding, if tuples may be shed.
+    Return the serialized state of the shedder, if tuples may be shed.
     """
     arena = engine.arena
     if not isinstance(arena, MappedArena):
@@ -39,35 +39,35 @@ def write_mapped(engine: ShardEngine, key: str) -> bytes | None:
         live_bytes.update(store.rows.live_bytes)
         for column in store.columns.values():
             live_bytes.update(column.live_bytes)
-    manifest, shed = arena_manifest(engine), None
+    manifest, shedder_state = arena_manifest(engine), None
     if engine.joined.shedder is not None:
-        shed = shedding.written(engine.joined.shedder)
-        (arena.directory / SHEDDING).write_bytes(shed)
-        manifest["shedding"] = _digest(shed, key).hex()
+        shedder_state = shedding.written(engine.joined.shedder)
+        (arena.directory / SHEDDING).write_bytes(shedder_state)
+        manifest["shedding"] = _digest(shedder_state, key).hex()
     content = json.dumps(manifest | {"seal": arena.checksums(live_bytes, int.from_bytes(_digest(b"", key)))}).encode()
     (arena.directory / FILE).write_bytes(_digest(content, key) + content)
-    return shed
+    return shedder_state
 
 
 def read_mapped(directory: Path, key: str, plan: ExecutionPlan, replan: Replan | None) -> ShardEngine:
     """Return the engine that was written with `key` and ran `plan`; compare its arrays with their checksums."""
     try:
-        written = (directory / FILE).read_bytes()
+        file_bytes = (directory / FILE).read_bytes()
     except OSError as error:
         raise StateError(f"{directory / FILE} cannot be read: {error}") from None
-    digest, content = written[:_DIGEST], written[_DIGEST:]
+    digest, content = file_bytes[:_DIGEST], file_bytes[_DIGEST:]
     if digest != _digest(content, key):
         raise StateError(f"{directory / FILE} is damaged, or belongs to another state: its digest does not match")
     with reading(str(directory)):
-        stored = json.loads(content)
-        arena, shedding_digest = MappedArena(directory, stored.pop("seal")), stored.pop("shedding", None)
-        engine = attach(arena, stored, plan, replan)
+        manifest = json.loads(content)
+        arena, shedding_digest = MappedArena(directory, manifest.pop("seal")), manifest.pop("shedding", None)
+        engine = attach(arena, manifest, plan, replan)
         arena.check_complete()
         if engine.joined.shedder is not None:
-            shed = (directory / SHEDDING).read_bytes()
-            if _digest(shed, key).hex() != shedding_digest:
+            shedder_state = (directory / SHEDDING).read_bytes()
+            if _digest(shedder_state, key).hex() != shedding_digest:
                 raise StateError(f"{directory / SHEDDING} is damaged: its digest does not match")
-            shedding.restore(engine.joined.shedder, pa.py_buffer(shed))
+            shedding.restore(engine.joined.shedder, pa.py_buffer(shedder_state))
     return engine
 
 

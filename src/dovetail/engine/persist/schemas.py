@@ -105,16 +105,16 @@ def check_runs(content: EngineManifest, plan: ExecutionPlan) -> None:
     _check_names("the groups of windows", set(content["groups"]), {JOINED, *(step.group for step in plan.steps)})
     _check_names("the joins with counters", set(content["runs"]), {step.name for step in plan.steps})
     for step in plan.steps:
-        where, stored = f"join {step.name!r}", content["runs"][step.name]
-        _check_names(f"{where}: its queries", set(stored["results"]), {consumer.query for consumer in step.consumers})
-        _check_runners(where, stored["runners"], step.plan)
-        _check_watch(stored["watch"], step.plan)
+        where, run = f"join {step.name!r}", content["runs"][step.name]
+        _check_names(f"{where}: its queries", set(run["results"]), {consumer.query for consumer in step.consumers})
+        _check_runners(where, run["runners"], step.plan)
+        _check_watch(run["watch"], step.plan)
 
 
-def _check_runners(where: str, stored: Mapping[str, SerializedRunner], plan: QueryPlan) -> None:
+def _check_runners(where: str, runners: Mapping[str, SerializedRunner], plan: QueryPlan) -> None:
     aliases = sorted(plan.query.aliases)
-    _check_names(f"{where}: its paths", set(stored), set(aliases))
-    for driver, runner in stored.items():
+    _check_names(f"{where}: its paths", set(runners), set(aliases))
+    for driver, runner in runners.items():
         if sorted(runner["order"]) != aliases or any(
             len(runner[kind]) != len(aliases) for kind in ("access", "counts", "noted")
         ):

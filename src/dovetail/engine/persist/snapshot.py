@@ -91,8 +91,8 @@ def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
         table = write_window(store)
         parts += [_LENGTH.pack(len(table)), table.to_pybytes()]
     if engine.joined.shedder is not None:
-        shed = shedding.written(engine.joined.shedder)
-        parts += [_LENGTH.pack(len(shed)), shed]
+        shedder_state = shedding.written(engine.joined.shedder)
+        parts += [_LENGTH.pack(len(shedder_state)), shedder_state]
     whole = b"".join(parts)
     return _HEADER.pack(MAGIC, VERSION, _digest(len(header), whole), len(header)) + whole
 
@@ -140,30 +140,36 @@ def _manifest(engine: ShardEngine) -> dict[str, Any]:
     }
 
 
-def attach(arena: Arena, stored: Mapping[str, Any], plan: ExecutionPlan, replan: Replan | None = None) -> ShardEngine:
-    """Return an engine over the arrays that another one left in `arena`; `stored` is its `arena_manifest`.
+def attach(
+    arena: Arena, serialized: Mapping[str, Any], plan: ExecutionPlan, replan: Replan | None = None
+) -> ShardEngine:
+    """Return an engine over the arrays that another one left in `arena`; `serialized` is its `arena_manifest`.
 
     That engine must have run `plan`, in any probe orders.
     """
     if not isinstance(arena, MappedArena):
         raise StateError("the arrays are in another process's memory", "use a MappedArena to share arrays")
-    if (version := stored.get("arrays")) != ARRAYS:
+    if (version := serialized.get("arrays")) != ARRAYS:
         raise StateError(f"the arrays have format {version or 1}; this release attaches to format {ARRAYS}")
     differ = [
-        step[0] for step in (*stored["outline"], *plan.outline) if (step in stored["outline"]) != (step in plan.outline)
+        step[0]
+        for step in (*serialized["outline"], *plan.outline)
+        if (step in serialized["outline"]) != (step in plan.outline)
     ]
     if differ:
         raise StateError(f"the arrays were written under another plan, which differs in {listed(sorted(set(differ)))}")
-    manifest = from_json(ArenaManifest, stored, "the arrays")
+    manifest = from_json(ArenaManifest, serialized, "the arrays")
     engine = ShardEngine(manifest["config"], arena, replan)
     for stream in manifest["streams"]:
         engine.add_stream(stream["schema"])
     arena.is_attaching = True
-    engine.adopt(_with_orders(plan, manifest["runs"]), stored["stores"])
-    if stored["stores"].keys() != {store.name for store in engine.stores()}:
-        raise StateError(f"the arrays belong to windows {listed(stored['stores'])}, which are not those of the plan")
+    engine.adopt(_with_orders(plan, manifest["runs"]), serialized["stores"])
+    if serialized["stores"].keys() != {store.name for store in engine.stores()}:
+        raise StateError(
+            f"the arrays belong to windows {listed(serialized['stores'])}, which are not those of the plan"
+        )
     for store in engine.stores():
-        store.resume(stored["stores"][store.name])
+        store.resume(serialized["stores"][store.name])
     arena.is_attaching = False
     _restore_counters(engine, manifest)
     return engine
@@ -206,16 +212,16 @@ def _run_json(run: JoinRun) -> dict[str, Any]:
     }
 
 
-def _restore_counters(engine: ShardEngine, stored: EngineManifest) -> None:
+def _restore_counters(engine: ShardEngine, manifest: EngineManifest) -> None:
     """Set the progress and the counters of an engine from its manifest."""
-    engine.batches = stored["batches"]
-    engine.joined.expiry.kept_from = dict(stored["kept_from"])
-    for stream in stored["streams"]:
+    engine.batches = manifest["batches"]
+    engine.joined.expiry.kept_from = dict(manifest["kept_from"])
+    for stream in manifest["streams"]:
         engine.progress[stream["schema"].name].restore(stream["progress"])
     for group in engine.groups:
-        group.batches = stored["groups"][group.name]
+        group.batches = manifest["groups"][group.name]
     for run in engine.runs:
-        saved = stored["runs"][run.name]
+        saved = manifest["runs"][run.name]
         run.retired, run.watch = list(saved["retired"]), saved["watch"]
         for name, collector in run.collectors.items():
             collector.results = saved["results"][name]
