@@ -115,7 +115,7 @@ class Pipeline:
 
     def resharded(self, shards: int, rates: Mapping[str, float] | None = None) -> Layout:
         layout = resharded(self.layout, shards, rates or {})
-        return replace(layout, first_json=current_json(layout))
+        return replace(layout, pinned_json=current_json(layout))
 
     def move_to(self, layout: Layout) -> Move:
         plan, ids = layout.for_workers(digest(layout)), tuple(range(100))

@@ -189,7 +189,7 @@ def test_the_state_of_uncommitted_batches_is_discarded(spark: SparkSession, tmp_
     for name in kept + stale:
         (store / name).write_text("")
     checkpoint = Checkpoint(
-        Directory.of(spark, str(tmp_path)), "id", None, is_nameless=False, last_batch=4, next_batch=5
+        Directory.of(spark, str(tmp_path)), "id", None, lacks_identity=False, last_batch=4, next_batch=5
     )
     checkpoint.discard_uncommitted_state(4)
     assert sorted(path.name for path in store.iterdir()) == sorted(kept)

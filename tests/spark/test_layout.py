@@ -28,7 +28,7 @@ def test_texts_that_meant_other_windows_are_refused() -> None:
     for sql, refused in ((BRACKETS, False), (BOUNDS, True)):
         layout = layout_of(STREAMS, {"q": sql}, 2)
         stored = json.loads(pinned_json(layout))
-        assert bind(layout, json.dumps(stored), "first")[0].first_json == "first"
+        assert bind(layout, json.dumps(stored), "first")[0].pinned_json == "first"
         before = json.dumps(stored | {"version": WITHOUT_BOUNDS})
         if refused:
             with pytest.raises(
@@ -37,7 +37,7 @@ def test_texts_that_meant_other_windows_are_refused() -> None:
                 bind(layout, before, before)
         else:
             bound, changes = bind(layout, before, before)
-            assert (bound.first_json, changes) == (before, None)
+            assert (bound.pinned_json, changes) == (before, None)
 
 
 def test_options_of_streams_may_change_and_are_said_in_words() -> None:

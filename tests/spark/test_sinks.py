@@ -134,13 +134,13 @@ def test_a_checkpoint_of_an_earlier_release_goes_on_with_its_sinks(
     (tmp_path / "out" / "batch_id=4").mkdir(parents=True)
     for killed in (True, False):  # before its identity is written, and not
         opened = Checkpoint.open(place)
-        assert (opened.is_nameless, opened.identity, opened.last_batch) == (True, "of-spark", 4)
+        assert (opened.lacks_identity, opened.identity, opened.last_batch) == (True, "of-spark", 4)
         claims.claim(dt.sinks.parquet(tmp_path / "out"), SinkUse(spark, "q", SCHEMA, opened))
         if not killed:
             opened.save_identity()
         opened.release()
     opened = Checkpoint.open(place)
-    assert (opened.is_nameless, opened.identity) == (False, "of-spark")
+    assert (opened.lacks_identity, opened.identity) == (False, "of-spark")
     claims.claim(dt.sinks.parquet(tmp_path / "out"), SinkUse(spark, "q", SCHEMA, opened))
     opened.release()
 

@@ -211,7 +211,7 @@ class Session:
             staged = {number: staging for number, staging in stagings.items() if staging is not None}
             entry = replace(entry, sinks=staging_directories(layout, staged))
             plans = (entry.plan,) if before is None else (before.to_json(), entry.plan)
-            bound = replace(checkpoint, layout=pinned_json(layout), log=(*checkpoint.log, entry))
+            bound = replace(checkpoint, pinned_json=pinned_json(layout), log=(*checkpoint.log, entry))
             job = RunningJob(self._job, layout, plans, sinks, bound, staged, {CHECKPOINT: checkpoint, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
@@ -265,6 +265,6 @@ class Session:
 
 def _plan_before(layout: Layout, checkpoint: Checkpoint, entry: PlanLogEntry | None) -> WorkerPlan | None:
     """Return the plan of the log entry that a start continues; None if the checkpoint is new."""
-    if checkpoint.layout is None:
+    if checkpoint.pinned_json is None:
         return None
     return layout.for_workers(digest(layout)) if entry is None else read_worker_plan(entry.plan)

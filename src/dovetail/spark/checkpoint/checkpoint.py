@@ -1,6 +1,6 @@
 """A checkpoint directory: its identity, the job it is bound to, its plan log and its lock.
 
-Beside Spark's own files there is a directory `dovetail` with the first layout and a random identity, both written once. Sinks store
+Beside Spark's own files there is a directory `dovetail` with the pinned layout and a random identity, both written once. Sinks store
 the identity, so that results of two checkpoints never mix. A checkpoint written by a release without identities takes the id in
 Spark's own metadata, so that every start derives the same one, even after a kill.
 
@@ -48,9 +48,9 @@ class Checkpoint:
 
     directory: Directory
     identity: str
-    layout: str | None
-    """The layout that it was created with, as JSON; None if it is new."""
-    is_nameless: bool
+    pinned_json: str | None
+    """The pinned layout, see `compatibility`; None if the checkpoint is new."""
+    lacks_identity: bool
     """Whether a release without identities wrote it, so that its sinks do not store one."""
     last_batch: int
     """The last batch that was begun; -1 if none was. No sink can be ahead of it."""
@@ -93,11 +93,11 @@ class Checkpoint:
                 f"{RESTORE_HINT} and new sinks",
             )
         stored = subdirectory.read(IDENTITY)
-        is_nameless = stored is None and bool(layout)
-        new_identity = _spark_id(directory) if is_nameless else uuid.uuid4().hex
+        lacks_identity = stored is None and bool(layout)
+        new_identity = _spark_id(directory) if lacks_identity else uuid.uuid4().hex
         identity = new_identity if stored is None else str(json.loads(stored)["identity"])
         log = tuple(read_entries(subdirectory))
-        return cls(directory, identity, layout or None, is_nameless, last_batch, next_batch, lock, log)
+        return cls(directory, identity, layout or None, lacks_identity, last_batch, next_batch, lock, log)
 
     @property
     def entry_in_force(self) -> PlanLogEntry | None:
@@ -112,10 +112,10 @@ class Checkpoint:
         return entries[-1] if entries else None
 
     @property
-    def contract(self) -> str | None:
-        """Streams, queries and shard assignments that it is bound to, as JSON; None if it is new."""
+    def current_json(self) -> str | None:
+        """The current layout, see `compatibility`; None if the checkpoint is new."""
         entry = self.entry_in_force
-        return self.layout if entry is None else entry.contract
+        return self.pinned_json if entry is None else entry.contract
 
     @property
     def next_epoch(self) -> int:
@@ -126,14 +126,14 @@ class Checkpoint:
 
         There are no changes if `layout` means the same. A layout that the checkpoint cannot continue with is refused.
         """
-        if self.layout is None:
+        if self.pinned_json is None:
             return layout, None, None
         last = self.entry_in_force
-        bound, changes = bind(layout, self.contract or "", self.layout)
+        bound, changes = bind(layout, self.current_json or "", self.pinned_json)
         if changes is not None and last is not None and last.first == self.next_batch:
             # The last entry has completed no batch. A job that equals the one before it takes that change back.
             for before in in_force(self.log, self.next_batch - 1)[-1:]:
-                restored, difference = bind(layout, before.contract, self.layout)
+                restored, difference = bind(layout, before.contract, self.pinned_json)
                 if difference is None:
                     return restored, None, before
         return bound, changes, last
@@ -172,9 +172,9 @@ class Checkpoint:
                     if version is not None and int(version[1]) > next_batch:
                         store.remove(name)
 
-    def save(self, layout: Layout) -> None:
-        """Bind a new checkpoint to a layout, before any sink is claimed."""
-        if self.layout is not None:
+    def pin_layout(self, layout: Layout) -> None:
+        """Write the pinned layout and the identity of a new checkpoint, before any sink is claimed."""
+        if self.pinned_json is not None:
             return
         has_identity = bool(self.directory.within("dovetail").read(IDENTITY)) or self._write_identity()
         if not has_identity or not self.directory.within("dovetail").create(LAYOUT, pinned_json(layout)):
@@ -182,7 +182,7 @@ class Checkpoint:
 
     def save_identity(self) -> None:
         """Store the identity of a checkpoint without one, after it has claimed its sinks."""
-        if self.is_nameless and not self._write_identity():
+        if self.lacks_identity and not self._write_identity():
             raise _in_use(self.directory)
 
     def _write_identity(self) -> bool:

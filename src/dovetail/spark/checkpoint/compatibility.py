@@ -1,8 +1,9 @@
 """Compatibility of layouts with checkpoints: a checkpoint pins streams, queries and shards, not plans.
 
-The pinned layout is written once, as JSON, and every shard stores its digest. A later start continues if its layout means the same,
-even if its queries are written differently, and otherwise is refused with all differences. A checkpoint holds tuples, and any plan can
-continue from those.
+A checkpoint has two layouts, both as JSON. The *pinned* layout is the one that it was created with; every shard stores its digest. The
+*current* layout has all changes since; each plan log entry stores one. A start continues if its layout means the same as the current
+one, even if its queries are written differently. `driver.job_diff` describes other changes; those in `incompatibilities` are refused.
+A checkpoint holds tuples, and any plan can continue from those.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ WITHOUT_BOUNDS = 3
 
 
 def pinned_json(layout: Layout) -> str:
-    """Return the layout that a checkpoint is bound to, as JSON: the stored one, or else `layout` itself."""
-    return layout.first_json or json.dumps(_content(layout), sort_keys=True)
+    """Return the pinned layout as JSON; in a new checkpoint it is `layout` itself."""
+    return layout.pinned_json or json.dumps(_content(layout), sort_keys=True)
 
 
 def current_json(layout: Layout) -> str:
-    """Return a layout as JSON with all changes since its checkpoint was created."""
+    """Return the current layout as JSON: with all changes since its checkpoint was created."""
     content = _content(layout) | {
         "firsts": {name: assignment.first for name, assignment in layout.placement.assignments.items()},
         "numbers": {name: layout.number_of(name) for name in layout.job.queries},
@@ -88,15 +89,14 @@ def with_definitions(old: Layout, new: Layout, options: Sequence[str]) -> Layout
 def with_valid_plan(old: Layout, new: Layout) -> Layout:
     """Return an old layout without its chosen plan if the new one has another strategy or budget."""
     chosen, planning = old.job.chosen, JointPlanning({}, new.job.config, new.job.budget)
-    wanted = (planning.strategy, limits_of(new.job.budget))
-    if chosen is None or (chosen.strategy, chosen.limits) == wanted:
+    if chosen is None or (chosen.strategy, chosen.limits) == (planning.strategy, limits_of(new.job.budget)):
         return old
     return replace(old, job=replace(old.job, chosen=None))
 
 
-def check_version(queries: Mapping[str, JoinQuery], contract: str) -> None:
-    """Refuse a contract that this release cannot read, or in which `queries` had other windows."""
-    version, faults = json.loads(contract).get("version", 1), []
+def check_version(queries: Mapping[str, JoinQuery], current: str) -> None:
+    """Refuse a current layout, as JSON, that this release cannot read or in which `queries` had other windows."""
+    version, faults = json.loads(current).get("version", 1), []
     if version not in (WITHOUT_BOUNDS, VERSION):
         faults = [f"its layout has format version {version}; this release writes version {VERSION}"]
     elif version == WITHOUT_BOUNDS:
@@ -122,9 +122,9 @@ def incompatibilities(new: Layout, old: Layout) -> list[str]:
     for name in old.job.streams.keys() & new.job.streams.keys():
         faults += _stream_faults(old.job.streams[name], new.job.streams[name])
     for name in old.job.queries.keys() & new.job.queries.keys():
-        was, is_ = old.job.queries[name].time_zone, new.job.queries[name].time_zone
-        if was != is_:
-            faults.append(f"the constants of query {name!r} were read in time zone {was}, now in {is_}")
+        before, after = old.job.queries[name].time_zone, new.job.queries[name].time_zone
+        if before != after:
+            faults.append(f"the constants of query {name!r} were read in time zone {before}, now in {after}")
     return faults
 
 

@@ -42,7 +42,7 @@ class PlanLogEntry:
 
     first: int
     contract: str
-    """Streams, queries and shard assignments, as JSON; see `compatibility.current_json`."""
+    """The current layout as JSON, see `compatibility.current_json`; the name is part of the stored format."""
     plan: str
     """The `WorkerPlan` as JSON."""
     cause: str = ""

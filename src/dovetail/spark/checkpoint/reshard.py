@@ -129,16 +129,16 @@ class Resharding:
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: Checkpoint, shards: int, rates: Mapping[str, float]) -> Resharding:
         """Check that a checkpoint can be resharded, and compute its new layout and the move of its tuples."""
-        where, contract = checkpoint.directory.uri, checkpoint.contract
-        if checkpoint.next_batch == 0 or contract is None or checkpoint.layout is None:
+        where, current = checkpoint.directory.uri, checkpoint.current_json
+        if checkpoint.next_batch == 0 or current is None or checkpoint.pinned_json is None:
             raise StateError(
                 f"the checkpoint {where} has no completed batch: there is nothing to reshard",
                 f"start the session with shards={shards} and a new checkpoint directory",
             )
         _check_logs(checkpoint)
-        check_version({}, contract)
-        before = with_shard_ids(spark, read_layout(contract, checkpoint.layout, Config()))
-        check_version(before.job.queries, contract)
+        check_version({}, current)
+        before = with_shard_ids(spark, read_layout(current, checkpoint.pinned_json, Config()))
+        check_version(before.job.queries, current)
         manifests = _manifests(spark, where, before)
         if unknown := [name for name in rates if name not in before.job.streams]:
             raise ConfigError(
@@ -152,7 +152,7 @@ class Resharding:
                 "start the session with it as it is, or give another number of shards or other rates",
             )
         after = with_shard_ids(spark, after)
-        after = replace(after, first_json=current_json(after))
+        after = replace(after, pinned_json=current_json(after))
         plans = [layout.for_workers(digest(layout)) for layout in (before, after)]
         return cls(spark, checkpoint, after, Move.between(plans[0], plans[1], before.ids, after.ids, manifests))
 
@@ -172,7 +172,7 @@ class Resharding:
             source.copy("sources", target)
         if (identity := source.within("dovetail").read(IDENTITY)) is not None:
             subdirectory.create(IDENTITY, identity)
-        subdirectory.create(LAYOUT, self.after.first_json or "")
+        subdirectory.create(LAYOUT, self.after.pinned_json or "")
         if not source.within("dovetail").create(MIGRATED, json.dumps({"version": 1, "to": target.uri, "token": token})):
             raise StateError(f"the checkpoint {source.uri} has been resharded by somebody else", "use the other one")
         subdirectory.remove(UNFINISHED)
@@ -215,7 +215,7 @@ def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout
         assignments |= {query.name: ShardAssignment(grid.splits, first) for query in group.queries}
         first += grid.shards
     after = Layout.of(replace(layout.job, chosen=None), Placement(shards, assignments))
-    return replace(layout, job=after.job, ids=(), first_json="")
+    return replace(layout, job=after.job, ids=(), pinned_json="")
 
 
 def _check_logs(checkpoint: Checkpoint) -> None:

@@ -116,7 +116,7 @@ def claim_sinks(
     claimed = {name: use for name, use in uses.items() if late in (None, name)}
     for name, use in claimed.items():
         sinks[name].check(use)
-    checkpoint.save(layout)
+    checkpoint.pin_layout(layout)
     locks: dict[str, Lock] = {}
     try:
         for name, use in claimed.items():

@@ -74,9 +74,9 @@ class Comparison:
         return html_text(repr(self))
 
 
-def read_layout(contract: str, first: str, config: Config) -> Layout:
-    """Read the layout of a checkpoint from JSON; `first` is the layout that it was created with."""
-    content = json.loads(contract)
+def read_layout(current: str, pinned: str, config: Config) -> Layout:
+    """Read the current layout of a checkpoint from JSON; `pinned` is its pinned layout."""
+    content = json.loads(current)
     schemas = [from_json(StreamSchema, stream) for stream in content["streams"]]
     streams, zones = {schema.name: schema for schema in schemas}, content.get("time_zones", {})
     starts = {name: from_json(QueryStart, start) for name, start in content.get("came", {}).items()}
@@ -87,11 +87,11 @@ def read_layout(contract: str, first: str, config: Config) -> Layout:
         registered[name] = RegisteredQuery(plan, start=starts.get(name, QueryStart()))
     chosen = from_json(SharedPlan, content["chosen"]) if content.get("chosen") else None
     firsts = content.get("firsts", {})
-    pinned = {name: ShardAssignment(tuple(splits), firsts.get(name)) for name, splits in content["shares"].items()}
+    assignments = {name: ShardAssignment(tuple(splits), firsts.get(name)) for name, splits in content["shares"].items()}
     return Layout.of(
         Job(config, streams=streams, registered=registered, chosen=chosen, upper_bound=None),
-        Placement(content["shards"], pinned, content.get("numbered", 0)),
-        first_json=first,
+        Placement(content["shards"], assignments, content.get("numbered", 0)),
+        pinned_json=pinned,
         numbers=content.get("numbers", {}),
         last_number=content.get("last_number", -1),
         ids=tuple(content.get("ids", ())),
@@ -99,14 +99,13 @@ def read_layout(contract: str, first: str, config: Config) -> Layout:
     )
 
 
-def bind(layout: Layout, contract: str, first: str) -> tuple[Layout, Comparison | None]:
+def bind(layout: Layout, current: str, pinned: str) -> tuple[Layout, Comparison | None]:
     """Return the layout of a checkpoint and the changes that `layout` makes to it, if any.
 
-    Raise `StateError` if the checkpoint cannot continue with `layout`. `contract` is the checkpoint's layout as JSON, `first` the one
-    that it was created with.
+    `current` and `pinned` are the checkpoint's layouts as JSON. Raise `StateError` if it cannot continue with `layout`.
     """
-    check_version(layout.job.queries, contract)
-    old = read_layout(contract, first, layout.job.config)
+    check_version(layout.job.queries, current)
+    old = read_layout(current, pinned, layout.job.config)
     comparison = compare(layout, old)
     return (rebound(layout, old), None) if comparison.is_same else (old, comparison)
 
@@ -119,29 +118,34 @@ def compare(new: Layout, old: Layout) -> Comparison:
             "start with a new checkpoint directory and new sinks (the old ones belong to the old checkpoint), or with the "
             "streams and shards that wrote this one; dovetail reshard changes the number of shards",
         )
-    before, now = old.job.queries, new.job.queries
-    same = [name for name in before if name in now and meaning(before[name]) == meaning(now[name])]
+    old_queries, new_queries = old.job.queries, new.job.queries
+    kept = [
+        name
+        for name, query in old_queries.items()
+        if name in new_queries and meaning(query) == meaning(new_queries[name])
+    ]
     sheds = new.job.config.shedding is not None
     changed = {
-        name: _describe_change(now[name], before[name], sheds=sheds)
-        for name in before
-        if name in now and name not in same
+        name: _describe_change(new_queries[name], query, sheds=sheds)
+        for name, query in old_queries.items()
+        if name in new_queries and name not in kept
     }
     streams = []
     for stream in old.streams:
         declared = new.job.streams[stream.name]
         for option in _OPTIONS:
-            was, is_ = getattr(stream, option), getattr(declared, option)
-            if was != is_:
-                texts = ["None" if value is None else exact_duration(value) for value in (was, is_)]
+            before, after = getattr(stream, option), getattr(declared, option)
+            if before != after:
+                texts = ["None" if value is None else exact_duration(value) for value in (before, after)]
                 text = f"{option} of stream {stream.name!r} was {texts[0]}, is {texts[1]}"
-                if option == "lateness" and is_ > was:
+                if option == "lateness" and after > before:
                     text += ": tuples that are no longer late miss partners that have expired already"
                 streams.append(text)
-        added = [name for name in declared.columns.names if name not in stream.columns.names]
-        streams += [f"column {name!r} of stream {stream.name!r} is carried from now on" for name in added]
-    dropped = tuple(name for name in before if name not in now)
-    return Comparison(tuple(same), changed, tuple(name for name in now if name not in before), dropped, tuple(streams))
+        columns_added = [name for name in declared.columns.names if name not in stream.columns.names]
+        streams += [f"column {name!r} of stream {stream.name!r} is carried from now on" for name in columns_added]
+    added = tuple(name for name in new_queries if name not in old_queries)
+    dropped = tuple(name for name in old_queries if name not in new_queries)
+    return Comparison(tuple(kept), changed, added, dropped, tuple(streams))
 
 
 def _describe_change(query: JoinQuery, before: JoinQuery, *, sheds: bool) -> str:

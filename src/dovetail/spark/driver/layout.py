@@ -141,8 +141,8 @@ class Layout:
 
     job: Job
     """Its streams have the columns that the pipeline carries."""
-    first_json: str = ""
-    """The layout that the checkpoint was created with, as JSON; queries may be written differently now."""
+    pinned_json: str = ""
+    """The pinned layout of its checkpoint, see `compatibility`; empty if the checkpoint is new."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """Numbers of queries that differ from their positions."""
     last_number: int = -1

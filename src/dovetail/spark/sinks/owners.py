@@ -101,7 +101,7 @@ class SinkUse:
                 raise StateError(
                     f"query {self.query!r}: {where} holds results of query {owner.query!r} {whose}", _NEW_SINK_HINT
                 )
-        elif batches and not self.checkpoint.is_nameless:
+        elif batches and not self.checkpoint.lacks_identity:
             raise StateError(
                 f"query {self.query!r}: {where} holds results ({len(batches)} batches) and does not say of which checkpoint; "
                 f"this is {self.checkpoint.directory.uri}, which has not written them",
