@@ -27,9 +27,10 @@ from dovetail.session.metrics import RunningMetrics
 from dovetail.session.monitor import Monitor
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
 from dovetail.spark.driver.failures import first_lines, silence_spark_log, sink_failure, warn_or_log, worker_error
-from dovetail.spark.driver.job import JobPipeline, PendingChange, RunningJob, RunningQuery
+from dovetail.spark.driver.job import RunningJob, RunningQuery
 from dovetail.spark.driver.job_diff import Comparison
 from dovetail.spark.driver.layout import Layout
+from dovetail.spark.driver.pipeline import JobChange, SparkPipeline
 from dovetail.spark.driver.reports import ShardReports
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.state.shared_memory import release
@@ -51,15 +52,14 @@ class RunningSession:
 
     query: StreamingQuery
 
-    def __init__(self, pipeline: JobPipeline, job: RunningJob, run_id: str, changes: Comparison | None = None) -> None:
+    def __init__(
+        self, pipeline: SparkPipeline, job: RunningJob, run_id: str, changes: Comparison | None = None
+    ) -> None:
         """Prepare to run `job` through `pipeline`; `changes` are those that this start made to the checkpoint's job."""
         self.changes = changes
         self._pipeline = pipeline
         self._job = job
         self._run_id = run_id
-        self._answers = job.answers()
-        """By query number."""
-        self._staged = dict(job.staged)
         self._reports = ShardReports(job.layout)
         self._losses = Losses()
         self._failure: DovetailError | None = None
@@ -95,7 +95,7 @@ class RunningSession:
                 raise StateError(_AFTER_STOP.format(batch_id))
             session.write_batch(encoded, batch_id, start_id)
 
-        self.query = self._pipeline.writer(self._job, self._run_id, self._staged, write).start()
+        self.query = self._pipeline.writer(self._job, write).start()
         _RUNNING.add(self)
 
     @property
@@ -118,39 +118,39 @@ class RunningSession:
         with self._writing:
             if self._is_cleared or start_id != self._start_id:
                 raise StateError(_AFTER_STOP.format(batch_id))
-            read_again = len(self._staged) < len(self._answers)
-            if read_again:
+            is_read_again = len(self._job.staged) < len(self._job.queries)
+            if is_read_again:
                 encoded = encoded.persist()
             try:
                 self._write(encoded, batch_id)
             finally:
-                if read_again:
+                if is_read_again:
                     encoded.unpersist()
             self._written = batch_id
 
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
-        found = self._reports.collect(encoded, batch_id)
+        counts = self._reports.collect(encoded, batch_id)
         self._warn_of_losses()
         self._monitor_batch(batch_id)
-        for number, staging in self._staged.items():
+        for number, staging in self._job.staged.items():
             with self._naming_sink(number, batch_id):
-                staging.check(batch_id, found.by_shard.get(number, {}))
-        for number, answer in self._answers.items():
-            rows = found.rows[number]
+                staging.check(batch_id, counts.by_shard.get(number, {}))
+        for number, query in self._job.queries.items():
+            rows = counts.rows[number]
             with self._naming_sink(number, batch_id):
                 if not rows:
-                    self._discard_earlier_attempt(answer, batch_id)
-                elif number in self._staged:
-                    self._staged[number].commit(batch_id)
+                    self._discard_earlier_attempt(query, batch_id)
+                elif number in self._job.staged:
+                    self._job.staged[number].commit(batch_id)
                 else:
-                    answer.sink.write(decode_results(encoded, number, answer.schema), batch_id)
-                    answer.sink.verify(batch_id, rows)
-            self._reports.add_results(answer.name, rows)
+                    query.sink.write(decode_results(encoded, number, query.schema), batch_id)
+                    query.sink.verify(batch_id, rows)
+            self._reports.add_results(query.name, rows)
 
-    def _discard_earlier_attempt(self, answer: RunningQuery, batch_id: int) -> None:
+    def _discard_earlier_attempt(self, query: RunningQuery, batch_id: int) -> None:
         """Remove an earlier attempt's results if this one has none; only the first batch of a start can be a replay."""
         if self._written is None:
-            answer.sink.discard(batch_id)
+            query.sink.discard(batch_id)
 
     def _warn_of_losses(self) -> None:
         for name, counted in self._reports.streams().items():
@@ -203,7 +203,7 @@ class RunningSession:
         try:
             yield
         except Exception as error:
-            self._failure = sink_failure(self._answers[number], batch_id, error)
+            self._failure = sink_failure(self._job.queries[number], batch_id, error)
             silence_spark_log(self.query)
             raise
 
@@ -252,7 +252,7 @@ class RunningSession:
                 raise StateError(f"{what}: the job has ended", "start the session with its checkpoint, then change it")
             yield
 
-    def _switch_to(self, change: PendingChange) -> float:
+    def _switch_to(self, change: JobChange) -> float:
         """Stop the streaming query after the current batch and start one for the changed job; return the seconds taken."""
         began = perf_counter()
         try:
@@ -310,7 +310,7 @@ class RunningSession:
         finally:
             self._writing.release()
 
-    def _stop_after(self, written: int | None, change: PendingChange) -> None:
+    def _stop_after(self, written: int | None, change: JobChange) -> None:
         """Stop the streaming query once Spark has committed the batch that was written."""
         checkpoint = self._job.checkpoint
         try:
@@ -335,13 +335,12 @@ class RunningSession:
 
     def _replace_job(self, job: RunningJob) -> None:
         """Switch to `job` and release what only dropped queries used."""
-        before, self._job, self._answers = self._job, job, job.answers()
+        before, self._job = self._job, job
         self._reports.replace_layout(job.layout)
         for name in before.layout.job.queries.keys() - job.layout.job.queries.keys():
             self._monitor.stats.drop_query(name)
-        for number in self._staged.keys() - job.staged.keys():
-            self._staged[number].clear()
-        self._staged = dict(job.staged)
+        for number in before.staged.keys() - job.staged.keys():
+            before.staged[number].clear()
         for name in before.locks.keys() - job.locks.keys():
             before.locks[name].release()
 
@@ -387,7 +386,7 @@ class RunningSession:
         with self._writing:
             self._is_cleared = True
             release(self._run_id)
-            for staging in self._staged.values():
+            for staging in self._job.staged.values():
                 staging.clear()
             for lock in self._job.locks.values():
                 lock.release()

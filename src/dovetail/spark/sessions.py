@@ -164,7 +164,7 @@ class Session:
         layout = self._layout(only=name)
         run_id = uuid.uuid4().hex
         claim(run_id)
-        encoded = self._pipeline().encoded_results(layout, [layout.for_workers(digest(layout)).to_json()], run_id)
+        encoded = self._pipeline(run_id).encoded_results(layout, [layout.for_workers(digest(layout)).to_json()])
         return decode_results(encoded, 0, layout.job.queries[name].schema)
 
     def start(

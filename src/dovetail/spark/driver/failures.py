@@ -44,12 +44,12 @@ def first_lines(error: BaseException) -> str:
     return message if not causes or causes[-1] in message else f"{message}\ncaused by {causes[-1]}"
 
 
-def sink_failure(answer: RunningQuery, batch_id: int, error: Exception) -> DovetailError:
+def sink_failure(query: RunningQuery, batch_id: int, error: Exception) -> DovetailError:
     """Return a sink's error as one that names query, sink and batch, and log it for users who do not wait."""
     what = error.message if isinstance(error, DovetailError) else f"{type(error).__name__}: {first_lines(error)}"
     hint = error.hint if isinstance(error, DovetailError) else None
     failure = DovetailError(
-        f"query {answer.name!r}: its sink {answer.sink} failed with batch {batch_id}: {what}",
+        f"query {query.name!r}: its sink {query.sink} failed with batch {batch_id}: {what}",
         hint or "fix it and start again with the same checkpoint: the batch is replayed",
     )
     failure.__cause__ = error

@@ -1,29 +1,24 @@
-"""The job of a running session: its layout, its plans for workers, its sinks and its locks; and how it changes."""
+"""The job of a running session: its layout, its plans for workers, its sinks and its locks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError
-from dovetail.optimizer.adapt.proposal import Proposal
-from dovetail.plan.explain.explanation import Explanation
 from dovetail.session.job import Job
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Lock
 from dovetail.spark.driver.layout import Layout
-from dovetail.spark.driver.reports import BatchProgress
 from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import Staging
-from dovetail.stats.counters import Measurements
-from dovetail.stats.history import History
 
 CHECKPOINT = ""
 """Key of the checkpoint in `RunningJob.locks`; the other keys are names of queries."""
@@ -56,11 +51,13 @@ class RunningJob:
     sinks: Mapping[str, Sink]
     checkpoint: Checkpoint
     staged: Mapping[int, Staging]
+    """By query number, for the queries whose shards write results themselves."""
     locks: Mapping[str, HeldLock]
     """Locks of the checkpoint and the sinks."""
 
-    def answers(self) -> dict[int, RunningQuery]:
-        """Return its queries with their sinks, by query number."""
+    @cached_property
+    def queries(self) -> dict[int, RunningQuery]:
+        """Its queries with their sinks, by query number."""
         return {
             self.layout.number_of(name): RunningQuery(name, query.schema, self.sinks[name])
             for name, query in self.layout.job.queries.items()
@@ -68,52 +65,17 @@ class RunningJob:
         }
 
 
-class PendingChange(Protocol):
-    """A change of the job that is committed once the streaming query has stopped."""
-
-    def commit(self, progress: Mapping[int, BatchProgress]) -> RunningJob:
-        """Return the changed job, to start with the first uncompleted batch; `progress` is that of recent batches."""
-        ...
-
-    def undo(self) -> None:
-        """Release what was claimed for the change."""
-        ...
-
-
-class JobPipeline(Protocol):
-    """Builds streaming queries from jobs, and changes jobs."""
-
-    def writer(
-        self, job: RunningJob, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
-    ) -> DataStreamWriter: ...
-
-    def with_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> PendingChange: ...
-
-    def without_query(self, job: RunningJob, name: str) -> PendingChange: ...
-
-    def replanned(self, job: RunningJob, proposal: Proposal) -> PendingChange: ...
-
-    def unchanged(self, job: RunningJob) -> PendingChange: ...
-
-    def explain(
-        self,
-        layout: Layout,
-        measured: Measurements | None,
-        history: History | None = None,
-    ) -> Explanation: ...
-
-
 def claim_sinks(
-    spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, late: str | None = None
+    spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, added: str | None = None
 ) -> tuple[dict[str, SinkUse], dict[str, Lock]]:
-    """Claim all sinks for the checkpoint, or none; if `late` is given, only the sink of that query."""
+    """Claim all sinks for the checkpoint, or none; if a query is `added` to a running job, only its sink."""
     uses = {
-        name: SinkUse(spark, name, query.schema, checkpoint, name == late)
+        name: SinkUse(spark, name, query.schema, checkpoint, name == added)
         for name, query in layout.job.queries.items()
         if name in sinks
     }
-    _check_apart(uses, sinks)
-    claimed = {name: use for name, use in uses.items() if late in (None, name)}
+    _check_overlaps(uses, sinks)
+    claimed = {name: use for name, use in uses.items() if added in (None, name)}
     for name, use in claimed.items():
         sinks[name].check(use)
     checkpoint.pin_layout(layout)
@@ -131,7 +93,7 @@ def claim_sinks(
     return claimed, locks
 
 
-def _check_apart(uses: Mapping[str, SinkUse], sinks: Mapping[str, Sink]) -> None:
+def _check_overlaps(uses: Mapping[str, SinkUse], sinks: Mapping[str, Sink]) -> None:
     """Refuse sinks whose directories overlap with one another or with the checkpoint."""
     directories = {}
     for name, use in uses.items():

@@ -55,7 +55,7 @@ class SparkPipeline:
     trigger: Mapping[str, Any] = field(default_factory=dict)
 
     def encoded_results(
-        self, layout: Layout, plans: Sequence[str], run_id: str, staged: Mapping[int, Staging] | None = None
+        self, layout: Layout, plans: Sequence[str], staged: Mapping[int, Staging] | None = None
     ) -> DataFrame:
         """Return the rows that shards produce: results as Arrow IPC bytes, counts and metrics."""
         ids = list(with_shard_ids(self.spark, layout).ids)
@@ -65,7 +65,7 @@ class SparkPipeline:
         for number, stream in enumerate(layout.streams):
             frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
             routed.append(frame.mapInArrow(router_function(packed, number, ids), from_arrow_schema(ROUTED_SCHEMA)))
-        processor = ShardProcessor(packed, ids, run_id, staged)
+        processor = ShardProcessor(packed, ids, self.run_id, staged)
         joined = (
             reduce(DataFrame.unionAll, routed)
             .groupBy("shard")
@@ -73,11 +73,9 @@ class SparkPipeline:
         )
         return joined.observe("dovetail", *observed(layout))
 
-    def writer(
-        self, job: RunningJob, run_id: str, staged: Mapping[int, Staging], write: Callable[[DataFrame, int], None]
-    ) -> DataStreamWriter:
+    def writer(self, job: RunningJob, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         """Return the streaming query of a job, ready to start; `write` is called with each batch."""
-        writer = self.encoded_results(job.layout, job.plans, run_id, staged).writeStream.foreachBatch(write)
+        writer = self.encoded_results(job.layout, job.plans, job.staged).writeStream.foreachBatch(write)
         writer = writer.outputMode("append").option("checkpointLocation", job.checkpoint.directory.uri)
         return with_trigger(writer, self.trigger)
 
