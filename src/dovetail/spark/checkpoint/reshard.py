@@ -240,13 +240,15 @@ def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int
     """Read the manifests of a checkpoint, by shard number; raise `StateError` if one is missing or behind."""
     contents, bound = read_manifests(spark, checkpoint, layout.ids), digest(layout)
     manifests = {shard: ShardManifest.from_json(content, bound) for shard, content in contents.items()}
-    groups = [(group, range(group.first, group.first + group.grid.shards)) for group in layout.placement.groups]
-    active = [number for _, numbers in groups for number in numbers if number in manifests]
+    groups = layout.placement.groups
+    active = [number for group in groups for number in group.numbers if number in manifests]
     next_batch = max((manifests[number].batches for number in active), default=0)
-    for group, numbers in groups:
+    for group in groups:
         first_batch = min(layout.first_batch(query.name) for query in group.queries)
-        behind = [number for number in numbers if number not in manifests or manifests[number].batches != next_batch]
-        if behind and (first_batch < next_batch or any(number in manifests for number in numbers)):
+        behind = [
+            number for number in group.numbers if number not in manifests or manifests[number].batches != next_batch
+        ]
+        if behind and (first_batch < next_batch or any(number in manifests for number in group.numbers)):
             raise StateError(
                 f"shards {listed(behind)} of {checkpoint} lack the state of batch {next_batch - 1}", RESTORE_HINT
             )

@@ -196,8 +196,7 @@ class Layout:
         group_steps = []
         for group in self.placement.groups:
             names = {query.name for query in group.queries}
-            shards = range(group.first, group.first + group.grid.shards)
-            group_steps.append((shards, [step for query, step in steps if query in names]))
+            group_steps.append((group.numbers, [step for query, step in steps if query in names]))
         return group_steps
 
     def copies(self, query: str, aliases: Collection[str]) -> int:

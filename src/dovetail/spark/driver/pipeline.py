@@ -166,8 +166,8 @@ class SparkPipeline:
         if before is None:
             plan = layout.for_workers(digest(layout))
         else:
-            plan = layout.for_workers(before.digest, before, since)
-            needs_counters = plan.shards != before.shards or before.retired or before.since == since
+            shards = [number for group in layout.placement.groups for number in group.numbers]
+            needs_counters = shards != before.shards or before.retired or before.since == since
             starts = [query.start for query in layout.job.registered.values()]
             needs_times = any(start.since == since and not start.max_event_times for start in starts)
             if since and (needs_counters or needs_times) and (reported is None or not reported.progress):

@@ -73,8 +73,13 @@ class ShardGroup:
         return by_row or self.queries[0].has_count_window
 
     @property
+    def numbers(self) -> range:
+        """The numbers of its shards."""
+        return range(self.first, self.first + self.grid.shards)
+
+    @property
     def label(self) -> str:
-        return f"shards {self.first} to {self.first + self.grid.shards - 1}"
+        return f"shards {self.first} to {self.numbers[-1]}"
 
     def copies(self, query: JoinQuery, alias: str) -> int:
         """Return the number of shards that a tuple of an alias goes to; queries share splits, not dimensions."""
@@ -108,8 +113,8 @@ class Placement:
     """The number of shards that the user asked for."""
     pinned: Mapping[str, ShardAssignment] = field(default_factory=dict)
     """By query, the assignment that an earlier start chose."""
-    numbered: int = 0
-    """Shard numbers used so far; those of retired shards are not used again."""
+    numbers_used: int = 0
+    """How many shard numbers had been used before; those of retired shards are not used again."""
     groups: tuple[ShardGroup, ...] = ()
 
     def with_query(self, query: JoinQuery, streams: Mapping[str, StreamSchema]) -> Placement:
@@ -135,8 +140,8 @@ class Placement:
 
     @property
     def total(self) -> int:
-        """The number of shard numbers in use, those of retired shards included."""
-        return max(self.numbered, *(group.first + group.grid.shards for group in self.groups), 0)
+        """How many shard numbers have been used, those of retired shards included."""
+        return max(self.numbers_used, *(group.numbers.stop for group in self.groups), 0)
 
     @property
     def assignments(self) -> dict[str, ShardAssignment]:
@@ -153,7 +158,7 @@ class Placement:
         return {query.name: group.grid.splits for group in self.groups for query in group.queries}
 
     def group_of(self, shard: int) -> ShardGroup:
-        return next(group for group in self.groups if group.first <= shard < group.first + group.grid.shards)
+        return next(group for group in self.groups if shard in group.numbers)
 
     @cached_property
     def scopes(self) -> dict[str, str]:
