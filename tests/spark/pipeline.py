@@ -128,7 +128,7 @@ class Pipeline:
 
     def repartition(self, move: Move) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        for shard in move.read:
+        for shard in move.shards_to_read:
             content = self.states[shard].content
             held = {"shard": [shard] * len(content), "number": list(content), "content": list(content.values())}
             rows += move.repartition(pa.table(held)).to_pylist()

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError
 from dovetail.spark.driver import builder
-from dovetail.spark.driver.builder import PROVIDER, ROCKSDB, check, session, settings
+from dovetail.spark.driver.builder import PROVIDER, ROCKSDB, check_session, session, settings
 
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 INSTANT = 1_700_000_000_123_456
@@ -25,14 +25,14 @@ INSTANT = 1_700_000_000_123_456
 def made_up(
     version: str = "4.3.0", provider: str = ROCKSDB, python: str = sys.executable, master: str = "local[2]"
 ) -> Any:
-    """Give what `check` looks at, without a JVM."""
+    """Give what `check_session` looks at, without a JVM."""
     context = SimpleNamespace(master=master, pythonExec=python)
     return SimpleNamespace(version=version, conf={PROVIDER: provider}, sparkContext=context)
 
 
 def refusal(spark: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        check(spark)
+        check_session(spark)
     return caught.value
 
 
@@ -76,7 +76,7 @@ def test_active_session_is_checked(spark: SparkSession) -> None:
 
 def test_own_session_with_the_default_provider_is_refused(spark: SparkSession) -> None:
     own = spark.newSession()
-    check(own)
+    check_session(own)
     own.conf.set(PROVIDER, HDFS)
     error = refusal(own)
     assert error.message == (
@@ -84,7 +84,7 @@ def test_own_session_with_the_default_provider_is_refused(spark: SparkSession) -
     )
     assert error.hint is not None
     assert error.hint.startswith(f'.config("{PROVIDER}", "{ROCKSDB}")')
-    check(spark)
+    check_session(spark)
 
 
 def epoch_and_type(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -100,7 +100,7 @@ def epoch_and_type(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 def test_any_time_zone_gives_the_same_instants(spark: SparkSession, zone: str) -> None:
     own = spark.newSession()
     own.conf.set("spark.sql.session.timeZone", zone)
-    check(own)
+    check_session(own)
     source = own.range(0, 1, 1, 1).selectExpr(f"timestamp_micros({INSTANT}) AS at")
     rows = source.mapInArrow(epoch_and_type, "epoch bigint, type string, back timestamp")
     assert [tuple(row) for row in rows.selectExpr("epoch", "type", "unix_micros(back)").collect()] == [
@@ -110,7 +110,7 @@ def test_any_time_zone_gives_the_same_instants(spark: SparkSession, zone: str) -
 
 @pytest.mark.parametrize("version", ["4.3.0", "4.3.0.dev1", "4.10.2", "5.0.0-SNAPSHOT"])
 def test_recent_versions_pass(version: str) -> None:
-    check(made_up(version=version))
+    check_session(made_up(version=version))
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "4.2.9", "unknown"])
@@ -121,7 +121,7 @@ def test_older_versions_are_refused(version: str) -> None:
 
 
 def test_vendors_rocksdb_provider_passes() -> None:
-    check(made_up(provider="com.vendor.RocksDBStateStoreProvider"))
+    check_session(made_up(provider="com.vendor.RocksDBStateStoreProvider"))
 
 
 def test_local_worker_without_our_package_is_refused(tmp_path: Path) -> None:
@@ -133,7 +133,8 @@ def test_local_worker_without_our_package_is_refused(tmp_path: Path) -> None:
         f"PYSPARK_PYTHON is '{bare}' ({bare}), which lacks 'dovetail', 'numba', 'pandas', 'pyarrow'"
     )
     assert error.hint == 'os.environ["PYSPARK_PYTHON"] = sys.executable before the session is built'
-    check(made_up(python=str(bare), master="spark://host:7077"))  # there the name means a file on other machines
+    # On a cluster the name means a file on other machines.
+    check_session(made_up(python=str(bare), master="spark://host:7077"))
 
 
 def test_own_python_without_protobuf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

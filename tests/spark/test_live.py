@@ -17,7 +17,12 @@ from test_sink_losses import small_disk
 
 from dovetail.errors import StateError
 from dovetail.spark.state import shared_memory as live
-from dovetail.spark.state.shared_memory import SharedMemoryShard, claim, release, shared_memory_root
+from dovetail.spark.state.shared_memory import (
+    SharedMemoryShard,
+    create_run_directory,
+    remove_run_directory,
+    shared_memory_root,
+)
 
 COMMON = f"dovetail-{os.getuid()}"
 STRANGER = 12345
@@ -69,11 +74,11 @@ def test_a_dead_drivers_run_is_swept_and_a_living_ones_is_not(place: Path) -> No
     here, base, alone = live._machine(), place / COMMON, place / f"{COMMON}-alone"
     run_of(base, "dead", [here, int(dead.stdout), "1"])
     run_of(base, "reused pid", [here, os.getpid(), "1"])
-    run_of(base, "alive", [here, os.getpid(), live._started(os.getpid())])
+    run_of(base, "alive", [here, os.getpid(), live._start_time(os.getpid())])
     run_of(base, "elsewhere", ["another host", 1, "1"])
     run_of(base, "long ago elsewhere", ["another host", 1, "1"], DAYS_AGO)
     run_of(alone, "alone", [here, int(dead.stdout), "1"])
-    claim("mine")
+    create_run_directory("mine")
     assert sorted(path.name for path in base.iterdir()) == ["alive", "elsewhere", "mine"]
     assert not alone.exists()
 
@@ -95,7 +100,7 @@ def test_what_is_not_a_run_is_not_swept(place: Path, tmp_path: Path) -> None:
     for path in base.iterdir():
         os.utime(path, (0, 0), follow_symlinks=False)
     before = sorted(path.name for path in base.iterdir())
-    claim("mine")
+    create_run_directory("mine")
     assert sorted(path.name for path in base.iterdir()) == sorted([*before, "mine"])
     assert (outside / "victim" / "0" / "token").is_dir()
 
@@ -106,7 +111,7 @@ def test_links_in_a_swept_run_are_not_followed(place: Path, tmp_path: Path) -> N
     (outside / "precious").write_text("x", encoding="utf-8")
     dead = run_of(place / COMMON, "dead", [live._machine(), 1 << 30, "1"])
     (dead / "1").symlink_to(outside)
-    claim("mine")
+    create_run_directory("mine")
     assert not dead.exists()
     assert (outside / "precious").exists()
 
@@ -142,7 +147,7 @@ def test_a_planted_name_costs_nothing_and_stops_nobody(place: Path, tmp_path: Pa
     assert callable(plant)
     plant(place / COMMON, victim)
     planted = (place / COMMON).lstat()
-    claim("mine")
+    create_run_directory("mine")
     root = shared_memory_root("mine")
     assert root == place / f"{COMMON}-mine" / "mine"
     assert mode(root.parent) == mode(root) == 0o700
@@ -153,7 +158,7 @@ def test_a_planted_name_costs_nothing_and_stops_nobody(place: Path, tmp_path: Pa
     assert (place / COMMON).lstat() == planted
     (place / COMMON).rename(place / "elsewhere")  # who once went there stays there
     assert shared_memory_root("mine") == root
-    release("mine")
+    remove_run_directory("mine")
     assert not root.parent.exists()
 
 
@@ -161,14 +166,14 @@ def test_the_name_of_its_own_may_not_be_planted_either(place: Path, tmp_path: Pa
     for name in (COMMON, f"{COMMON}-mine"):
         (place / name).symlink_to(tmp_path)
     with pytest.raises(StateError, match="another user's"):
-        claim("mine")
+        create_run_directory("mine")
 
 
 @pytest.mark.parametrize("wrong", [0o777, 0o755, 0o2770, 0o000])
 def test_a_wrong_mode_is_corrected(place: Path, wrong: int) -> None:
     (place / COMMON).mkdir()
     (place / COMMON).chmod(wrong)
-    claim("mine")
+    create_run_directory("mine")
     assert mode(place / COMMON) == 0o700
     assert shared_memory_root("mine") == place / COMMON / "mine"
 
@@ -177,7 +182,7 @@ def test_a_wrong_mode_is_corrected(place: Path, wrong: int) -> None:
 def test_any_umask(place: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        claim("mine")
+        create_run_directory("mine")
         shard = SharedMemoryShard(shared_memory_root("mine"), 0)
         shard.publish(shard.create(), "token")
         other = SharedMemoryShard(shared_memory_root("other"), 0)  # no driver on this host
@@ -188,7 +193,7 @@ def test_any_umask(place: Path, mask: int) -> None:
     assert {oct(mode(path)) for path in paths} == {"0o700"}
     for run in ("mine", "other"):
         assert SharedMemoryShard(shared_memory_root(run), 0).acquire("token") is not None
-        release(run)
+        remove_run_directory(run)
     assert list((place / COMMON).iterdir()) == []
 
 
@@ -243,7 +248,7 @@ def fill(path: Path) -> None:
 
 def test_a_full_disk_is_named(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(small / "others")
-    for call in (lambda: claim("mine"), lambda: SharedMemoryShard(shared_memory_root("mine"), 0)):
+    for call in (lambda: create_run_directory("mine"), lambda: SharedMemoryShard(shared_memory_root("mine"), 0)):
         with pytest.raises(StateError) as error:
             call()
         assert error.value.message == f"no space is left for the windows of shards: 0 B of 64 KiB are free in {small}"
@@ -252,16 +257,16 @@ def test_a_full_disk_is_named(small: Path, tmp_path: Path, monkeypatch: pytest.M
         assert list((small / COMMON).iterdir()) == []
     (tmp_path / "roomy").mkdir()  # what the hint says
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_DIR", str(tmp_path / "roomy"))
-    claim("mine")
+    create_run_directory("mine")
     (small / "others").unlink()
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_DIR", str(small))
-    claim("mine")
+    create_run_directory("mine")
 
 
 def test_dead_runs_are_swept_before_there_is_need_for_space(small: Path) -> None:
     dead = run_of(small / COMMON, "dead", [live._machine(), 1 << 30, "1"])
     fill(dead / "0" / "array")
-    claim("mine")
+    create_run_directory("mine")
     assert [path.name for path in (small / COMMON).iterdir()] == ["mine"]
 
 
@@ -273,5 +278,5 @@ def test_a_directory_that_cannot_be_chosen(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(
         StateError, match=rf"DOVETAIL_SHARED_MEMORY_DIR is '{path}' on .*; expected the whole path"
     ) as error:
-        claim("mine")
+        create_run_directory("mine")
     assert error.value.hint == "create it there, or unset DOVETAIL_SHARED_MEMORY_DIR"

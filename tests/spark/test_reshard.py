@@ -24,7 +24,7 @@ from dovetail.errors import ConfigError, DovetailError, DovetailWarning, StateEr
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP
 from dovetail.spark.checkpoint import reshard as module
-from dovetail.spark.checkpoint.checkpoint import MIGRATED, UNFINISHED, Checkpoint
+from dovetail.spark.checkpoint.checkpoint import RESHARDED, UNFINISHED, Checkpoint
 from dovetail.spark.checkpoint.compatibility import pinned_json
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.checkpoint.repartition import Move, first_copies
@@ -130,7 +130,7 @@ def test_what_is_lost_or_damaged_is_an_error(
 
 def test_a_shard_that_was_not_read_is_an_error(tmp_path: Path) -> None:
     pipeline, move = held(lambda _: None, tmp_path)
-    rows = pipeline.repartition(replace(move, read=move.read - {0}))
+    rows = pipeline.repartition(replace(move, shards_to_read=move.shards_to_read - {0}))
     with pytest.raises(StateError, match="the manifest of shard id 0 is another than the state reader gave"):
         pipeline.take(replace(move, tokens={**move.tokens, 0: "another"}), rows)
     with pytest.raises(StateError, match="the log of shard id 0 was not read"):
@@ -246,7 +246,7 @@ def test_an_interrupted_resharding_harms_nobody(stopped: Job, tmp_path: Path, mo
             with pytest.raises(KeyboardInterrupt):
                 dt.reshard(stopped.spark, old, new, 3)
 
-    for method, name in (("copy", "state"), ("create", MIGRATED)):  # before and after the batch that Spark runs
+    for method, name in (("copy", "state"), ("create", RESHARDED)):  # before and after the batch that Spark runs
         killed(method, name)
         assert session.compare(old).is_same
         with pytest.raises(StateError, match=r"is unfinished: its resharding from .*old was interrupted"):

@@ -208,7 +208,7 @@ def test_a_long_window_is_not_written_again_with_every_batch(monkeypatch: pytest
         log.append(stream, table, batch)
         log.compact(stream, 0)
         written.append(sum(s.size for s in log.manifest.segments if s.number not in before))
-    assert sum(len(table) for table in log.tables("s")) == 600 * 50
+    assert sum(len(tables["s"]) for _, tables in log.read_all()) == 600 * 50
     large = [segment for segment in log.manifest.segments if segment.size >= 20_000]
     assert len(large) > MAX_SMALL_SEGMENTS
     assert len(log.manifest.segments) <= len(large) + MAX_SMALL_SEGMENTS
@@ -253,7 +253,7 @@ class Halfway:
         plan = self.pipeline.plan
         worker = Worker(plan, 0, Log(self.pipeline.states[0], plan.digest), SharedMemoryShard(self.pipeline.live, 0))
         try:
-            worker._compare(sealed.read_mapped(here, self.token, plan.plan_of(0), Replanner(plan.config)))
+            worker._check_matches_log(sealed.read_mapped(here, self.token, plan.plan_of(0), Replanner(plan.config)))
         except StateError:
             return True
         finally:
@@ -426,7 +426,7 @@ def test_a_damaged_manifest_is_an_error_and_never_a_smaller_log() -> None:
         log.append(stream, pa.table({"ts": pa.array([batch] * 5, TIMESTAMP)}), batch)
     log.manifest.token = uuid.uuid4().hex
     log.save()
-    assert sum(map(len, Log(segments, "layout").tables("s"))) == 15
+    assert sum(len(tables["s"]) for _, tables in Log(segments, "layout").read_all()) == 15
     whole, stored = segments.content[MANIFEST], segments.manifest
     damaged = [
         whole[: len(whole) // 2],
@@ -448,11 +448,11 @@ def test_a_damaged_manifest_is_an_error_and_never_a_smaller_log() -> None:
             Log(segments, "layout")
     earlier = {key: value for key, value in stored.items() if key != "digest"}  # as earlier releases wrote it
     segments.content[MANIFEST] = json.dumps(earlier).encode()
-    assert sum(map(len, Log(segments, "layout").tables("s"))) == 15
+    assert sum(len(tables["s"]) for _, tables in Log(segments, "layout").read_all()) == 15
     earlier["segments"][0]["rows"] = 4
     segments.content[MANIFEST] = json.dumps(earlier).encode()
     with pytest.raises(StateError, match="5 tuples"):
-        list(Log(segments, "layout").tables("s"))
+        list(Log(segments, "layout").read_all())
 
 
 def test_plans_of_many_queries_fit_a_stateful_operator() -> None:

@@ -33,7 +33,7 @@ from dovetail.spark.driver.layout import Layout
 from dovetail.spark.driver.pipeline import JobChange, SparkPipeline
 from dovetail.spark.driver.reports import ShardReports
 from dovetail.spark.sinks.sinks import Sink
-from dovetail.spark.state.shared_memory import release
+from dovetail.spark.state.shared_memory import remove_run_directory
 from dovetail.spark.wire import decode_results
 from dovetail.stats.history import History, Migration
 
@@ -385,7 +385,7 @@ class RunningSession:
         """Release everything that an ended run holds."""
         with self._writing:
             self._is_cleared = True
-            release(self._run_id)
+            remove_run_directory(self._run_id)
             for staging in self._job.staged.values():
                 staging.clear()
             for lock in self._job.locks.values():

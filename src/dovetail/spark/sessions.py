@@ -30,7 +30,7 @@ from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry
 from dovetail.spark.driver.arguments import check_checkpoint, check_frame, check_shards, check_sinks, check_trigger
-from dovetail.spark.driver.builder import check
+from dovetail.spark.driver.builder import check_session
 from dovetail.spark.driver.job import CHECKPOINT, RunningJob, claim_sinks
 from dovetail.spark.driver.job_diff import Comparison, projected, with_changes
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
@@ -39,7 +39,7 @@ from dovetail.spark.driver.placement import Placement
 from dovetail.spark.running import RunningSession, clear_ended
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import sweep_abandoned
-from dovetail.spark.state.shared_memory import claim
+from dovetail.spark.state.shared_memory import create_run_directory
 from dovetail.spark.wire import decode_results
 
 
@@ -68,7 +68,7 @@ class Session:
             raise ConfigError(f"Session(config=...) is a {type(config).__name__}; expected a dovetail.Config")
         if shards is not None:
             check_shards("Session", shards)
-        check(spark)
+        check_session(spark)
         self._spark = spark
         self._shards = shards or 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self._job = Job(config or Config(), budget, Placement(self._shards))
@@ -163,7 +163,7 @@ class Session:
         """
         layout = self._layout(only=name)
         run_id = uuid.uuid4().hex
-        claim(run_id)
+        create_run_directory(run_id)
         encoded = self._pipeline(run_id).encoded_results(layout, [layout.for_workers(digest(layout)).to_json()])
         return decode_results(encoded, 0, layout.job.queries[name].schema)
 
@@ -215,7 +215,7 @@ class Session:
             job = RunningJob(self._job, layout, plans, sinks, bound, staged, {CHECKPOINT: checkpoint, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
-            claim(run_id)
+            create_run_directory(run_id)
             for staging in staged.values():
                 staging.prepare()
             for target in {target for old in checkpoint.log for target in old.sinks.values()}:

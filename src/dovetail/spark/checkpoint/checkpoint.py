@@ -36,7 +36,7 @@ from dovetail.spark.driver.layout import Layout
 from dovetail.spark.state.log import RESTORE_HINT
 
 LAYOUT, IDENTITY, LOCK = "layout.json", "_identity.json", "_lock"
-MIGRATED, UNFINISHED = "_migrated.json", "_unfinished.json"
+RESHARDED, UNFINISHED = "_migrated.json", "_unfinished.json"
 """The underscores keep earlier releases from reading these files as layouts."""
 _STATE_FILE = re.compile(r"\.?(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)(?:\.crc)*")
 """Matches a file of one state store version; batch n writes version n + 1."""
@@ -205,7 +205,7 @@ def _last_and_next_batch(directory: Directory) -> tuple[int, int]:
 def _check_notes(directory: Directory) -> None:
     """Refuse a checkpoint that was resharded, and one whose resharding is not complete."""
     subdirectory = directory.within("dovetail")
-    if (note := subdirectory.read(MIGRATED)) is not None:
+    if (note := subdirectory.read(RESHARDED)) is not None:
         new = json.loads(note)["to"]
         raise StateError(
             f"the checkpoint {directory.uri} has been resharded to {new}, which has its sinks now",
@@ -213,7 +213,7 @@ def _check_notes(directory: Directory) -> None:
         )
     if (note := subdirectory.read(UNFINISHED)) is not None:
         unfinished = json.loads(note)
-        old_note = Directory.of(SparkSession.active(), unfinished["from"]).within("dovetail").read(MIGRATED)
+        old_note = Directory.of(SparkSession.active(), unfinished["from"]).within("dovetail").read(RESHARDED)
         if old_note is None or json.loads(old_note)["token"] != unfinished["token"]:
             raise StateError(
                 f"the checkpoint {directory.uri} is unfinished: its resharding from {unfinished['from']} was interrupted",

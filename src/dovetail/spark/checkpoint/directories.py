@@ -49,9 +49,9 @@ class Directory:
             files = hadoop_path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
             qualified = files.makeQualified(hadoop_path)
         except JVM_ERRORS as error:
-            reason = str(error).partition("\n\tat ")[0].splitlines()[-1]
+            message = str(error).partition("\n\tat ")[0].splitlines()[-1]
             raise ConfigError(
-                f"Spark cannot use the path {path!r}: {reason}", "see Spark's configuration of that file system"
+                f"Spark cannot use the path {path!r}: {message}", "see Spark's configuration of that file system"
             ) from error
         is_local = qualified.toUri().getScheme() == "file"
         return cls(qualified.toString(), Path(qualified.toUri().getPath()).resolve() if is_local else None, files)

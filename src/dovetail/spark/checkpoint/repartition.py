@@ -57,8 +57,8 @@ class Move:
     """By number of a new shard, its id."""
     tokens: Mapping[int, str | None]
     """Tokens of the manifests that the driver has read."""
-    read: frozenset[int]
-    """The shards whose logs are repartitioned; the others are retired."""
+    shards_to_read: frozenset[int]
+    """The shards whose logs are repartitioned; the others have retired."""
     manifests: Mapping[int, str]
     """Initial manifest of each new shard, as JSON."""
 
@@ -93,8 +93,8 @@ class Move:
                 new = ShardManifest(after.digest, uuid.uuid4().hex, 0, progress, [], batches, None, kept_from, reach)
                 new_manifests[ids_after[number]] = new.to_json()
         tokens = {ids[number]: manifest.token for number, manifest in manifests.items()}
-        read = frozenset(ids[number] for number in active)
-        return cls(before.to_json(), after.to_json(), ids, ids_after, tokens, read, new_manifests)
+        to_read = frozenset(ids[number] for number in active)
+        return cls(before.to_json(), after.to_json(), ids, ids_after, tokens, to_read, new_manifests)
 
     def repartition(self, rows: pa.Table) -> pa.Table:
         """Return the tuples of one shard by new shard, as rows of `MOVED`; `rows` is the shard's stored state."""
@@ -140,7 +140,7 @@ class Move:
                     log.append(plan.catalog[stream], from_ipc(content), int(batch))
                 elif content is not None:
                     tokens.add(bytes(content).decode())
-        if shard in self.read and tokens != {token}:
+        if shard in self.shards_to_read and tokens != {token}:
             raise StateError(f"the log of shard id {shard} was not read, or not all of it", "reshard again")
         if shard in self.manifests:
             manifest = ShardManifest.from_json(self.manifests[shard].encode(), plan.digest)

@@ -23,12 +23,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dovetail.config import Config
 from dovetail.errors import ConfigError, StateError, listed
-from dovetail.spark.checkpoint.checkpoint import IDENTITY, LAYOUT, LOCK, MIGRATED, UNFINISHED, Checkpoint, take_lock
+from dovetail.spark.checkpoint.checkpoint import IDENTITY, LAYOUT, LOCK, RESHARDED, UNFINISHED, Checkpoint, take_lock
 from dovetail.spark.checkpoint.compatibility import check_version, current_json, digest
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.checkpoint.repartition import COUNTS, MOVED, Move, MoveProcessor, total_progress
 from dovetail.spark.driver.arguments import check_checkpoint, check_shards
-from dovetail.spark.driver.builder import check
+from dovetail.spark.driver.builder import check_session
 from dovetail.spark.driver.failures import worker_error
 from dovetail.spark.driver.job_diff import read_layout
 from dovetail.spark.driver.layout import Layout
@@ -76,7 +76,7 @@ def reshard(
     -------
     The shards of each query from now on, as `explain` shows them.
     """
-    check(spark)
+    check_session(spark)
     check_shards("reshard", shards)
     paths = [check_checkpoint(path, f"reshard({name}=...)") for name, path in (("old", old), ("new", new))]
     source, target = (Directory.of(spark, path) for path in paths)
@@ -173,7 +173,9 @@ class Resharding:
         if (identity := source.within("dovetail").read(IDENTITY)) is not None:
             subdirectory.create(IDENTITY, identity)
         subdirectory.create(LAYOUT, self.after.pinned_json or "")
-        if not source.within("dovetail").create(MIGRATED, json.dumps({"version": 1, "to": target.uri, "token": token})):
+        if not source.within("dovetail").create(
+            RESHARDED, json.dumps({"version": 1, "to": target.uri, "token": token})
+        ):
             raise StateError(f"the checkpoint {source.uri} has been resharded by somebody else", "use the other one")
         subdirectory.remove(UNFINISHED)
 
@@ -187,7 +189,9 @@ class Resharding:
         move = self.move
         ids = sorted({*move.ids, *move.ids_after})
         calls = self.spark.createDataFrame([(shard, None, 0, None) for shard in ids], _MOVED_TYPE)
-        state = read_state(self.spark, self.checkpoint.directory.uri).where(F.col("shard").isin(list(move.read)))
+        state = read_state(self.spark, self.checkpoint.directory.uri).where(
+            F.col("shard").isin(list(move.shards_to_read))
+        )
         moved = state.groupBy("shard").applyInArrow(lambda rows: move.repartition(rows), _MOVED_TYPE)  # noqa: PLW0108 - Spark counts arguments
         rows = reduce(DataFrame.unionAll, [*sources, calls, moved])
         counts = rows.groupBy("shard").transformWithStateInPandas(

@@ -1,10 +1,10 @@
 """Local Spark sessions for Dovetail, and checks of the sessions that users build themselves.
 
 `session` needs no knowledge of Spark: it returns an embedded session that retries a task whose worker died, keeps state in RocksDB and
-runs Python workers with this interpreter. `check` refuses a session only for settings known to break the pipeline, and names the line
-that fixes them. It only reads the session: an option set behind the user's back would also hold for their other queries.
+runs Python workers with this interpreter. `check_session` refuses a session only for settings known to break the pipeline, and names
+the line that fixes them. It only reads the session: an option set behind the user's back would also hold for their other queries.
 
-`check` deliberately accepts (each tried on Spark 4.3.0):
+`check_session` deliberately accepts (each tried on Spark 4.3.0):
 
 - any `spark.sql.session.timeZone`: `mapInArrow` gets a timestamp as microseconds since 1970 in UTC in every zone; only the Arrow
   type's label differs (`timestamp[us, tz=<session zone>]`);
@@ -78,8 +78,8 @@ def session(
 ) -> SparkSession:
     """Return a local Spark session with settings that suit Dovetail.
 
-    If the process already has a session that `check` accepts, that one is returned, and the arguments do not apply. Memory holds for
-    the first session of a process only, because the JVM outlives `stop()`.
+    If the process already has a session that `check_session` accepts, that one is returned, and the arguments do not apply. Memory
+    holds for the first session of a process only, because the JVM outlives `stop()`.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def session(
         # For the JVM and its workers: one heap for all threads; otherwise each keeps its peak (0.1 GB in a JVM with two cores).
         os.environ.setdefault("MALLOC_ARENA_MAX", "1")
         spark = SparkSession.builder.appName(name).config(map={**options}).getOrCreate()
-    check(spark)
+    check_session(spark)
     return spark
 
 
@@ -169,7 +169,7 @@ def _young_kilobytes(memory: str) -> int:
     return min(_YOUNG, (int(amount) << 10 * "kmgt".index(unit)) // 3)
 
 
-def check(spark: SparkSession) -> None:
+def check_session(spark: SparkSession) -> None:
     """Raise `ConfigError` if the pipeline would fail on a session; the hint fixes all faults at once."""
     # A Connect session has no context, and its workers run elsewhere: they cannot be checked.
     context = getattr(spark, "sparkContext", None)

@@ -32,7 +32,7 @@ from dovetail.spark.driver.arguments import check_sinks, with_trigger
 from dovetail.spark.driver.job import CHECKPOINT, HeldLock, RunningJob, claim_sinks
 from dovetail.spark.driver.job_diff import with_query, without_query
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
-from dovetail.spark.driver.reports import BatchProgress, observed
+from dovetail.spark.driver.reports import BatchProgress, observed_columns
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import Staging
 from dovetail.spark.state.log import MANIFEST
@@ -71,7 +71,7 @@ class SparkPipeline:
             .groupBy("shard")
             .transformWithStateInPandas(processor, outputStructType=RESULT_SCHEMA, outputMode="append", timeMode="none")
         )
-        return joined.observe("dovetail", *observed(layout))
+        return joined.observe("dovetail", *observed_columns(layout))
 
     def writer(self, job: RunningJob, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         """Return the streaming query of a job, ready to start; `write` is called with each batch."""

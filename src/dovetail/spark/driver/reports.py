@@ -241,7 +241,7 @@ def _counters(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     }
 
 
-def observed(layout: Layout) -> Iterator[Column]:
+def observed_columns(layout: Layout) -> Iterator[Column]:
     """Yield the columns that a `StreamingQueryListener` sees: results by query, counters by stream."""
     for name in layout.job.queries:
         rows = F.when(F.col("query") == layout.number_of(name), F.col("rows"))

@@ -139,13 +139,13 @@ class ShardManifest:
 class Log:
     """The manifest and segments of one shard.
 
-    If tuples may be shed, the log is `numbered`: one more column gives each tuple of a stream a number, in order of arrival.
+    If tuples may be shed, the log is *numbered*: one more column gives each tuple of a stream a number, in order of arrival.
     """
 
     def __init__(self, segments: SegmentMap, layout: str, streams: Mapping[str, StreamSchema] | None = None) -> None:
         """Read the manifest; `streams` gives the columns of tuples, whatever they were written with."""
         self._segments = segments
-        self.numbered = False
+        self.is_numbered = False
         self._streams = streams or {}
         stored = segments.getValue((MANIFEST,))
         self.manifest = ShardManifest.from_json(bytes(stored[0]), layout) if stored else ShardManifest(layout)
@@ -166,7 +166,7 @@ class Log:
         """Add tuples that arrived with a batch."""
         content = to_ipc(table)
         times = pc.min_max(event_times(table, stream.event_time)).as_py()
-        span = tuple(pc.min_max(table.column(NUMBER_COLUMN)).as_py().values()) if self.numbered else None
+        span = tuple(pc.min_max(table.column(NUMBER_COLUMN)).as_py().values()) if self.is_numbered else None
         self.manifest.segments.append(
             Segment(
                 self._add_entry(content),
@@ -193,12 +193,6 @@ class Log:
         first = self.manifest.numbers.get(stream, FIRST_TUPLE_NUMBER)
         self.manifest.numbers[stream] = first + table.num_rows
         return table.append_column(NUMBER_COLUMN, pa.array(np.arange(first, first + table.num_rows)))
-
-    def tables(self, stream: str) -> Iterator[pa.Table]:
-        """Yield the tuples of a stream, segment by segment in the order they were added."""
-        for segment in self.manifest.segments:
-            if segment.stream == stream:
-                yield self._read(segment)
 
     def remove_older(self, stream: str, oldest: int | None) -> None:
         """Remove a stream's segments whose tuples are all older than `oldest`; None removes all of them."""
@@ -256,9 +250,9 @@ class Log:
     def stop_shedding(self, streams: Mapping[str, StreamSchema], numbers: Mapping[str, Int64Array] | None) -> None:
         """Rewrite a numbered log without numbers and without shed tuples: those not in `numbers`, by stream."""
         self._remove_shedder()
-        self.numbered, segments, self.manifest.segments = True, self.manifest.segments, []
+        self.is_numbered, segments, self.manifest.segments = True, self.manifest.segments, []
         tables = [self._read(segment) for segment in segments]
-        self.numbered = False
+        self.is_numbered = False
         for segment, table in zip(segments, tables, strict=True):
             self._segments.removeKey((segment.number,))
             selected = None if numbers is None else numbers.get(segment.stream)
@@ -303,9 +297,9 @@ class Log:
         value = self._segments.getValue((segment.number,))
         table = decode_segment(segment, None if value is None else bytes(value[0]))
         numbers = None
-        if self.numbered:
-            is_numbered = NUMBER_COLUMN in table.column_names
-            numbers = table.column(NUMBER_COLUMN) if is_numbered else pa.chunked_array([_implied_numbers(segment)])
+        if self.is_numbered:
+            has_numbers = NUMBER_COLUMN in table.column_names
+            numbers = table.column(NUMBER_COLUMN) if has_numbers else pa.chunked_array([_implied_numbers(segment)])
         if segment.stream in self._streams:
             table = _with_columns(table, self._streams[segment.stream])
         return table if numbers is None else _without_numbers(table).append_column(NUMBER_COLUMN, numbers)

@@ -33,7 +33,9 @@ from dovetail.plan.explain.text import format_bytes
 
 _VARIABLE = "DOVETAIL_SHARED_MEMORY_DIR"
 _ABANDONED_SECONDS = 600
+"""Age at which the arrays that a failed attempt left are removed."""
 _FORGOTTEN_SECONDS = 86_400
+"""Age at which a run of a driver on another host counts as dead."""
 _OWNER = "owner.json"
 _MIN_SHARED_MEMORY = 1 << 30
 """Smallest /dev/shm, in bytes, that is used; containers have 64 MB by default."""
@@ -113,13 +115,13 @@ def _open_private(name: str | Path, parent: int | None = None) -> Iterator[int |
         os.close(directory)
 
 
-def claim(run_id: str) -> None:
+def create_run_directory(run_id: str) -> None:
     """Create a run's directory, owned by this process, and sweep the directories of dead runs."""
     with explaining_full_disk():
         _make_run(shared_memory_root(run_id), here=True)
 
 
-def release(run_id: str) -> None:
+def remove_run_directory(run_id: str) -> None:
     """Remove a run's directory from this host."""
     home = shared_memory_root(run_id)
     shutil.rmtree(home, ignore_errors=True)
@@ -168,7 +170,7 @@ def _make(path: Path) -> None:
 
 def write_owner(home: Path, *, here: bool = True) -> None:
     """Record as the owner of a directory this process, or, unless `here`, a driver on another host."""
-    owner = [_machine(), os.getpid(), _started(os.getpid())] if here else ["another host", 0, None]
+    owner = [_machine(), os.getpid(), _start_time(os.getpid())] if here else ["another host", 0, None]
     (home / _OWNER).write_text(json.dumps(owner), encoding="utf-8")
 
 
@@ -186,14 +188,14 @@ def _sweep(home: Path) -> None:
     common = f"dovetail-{os.getuid()}"
     bases = {base for base in home.parent.parent.iterdir() if f"{base.name}-".startswith(f"{common}-")}
     for base in bases | {home.parent}:
-        swept = []
+        abandoned = []
         with _open_private(base) as directory:
             if directory is not None:
                 runs = os.listdir(directory)  # noqa: PTH208 - by descriptor: the path may be replaced meanwhile
-                swept = [run for run in runs if run != home.name and is_abandoned(run, directory)]
-                for run in swept:
+                abandoned = [run for run in runs if run != home.name and is_abandoned(run, directory)]
+                for run in abandoned:
                     shutil.rmtree(run, ignore_errors=True, dir_fd=directory)
-        if swept and base.name.startswith(f"{common}-"):
+        if abandoned and base.name.startswith(f"{common}-"):
             with suppress(OSError):  # not empty
                 base.rmdir()
 
@@ -205,9 +207,9 @@ def is_abandoned(run: str | Path, base: int | None = None) -> bool:
             return False
         try:
             with os.fdopen(os.open(_OWNER, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=home), encoding="utf-8") as file:
-                machine, pid, started = json.load(file)
+                machine, pid, start_time = json.load(file)
             if machine == _machine():
-                return bool(_started(int(pid)) != started)
+                return bool(_start_time(int(pid)) != start_time)
             names = os.listdir(home)  # noqa: PTH208
             modified = [os.stat(name, dir_fd=home, follow_symlinks=False).st_mtime for name in names]
         except (OSError, ValueError, TypeError):
@@ -215,7 +217,7 @@ def is_abandoned(run: str | Path, base: int | None = None) -> bool:
         return max([os.fstat(home).st_mtime, *modified]) < time.time() - _FORGOTTEN_SECONDS
 
 
-def _started(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """Return the start time of a process in clock ticks, or None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[19]

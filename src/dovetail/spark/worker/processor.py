@@ -47,7 +47,7 @@ from dovetail.spark.state.shared_memory import SharedMemoryShard, explaining_ful
 from dovetail.spark.wire import ResultKind, ResultRow, from_ipc
 from dovetail.spark.worker.memory import release_memory
 from dovetail.spark.worker.output import ShardOutput
-from dovetail.spark.worker.shard_input import ShardInput, on_time
+from dovetail.spark.worker.shard_input import ShardInput, drop_late
 
 SLICE_ROWS = 1 << 15
 """Tuples that are joined at a time: a micro-batch may span many windows, and early slices expire while it runs."""
@@ -113,8 +113,8 @@ class Worker:
         self._last_batch = log.manifest.batches - 1 if log.manifest.token is not None else None
         """The last batch in the shard's state; None if the state is empty."""
         self._check_epoch()
-        log.numbered = plan.config.shedding is not None
-        if not log.numbered and (content := log.read_shedder()) is not None:
+        log.is_numbered = plan.config.shedding is not None
+        if not log.is_numbered and (content := log.read_shedder()) is not None:
             log.stop_shedding(plan.catalog, numbers_kept(content))
         if log.manifest.token is None and not log.manifest.progress:
             log.manifest.progress = {name: {**progress, **ZERO_COUNTERS} for name, progress in plan.progress.items()}
@@ -191,7 +191,7 @@ class Worker:
             if before is None or before.streams != self._plan.streams or self._pending_backfills(plan):
                 raise StateError("the arrays lack tuples or columns that the plan needs")  # noqa: TRY301
             engine = read_mapped(work, token, before.plan_of(self._shard), Replanner(self._plan.config))
-            self._compare(engine)
+            self._check_matches_log(engine)
             if before is not self._plan:
                 engine.adopt(plan.with_orders_of(engine.plan))
         except StateError:
@@ -199,7 +199,7 @@ class Worker:
             return None, None
         return work, engine
 
-    def _compare(self, engine: ShardEngine) -> None:
+    def _check_matches_log(self, engine: ShardEngine) -> None:
         """Raise `StateError` if the arrays have another configuration or another batch's state than the log."""
         if engine.config != self._plan.config:
             raise StateError(f"the arrays have the configuration {engine.config}")
@@ -215,7 +215,7 @@ class Worker:
         engine = ShardEngine(self._plan.config, MappedArena(work), Replanner(self._plan.config))
         for stream in self._plan.streams:
             engine.add_stream(stream)
-        plan, shedder_state = self._plan.plan_of(self._shard), self.log.read_shedder() if self.log.numbered else None
+        plan, shedder_state = self._plan.plan_of(self._shard), self.log.read_shedder() if self.log.is_numbered else None
         # The shedder's state is valid under the plan that it was gathered under: restore it there, then adopt the new plan.
         before = self._plan_of_state if shedder_state is not None and not self._pending_backfills(plan) else self._plan
         engine.adopt(before.plan_of(self._shard))
@@ -239,7 +239,7 @@ class Worker:
         engine.joined.expiry.kept_from.update(manifest.kept_from)
         reach = {int(batch): times for batch, times in manifest.reach.items()}
         held: Iterable[tuple[int, dict[str, pa.Table]]] = self.log.read_all(self._boundaries(engine))
-        if self.log.numbered:
+        if self.log.is_numbered:
             numbers = None if shedder_state is None else numbers_kept(shedder_state)
             held = ((batch, self._in_windows(tables, numbers)) for batch, tables in held)
         engine.load(held, manifest.progress, manifest.batches, reach, shedder_state)
@@ -276,16 +276,16 @@ class Worker:
         tables = {}
         for number, schema in enumerate(self._plan.streams):
             progress = engine.progress[schema.name]
-            if number in batch.segments:
-                tables[schema.name] = on_time(batch.segments[number], progress, batch.observed[number])
+            if number in batch.tuples:
+                tables[schema.name] = drop_late(batch.tuples[number], progress, batch.arrivals[number])
             for encoded in batch.unplaced.get(number, ()):
-                progress.on_time(event_times(from_ipc(encoded), schema.event_time).to_numpy(), batch.observed[number])
-        batch.segments.clear()
-        if self.log.numbered:
+                progress.on_time(event_times(from_ipc(encoded), schema.event_time).to_numpy(), batch.arrivals[number])
+        batch.tuples.clear()
+        if self.log.is_numbered:
             for name, table in tables.items():
                 tables[name] = self.log.number_tuples(name, _in_time_order(table, self._plan.catalog[name]))
-        observed = {self._plan.streams[number].name: seen for number, seen in batch.observed.items()}
-        max_times = {name: engine.progress[name].max_event_time_after(seen) for name, seen in observed.items()}
+        arrivals = {self._plan.streams[number].name: stats for number, stats in batch.arrivals.items()}
+        max_times = {name: engine.progress[name].max_event_time_after(stats) for name, stats in arrivals.items()}
 
         def emit_table(query: str, table: pa.Table) -> None:
             emit({query: table})
@@ -296,7 +296,7 @@ class Worker:
             # The rest of this batch is later than `end`; later batches may be as early as the progress of this whole batch allows.
             times = {name: min(newest, end + self._plan.catalog[name].lateness) for name, newest in max_times.items()}
             emit(engine.advance(times, batch.now, more_follows=True))
-        emit(engine.push(last_slice, batch.now, observed, results_to=emit_table))
+        emit(engine.push(last_slice, batch.now, arrivals, results_to=emit_table))
         for schema in self._plan.streams:
             self._update_log(schema, tables.get(schema.name), engine)
             self.log.manifest.progress[schema.name] = engine.progress[schema.name].to_json()

@@ -44,7 +44,7 @@ class Router:
         self._stream = stream
         self._schema = plan.streams[stream]
         self._ids = shard_ids
-        self._seen = ArrivalStats()
+        self._arrivals = ArrivalStats()
         self._now: int | None = None
         self._sent: Counter[int] = Counter()
 
@@ -61,11 +61,9 @@ class Router:
         if size:
             yield from self._partition(pa.concat_tables(tables))
             tables.clear()
-        if self._seen.arrived:
-            seen, now = self._seen, self._now
-            report = Report(
-                seen.max_event_time, [*seen.partition_max_times.items()], now, seen.arrived, seen.ahead, seen.refused
-            )
+        if (stats := self._arrivals).arrived:
+            times = [*stats.partition_max_times.items()]
+            report = Report(stats.max_event_time, times, self._now, stats.arrived, stats.ahead, stats.refused)
             yield report_rows(self._stream, self._active_ids, report)
         release_memory()
 
@@ -75,28 +73,28 @@ class Router:
         table = pa.Table.from_arrays(columns, schema=self._schema.columns)
         if CLOCK in batch.schema.names and batch.num_rows:
             self._now = batch.column(CLOCK)[0].as_py()
-        seen = ArrivalStats(table.num_rows)
-        table = self._usable(table, seen)
+        arrivals = ArrivalStats(table.num_rows)
+        table = self._usable(table, arrivals)
         if table.num_rows:
             ts = self._times(table)
-            seen.max_event_time = int(ts.max())
+            arrivals.max_event_time = int(ts.max())
             if self._schema.progress_by is not None:
-                seen.partition_max_times = partition_max_times(
+                arrivals.partition_max_times = partition_max_times(
                     ts, table.column(self._schema.progress_by).combine_chunks()
                 )
-        self._seen.add(seen)
+        self._arrivals.add(arrivals)
         return table
 
-    def _usable(self, table: pa.Table, seen: ArrivalStats) -> pa.Table:
+    def _usable(self, table: pa.Table, arrivals: ArrivalStats) -> pa.Table:
         """Drop and count tuples whose event time is NULL, out of range, or too far ahead of the clock."""
         times = table.column(self._schema.event_time)
         if times.null_count:
             table = table.filter(times.is_valid())
-            seen.refused = seen.arrived - table.num_rows
+            arrivals.refused = arrivals.arrived - table.num_rows
         limit = latest_allowed(self._schema, self._now)
         ts = self._times(table)
         if len(ts) and (int(ts.min()) < -LATEST or int(ts.max()) > limit):
-            table = table.filter(pa.array(usable(ts, limit, seen)))
+            table = table.filter(pa.array(usable(ts, limit, arrivals)))
         return table
 
     def _times(self, table: pa.Table) -> Int64Array:

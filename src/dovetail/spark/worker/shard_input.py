@@ -20,11 +20,11 @@ from dovetail.spark.wire import Report, RoutedKind, from_ipc, read_routed_rows
 class ShardInput:
     """One shard's part of a micro-batch."""
 
-    segments: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
-    """By stream: encoded tuples, and how many leading ones only this shard counts."""
+    tuples: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
+    """By stream: pieces of encoded tuples, each with its `counted`, see `wire`."""
     unplaced: dict[int, list[bytes]] = field(default_factory=dict)
     """By stream: event times of tuples that go to no shard."""
-    observed: dict[int, ArrivalStats] = field(default_factory=dict)
+    arrivals: dict[int, ArrivalStats] = field(default_factory=dict)
     now: int | None = None
 
     @classmethod
@@ -34,35 +34,36 @@ class ShardInput:
         for stream, kind, counted, content in read_routed_rows(frames):
             match kind:
                 case RoutedKind.TUPLES:
-                    batch.segments.setdefault(stream, []).append((content, counted))
+                    batch.tuples.setdefault(stream, []).append((content, counted))
                 case RoutedKind.UNPLACED:
                     batch.unplaced.setdefault(stream, []).append(content)
                 case RoutedKind.REPORT:
                     batch._observe(stream, from_json(Report, json.loads(content)))
-        for segments in batch.segments.values():
-            segments.sort()  # tasks finish in any order; a replay must see the same one
+        for pieces in batch.tuples.values():
+            pieces.sort()  # tasks finish in any order; a replay must see the same one
         return batch
 
     def _observe(self, stream: int, report: Report) -> None:
-        seen = ArrivalStats(
+        arrivals = ArrivalStats(
             report.arrived, ahead=report.ahead, refused=report.refused, max_event_time=report.max_event_time
         )
-        seen.partition_max_times = dict(report.partition_max_times)
-        self.observed.setdefault(stream, ArrivalStats()).add(seen)
+        arrivals.partition_max_times = dict(report.partition_max_times)
+        self.arrivals.setdefault(stream, ArrivalStats()).add(arrivals)
         if report.now is not None:
             self.now = max(report.now, self.now or report.now)
 
 
-def on_time(segments: list[tuple[bytes, int]], progress: StreamProgress, seen: ArrivalStats) -> pa.Table:
-    """Return the tuples that are not late, and count in `seen` the late ones that this shard counts.
+def drop_late(pieces: list[tuple[bytes, int]], progress: StreamProgress, arrivals: ArrivalStats) -> pa.Table:
+    """Return the tuples that are not late, and count in `arrivals` the late ones that this shard counts.
 
-    Segments are put in order of their first event time, so that an ordered stream needs no sorting.
+    Pieces are put in order of their first event time, so that an ordered stream needs no sorting.
     """
     tables = []
-    for content, counted in segments:
+    for content, counted in pieces:
         table = from_ipc(content)
         times = event_times(table, progress.schema.event_time).to_numpy()
-        on_time = progress.on_time(times, seen, counted)
-        tables.append((int(times.min(initial=LATEST)), table if on_time is None else table.filter(pa.array(on_time))))
+        is_on_time = progress.on_time(times, arrivals, counted)
+        remaining = table if is_on_time is None else table.filter(pa.array(is_on_time))
+        tables.append((int(times.min(initial=LATEST)), remaining))
     tables.sort(key=itemgetter(0))
     return pa.concat_tables([table for _, table in tables])
