@@ -1,8 +1,8 @@
 """A started session: writes each batch to every sink, or ends the streaming query with an error that names what failed.
 
-Shards return encoded results, one or more rows per shard and query. `foreachBatch` persists that frame, so that the stateful operator
-runs once for any number of sinks, and gives each sink its decoded part. Files that shards staged themselves are counted before any
-sink is touched.
+Shards return encoded results, one or more rows per shard and query. If Spark has to write some of them, `foreachBatch` persists that
+frame, so that the stateful operator runs once for any number of sinks, and gives each of these sinks its decoded part. Rows in files
+that shards staged themselves are counted before any sink is touched.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RunningSession:
         self._change = threading.RLock()
         """Held while the job changes: one streaming query ends and another replaces it."""
         self._start_id = 0
-        """Identifies the current start; batches of an earlier one are refused."""
+        """Counts the streaming queries of this run; batches of an earlier one are refused."""
         self._written: int | None = None
         """The last batch written since the streaming query was started."""
         self._monitor = Monitor(job.layout.job.budget)

@@ -1,8 +1,6 @@
 """Session: declares streams and queries, and starts them as one Structured Streaming query.
 
-    source_i -> project -> partition by shard -> union -> group by shard -> join -> decode -> sinks
-
-One streaming query runs all joins; `running` writes its results.
+`driver.pipeline` builds that streaming query; `running` writes its results.
 """
 
 from __future__ import annotations
@@ -264,7 +262,7 @@ class Session:
 
 
 def _plan_before(layout: Layout, checkpoint: Checkpoint, entry: PlanLogEntry | None) -> WorkerPlan | None:
-    """Return the plan of the log entry that a start continues; None if the checkpoint is new."""
+    """Return the plan that the next one replaces: that of `entry`; None if the checkpoint is new."""
     if checkpoint.pinned_json is None:
         return None
     return layout.for_workers(digest(layout)) if entry is None else read_worker_plan(entry.plan)

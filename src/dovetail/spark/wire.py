@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 ROUTED_SCHEMA = pa.schema(
     {"shard": pa.int32(), "stream": pa.int32(), "kind": pa.int8(), "counted": pa.int64(), "content": pa.binary()}
 )
-"""`shard` is the value that Spark groups by; `counted` is the number of leading tuples that only this shard counts."""
+"""`shard` is the id that Spark groups by, see `Layout.ids`. A tuple that goes to several shards is counted by one of them: each counts
+the first `counted` tuples of the row."""
 RESULT_SCHEMA = "shard int, query int, kind tinyint, rows bigint, content binary"
-"""`query` is the query's number in the layout; `rows` is the number of results that the row stands for."""
+"""`shard` and `query` are the numbers in the layout; `rows` is the number of results that the row stands for."""
 CLOCK = "__dovetail_clock"
 """Column with the batch's processing time in microseconds, for streams that need it."""
 FRAME_ROWS, FRAME_BYTES = 10_000, 64 << 20

@@ -1,8 +1,11 @@
-"""The plan log of a checkpoint: records which plan runs from which batch on.
+"""The plan log of a checkpoint: records which plan runs from which batch on, and brings plans to workers.
 
-Every start of a job appends a `PlanLogEntry` before its first batch runs. The number of the entry is the *epoch* of that start.
-Shards store the epoch that wrote their state, and refuse state whose epoch is not the one that the log names for its batch: an
-attempt that was never committed wrote it.
+Every start of a streaming query appends a `PlanLogEntry` before its first batch runs; the entry's number is the *epoch*. Shards store
+the epoch that wrote their state, and refuse state whose epoch is not the one that the log names for its batch: an attempt that was
+never committed wrote it.
+
+Workers do not read the log. The driver packs the plan of the new entry, and the one before it, into the callbacks that Spark pickles;
+each task takes the last plan that applies to its batch. The plan before tells a worker how to read the arrays that it left.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ def unpack(packed: bytes) -> tuple[WorkerPlan, ...]:
 
 
 def plan_for(plans: Sequence[WorkerPlan], batch: int | None) -> WorkerPlan:
-    """Return the last plan that is in force for `batch`, or the last of all if `batch` is None."""
+    """Return the last plan that applies to `batch`, or the last of all if `batch` is None."""
     candidates = [plan for plan in plans if batch is None or plan.since <= batch]
     if not candidates:
         raise StateError(f"batch {batch} is older than the plans of this start, which begin at {plans[0].since}")

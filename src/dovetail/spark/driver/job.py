@@ -44,7 +44,7 @@ class RunningJob:
     """A job with its plans for workers, its sinks, and the locks that it holds until it ends."""
 
     declared: Job
-    """The job with all columns of its streams; the layout has the columns that queries read."""
+    """The job with all columns of its streams; that of the layout has the columns that queries read."""
     layout: Layout
     plans: tuple[str, ...]
     """Each a `WorkerPlan` as JSON: the current one, preceded by the one that wrote the shards' arrays."""

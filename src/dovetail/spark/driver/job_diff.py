@@ -1,7 +1,7 @@
 """Differences between two jobs: queries that are kept, new, changed or dropped, and the new layout.
 
 A checkpoint holds the tuples that its queries needed. So a changed query continues with the tuples in the log if they are on the same
-shards; a new query begins with empty windows.
+shards; a new query begins with empty windows. `checkpoint.compatibility` says which differences are refused.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def with_query(
 ) -> Layout:
     """Return a layout with a query that starts while others run.
 
-    Columns that it adds to a stream are carried from its start on. `assignment` gives its shards if it replaces another query.
+    Shards store the columns that only it needs from its first batch on. `assignment` gives its shards if it replaces another query.
     """
     bound, since = query.plan.query, query.start.since
     streams, widened, complete_from = dict[str, StreamSchema](), dict(layout.widened), dict[str, int]()

@@ -1,7 +1,8 @@
 """The layout of a job on Spark: its shards and query numbers, and the plan that workers get.
 
 The driver makes a `Layout` when a session starts; `placement` assigns tuples to shards, `checkpoint.compatibility` decides what a
-checkpoint pins of it. Workers get a `WorkerPlan` as JSON: no SQL, nothing left to plan.
+checkpoint pins of it. Workers get a `WorkerPlan` as JSON, in the pickled callbacks: no SQL, and nothing left to plan but probe orders.
+Names of the fields of a `WorkerPlan` are part of the stored format: a checkpoint's plan log has one in each entry.
 """
 
 from __future__ import annotations
@@ -74,25 +75,25 @@ class WorkerPlan:
     queries: Mapping[str, int]
     """Number of each query, which identifies its results to the driver."""
     joins: tuple[tuple[str, ...], ...]
-    """The streams of each query: those of a join wait for each other, on whichever shard they are."""
+    """The streams of each query: those of a join delay each other's expiry, on all shards alike."""
     config: Config
     digest: str
     """Digest of the layout that the checkpoint is bound to."""
     groups: tuple[ShardGroupPlan, ...]
     since: int = 0
-    """The first batch that it holds for."""
+    """The first batch that it applies to."""
     retired: tuple[int, ...] = ()
-    """Shards that have nothing to do from that batch on."""
+    """Shards that no query uses from batch `since` on; in that batch they remove their state."""
     widened: tuple[int, ...] = ()
-    """Batches in which columns were added, and first batches of late queries that are planned with others."""
+    """First batches of added columns, and of queries that were added later and are now planned with the others."""
     progress: Mapping[str, Any] = field(default_factory=dict)
-    """Progress of the streams before that batch, for shards that begin with it."""
+    """Progress of the streams before batch `since`, for new shards."""
     epoch: int = 0
-    """The start of the streaming query that runs it; see `plan_log`."""
+    """Number of its entry in the plan log."""
     epochs: tuple[tuple[int, int], ...] = ()
-    """First batches and epochs of the starts so far, in order of batches, this one included."""
+    """First batch and epoch of each entry in force, by first batch, this one included."""
     inherited: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By stream, counters of the retired shards; the first shard adds them to its own in batch `since`."""
+    """By stream, counters of the retired shards; the first shard adds them to its own in batch `since`, so that they are kept."""
 
     def epoch_of(self, batch: int) -> int | None:
         """Return the epoch that completed `batch`; None if the log no longer reaches back that far."""
@@ -144,11 +145,11 @@ class Layout:
     pinned_json: str = ""
     """The pinned layout of its checkpoint, see `compatibility`; empty if the checkpoint is new."""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of queries that differ from their positions."""
+    """By query, its number; a query without an entry has that of its position."""
     last_number: int = -1
-    """The largest number of a dropped query; -1 if none was dropped."""
+    """The largest number of a dropped query, which no other query gets; -1 if none was dropped."""
     widened: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By stream, columns that tuples do not have from the start, with their first batch."""
+    """By stream, the columns that were added later, each with the first batch whose tuples have it."""
     ids: tuple[int, ...] = ()
     """By shard, the value by which Spark groups its rows; see `pipeline.with_shard_ids`."""
 

@@ -1,8 +1,9 @@
 """The Spark pipeline: builds the streaming query of a job, and changes a running job.
 
-    source_i -> project -> partition by shard -> union -> group by shard -> join -> decode -> sinks
+    source_i -> project -> route -> union -> group by shard -> join -> decode -> sinks
 
-A changed job is planned while the old one runs, and replaces it between two batches.
+`worker.callbacks` routes and joins, `running` decodes. A changed job is planned while the old one runs, and replaces it between two
+batches.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class SparkPipeline:
         return JobChange(self, job, job.declared, lambda _: layout, job.sinks, cause=proposal.cause)
 
     def unchanged(self, job: RunningJob) -> JobChange:
-        """Return the change that only starts a job under a new epoch."""
+        """Return the change that starts the same job under a new epoch."""
         return JobChange(self, job, job.declared, lambda _: job.layout, job.sinks)
 
     def next_entry(
@@ -159,8 +160,8 @@ class SparkPipeline:
     ) -> tuple[Layout, PlanLogEntry]:
         """Return the layout and the plan log entry that replace `before` from the next batch on.
 
-        New shards start from the streams' progress, and the first shard inherits the counters of retired ones. `reported` holds both
-        if shards reported them; otherwise they are read from the state store.
+        New shards start with the progress that the streams have made, and the first shard takes over the counters of retired ones.
+        `reported` holds both if shards reported them; otherwise they are read from the state store.
         """
         since = checkpoint.next_batch
         if before is None:

@@ -1,8 +1,9 @@
-"""Placement: the shards of each query, and the routes of tuples to them. Nothing here is serialized.
+"""Placement: the shards of each query, and the routes of tuples to them.
 
-Queries that route the tuples of their common streams alike form a group and share shards, windows and joins; each group has shards of
-its own. The placement follows from the queries, the number of shards and the streams' rates. For a query of a checkpoint, the pinned
-splits replace the rates.
+Queries with equal splits that route the tuples of their common streams alike form a group and share shards, windows and joins; each
+group has shards of its own. The placement follows from the queries, the number of shards and the streams' rates; for a query of a
+checkpoint, its pinned assignment replaces the rates. A placement is not serialized: a checkpoint stores the assignments, workers get
+the routes in their plan.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class ShardReports:
         return Load(cpu_ms, sum(node.get("bytes") or 0 for nodes in stores for node in nodes))
 
     def caught_up(self, batch_id: int) -> list[str]:
-        """Return the late queries that have caught up and can be planned with the others.
+        """Return the queries that were added later, have caught up and can be planned with the others.
 
         Batch `batch_id` has been joined, and may be replayed under the new plan, so the progress before it counts.
         """

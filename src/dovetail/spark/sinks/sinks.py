@@ -56,7 +56,7 @@ class Sink(ABC):
         return None
 
     def directory(self, use: SinkUse) -> Directory | None:  # noqa: ARG002
-        """Return the directory that the sink writes to, if it writes to one."""
+        """Return the directory that the sink writes to, if any; those of two queries must not overlap."""
         return None
 
     def staging(self, use: SinkUse, run_id: str) -> Staging | None:  # noqa: ARG002
@@ -64,7 +64,7 @@ class Sink(ABC):
         return None
 
     def verify(self, batch_id: int, rows: int) -> None:  # noqa: B027
-        """Raise if a batch that Spark has written is incomplete, where that is cheap to see."""
+        """Raise an error if a batch that `write` has written lacks some of its `rows`, where that is cheap to check."""
 
 
 class ParquetSink(Sink):

@@ -30,8 +30,7 @@ def router_function(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` that routes one stream.
 
-    `plans` are packed; the last one that is valid for the batch applies. `shard_ids` are values that Spark's partitioner
-    spreads evenly over its partitions.
+    `plans` come from `plan_log.pack`; the last one that applies to the batch is used. `shard_ids` are those of `Layout.ids`.
     """
 
     def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

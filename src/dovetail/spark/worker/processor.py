@@ -1,4 +1,4 @@
-"""Join one batch of one shard: the second callback, between Spark's state store and the engine.
+"""Join one batch of one shard: what the second callback does, between Spark's state store and the engine.
 
 An attempt reads the manifest, acquires the shared-memory arrays of its token or rebuilds them from the log, joins the batch, writes
 log and manifest under a new token, and publishes the arrays under that token. Spark commits the state only if the task succeeds;
@@ -63,7 +63,7 @@ def join_rows(
     run_id: str,
     staged: Mapping[int, Staging],
 ) -> pd.DataFrame:
-    """Join a micro-batch of a shard by the last valid plan; results of queries in `staged` go to files."""
+    """Join a micro-batch of a shard by the plan that applies to it; results of queries in `staged` go to files."""
     batch = current_batch()
     plan = plan_for(plans, batch)
     log = Log(segments, plan.digest, plan.catalog)
@@ -138,7 +138,7 @@ class Worker:
             )
 
     def _inherit_counters(self, engine: ShardEngine) -> None:
-        """Add the counters of the shards that retire in this batch."""
+        """Add the counters of retired shards to the first shard, once: in the first batch of the plan."""
         if self._shard == self._plan.shards[0] and self._batch == self._plan.since:
             for stream, counted in self._plan.inherited.items():
                 progress = engine.progress[stream]
