@@ -28,7 +28,7 @@ from dovetail.spark.state.log import MANIFEST, Log, ShardManifest
 from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import CLOCK, ResultRow, from_ipc
 from dovetail.spark.worker.output import ShardOutput
-from dovetail.spark.worker.processor import Worker, retire
+from dovetail.spark.worker.processor import ShardAttempt, retire
 from dovetail.spark.worker.router import Router
 from dovetail.spark.worker.shard_input import ShardInput
 
@@ -170,10 +170,10 @@ class Pipeline:
             if commit:
                 self.states[shard] = trial
             return [], {"rebuilt": False}
-        worker = Worker(self.plan, shard, log, live, batch, self.known)
+        attempt = ShardAttempt(self.plan, shard, log, live, batch, self.known)
         with ShardOutput(self.plan.queries, {}, shard) as output:
-            metrics = worker.join(ShardInput.read(frames), output.add)
+            metrics = attempt.join(ShardInput.read(frames), output.add)
         if commit:
-            worker.log.save()
+            attempt.log.save()
             self.states[shard] = trial
         return output.rows, metrics

@@ -152,7 +152,7 @@ def test_a_checkpoint_that_sheds_is_refused_before_anything_is_written(
     }
     monkeypatch.setattr(module, "_check_logs", lambda _: None)
     monkeypatch.setattr(module, "_manifests", lambda *_: manifests)
-    monkeypatch.setattr(module, "with_shard_ids", lambda _, it: replace(it, ids=tuple(range(it.placement.total))))
+    monkeypatch.setattr(module, "with_shard_ids", lambda _, it: replace(it, shard_ids=tuple(range(it.placement.total))))
     checkpoint, spark = (
         Checkpoint(Directory("", tmp_path), "", pinned_json(layout), False, 2, 3),
         cast("SparkSession", None),

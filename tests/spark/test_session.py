@@ -22,7 +22,7 @@ import dovetail as dt
 from dovetail.errors import ConfigError, StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
-from dovetail.spark.driver.pipeline import shard_ids
+from dovetail.spark.driver.pipeline import choose_shard_ids
 from dovetail.spark.sinks.sinks import MemorySink
 from dovetail.spark.wire import FRAME_BYTES
 from dovetail.spark.worker.callbacks import ShardProcessor
@@ -184,10 +184,10 @@ def test_a_restart_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -
 
 
 def test_shard_ids_spread_and_depend_on_the_number_of_shards_only(spark: SparkSession) -> None:
-    found = {count: shard_ids(spark, count) for count in (1, 2, 4, 12)}
+    found = {count: choose_shard_ids(spark, count) for count in (1, 2, 4, 12)}
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     try:
-        assert {count: shard_ids(spark, count) for count in found} == found
+        assert {count: choose_shard_ids(spark, count) for count in found} == found
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     for count, ids in found.items():

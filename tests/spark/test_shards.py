@@ -34,7 +34,7 @@ from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import FRAME_BYTES, FRAME_ROWS
 from dovetail.spark.worker import router as cut
 from dovetail.spark.worker.callbacks import ShardProcessor, router_function
-from dovetail.spark.worker.processor import Worker
+from dovetail.spark.worker.processor import ShardAttempt
 from dovetail.testing import Oracle, RandomCase, assert_same_rows, random_scenario
 
 
@@ -247,13 +247,14 @@ class Halfway:
         return dict(stored["seal"]["files"])
 
     def refuses(self, damage: Callable[[Path], object], here: Path) -> bool:
-        """Damage a copy of the arrays; say whether a worker refuses it."""
+        """Damage a copy of the arrays; say whether an attempt refuses it."""
         shutil.copytree(self.directory, here)
         damage(here)
         plan = self.pipeline.plan
-        worker = Worker(plan, 0, Log(self.pipeline.states[0], plan.digest), SharedMemoryShard(self.pipeline.live, 0))
+        log = Log(self.pipeline.states[0], plan.digest)
+        attempt = ShardAttempt(plan, 0, log, SharedMemoryShard(self.pipeline.live, 0))
         try:
-            worker._check_matches_log(sealed.read_mapped(here, self.token, plan.plan_of(0), Replanner(plan.config)))
+            attempt._check_matches_log(sealed.read_mapped(here, self.token, plan.plan_of(0), Replanner(plan.config)))
         except StateError:
             return True
         finally:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 ROUTED_SCHEMA = pa.schema(
     {"shard": pa.int32(), "stream": pa.int32(), "kind": pa.int8(), "counted": pa.int64(), "content": pa.binary()}
 )
-"""`shard` is the id that Spark groups by, see `Layout.ids`. A tuple that goes to several shards is counted by one of them: each counts
-the first `counted` tuples of the row."""
+"""`shard` is the id by which Spark groups, see `Layout.shard_ids`. A tuple that goes to several shards is counted by one of them: each
+counts the first `counted` tuples of a row."""
 RESULT_SCHEMA = "shard int, query int, kind tinyint, rows bigint, content binary"
 """`shard` and `query` are the numbers in the layout; `rows` is the number of results that the row stands for."""
 CLOCK = "__dovetail_clock"

@@ -41,7 +41,7 @@ def current_json(layout: Layout) -> str:
         "numbers": {name: layout.number_of(name) for name in layout.job.queries},
         "last_number": layout.last_number,
         "numbered": layout.placement.total,
-        "ids": layout.ids,
+        "ids": layout.shard_ids,
         "widened": layout.widened,
         "came": {name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.since},
         "chosen": None if layout.job.chosen is None else to_json(layout.job.chosen),

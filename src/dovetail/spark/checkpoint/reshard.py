@@ -154,7 +154,8 @@ class Resharding:
         after = with_shard_ids(spark, after)
         after = replace(after, pinned_json=current_json(after))
         plans = [layout.for_workers(digest(layout)) for layout in (before, after)]
-        return cls(spark, checkpoint, after, Move.between(plans[0], plans[1], before.ids, after.ids, manifests))
+        move = Move.between(plans[0], plans[1], before.shard_ids, after.shard_ids, manifests)
+        return cls(spark, checkpoint, after, move)
 
     def run(self, target: Directory) -> None:
         """Create the new checkpoint. It can be started as soon as the old one has its note."""
@@ -219,7 +220,7 @@ def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout
         assignments |= {query.name: ShardAssignment(grid.splits, first) for query in group.queries}
         first += grid.shards
     after = Layout.of(replace(layout.job, chosen=None), Placement(shards, assignments))
-    return replace(layout, job=after.job, ids=(), pinned_json="")
+    return replace(layout, job=after.job, shard_ids=(), pinned_json="")
 
 
 def _check_logs(checkpoint: Checkpoint) -> None:
@@ -242,7 +243,7 @@ def _check_logs(checkpoint: Checkpoint) -> None:
 
 def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int, ShardManifest]:
     """Read the manifests of a checkpoint, by shard number; raise `StateError` if one is missing or behind."""
-    contents, bound = read_manifests(spark, checkpoint, layout.ids), digest(layout)
+    contents, bound = read_manifests(spark, checkpoint, layout.shard_ids), digest(layout)
     manifests = {shard: ShardManifest.from_json(content, bound) for shard, content in contents.items()}
     groups = layout.placement.groups
     active = [number for group in groups for number in group.numbers if number in manifests]

@@ -94,7 +94,7 @@ def read_layout(current: str, pinned: str, config: Config) -> Layout:
         pinned_json=pinned,
         numbers=content.get("numbers", {}),
         last_number=content.get("last_number", -1),
-        ids=tuple(content.get("ids", ())),
+        shard_ids=tuple(content.get("ids", ())),
         widened=content.get("widened", {}),
     )
 

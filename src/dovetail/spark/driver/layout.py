@@ -104,7 +104,7 @@ class WorkerPlan:
         """The numbers of all shards of its groups."""
         return [number for group in self.groups for number in group.numbers]
 
-    def active(self, batch: int) -> list[int]:
+    def active_shards(self, batch: int) -> list[int]:
         """Return the shards that may hold state before `batch`: those that retire in it still do."""
         return [*self.shards, *(self.retired if self.since == batch else ())]
 
@@ -150,8 +150,8 @@ class Layout:
     """The largest number of a dropped query, which no other query gets; -1 if none was dropped."""
     widened: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By stream, the columns that were added later, each with the first batch whose tuples have it."""
-    ids: tuple[int, ...] = ()
-    """By shard, the value by which Spark groups its rows; see `pipeline.with_shard_ids`."""
+    shard_ids: tuple[int, ...] = ()
+    """By number of a shard, the id by which Spark groups its rows; see `pipeline.with_shard_ids`."""
 
     @classmethod
     def of(cls, job: Job, placement: Placement, **numbering: Any) -> Layout:
@@ -259,5 +259,5 @@ class Layout:
         )
         if before is None:
             return worker_plan
-        retired = tuple(sorted({*before.active(since)} - set(worker_plan.shards)))
+        retired = tuple(sorted({*before.active_shards(since)} - set(worker_plan.shards)))
         return replace(worker_plan, retired=retired, progress=progress or {}, epoch=before.epoch + 1)

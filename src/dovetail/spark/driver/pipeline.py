@@ -59,7 +59,7 @@ class SparkPipeline:
         self, layout: Layout, plans: Sequence[str], staged: Mapping[int, Staging] | None = None
     ) -> DataFrame:
         """Return the rows that shards produce: results as Arrow IPC bytes, counts and metrics."""
-        ids = list(with_shard_ids(self.spark, layout).ids)
+        ids = list(with_shard_ids(self.spark, layout).shard_ids)
         # Spark stores the time of a batch, so a replay reads the same.
         clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
         packed, routed = pack(plans), []
@@ -172,7 +172,7 @@ class SparkPipeline:
             starts = [query.start for query in layout.job.registered.values()]
             needs_times = any(start.since == since and not start.max_event_times for start in starts)
             if since and (needs_counters or needs_times) and (reported is None or not reported.progress):
-                reported = read_progress(self.spark, checkpoint.directory.uri, layout.ids)
+                reported = read_progress(self.spark, checkpoint.directory.uri, layout.shard_ids)
             reported = reported or BatchProgress()
             times = {name: int(progress["head"]) for name, progress in reported.progress.items()}
             layout = replace(layout, job=layout.job.with_start_times(since, times))
@@ -279,11 +279,12 @@ def read_progress(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> B
 
 def with_shard_ids(spark: SparkSession, layout: Layout) -> Layout:
     """Return a layout whose shards all have ids; existing ids stay."""
-    missing = layout.placement.total - len(layout.ids)
-    return replace(layout, ids=(*layout.ids, *shard_ids(spark, missing, layout.ids))) if missing else layout
+    ids = layout.shard_ids
+    missing = layout.placement.total - len(ids)
+    return replace(layout, shard_ids=(*ids, *choose_shard_ids(spark, missing, ids))) if missing else layout
 
 
-def shard_ids(spark: SparkSession, count: int, used: Sequence[int] = ()) -> list[int]:
+def choose_shard_ids(spark: SparkSession, count: int, used: Sequence[int] = ()) -> list[int]:
     """Return `count` ids that Spark's hash partitioner spreads evenly over its partitions.
 
     This holds for any number of partitions that divides `count`. The ids are the keys of the stored state, so they must depend only on

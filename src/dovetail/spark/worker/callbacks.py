@@ -30,7 +30,7 @@ def router_function(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` that routes one stream.
 
-    `plans` come from `plan_log.pack`; the last one that applies to the batch is used. `shard_ids` are those of `Layout.ids`.
+    `plans` come from `plan_log.pack`; the last one that applies to the batch is used. `shard_ids` are those of `Layout.shard_ids`.
     """
 
     def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

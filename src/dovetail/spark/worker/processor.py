@@ -74,11 +74,11 @@ def join_rows(
         retire(log, memory)
         metrics: dict[str, Any] = {"shard": shard, "rebuilt": False, "retired": True}
     else:
-        worker = Worker(plan, shard, log, memory, batch, plans)
+        attempt = ShardAttempt(plan, shard, log, memory, batch, plans)
         release_memory()
         with explaining_full_disk(), ShardOutput(plan.queries, staged, shard) as output:
-            metrics = worker.join(shard_input, output.add)
-        worker.log.save()
+            metrics = attempt.join(shard_input, output.add)
+        attempt.log.save()
         release_memory()
         result_rows = output.rows
     return pd.DataFrame([*result_rows, ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(metrics).encode())])
@@ -91,7 +91,7 @@ def retire(log: Log, memory: SharedMemoryShard) -> None:
         memory.discard(work)
 
 
-class Worker:
+class ShardAttempt:
     """One attempt at one batch of one shard."""
 
     def __init__(

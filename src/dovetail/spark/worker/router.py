@@ -39,7 +39,7 @@ class Router:
 
     def __init__(self, plan: WorkerPlan, stream: int, shard_ids: list[int], batch: int | None = None) -> None:
         self._groups = plan.groups
-        active = plan.shards if batch is None else plan.active(batch)
+        active = plan.shards if batch is None else plan.active_shards(batch)
         self._active_ids = [shard_ids[shard] for shard in active]
         self._stream = stream
         self._schema = plan.streams[stream]
