@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import dovetail as dt
-from dovetail.engine.kernels.roster import Incoming, Uses
+from dovetail.engine.kernels.roster import NONE, Incoming, Uses
 from dovetail.engine.shedding import POLICIES
 from dovetail.engine.shedding.tracker import Tracker
 from engine import save
@@ -103,6 +103,9 @@ def uses(streams: int, cap: int) -> Uses:
         kept,
         late,
         each,
+        np.full(streams, NONE),
+        np.zeros(0, np.int64),
+        np.zeros(0, np.int64),
     )
 
 
@@ -116,7 +119,7 @@ def decisions(repeats: int) -> list[dict[str, Any]]:
         window, key = order % streams, order // streams
         moments = (times.ravel()[order] * SECOND).astype(np.int64)
         codes, seen = key.astype(np.uint64)[:, None].copy(), np.ones(len(order), np.int64)
-        incoming = Incoming(window, np.arange(len(order)), moments, codes, seen)
+        incoming = Incoming(window, np.arange(len(order)), moments, codes, seen, np.ones(len(order), np.int32))
         for name, policy in POLICIES.items():
             taken = []
             for _ in range(repeats):

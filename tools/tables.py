@@ -210,6 +210,18 @@ def auto_held_out(runs: list[Run]) -> Iterator[Row]:
         yield run["setting"], f"`{run['best']}`", f"{run['share']:.3f}", f"{run['auto']:.3f}", f"{run['ratio']:.3f}"
 
 
+def dead_keys(runs: list[Run]) -> Iterator[Row]:
+    for kind, own in grouped(runs, "kind").items():
+        yield kind, *(f"{run['without']:.2f} → {run['with']:.2f}" for run in own)
+
+
+def auto_drawn(runs: list[Run]) -> Iterator[Row]:
+    for kind, repeating in (("keys that occur once", False), ("keys that repeat", True)):
+        ratios = [min(1.0, run["ratio"]) for run in runs if ("variance" in run["setting"]) == repeating]
+        within = sum(ratio >= 0.97 for ratio in ratios)
+        yield kind, f"{within} of {len(ratios)}", f"{1 - mean(ratios):.3f}", f"{min(ratios):.3f}"
+
+
 def rejection(runs: list[Run]) -> Iterator[Row]:
     for run in runs:
         taken = (f"{run[name]:.0f}" for name in ("push", "probes", "table"))
@@ -326,6 +338,14 @@ TABLES = {
     ),
     "auto-held-out": Table(
         "auto-held-out", ("setting", "best", "its share of results", "`auto`", "ratio"), auto_held_out
+    ),
+    "auto-drawn": Table(
+        "auto-drawn", ("settings", "within 3 % of the best", "mean loss", "smallest ratio"), auto_drawn
+    ),
+    "dead-keys": Table(
+        "dead-keys",
+        ("setting", "`arrival-order`", "`frequency`", "`frequency-own`", "`output`", "`random`", "`fifo`", "`auto`"),
+        dead_keys,
     ),
     "recall-sampled": Table("recall-sampled", ("setting", "known", "inside", "worst policy", "median width"), recall),
     "shedding-memory-1kb": Table(

@@ -107,6 +107,9 @@ class Shedding:
         Whether the cap applies to all windows together (`session`) or to each one (`window`).
     seed
         Seed of all random choices.
+    dead_keys_first
+        Where each key occurs at most once in each stream, drop tuples that can produce no more results before the policy decides.
+        Turn it off to measure the policies as published.
     """
 
     policy: SheddingPolicy = "auto"
@@ -114,8 +117,11 @@ class Shedding:
     max_bytes: int | None = None
     per: SheddingScope = "session"
     seed: int = 0
+    dead_keys_first: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.dead_keys_first, bool):
+            raise ConfigError(f"Shedding(dead_keys_first={self.dead_keys_first!r}): allowed are True and False")
         for name, allowed in (("policy", SHEDDING), ("per", SHEDDING_SCOPES)):
             if getattr(self, name) not in allowed:
                 raise ConfigError.choice(f"Shedding({name}=...)", getattr(self, name), allowed)

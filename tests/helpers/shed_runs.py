@@ -23,6 +23,7 @@ from dovetail.testing import Oracle
 TS = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema([("ts", TS), ("k", pa.int64()), ("j", pa.int64()), ("n", pa.int64())])
 """`n` numbers the tuples of a stream."""
+WITH_TEXTS = COLUMNS.append(pa.field("s", pa.string()))
 SECOND = 1_000_000
 QUERIES = (
     "SELECT {n} FROM a [RANGE 4 s], b [RANGE 6 s] WHERE a.k = b.k",
@@ -61,6 +62,31 @@ class Input:
             others = [rng.randrange(4) for _ in range(tuples)]
             tables[stream] = pa.table([pa.array(times, TS), keys, others, range(tuples)], schema=COLUMNS)
         return cls(tables)
+
+    @classmethod
+    def with_keys_that_occur_once(cls, rng: random.Random, tuples: int) -> Input:
+        """Draw tuples whose key, with few exceptions, occurs once in each stream, within four seconds."""
+        first = [rng.randrange(0, 16 * SECOND) for _ in range(tuples)]
+        tables = {}
+        for stream in "abc":
+            drawn = sorted((time + rng.randrange(16) * SECOND // 4, key) for key, time in enumerate(first))
+            times = pa.array([time for time, _ in drawn], TS)
+            keys = [rng.randrange(tuples) if rng.random() < 0.001 else key for _, key in drawn]
+            others = [rng.randrange(4) for _ in range(tuples)]
+            tables[stream] = pa.table([times, keys, others, range(tuples)], schema=COLUMNS)
+        return cls(tables)
+
+    def with_texts(self, rng: random.Random) -> Input:
+        """Add a column of texts, some of them long, some NULL."""
+        return Input(
+            {
+                stream: table.append_column(
+                    "s",
+                    pa.array([rng.choice((None, "a", "b" * 40, "c" * 300, "d" * 9000)) for _ in range(table.num_rows)]),
+                )
+                for stream, table in self.tables.items()
+            }
+        )
 
     def cut(self, rng: random.Random, count: int) -> list[dict[str, pa.Table]]:
         """Cut the input into batches that follow each other in event time."""
@@ -101,6 +127,7 @@ class Watched:
     config: dt.Config
     queries: Mapping[str, str]
     lateness: float = 0.0
+    columns: pa.Schema = COLUMNS
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     """By stream and number: the last instant of a tuple that was shed."""
     found: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
@@ -108,7 +135,7 @@ class Watched:
     def __post_init__(self) -> None:
         self.session = dt.LocalSession(config=self.config)
         for stream in "abc":
-            self.session.stream(stream, COLUMNS, event_time="ts", lateness=self.lateness)
+            self.session.stream(stream, self.columns, event_time="ts", lateness=self.lateness)
         for name, sql in self.queries.items():
             self.session.query(name, selected(sql))
             self.found[name] = []
@@ -175,9 +202,11 @@ def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*plain, strict=True))
 
 
-def expected(queries: Mapping[str, str], batches: Sequence[Mapping[str, pa.Table]], lateness: float) -> dict[str, Any]:
+def expected(
+    queries: Mapping[str, str], batches: Sequence[Mapping[str, pa.Table]], lateness: float, columns: pa.Schema = COLUMNS
+) -> dict[str, Any]:
     """Return all results of each query: for each alias, the number and event time of its tuple."""
-    streams = [StreamSchema(name, COLUMNS, "ts", int(lateness * SECOND)) for name in "abc"]
+    streams = [StreamSchema(name, columns, "ts", int(lateness * SECOND)) for name in "abc"]
     oracle = Oracle(streams)
     catalog = {stream.name: stream for stream in streams}
     parsed = {name: parse_query(name, selected(sql), catalog) for name, sql in queries.items()}
@@ -194,7 +223,7 @@ def check(watched: Watched, batches: Sequence[Mapping[str, pa.Table]], *, exact:
     With `exact`, a result is missing if and only if one of its tuples was shed before its latest tuple arrived. In a batch that
     overlaps earlier ones in event time, a tuple matches all held tuples, whatever their event times.
     """
-    for name, (streams, results) in expected(watched.queries, batches, watched.lateness).items():
+    for name, (streams, results) in expected(watched.queries, batches, watched.lateness, watched.columns).items():
         found, shed = Counter(watched.found[name]), dict.fromkeys(watched.ends, -1)
         assert found <= Counter(results)
         assert survivors(streams, results, shed) <= found

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, TS, Input, Watched, check, expected, survivors
+from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, TS, WITH_TEXTS, Input, Watched, check, expected, survivors
 
 import dovetail as dt
 from dovetail.config import POLICIES, SHEDDING, SHEDDING_SCOPES, DriverPolicy, SheddingPolicy, SheddingScope
@@ -94,6 +94,28 @@ def test_the_same_input_sheds_the_same_tuples(
     }
 
 
+@settings(max_examples=max(1, settings().max_examples // 4))
+@given(SEEDS, st.sampled_from(SHEDDING), st.sampled_from(SHEDDING_SCOPES), st.integers(1, 9), st.integers(1, 9))
+def test_dead_keys_change_neither_exactness_nor_determinism(
+    seed: int, policy: SheddingPolicy, per: SheddingScope, first: int, second: int
+) -> None:
+    """Holds for keys that occur once, for any batch cuts, abandoned batches and restarts."""
+    rng = random.Random(seed)
+    config = dt.Config(shedding=dt.Shedding(policy, rng.randrange(30, 90), per=per, seed=seed % 7))
+    queries = {f"q{number}": sql for number, sql in enumerate(rng.sample(QUERIES, rng.choice((1, 1, 2))))}
+    data = Input.with_keys_that_occur_once(rng, 200)
+    one, other = Watched(config, queries), Watched(config, queries)
+    for batch in (batches := data.cut(rng, first)):
+        one.push(batch, rng.choice((None, 3)))
+    check(one, batches, exact=True)
+    for batch in data.cut(rng, second):
+        if rng.random() > 0.2 or other.break_off(batch):
+            other.push(batch)
+        if rng.random() < 0.3:
+            other.restart()
+    assert one.ends == other.ends
+
+
 @given(SEEDS, configs(), st.integers(2, 6))
 def test_queries_can_be_added_and_dropped_while_shedding(seed: int, config: dt.Config, batches: int) -> None:
     """Tuples stay tracked under a new plan: a remaining query still gives exactly the results of unshed tuples."""
@@ -125,6 +147,31 @@ def test_memory_stays_within_max_bytes(seed: int, policy: SheddingPolicy, per: S
         for batch in pushes:
             watched.push(batch, rng.choice((None, 5)))
         check(watched, pushes, exact=False)
+
+
+@given(SEEDS, st.sampled_from(SHEDDING), st.sampled_from(SHEDDING_SCOPES), st.integers(1, 5), st.integers(1, 5))
+@example(1, "fifo", "window", 2, 1)
+def test_memory_stays_within_max_bytes_with_texts(
+    seed: int, policy: SheddingPolicy, per: SheddingScope, first: int, second: int
+) -> None:
+    """Texts count, and what is shed does not depend on batch cuts."""
+    rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "SMALLEST_CAPACITY", 8)
+        patch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
+        patch.setattr("dovetail.engine.storage.columns.texts._SMALLEST_HEAP", 256)
+        config = dt.Config(shedding=dt.Shedding(policy, max_bytes=rng.choice((8_000, 16_000, 30_000)), per=per))
+        text = rng.choice((" AND coalesce(a.s, '') <> coalesce(b.s, 'b')", " AND a.s <= b.s"))
+        queries, data = {"q": QUERIES[rng.choice((0, 1))] + text}, Input.drawn(rng, 60).with_texts(rng)
+        one, other = Watched(config, queries, columns=WITH_TEXTS), Watched(config, queries, columns=WITH_TEXTS)
+        for batch in (batches := data.cut(rng, first)):
+            one.push(batch, rng.choice((None, 5)))
+        check(one, batches, exact=False)
+        for batch in data.cut(rng, second):
+            other.push(batch)
+            if rng.random() < 0.3:
+                other.restart()
+        assert one.ends == other.ends
 
 
 def _recall(

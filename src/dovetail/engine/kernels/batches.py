@@ -6,7 +6,8 @@ import numpy as np
 
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import borrowing, kernel
-from dovetail.engine.kernels.roster import Incoming, spread
+from dovetail.engine.kernels.index import spread
+from dovetail.engine.kernels.roster import Incoming
 
 _NEVER = (1 << 63) - 1
 
@@ -27,7 +28,7 @@ def interleave(parts: Incoming, starts: Int64Array, merged: Incoming) -> None:
             parts.row[source],
             ts[source],
         )
-        merged.seen[target] = parts.seen[source]
+        merged.seen[target], merged.units[target] = parts.seen[source], parts.units[source]
         for use in range(parts.codes.shape[1]):
             merged.codes[target, use] = parts.codes[source, use]
         at[first] += 1

@@ -35,6 +35,15 @@ class Chain(NamedTuple):
 
 
 @inlined
+def spread(code: np.uint64, seed: np.uint64) -> np.uint64:
+    """A hash in which every bit counts."""
+    mixed = (code ^ seed) + GOLDEN
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+@inlined
 def tag(hashed: np.uint64, shift: np.uint64) -> int:
     """Return the tag bit of a hash; the four hash bits below the slot bits choose it."""
     return 1 << (_TAG_AT + int((hashed >> (shift - np.uint64(4))) & np.uint64(15)))

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from dovetail._typing import BoolArray, Float64Array, Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import inlined, kernel
-from dovetail.engine.kernels.index import GOLDEN
-from dovetail.engine.kernels.roster import Incoming, spread
+from dovetail.engine.kernels.index import GOLDEN, spread
+from dovetail.engine.kernels.roster import Incoming
 
 BUCKETS = 32
 """Random groups of the followed keys, whose differences give the interval."""

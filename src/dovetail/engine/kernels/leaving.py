@@ -5,19 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
-from dovetail.engine.kernels.queues import changed, dequeue, enqueue, key_changed
+from dovetail.engine.kernels.dead_keys import forget, is_dead, settle, withdraw
+from dovetail.engine.kernels.queues import changed, dequeue, key_changed
 from dovetail.engine.kernels.roster import (
     CLOCK,
     FREE_PLACE,
     FREQUENCY,
     FREQUENCY_OWN,
+    IN_DEAD_LIST,
     LEAVING,
     NONE,
     RANDOM,
+    UNSEEN,
     ExpiryDeadline,
     Roster,
     expect_queues,
     forget_key,
+    serial_of,
+    units_of,
 )
 
 NOW = -(1 << 63)
@@ -55,15 +60,17 @@ def remove(roster: Roster, place: int, rank: int) -> None:
     held, uses, at = roster.held, roster.uses, roster.at
     window = int(held[place].window)
     pool = uses.pool[window]
-    dequeue(roster, place, rank)
+    withdraw(roster, place, rank)
     for use in range(uses.first[window], uses.first[window + 1]):
         if roster.marks[place, use - uses.first[window]].key >= 0:
             leave_key(roster, place, use - uses.first[window], rank)
+        forget(roster, place, use - uses.first[window], rank)
         if roster.inside[use] == place:
             newer = held[place].newer
             roster.inside[use] = newer
             if newer >= 0:
                 at[LEAVING] = min(at[LEAVING], held[newer].ts + uses.span[use])
+    withdraw(roster, place, rank)  # in a self-join its key may have died by its own leaving
     own = held[place]
     older, newer = own.older, own.newer
     if older >= 0:
@@ -74,12 +81,7 @@ def remove(roster: Roster, place: int, rank: int) -> None:
         held[newer].older = older
     else:
         roster.newest[window] = older
-    roster.alive[pool] -= 1
-    if rank == RANDOM:
-        members, first = roster.ranks.members, roster.ranks.start[pool]
-        last = members[first + roster.alive[pool]]
-        members[first + own.queue] = last
-        held[last].queue = own.queue
+    roster.alive[pool] -= units_of(roster, place)
     own.row = NONE
     own.newer = at[FREE_PLACE]
     at[FREE_PLACE] = place
@@ -101,6 +103,21 @@ def _expect_leaving(roster: Roster, place: int, use: int, rank: int) -> None:
 
 
 @inlined
+def _leave_use(roster: Roster, place: int, use: int, rank: int) -> None:
+    """Let a tuple leave one use of its window; the tuple stays for other uses, or because its results may still come."""
+    own, mark = roster.held[place], roster.marks[place, use]
+    moves = rank < RANDOM and mark.key >= 0 and own.queue != IN_DEAD_LIST
+    if moves:
+        dequeue(roster, place, rank)
+    if mark.key >= 0:
+        leave_key(roster, place, use, rank)
+    forget(roster, place, use, rank)
+    if own.queue != IN_DEAD_LIST and (moves or is_dead(roster, place)):
+        withdraw(roster, place, rank)
+        settle(roster, place, rank)
+
+
+@inlined
 def leave_windows(roster: Roster, rank: int) -> None:
     """Advance all uses to the clock: tuples whose window has passed no longer count."""
     held, uses, clock = roster.held, roster.uses, roster.at[CLOCK]
@@ -109,13 +126,10 @@ def leave_windows(roster: Roster, rank: int) -> None:
         for use in range(uses.first[window], uses.first[window + 1]):
             place = int(roster.inside[use])
             while place >= 0 and held[place].ts + uses.span[use] < clock:
-                roster.passed[use] = held[place].serial
+                roster.passed[use] = serial_of(roster, place)
                 _expect_leaving(roster, int(held[place].newer), use - uses.first[window], rank)
-                if roster.marks[place, use - uses.first[window]].key >= 0:
-                    dequeue(roster, place, rank)
-                    leave_key(roster, place, use - uses.first[window], rank)
-                    if rank < RANDOM:
-                        enqueue(roster, place, rank)
+                if roster.marks[place, use - uses.first[window]].entry != UNSEEN:
+                    _leave_use(roster, place, use - uses.first[window], rank)
                 place = int(held[place].newer)
             roster.inside[use] = place
             if place >= 0:

@@ -18,11 +18,12 @@ from dovetail.engine.kernels.roster import (
     RANDOM,
     USED_QUEUES,
     Roster,
+    serial_of,
 )
 
 FIRST_TO_GO = -1e-300
 """The value of a pattern in which all bits are set: 0 by definition 3, and dropped before all others by section 3.2."""
-_UNSEEN = -2
+_NOBODY = -2
 
 
 @inlined
@@ -75,7 +76,7 @@ def _reckon(roster: Roster, queue: int) -> None:
     ranks, own = roster.ranks, roster.ranks.queues[queue]
     pool = roster.uses.pool[own.window]
     place = ranks.heap[ranks.start[pool] + own.at]
-    place.worth, place.tie = _worth(roster, queue, ARRIVAL_ORDER), roster.held[own.first].serial
+    place.worth, place.tie = _worth(roster, queue, ARRIVAL_ORDER), serial_of(roster, own.first)
     move(ranks, pool, queue)
 
 
@@ -156,7 +157,7 @@ def _new_queue(roster: Roster, place: int, rank: int) -> int:
             _lead_to(roster, part, queue, rank)
     pool = roster.uses.pool[window]
     if rank == ARRIVAL_ORDER:
-        put(ranks, ranks.start[pool], ranks.size[pool], 0.0, roster.held[place].serial, queue)
+        put(ranks, ranks.start[pool], ranks.size[pool], 0.0, serial_of(roster, place), queue)
         ranks.size[pool] += 1
     else:
         put_in(ranks, pool, queue, level_of(_worth(roster, queue, rank)))
@@ -187,7 +188,7 @@ def _end_queue(roster: Roster, queue: int, rank: int) -> None:
 
 @inlined
 def _matching_queue(roster: Roster, place: int, rank: int) -> int:
-    """The queue of tuples like this one; `NONE` if there is none, `_UNSEEN` if nobody sees the tuple any more."""
+    """The queue of tuples like this one; `NONE` if there is none, `_NOBODY` if nobody sees the tuple any more."""
     queues, window = roster.ranks.queues, roster.held[place].window
     count = roster.uses.first[window + 1] - roster.uses.first[window]
     for use in range(count):
@@ -203,16 +204,23 @@ def _matching_queue(roster: Roster, place: int, rank: int) -> int:
                 return queue
             queue = int(roster.ranks.parts[queue, use].after)
         return NONE
-    return _UNSEEN
+    return _NOBODY
 
 
 @inlined
 def enqueue(roster: Roster, place: int, rank: int) -> None:
-    """Put a tuple behind those that are like it."""
-    held, queues = roster.held, roster.ranks.queues
-    queue = _matching_queue(roster, place, rank)
+    """Put a tuple behind those that are like it, or, where any tuple may go, among all others."""
+    held, queues, ranks = roster.held, roster.ranks.queues, roster.ranks
     held[place].queue = NONE
-    if queue == _UNSEEN:
+    if rank == RANDOM:
+        pool = roster.uses.pool[held[place].window]
+        ranks.members[ranks.start[pool] + ranks.size[pool]] = place
+        held[place].queue = ranks.size[pool]
+        ranks.size[pool] += 1
+    if rank >= RANDOM:
+        return
+    queue = _matching_queue(roster, place, rank)
+    if queue == _NOBODY:
         return
     if queue < 0:
         queue = _new_queue(roster, place, rank)
@@ -230,9 +238,17 @@ def enqueue(roster: Roster, place: int, rank: int) -> None:
 @inlined
 def dequeue(roster: Roster, place: int, rank: int) -> None:
     """Take a tuple out of its queue, if it stands in one."""
-    held, queues = roster.held, roster.ranks.queues
+    held, queues, ranks = roster.held, roster.ranks.queues, roster.ranks
     queue = int(held[place].queue)
-    if queue < 0 or rank >= RANDOM:
+    if queue < 0:
+        return
+    if rank == RANDOM:
+        pool = roster.uses.pool[held[place].window]
+        ranks.size[pool] -= 1
+        last = ranks.members[ranks.start[pool] + ranks.size[pool]]
+        ranks.members[ranks.start[pool] + queue] = last
+        held[last].queue = queue
+        held[place].queue = NONE
         return
     before, after = held[place].before, held[place].after
     if after >= 0:

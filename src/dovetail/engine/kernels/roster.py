@@ -19,23 +19,28 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail._typing import Int64Array, UInt64Array
+from dovetail._typing import Float64Array, Int32Array, Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
 from dovetail.engine.kernels.index import GOLDEN
+from dovetail.engine.kernels.key_history import KeyHistory
 
-Int32Array = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
 Records: TypeAlias = "np.recarray[Any, np.dtype[np.record]]"
 """Arrays of records; what belongs to one place, key or queue begins at one line of memory."""
 
 NONE = -1
 ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO = range(6)
 """By what tuples are ranked."""
-FREE_PLACE, FREE_KEY, FREE_QUEUE, CLOCK, SERIAL, SHEDS, LEAVING, USED_PLACES, USED_KEYS, USED_QUEUES = range(10)
+UNSEEN = -2
+"""The entry of a tuple in a use that does not see it."""
+IN_DEAD_LIST = -2
+"""The queue of a dead tuple."""
+FREE_PLACE, FREE_KEY, FREE_QUEUE, CLOCK, SERIAL, SHEDS, LEAVING, USED_PLACES, USED_KEYS, USED_QUEUES, EPOCH_END = range(
+    11
+)
 """Entries of `Roster.at`. `FREE_*`: the first of those that are free again. `USED_*`: so many have been used; memory behind them has
-never been touched, so room for many takes little of it. `LEAVING`: no tuple leaves the window of a use up to this time."""
+never been touched, so room for many takes little of it. `LEAVING`: no tuple leaves the window of a use up to this time. `EPOCH_END`:
+when the next epoch of the history begins."""
 
 
 class Uses(NamedTuple):
@@ -63,31 +68,40 @@ class Uses(NamedTuple):
     """By window."""
     window: Int64Array
     """By use."""
+    join: Int64Array
+    """By use: the join that remembers its keys; `NONE` if none does."""
+    inputs: Int64Array
+    """By join that remembers keys: its number of inputs."""
+    epoch: Int64Array
+    """By join that remembers keys: the length of an epoch, microseconds."""
 
 
 HELD = np.dtype(
     [
         ("row", np.int64),
         ("ts", np.int64),
-        ("serial", np.int64),  # numbers in order of arrival
+        ("serial", np.int32),  # numbers in order of arrival, see `serial_of`
         ("older", np.int32),  # in the window
         ("newer", np.int32),
         ("before", np.int32),  # in the queue
         ("after", np.int32),
-        ("queue", np.int32),  # where any tuple may go: its number among the pool's tuples
+        ("queue", np.int32),  # where any tuple may go: its number among the pool's tuples; or `IN_DEAD_LIST`
         ("window", np.int16),
-    ],
-    align=True,
+    ]
 )
-"""A tuple."""
+"""A tuple. It is packed, so that with the mark of one use it takes one cache line."""
 MARK = np.dtype(
     [
+        ("pattern", np.int16),
         ("key", np.int32),  # `NONE` when it is not seen, or no longer inside
         ("before", np.int32),  # among tuples of the same key and use
         ("after", np.int32),
-        ("pattern", np.int16),
-    ],
-    align=True,
+        (
+            "entry",
+            np.int32,
+        ),  # of the key in the history; `NONE` without one, `UNSEEN` when it is not seen, or no longer inside
+        ("link", np.int32),  # the next one of the entry's chain; `NONE` at the end
+    ]
 )
 """A tuple in a use of its window."""
 KEY = np.dtype(
@@ -165,23 +179,26 @@ class Roster(NamedTuple):
     shift: np.uint64
     """Bits of a hash that are left out."""
     ranks: Ranks
-    given: FloatArray
+    given: Float64Array
     """By use and pattern: results that tuples have been part of (r of definition 2)."""
-    seen: FloatArray
+    seen: Float64Array
     """By use and pattern: tuples (n of definition 2)."""
     oldest: Int32Array
     newest: Int32Array
     """By window."""
     alive: Int64Array
-    """By pool: tuples."""
+    """By pool: what its tuples take of the cap."""
     inside: Int32Array
     """By use: the oldest tuple that has not left."""
     passed: Int64Array
     """By use: the serial number of the last that has."""
     heads: Int64Array
     """By window: the largest event time so far."""
-    results: FloatArray
+    units: Int32Array
+    """By place: how much of the cap the tuple takes; a single entry if each takes one."""
+    results: Float64Array
     """By table: results so far."""
+    history: KeyHistory
     at: Int64Array
 
 
@@ -204,6 +221,8 @@ class Incoming(NamedTuple):
     """By use of the window."""
     seen: Int64Array
     """A bit for each use of the window."""
+    units: Int32Array
+    """How much of the cap each takes: more than one if texts are counted and its texts are long."""
 
 
 class ExpiryDeadline(NamedTuple):
@@ -230,12 +249,22 @@ class Shed(NamedTuple):
 
 
 @inlined
-def spread(code: np.uint64, seed: np.uint64) -> np.uint64:
-    """A hash in which every bit counts."""
-    mixed = (code ^ seed) + GOLDEN
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+def wrapped(serial: int) -> int:
+    """Return a serial number as a tuple stores it: the lower 32 bits."""
+    return (serial + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+@inlined
+def serial_of(roster: Roster, place: int) -> int:
+    """Return a tuple's serial number, which is less than 2^32 below the newest."""
+    newest = roster.at[SERIAL]
+    return int(newest - (newest - roster.held[place].serial) % (1 << 32))
+
+
+@inlined
+def units_of(roster: Roster, place: int) -> int:
+    """Return how much of the cap a tuple takes."""
+    return int(roster.units[place]) if len(roster.units) > 1 else 1
 
 
 @inlined

@@ -6,19 +6,25 @@ import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
+from dovetail.engine.kernels.dead_keys import advance_epochs, complete_keys, dies_on_arrival, remember, settle
+from dovetail.engine.kernels.index import spread
+from dovetail.engine.kernels.key_history import SLOTS, bucket_of
 from dovetail.engine.kernels.leaving import NOW, leave_windows, look_at, release_over, remove, wait
 from dovetail.engine.kernels.queues import changed, enqueue, first_queue
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
     CLOCK,
+    EPOCH_END,
     FIFO,
     FREE_PLACE,
     FREQUENCY,
+    IN_DEAD_LIST,
     LEAVING,
     NONE,
     RANDOM,
     SERIAL,
     SHEDS,
+    UNSEEN,
     USED_PLACES,
     ExpiryDeadline,
     Incoming,
@@ -30,7 +36,9 @@ from dovetail.engine.kernels.roster import (
     expect_partners,
     expect_queues,
     find_key,
-    spread,
+    serial_of,
+    units_of,
+    wrapped,
 )
 
 _LAST = (1 << 63) - 1
@@ -47,17 +55,17 @@ def _any(number: int, count: int, seed: np.uint64) -> int:
 
 @inlined
 def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
-    """The place of the tuple that goes first: one that is only held for tuples that have not come, or as the policy says.
+    """The place of the tuple that goes first: one that is only held for tuples that have not come, a dead one, or as the policy says.
 
     Of patterns that are worth the same the one with the oldest tuple goes, of keys the one that was found to be so first.
     """
-    held, uses, ranks = roster.held, roster.uses, roster.ranks
+    uses, ranks = roster.uses, roster.ranks
     oldest, stale, of_oldest, of_stale = NONE, NONE, _LAST, _LAST
     for window in range(len(uses.pool)):
         place = int(roster.oldest[window])
         if uses.pool[window] != pool or place < 0:
             continue
-        serial = held[place].serial
+        serial = serial_of(roster, place)
         if serial < of_oldest:
             oldest, of_oldest = place, serial
         if serial < of_stale:
@@ -68,8 +76,10 @@ def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
                 stale, of_stale = place, serial
     if stale >= 0:
         return stale
+    if roster.history.first[pool] >= 0:
+        return int(roster.history.first[pool])
     if rank == RANDOM:
-        return int(ranks.members[ranks.start[pool] + _any(roster.at[SHEDS], roster.alive[pool], seed)])
+        return int(ranks.members[ranks.start[pool] + _any(roster.at[SHEDS], ranks.size[pool], seed)])
     queue = first_queue(roster, pool, rank) if rank < RANDOM else NONE
     return int(ranks.queues[queue].first) if queue >= 0 else oldest
 
@@ -119,7 +129,7 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
         at[FREE_PLACE] = held[place].newer
     own = held[place]
     at[SERIAL] += 1
-    own.window, own.row, own.ts, own.serial = window, incoming.row[number], incoming.ts[number], at[SERIAL]
+    own.window, own.row, own.ts, own.serial = window, incoming.row[number], incoming.ts[number], wrapped(at[SERIAL])
     older = roster.newest[window]
     own.older, own.newer, own.queue, own.before, own.after = older, NONE, NONE, NONE, NONE
     roster.newest[window] = place
@@ -127,23 +137,21 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
         held[older].newer = place
     else:
         roster.oldest[window] = place
-    pool = uses.pool[window]
-    if rank == RANDOM:
-        roster.ranks.members[roster.ranks.start[pool] + roster.alive[pool]] = place
-        own.queue = roster.alive[pool]
-    roster.alive[pool] += 1
+    if len(roster.units) > 1:
+        roster.units[place] = incoming.units[number]
+    roster.alive[uses.pool[window]] += units_of(roster, place)
     for use in range(roster.marks.shape[1]):
-        roster.marks[place, use].key = NONE
+        roster.marks[place, use].key, roster.marks[place, use].entry = NONE, UNSEEN
     for use in range(uses.first[window], uses.first[window + 1]):
         local = use - uses.first[window]
         if roster.inside[use] < 0:
             roster.inside[use] = place
             at[LEAVING] = min(at[LEAVING], held[place].ts + uses.span[use])
-        table = uses.table[use]
-        if table < 0 or not incoming.seen[number] >> local & 1:
+        table, code = uses.table[use], incoming.codes[number, local]
+        if not incoming.seen[number] >> local & 1 or (sample.alone and spread(code, seed) >= sample.limit):
             continue
-        code = incoming.codes[number, local]
-        if sample.alone and spread(code, seed) >= sample.limit:
+        remember(roster, place, local, code, rank)
+        if table < 0:
             continue
         key, slot = find_key(roster, table, code), uses.slot[use]
         inside, mark = roster.slots[key, slot], roster.marks[place, local]
@@ -163,8 +171,9 @@ def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: 
         _credit(roster, place, local, rank)
         if rank == ARRIVAL_ORDER:
             changed(roster, use << roster.ranks.bits | mark.pattern, local, rank)
-    if rank < RANDOM:
-        enqueue(roster, place, rank)
+    complete_keys(roster, place, rank)
+    if own.queue != IN_DEAD_LIST:
+        settle(roster, place, rank)
 
 
 @inlined
@@ -184,8 +193,12 @@ def _expect(roster: Roster, incoming: Incoming, number: int) -> None:
     for ahead in (_FAR, _NEAR, _NEXT):
         window = incoming.window[min(number + ahead, last)]
         use = uses.first[window]
-        if use < uses.first[window + 1] and uses.table[use] >= 0:
-            code = incoming.codes[min(number + ahead, last), 0]
+        if use == uses.first[window + 1]:
+            continue
+        code = incoming.codes[min(number + ahead, last), 0]
+        if ahead == _FAR and uses.join[use] >= 0:
+            prefetch(roster.history.lines, bucket_of(roster.history, uses.join[use], code))
+        if uses.table[use] >= 0:
             if ahead == _FAR:
                 expect_key(roster, uses.table[use], code)
             elif ahead == _NEAR:
@@ -200,7 +213,7 @@ def _behind(roster: Roster, place: int, rank: int) -> int:
     if place < 0:
         return NONE
     own = roster.held[place]
-    if rank == FIFO:
+    if rank == FIFO and own.queue != IN_DEAD_LIST:
         return int(own.newer)
     if own.after >= 0 or rank == ARRIVAL_ORDER or own.queue < 0:
         return int(own.after)
@@ -217,11 +230,11 @@ def _behind(roster: Roster, place: int, rank: int) -> int:
 def _expect_victims(roster: Roster, place: int, pool: int, rank: int, seed: np.uint64) -> None:
     """The same for tuples that are shed soon: those behind one that is shed now, or, where any may go, those whose turn it will be."""
     held, keys = roster.held, roster.keys
-    if rank == RANDOM:
+    if rank == RANDOM and held[place].queue != IN_DEAD_LIST:
         members, first, size, sheds = (
             roster.ranks.members,
             roster.ranks.start[pool],
-            roster.uses.cap[pool],
+            roster.ranks.size[pool],
             roster.at[SHEDS],
         )
         prefetch(members, first + _any(sheds + 4, size, seed))
@@ -237,6 +250,8 @@ def _expect_victims(roster: Roster, place: int, pool: int, rank: int, seed: np.u
     if following >= 0 and roster.marks[following, 0].key >= 0:
         prefetch(keys, roster.marks[following, 0].key)
     if then >= 0:
+        if roster.marks[then, 0].entry >= 0:
+            prefetch(roster.history.lines, roster.marks[then, 0].entry // SLOTS)
         if held[then].older >= 0:
             prefetch(held, held[then].older)
         if held[then].newer >= 0:
@@ -283,8 +298,18 @@ def take_in(
             _expect(roster, incoming, number)
         if at[CLOCK] > at[LEAVING]:
             leave_windows(roster, rank)
-        pool = uses.pool[window]
-        while roster.alive[pool] >= uses.cap[pool]:
+        if at[CLOCK] >= at[EPOCH_END]:
+            advance_epochs(roster, rank)
+        pool, units = uses.pool[window], incoming.units[number]
+        if roster.alive[pool] + units > uses.cap[pool] and count < len(shed.row):
+            fits = units <= uses.cap[pool]
+            if not fits or dies_on_arrival(roster, incoming, number, rank, sample, seed):
+                shed.window[count], shed.row[count] = window, incoming.row[number]
+                shed.end[count] = (at[CLOCK] if fits else ts) - 1  # what never fits is in no result
+                count += 1
+                at[SHEDS] += 1
+                continue
+        while roster.alive[pool] + units > uses.cap[pool]:
             if count == len(shed.row):
                 return number, count
             place = first_to_go(roster, pool, rank, seed)
@@ -306,15 +331,10 @@ def take_in(
 def enqueue_all(roster: Roster, rank: int) -> None:
     """Rank all tuples of a roster that has no queues yet."""
     for window in range(len(roster.uses.pool)):
-        pool = roster.uses.pool[window]
         place = int(roster.oldest[window])
         while place >= 0:
-            if rank < RANDOM:
+            if roster.held[place].queue != IN_DEAD_LIST:
                 enqueue(roster, place, rank)
-            elif rank == RANDOM:
-                roster.ranks.members[roster.ranks.start[pool] + roster.ranks.size[pool]] = place
-                roster.held[place].queue = roster.ranks.size[pool]
-                roster.ranks.size[pool] += 1
             place = int(roster.held[place].newer)
 
 

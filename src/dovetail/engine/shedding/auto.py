@@ -18,6 +18,7 @@ from math import sqrt
 import numpy as np
 
 from dovetail._typing import Int64Array, UInt64Array
+from dovetail.config import Shedding
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
     FIFO,
@@ -28,6 +29,7 @@ from dovetail.engine.kernels.roster import (
     KeySample,
     Roster,
 )
+from dovetail.engine.shedding.room import Room
 from dovetail.engine.shedding.shape import RosterShape
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
 from dovetail.errors import StateError
@@ -47,8 +49,9 @@ _MANY = 32
 class Choice:
     """Which policy to follow."""
 
-    def __init__(self, shape: RosterShape, pools: Sequence[int], caps: Sequence[int], seed: int) -> None:
+    def __init__(self, shape: RosterShape, room: Room, shedding: Shedding) -> None:
         self.rank = FIFO
+        caps, seed = room.caps, shedding.seed
         total = min(sum(caps), 1 << 30)
         halvings = max(0, (total // len(shape.streams) // _MINIATURE).bit_length() - 1)
         self.every = max(128, total // 4)
@@ -58,10 +61,12 @@ class Choice:
             sum(use.table == table for use in shape.uses) <= MAX_ARRIVAL_INPUTS for table in range(len(shape.tables))
         )
         tried = [rank for rank in _TRIED if rank != ARRIVAL_ORDER or narrow] if shape.is_common else []
-        uses = shape.arrays(pools, [max(1, cap >> halvings) for cap in caps])
-        self.tracked = {rank: Tracker(uses, rank, seed) for rank in tried}
-        self._halved = shape.arrays(pools, [max(1, cap >> halvings + 1) for cap in caps])
-        self._seed = seed
+        uses, self._halved = (
+            shape.arrays(room.pools, [max(1, cap >> times) for cap in caps], dead_keys_first=shedding.dead_keys_first)
+            for times in (halvings, halvings + 1)
+        )
+        self.tracked = {rank: Tracker(uses, rank, seed, weighed=room.weighed) for rank in tried}
+        self._seed, self._weighed = seed, room.weighed
         self._scores = np.zeros(len(tried))
         self._before = np.zeros(len(tried))
         self._sample = KeySample(EVERYTHING >> np.uint64(halvings), True)
@@ -82,7 +87,7 @@ class Choice:
         kept = {}
         for rank, tracker in self.tracked.items():
             tracker.take_in(held, moving, self._sample)
-            tried = Tracker(self._halved, rank, self._seed)
+            tried = Tracker(self._halved, rank, self._seed, weighed=self._weighed)
             tried.take_in(held, moving, self._sample)
             kept[rank] = float(tried.roster.results.sum())
         if kept and kept[FIFO] < max(_MANY, self.tracked[FIFO].roster.results.sum() / 2):

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from dovetail._typing import BoolArray, Int64Array
+from dovetail._typing import BoolArray, Int32Array, Int64Array
 from dovetail.config import Shedding
 from dovetail.engine.kernels.roster import ARRIVAL_ORDER, FIFO, RANDOM, Incoming, Shed
 from dovetail.engine.shedding import POLICIES
@@ -43,7 +43,7 @@ class FollowingMark:
 class _Narrowed:
     """Whole numbers in as few bytes as their range needs."""
 
-    def __init__(self, values: Int64Array) -> None:
+    def __init__(self, values: Int64Array | Int32Array) -> None:
         self._least = int(values.min()) if len(values) else 0
         largest = int(values.max()) if len(values) else 0
         self._offsets = (values - self._least).astype(np.min_scalar_type(largest - self._least))
@@ -58,16 +58,17 @@ class _Arrivals:
 
     def __init__(self, following: Following, incoming: Incoming, moving: Int64Array) -> None:
         self._following, self._moving = following, moving
-        self._window, self._row, self._ts, self._seen = (
-            _Narrowed(values) for values in (incoming.window, incoming.row, incoming.ts, incoming.seen)
+        self._window, self._row, self._ts, self._seen, self._units = (
+            _Narrowed(values) for values in (incoming.window, incoming.row, incoming.ts, incoming.seen, incoming.units)
         )
-        self._codes = incoming.codes if following.by_key else incoming.codes[:0]
+        self._codes = incoming.codes if following.has_codes else incoming.codes[:0]
 
     def __call__(self) -> None:
         ts, codes = self._ts.values, self._codes
-        if not self._following.by_key:
+        if not self._following.has_codes:
             codes = np.zeros((len(ts), codes.shape[1]), np.uint64)
-        incoming = Incoming(self._window.values, self._row.values, ts, codes, self._seen.values)
+        units = self._units.values.astype(np.int32)
+        incoming = Incoming(self._window.values, self._row.values, ts, codes, self._seen.values, units)
         self._following._take_in(incoming, self._moving)  # noqa: SLF001 - part of it
 
 
@@ -82,12 +83,15 @@ class Following:
         """Start with empty windows."""
         self.shape = shape
         seed, auto = shedding.seed, shedding.policy == "auto"
-        self.choice = Choice(shape, room.pools, room.caps, seed) if auto else None
+        self.choice = Choice(shape, room, shedding) if auto else None
         rank = self.choice.rank if self.choice is not None else POLICIES[shedding.policy].rank
         patterns = self.choice is not None and self.choice.needs_patterns
-        self.by_key = auto or rank not in (FIFO, RANDOM)
-        """Whether decisions depend on keys."""
-        self.main = Tracker(shape.arrays(room.pools, room.caps, by_key=self.by_key), rank, seed, patterns=patterns)
+        by_key = auto or rank not in (FIFO, RANDOM)
+        dead_keys_first = shedding.dead_keys_first
+        uses = shape.arrays(room.pools, room.caps, by_key=by_key, dead_keys_first=dead_keys_first)
+        self.has_codes = by_key or len(uses.epoch) > 0
+        """Whether decisions depend on the codes of keys."""
+        self.main = Tracker(uses, rank, seed, patterns=patterns, weighed=room.weighed)
         """What windows hold."""
         self._copy: _Copy | None = None
         self._changes: list[Callable[[], object]] = []

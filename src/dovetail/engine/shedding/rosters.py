@@ -9,14 +9,18 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail._typing import Array
+from dovetail.engine.kernels.dead_keys import NEVER
+from dovetail.engine.kernels.key_history import NOW, SINCE, SLOTS, KeyHistory
 from dovetail.engine.kernels.levels import LEVELS, WORDS
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
     CLOCK,
+    EPOCH_END,
     FREE_KEY,
     FREE_PLACE,
     FREE_QUEUE,
     HELD,
+    IN_DEAD_LIST,
     KEY,
     LEVEL,
     MARK,
@@ -27,6 +31,7 @@ from dovetail.engine.kernels.roster import (
     RANDOM,
     RANKED,
     SLOT,
+    UNSEEN,
     USED_KEYS,
     USED_PLACES,
     USED_QUEUES,
@@ -59,8 +64,8 @@ def arrays_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
             yield prefix + name, value
 
 
-def empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
-    """A roster of nothing, with room for so many tuples."""
+def empty(uses: Uses, rank: int, places: int, *, patterns: bool, weighed: bool) -> Roster:
+    """A roster of nothing, with room for so many tuples; `weighed`: they may take more than one unit of the cap."""
     windows, inputs, tables = len(uses.pool), len(uses.table), len(uses.width)
     most, width = _uses_of_a_window(uses), max(1, int(uses.width.max(initial=0)))
     held, marks = _records(places, HELD, MARK, most)
@@ -68,8 +73,8 @@ def empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
     bits = max(1, (count - 1).bit_length())
     keys, slots = _records(count, KEY, SLOT, width)
     shapes = 1 << width if patterns else 1
-    at = np.zeros(1 + USED_QUEUES, np.int64)
-    at[[FREE_PLACE, FREE_KEY, FREE_QUEUE]], at[CLOCK] = NONE, _LONG_AGO
+    at = np.zeros(1 + EPOCH_END, np.int64)
+    at[[FREE_PLACE, FREE_KEY, FREE_QUEUE]], at[[CLOCK, EPOCH_END]] = NONE, _LONG_AGO
     return Roster(
         uses,
         held,
@@ -87,7 +92,9 @@ def empty(uses: Uses, rank: int, places: int, *, patterns: bool) -> Roster:
         np.full(inputs, NONE, np.int32),
         np.zeros(inputs, np.int64),
         np.full(windows, _LONG_AGO, np.int64),
+        np.ones(places if weighed else 1, np.int32),
         np.zeros(tables),
+        _no_history(uses),
         at,
     )
 
@@ -120,6 +127,18 @@ def no_ranks(uses: Uses, rank: int, places: int, width: int, *, patterns: int) -
     )
 
 
+def _no_history(uses: Uses) -> KeyHistory:
+    """Nothing remembered, with two entries for each tuple that the caps allow: as many at any time, however arrays grow."""
+    joins, pools, buckets = len(uses.epoch), len(uses.cap), 1
+    while joins and buckets * joins * SLOTS < 2 * int(uses.cap.sum()) * _uses_of_a_window(uses):
+        buckets *= 2
+    lines = _in_line(np.zeros(joins * buckets * _LINE + _LINE, np.uint8)).view(np.uint32).reshape(-1, 2 * SLOTS)
+    state = np.zeros((joins, 3), np.int64)
+    state[:, NOW], state[:, SINCE] = _LONG_AGO, NEVER
+    first, last = np.full((2, pools), NONE, np.int32)
+    return KeyHistory(lines, buckets, state, np.zeros((joins, 2)), first, last)
+
+
 def _uses_of_a_window(uses: Uses) -> int:
     return max(1, int(np.diff(uses.first).max(initial=0)))
 
@@ -144,7 +163,7 @@ def _in_line(whole: Array) -> Array:
 
 def grown(old: Roster, rank: int, places: int, *, patterns: bool) -> Roster:
     """The same with room for so many tuples."""
-    new = empty(old.uses, rank, places, patterns=patterns)
+    new = empty(old.uses, rank, places, patterns=patterns, weighed=len(old.units) > 1)
     for (memory, used), (target, _) in zip(_records_of(old), _records_of(new), strict=True):
         target[:used] = memory[:used]
     before, after = dict(arrays_of(old)), dict(arrays_of(new))
@@ -186,6 +205,7 @@ def _plain_of(roster: Roster) -> list[Array]:
     values = [
         *roster,
         *(getattr(roster.ranks, name) for name in roster.ranks._fields if name not in ("queues", "parts")),
+        *roster.history,
     ]
     records = [id(getattr(roster, name)) for name in _LAZY]
     return [value for value in values if isinstance(value, np.ndarray) and id(value) not in records]
@@ -195,13 +215,13 @@ class PackedRoster:
     """A copy of a roster, compressed: it is hardly ever needed."""
 
     def __init__(self, roster: Roster) -> None:
-        self.places = len(roster.held)
+        self.places, self._weighed = len(roster.held), len(roster.units) > 1
         self._records = [(pa.compress(memory[:used], "lz4"), used) for memory, used in _records_of(roster)]
         self._plain = [pa.compress(np.ascontiguousarray(array).view(np.uint8), "lz4") for array in _plain_of(roster)]
 
     def unpack(self, uses: Uses, rank: int, *, patterns: bool) -> Roster:
         """The roster as it was."""
-        roster = empty(uses, rank, self.places, patterns=patterns)
+        roster = empty(uses, rank, self.places, patterns=patterns, weighed=self._weighed)
         for (packed, used), (memory, _) in zip(self._records, _records_of(roster), strict=True):
             memory[:used] = np.frombuffer(pa.decompress(packed, used, "lz4"), np.uint8)
         for content, array in zip(self._plain, _plain_of(roster), strict=True):
@@ -218,7 +238,9 @@ def check(roster: Roster, rank: int) -> None:
     sizes = {
         **dict.fromkeys(("held.older", "held.newer", "held.before", "held.after"), places),
         **dict.fromkeys(("marks.before", "marks.after", "slots.first", "oldest", "newest"), places),
-        **dict.fromkeys(("inside", "ranks.queues.last"), places),
+        **dict.fromkeys(("inside", "ranks.queues.last", "history.first", "history.last"), places),
+        "marks.entry": max(1, roster.history.lines.size // 2),
+        "marks.link": places * roster.marks.shape[1],
         "ranks.queues.first": max(places, queues),
         **dict.fromkeys(("marks.key", "buckets", "keys.following"), len(roster.keys)),
         **dict.fromkeys(("ranks.parts.before", "ranks.parts.after", "ranks.of_pattern", "slots.queue"), queues),
@@ -236,11 +258,14 @@ def check(roster: Roster, rank: int) -> None:
         "ranks.size": longest + 1,
     }
     for name, array in arrays_of(roster):
-        if name in sizes and array.size and not NONE <= int(array.min()) <= int(array.max()) < sizes[name]:
+        least = {"held.queue": IN_DEAD_LIST, "marks.entry": UNSEEN}.get(name, NONE)
+        if name in sizes and array.size and not least <= int(array.min()) <= int(array.max()) < sizes[name]:
             raise StateError(f"what is known for shedding leads out of itself in {name!r}")
-    held = roster.held[:places_used][roster.held.row[:places_used] >= 0]
-    pools = roster.uses.pool[held.window]
-    if (np.bincount(pools, minlength=len(roster.alive)) != roster.alive).any():
+    is_held = roster.held.row[:places_used] >= 0
+    pools = roster.uses.pool[roster.held.window[:places_used][is_held]]
+    units = np.broadcast_to(roster.units, places)[:places_used][is_held]
+    counted = np.bincount(pools, units, minlength=len(roster.alive))
+    if (roster.units < 1).any() or (counted != roster.alive).any():
         raise StateError("the shedding state is corrupt: it counts other tuples than it holds")
     free, used = roster.at[[FREE_PLACE, FREE_KEY, FREE_QUEUE]], roster.at[[USED_PLACES, USED_KEYS, USED_QUEUES]]
     if (free < NONE).any() or (free >= used).any() or (used > (places, len(roster.keys), queues)).any():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,18 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from dovetail._typing import Int64Array, UInt64Array
+from dovetail._typing import Int32Array, Int64Array, UInt64Array
 from dovetail.engine.change.adopt import InstalledPlan
 from dovetail.engine.join.step import JoinRun
 from dovetail.engine.kernels.batches import interleave
+from dovetail.engine.kernels.key_history import EPOCHS, MOST_INPUTS
 from dovetail.engine.kernels.roster import NONE, Incoming, Uses
 from dovetail.engine.keys import combine
+from dovetail.engine.shedding.room import Room
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.window import WORD_BITS, WindowStore
 from dovetail.plan.needs import KeyId, stored_name
 from dovetail.plan.sheddable import common_key
 from dovetail.query.model import EqualityClass, TimeWindow
 from dovetail.schema import StreamSchema
+
+_MOST_REMEMBERED = 1 << 28
+"""Tuples and uses under a cap that can have a history: its entries are numbered with 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +102,30 @@ class RosterShape:
         """Whether every join has a common key."""
         return all(use.table != NONE for use in self.uses) and all(table.whole for table in self.tables)
 
-    def arrays(self, pools: Sequence[int], caps: Sequence[int], *, seen: bool = True, by_key: bool = True) -> Uses:
-        """The same for kernels; unless `seen`, as if nobody saw the windows, and unless `by_key`, as if joins had no keys."""
+    def remembered(self, caps: Sequence[int]) -> list[int]:
+        """Tables whose joins remember keys, so that tuples of dead ones are shed first."""
+        widths = Counter(use.table for use in self.uses)
+        if sum(caps) * self._most_uses > _MOST_REMEMBERED:
+            return []
+        return [number for number, table in enumerate(self.tables) if table.whole and widths[number] <= MOST_INPUTS]
+
+    def arrays(
+        self,
+        pools: Sequence[int],
+        caps: Sequence[int],
+        *,
+        seen: bool = True,
+        by_key: bool = True,
+        dead_keys_first: bool = False,
+    ) -> Uses:
+        """The same for kernels; unless `seen`, as if nobody saw the windows, and unless `by_key`, as if joins had no keys.
+
+        `dead_keys_first`: with a history of keys.
+        """
         uses, tables = (self.uses if seen else ()), (self.tables if seen and by_key else ())
+        remembered = self.remembered(caps) if seen and dead_keys_first else []
+        joins = [remembered.index(use.table) if use.table in remembered else NONE for use in uses]
+        spans = [[use.span for use in self.uses if use.table == table] for table in remembered]
         if not by_key:
             uses = tuple(replace(use, table=NONE) for use in uses)
         counts = [sum(use.stream == name for use in uses) for name in self.streams]
@@ -119,6 +146,9 @@ class RosterShape:
             np.array(self.retention, np.int64).reshape(-1, 3),
             _numbers(self.lateness),
             _numbers(self.streams.index(use.stream) for use in uses),
+            _numbers(joins),
+            _numbers(len(each) for each in spans),
+            _numbers(max(1, max(each) // EPOCHS) for each in spans),
         )
 
     # -- tuples -----------------------------------------------------------------------------------------------------------------
@@ -133,9 +163,9 @@ class RosterShape:
         others = [(stream, ts) for stream, ts in unseen.items() if len(ts)]
         made = [self._unseen(stream, ts) for stream, ts in others]
         made += [
-            self._tuples(stream, firsts[stream], arrived[stream].ts, arrived[stream].codes, arrived[stream].flags)
+            self._tuples(stream, firsts[stream], new.ts, new.codes, new.flags, new.units)
             for stream in self.streams
-            if stream in arrived
+            if (new := arrived.get(stream)) is not None
         ]
         starts = np.cumsum([0, *(len(part.ts) for part in made)])
         whole = joined([self._unseen("", np.zeros(0, np.int64)), *made])
@@ -144,14 +174,16 @@ class RosterShape:
         interleave(whole, starts, merged)
         return merged
 
-    def living(self, windows: Mapping[str, WindowStore]) -> Incoming:
+    def living(self, windows: Mapping[str, WindowStore], room: Room) -> Incoming:
         """The same of tuples that windows hold."""
         found = []
         for stream in self.streams:
             store = windows[stream]
             codes = {key: store.live_values(name).view(np.uint64) for key, name in store.codes.items()}
             flags = [store.live_values(store.flag_name(word)).view(np.uint64) for word in range(store.flag_words)]
-            found.append(self._tuples(stream, store.rows.tail, store.live_values("ts"), codes, flags))
+            found.append(
+                self._tuples(stream, store.rows.tail, store.live_values("ts"), codes, flags, room.units_of(store))
+            )
         whole = joined(found)
         return chosen(whole, np.argsort(whole.ts, kind="stable"))
 
@@ -166,6 +198,7 @@ class RosterShape:
         ts: Int64Array,
         codes: Mapping[KeyId, UInt64Array],
         flags: Sequence[UInt64Array | np.uint64],
+        units: Int32Array | None,
     ) -> Incoming:
         """Tuples of a stream, as they are; they have row numbers from `first` on."""
         count = len(ts)
@@ -176,13 +209,16 @@ class RosterShape:
             if use.parts:
                 matrix[:, place] = combine([codes[part] for part in use.parts])
         window = np.full(count, self.streams.index(stream), np.int64)
-        return Incoming(window, np.arange(first, first + count), np.asarray(ts), matrix, seen)
+        if units is None:
+            units = np.ones(count, np.int32)
+        return Incoming(window, np.arange(first, first + count), np.asarray(ts), matrix, seen, units)
 
     def _unseen(self, stream: str, ts: Int64Array) -> Incoming:
         """Tuples that nobody sees."""
         window = np.full(len(ts), self.streams.index(stream) if len(ts) else 0, np.int64)
         nobody = np.zeros(len(ts), np.int64)
-        return Incoming(window, nobody - 1, ts, np.zeros((len(ts), self._most_uses), np.uint64), nobody)
+        codes, units = np.zeros((len(ts), self._most_uses), np.uint64), np.ones(len(ts), np.int32)
+        return Incoming(window, nobody - 1, ts, codes, nobody, units)
 
 
 def joined(parts: Sequence[Incoming]) -> Incoming:

@@ -25,7 +25,7 @@ from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.shedding.cuts import cut, divided
 from dovetail.engine.shedding.following import UNLIMITED, Following, FollowingMark
 from dovetail.engine.shedding.result_losses import LossesSavepoint, ResultLosses, StoredLosses
-from dovetail.engine.shedding.room import Room, room_for
+from dovetail.engine.shedding.room import TEXT_UNIT, Room, has_room, room_for, text_bytes
 from dovetail.engine.shedding.shape import RosterShape, chosen, joined
 from dovetail.engine.shedding.tracker import Tracker
 from dovetail.engine.storage.append import NewRows
@@ -81,10 +81,11 @@ class Shedder:
     def install(self, installed: InstalledPlan) -> None:
         """Go on with other windows and joins."""
         self._installed = installed
-        limit = self.room.limit if installed.windows else None
+        room = self.room if installed.windows else None
         for stream, store in installed.windows.items():
             store.referrers.append((self, stream))
-            store.rows.limit = limit
+            assert room is not None  # noqa: S101 - there are windows
+            room.limit_arrays(store)
         before = self.following
         is_shedding = before is not None or self.losses.is_counting
         shape = self.shape() if is_shedding else None
@@ -92,7 +93,7 @@ class Shedder:
         if before is None or shape is None or shape == before.shape:
             return
         held = {stream: before.main.rows(place) for place, stream in enumerate(before.shape.streams)}
-        living = shape.living(installed.windows)
+        living = shape.living(installed.windows, self.room)
         self.following = Following(shape, self.room, self.shedding)
         shed = self.following.begin(chosen(living, np.flatnonzero(_among(shape, living, held))), self._heads_of(shape))
         self.following.learn(before)
@@ -124,24 +125,25 @@ class Shedder:
             return self.following is not None
         room, held = self.room, [0] * len(windows)
         for place, name in enumerate(sorted(windows)):
-            held[room.pools[place]] += len(windows[name].rows) + sizes.get(name, 0)
+            held[room.pools[place]] += room.most_units_of(windows[name]) + sizes.get(name, 0)
         return any(count > cap for count, cap in zip(held, room.caps, strict=False))
 
     def slices(self, incoming: Mapping[str, NewRows]) -> Iterator[Mapping[str, NewRows]]:
         """Parts of a batch, one event time after another; when one is given it is known what it leaves of the windows."""
-        if not self.may_reach({stream: len(arrived) for stream, arrived in incoming.items()}):
+        room, windows = self.room, self._installed.windows
+        incoming = {stream: room.weigh(arrived, windows[stream]) for stream, arrived in incoming.items()}
+        if not self.may_reach({stream: arrived.total_units for stream, arrived in incoming.items()}):
             if self.losses.samples:  # tuples were shed earlier, under another cap
                 self.losses.take_in(self._tuples(self.shape(), incoming, {}))
             yield incoming
             return
-        room = self.room
         if self.following is None:
             self._counting = self._counted(room)
         self._unseen = {name: arrived.unseen for name, arrived in incoming.items() if arrived.unseen is not None}
         parts = list(cut(incoming, room.slice, each=room.limit is not None))
         for number, part in enumerate(parts):
             for stream, arrived in part.items() if number or room.limit is not None else ():
-                self._make_room(stream, len(arrived))
+                self._make_room(stream, len(arrived), text_bytes(arrived, windows[stream]))
             for piece in self._decided(part, self._moving_on(part, last=number == len(parts) - 1), room):
                 yield piece
                 self._hide()
@@ -150,9 +152,11 @@ class Shedder:
 
     def _counted(self, room: Room) -> tuple[RosterShape, Tracker]:
         """The tuples in the windows, to be counted until the cap is reached."""
-        shape = self.shape()
-        counting = Tracker(shape.arrays(room.pools, [UNLIMITED] * len(room.caps), seen=False), FIFO, 0)
-        counting.fill(shape.living(self._installed.windows), np.zeros(len(shape.streams), np.int64))
+        shape, windows = self.shape(), self._installed.windows
+        counting = Tracker(
+            shape.arrays(room.pools, [UNLIMITED] * len(room.caps), seen=False), FIFO, 0, weighed=room.weighed
+        )
+        counting.fill(shape.living(windows, room), np.zeros(len(shape.streams), np.int64))
         counting.roster.heads[:] = [self.heads.get(stream, LONG_AGO) for stream in shape.streams]
         counting.release()
         counting.roster.uses.cap[:] = room.caps
@@ -175,7 +179,7 @@ class Shedder:
             # What is shed ends before this instant, and with it all results of the instant: its tuples stay together.
             before = int(np.searchsorted(incoming.ts, incoming.ts[fitting]))
             fits, incoming = chosen(incoming, slice(before)), chosen(incoming, slice(before, None))
-            held = joined([shape.living(windows), fits])
+            held = joined([shape.living(windows, room), fits])
             numbers = np.bincount(fits.window[fits.row >= 0], minlength=len(shape.streams))
             first, part = divided(part, dict(zip(shape.streams, numbers.tolist(), strict=True)))
             if first:
@@ -244,13 +248,13 @@ class Shedder:
                 store.hide(rows)
                 store.row_ends = None
 
-    def _make_room(self, stream: str, count: int) -> None:
+    def _make_room(self, stream: str, count: int, text: int) -> None:
         """Let a window forget what was shed if there is no room for more. There is no way back from that.
 
         So it is done when a batch is complete, and within one only if bytes are counted or it comes in several parts.
         """
         store = self._installed.windows[stream]
-        if not store.rows.has_room(count):
+        if not has_room(store, count, text):
             shape, tracker = self._watched()
             alive = np.zeros(len(store.rows), np.bool_)
             alive[tracker.rows(shape.streams.index(stream)) - store.rows.tail] = True
@@ -286,7 +290,8 @@ class Shedder:
             limit = self.room.limit
             for place, stream in enumerate(self.following.shape.streams):
                 self._installed.windows[stream].remove_before(self.following.main.first_row(place))
-                self._make_room(stream, self._arrived.get(stream, 0) if limit is None else limit // 4)
+                count = self._arrived.get(stream, 0) if limit is None else limit // 4
+                self._make_room(stream, count, TEXT_UNIT * count if limit is not None else 0)
                 list_held[stream] = partial(self.following.main.rows, place)
         return list_held
 

@@ -26,8 +26,8 @@ from dovetail.errors import StateError, reading
 from dovetail.stats.recall import LossEstimate
 
 _LENGTH = struct.Struct("<Q")
-FORMAT = 4
-"""Before 4, losses were estimated by a tracker of their own, and 1 was not written."""
+FORMAT = 5
+"""Before 5, no keys were remembered; before 4, losses were estimated by a tracker of their own, and 1 was not written."""
 _OLDER = "it was stored by an earlier release while tuples were being shed"
 
 

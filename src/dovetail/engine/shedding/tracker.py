@@ -12,6 +12,7 @@ from dovetail.engine.kernels.leaving import release
 from dovetail.engine.kernels.roster import (
     ARRIVAL_ORDER,
     FREE_QUEUE,
+    IN_DEAD_LIST,
     NONE,
     USED_QUEUES,
     ExpiryDeadline,
@@ -49,13 +50,14 @@ _FIRST_PLACES = 64
 class Tracker:
     """What windows hold if tuples go as `rank` says."""
 
-    def __init__(
-        self, uses: Uses, rank: int, seed: int, *, patterns: bool = False, places: int = _FIRST_PLACES
-    ) -> None:
-        """Start with nothing; `patterns`: note existence patterns although tuples are not ranked by them."""
+    def __init__(self, uses: Uses, rank: int, seed: int, *, patterns: bool = False, weighed: bool = False) -> None:
+        """Start with nothing; `patterns`: note existence patterns although tuples are not ranked by them.
+
+        `weighed`: tuples may take more than one unit of the cap.
+        """
         self.rank, self._seed = rank, np.uint64(seed)
         self._patterns = patterns or rank == ARRIVAL_ORDER
-        self.roster = empty(uses, rank, places, patterns=self._patterns)
+        self.roster = empty(uses, rank, _FIRST_PLACES, patterns=self._patterns, weighed=weighed)
         self._watch = ExpiryDeadline(*np.empty((3, len(uses.pool)), np.int64))
         self._in_order: bool | None = None
         """Whether older tuples of a window have smaller row numbers; None if it has to be looked at."""
@@ -65,8 +67,13 @@ class Tracker:
         return len(self.roster.held)
 
     @property
+    def _is_weighed(self) -> bool:
+        """Whether tuples may take more than one unit of the cap."""
+        return len(self.roster.units) > 1
+
+    @property
     def alive(self) -> int:
-        """Tuples that are held."""
+        """What the tuples that are held take of the cap; they are not more."""
         return int(self.roster.alive.sum())
 
     def take_in(
@@ -74,7 +81,9 @@ class Tracker:
     ) -> Shed:
         """Let tuples arrive; return what was shed. `least`: their `hashes`, if they are known already."""
         self._make_room(len(incoming.ts))
-        shed = Shed(*np.empty((3, len(incoming.ts)), np.int64))
+        # A tuple may take the place of several lighter ones, and of one otherwise.
+        most = len(incoming.ts) + (self.alive if self._is_weighed else 0)
+        shed = Shed(*np.empty((3, most), np.int64))
         if least is None:
             least = self.hashes(incoming) if sample.alone else np.empty(0, np.uint64)
         _, count = take_in(self.roster, incoming, least, moving, self.rank, sample, self._seed, self._watch, shed)
@@ -126,7 +135,8 @@ class Tracker:
         )
         self.roster.at[FREE_QUEUE], self.roster.at[USED_QUEUES] = NONE, 0
         used = used_of(self.roster)
-        self.roster.held.queue[: used["held"]], self.roster.slots.queue[: used["slots"]] = NONE, NONE
+        queue = self.roster.held.queue[: used["held"]]
+        queue[queue != IN_DEAD_LIST], self.roster.slots.queue[: used["slots"]] = NONE, NONE
         enqueue_all(self.roster, rank)
 
     # -- arrays -----------------------------------------------------------------------------------------------------------------
@@ -166,7 +176,7 @@ class Tracker:
         places = int(stored.pop("places", np.zeros(1))[0])
         if places < 1 or places & (places - 1) or places > MOST_PLACES:
             raise StateError(f"what is known for shedding has room for {places} tuples")
-        roster = empty(self.roster.uses, self.rank, places, patterns=self._patterns)
+        roster = empty(self.roster.uses, self.rank, places, patterns=self._patterns, weighed=self._is_weighed)
         for name, array in arrays_of(roster):
             found, is_lazy = stored.get(name), name.rpartition(".")[0] in used_of(roster)
             if found is None or found.dtype != array.dtype or found.shape[1:] != array.shape[1:]:

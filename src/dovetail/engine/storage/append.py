@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail._typing import Int64Array, UInt64Array
+from dovetail._typing import Int32Array, Int64Array, UInt64Array
 from dovetail.engine.kernels.append import (
     BYTES_TO,
     CHAIN,
@@ -44,9 +44,16 @@ class NewRows:
     """Event times of the batch's tuples that no view sees; None if there are none or they were not requested."""
     numbers: Int64Array | None = None
     """Numbers of the tuples in the shard's log, if the window keeps them."""
+    units: Int32Array | None = None
+    """How much of a cap in bytes each tuple takes; None if each takes one unit."""
 
     def __len__(self) -> int:
         return len(self.ts)
+
+    @property
+    def total_units(self) -> int:
+        """How much of a cap in bytes the tuples take."""
+        return len(self.ts) if self.units is None else int(self.units.sum())
 
     def column(self, name: str) -> pa.Array:
         """Return the values of a column, by its name in the window."""
@@ -63,7 +70,8 @@ class NewRows:
         flags = [word[first:stop] if isinstance(word, np.ndarray) else word for word in self.flags]
         codes = {key: code[first:stop] for key, code in self.codes.items()}
         numbers = self.numbers[first:stop] if self.numbers is not None else None
-        return NewRows(self.ts[first:stop], columns, computed, codes, flags, numbers=numbers)
+        units = self.units[first:stop] if self.units is not None else None
+        return NewRows(self.ts[first:stop], columns, computed, codes, flags, numbers=numbers, units=units)
 
 
 @dataclass(slots=True)

@@ -33,7 +33,9 @@ def inputs(spans: Sequence[int], windows: Sequence[int], lateness: int) -> tuple
 def incoming(tuples: Tuples, uses: int) -> Incoming:
     window, ts, key = (np.array(column, np.int64) for column in zip(*tuples, strict=True))
     codes = np.repeat(key.astype(np.uint64)[:, None], uses, axis=1)
-    return Incoming(window, np.arange(len(tuples)), ts, codes, np.full(len(tuples), (1 << uses) - 1))
+    return Incoming(
+        window, np.arange(len(tuples)), ts, codes, np.full(len(tuples), (1 << uses) - 1), np.ones(len(tuples), np.int32)
+    )
 
 
 def joined(tuples: Tuples, spans: Sequence[int], windows: Sequence[int]) -> int:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tracker_uses import SECOND, uses
 
+from dovetail.config import Shedding
 from dovetail.engine.kernels.batches import interleave
 from dovetail.engine.kernels.levels import LEVELS, WORDS, level_of
 from dovetail.engine.kernels.roster import (
@@ -26,9 +28,9 @@ from dovetail.engine.kernels.roster import (
     USED_PLACES,
     Incoming,
     Roster,
-    Uses,
 )
 from dovetail.engine.shedding.auto import Choice
+from dovetail.engine.shedding.room import Room
 from dovetail.engine.shedding.shape import RosterShape, Table, WindowUse
 from dovetail.engine.shedding.tracker import Tracker
 
@@ -45,18 +47,6 @@ PRIORITIES = (
 )
 FIGURE_4 = ((2, 5), (1, 4), (0, 1), (1, 1), (0, 2), (1, 5), (1, 2), (0, 4), (0, 5))
 """Arrivals, each a window and a value: in W1 t1 to t4, with values 1, 2, 4, 5; in W2 t5 to t8, with 4, 1, 5, 2; W3 has 5, first."""
-SECOND = 1_000_000
-
-
-def uses(windows: int = 3, cap: int = 4, span: int = 100 * SECOND) -> Uses:
-    """Return a join of the given number of windows on one key, each with its own cap."""
-    each = np.arange(windows)
-    others = (1 << windows) - 1 - (1 << each)
-    kept = np.stack([each, np.full(windows, span), others], axis=1)
-    return Uses(
-        np.arange(windows + 1), np.zeros(windows, np.int64), each, np.full(windows, span), np.array([windows]), each[None, :].copy(),
-        each, np.full(windows, cap), kept, np.zeros(windows, np.int64), each,
-    )  # fmt: skip
 
 
 class Windows:
@@ -74,7 +64,10 @@ class Windows:
         windows, values = (np.array(column, np.int64) for column in zip(*arrivals, strict=True))
         rows = np.arange(first, first + len(arrivals))
         codes, seen = values.astype(np.uint64)[:, None], np.ones(len(arrivals), np.int64)
-        shed = self.tracker.take_in(Incoming(windows, rows, rows * SECOND, codes, seen), np.ones(self.count, np.int64))
+        shed = self.tracker.take_in(
+            Incoming(windows, rows, rows * SECOND, codes, seen, np.ones(len(rows), np.int32)),
+            np.ones(self.count, np.int64),
+        )
         return [self.values[row] for row in shed.row]
 
     def pattern(self, row: int) -> str:
@@ -335,12 +328,13 @@ def test_streams_are_merged_by_time_then_declared_order(parts: list[list[int]]) 
     times = np.array([time for part in parts for time in sorted(part)], np.int64)
     starts = np.cumsum([0, *map(len, parts)])
     rows = np.arange(len(times))
-    whole = Incoming(rows, rows, times, rows[:, None].astype(np.uint64), rows)
+    whole = Incoming(rows, rows, times, rows[:, None].astype(np.uint64), rows, rows.astype(np.int32))
     columns: Any = (np.empty_like(values) for values in whole)
     merged = Incoming(*columns)
     interleave(whole, starts, merged)
     order = np.argsort(times, kind="stable")
-    for values, expected in zip(merged, whole, strict=True):
+    pairs: Any = zip(merged, whole, strict=True)
+    for values, expected in pairs:
         assert values.tolist() == expected[order].tolist()
 
 
@@ -349,14 +343,17 @@ def choice(cap: int = 100) -> Choice:
     span = 10_000 * SECOND
     both = tuple(WindowUse(name, "q", name, 0, span, 0, slot, ()) for slot, name in enumerate("ab"))
     shape = RosterShape(("a", "b"), both, (Table("q", whole=True),), ((0, span, 2), (1, span, 1)), (0, 0))
-    return Choice(shape, (0, 1), (cap, cap), 0)
+    return Choice(shape, Room((0, 1), (cap, cap), cap), Shedding(max_tuples=cap))
 
 
 def begun(keys: Sequence[int]) -> int:
     """Return the first policy of `auto` when windows hold tuples of these keys, alternating between windows."""
     made, count = choice(), len(keys)
     rows, codes = np.arange(count), np.array(keys, np.uint64)[:, None]
-    made.begin(Incoming(rows % 2, rows, rows * SECOND, codes, np.ones(count, np.int64)), np.ones(2, np.int64))
+    made.begin(
+        Incoming(rows % 2, rows, rows * SECOND, codes, np.ones(count, np.int64), np.ones(count, np.int32)),
+        np.ones(2, np.int64),
+    )
     return made.rank
 
 

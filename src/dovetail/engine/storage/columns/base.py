@@ -91,17 +91,18 @@ class NullableColumn(StoredColumn):
     def __init__(self, rows: Rows, name: str, dtype: pa.DataType) -> None:
         super().__init__(rows, name, dtype)
         self._validity = f"valid:{name}"
-        self._has_nulls = False
+        self.has_nulls = False
+        """Whether there is a validity array."""
 
     def _resume_validity(self, nulls: int) -> None:
         if nulls:
             self.rows.add(self._validity, np.uint8)
-            self._has_nulls = self.needs_finish = True
+            self.has_nulls = self.needs_finish = True
 
     def _append_validity(self, values: pa.Array, first: int, stop: int) -> None:
-        if not self._has_nulls:
+        if not self.has_nulls:
             self.rows.add(self._validity, np.uint8, 1)
-            self._has_nulls = self.needs_finish = True
+            self.has_nulls = self.needs_finish = True
         valid = valid_mask(values)
         self.rows.arrays[self._validity][first:stop] = 1 if valid is None else valid
 
@@ -110,8 +111,8 @@ class NullableColumn(StoredColumn):
         return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
     def finish_buffers(self, buffers: Sequence[Any], indices: Int64Array) -> list[Any]:
-        return [self._take_validity(indices) if self._has_nulls else None, *buffers[1:]]
+        return [self._take_validity(indices) if self.has_nulls else None, *buffers[1:]]
 
     def remove(self) -> None:
-        if self._has_nulls:
+        if self.has_nulls:
             self.rows.remove(self._validity)

@@ -27,7 +27,7 @@ class FixedColumn(NullableColumn):
 
     @property
     def position(self) -> list[int]:
-        return [int(self._has_nulls)]
+        return [int(self.has_nulls)]
 
     def resume(self, position: Sequence[int]) -> None:
         self._resume_validity(*position)
@@ -35,7 +35,7 @@ class FixedColumn(NullableColumn):
 
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         self.rows.arrays[self._values][first:stop] = fixed_values(values, self._dtype)
-        if self._has_nulls or values.null_count:
+        if self.has_nulls or values.null_count:
             self._append_validity(values, first, stop)
 
     def source_address(self, values: pa.Array) -> int:

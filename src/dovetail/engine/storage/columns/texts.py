@@ -38,13 +38,15 @@ class BytesColumn(NullableColumn):
         rows.add(self._lengths, np.int64)
         self._heap_name = f"{rows.prefix}.heap:{name}"
         self._large = is_large(dtype)
+        self.limit: int | None = None
+        """Length up to which the heap stays half empty; from there on it grows only if texts do not fit."""
         self._offset = ctypes.c_int64 if self._large else ctypes.c_int32
         self.width = ctypes.sizeof(self._offset)
         self._heap: ByteArray = rows.arena.allocate(self._heap_name, np.uint8, _SMALLEST_HEAP)
 
     @property
     def position(self) -> list[int]:
-        return [int(self._has_nulls), self._heap_base, self._heap_end, len(self._heap)]
+        return [int(self.has_nulls), self._heap_base, self._heap_end, len(self._heap)]
 
     def resume(self, position: Sequence[int]) -> None:
         nulls, self._heap_base, self._heap_end, capacity = position
@@ -63,6 +65,12 @@ class BytesColumn(NullableColumn):
         arrays = self.rows.arrays
         return ByteValues(arrays[self._starts], arrays[self._lengths], self._heap_base, self._heap)
 
+    @property
+    def live_lengths(self) -> Int64Array:
+        """Bytes of the live rows' values."""
+        rows = self.rows
+        return rows.arrays[self._lengths][rows.tail - rows.base : rows.head - rows.base]
+
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         offsets, data = byte_values(values, large=self._large)
         size = len(data)
@@ -72,7 +80,7 @@ class BytesColumn(NullableColumn):
         arrays = self.rows.arrays
         write_extents(offsets, self._heap_end, arrays[self._starts], arrays[self._lengths], first)
         self._heap_end += size
-        if self._has_nulls or values.null_count:
+        if self.has_nulls or values.null_count:
             self._append_validity(values, first, stop)
 
     def reserve_text(self, values: pa.Array) -> tuple[int, int, int, int, int]:
@@ -80,7 +88,7 @@ class BytesColumn(NullableColumn):
 
         Return the addresses of offsets, reserved space and source bytes, the number of bytes, and their heap position.
         """
-        if self._has_nulls or values.null_count:
+        if self.has_nulls or values.null_count:
             return 0, 0, 0, 0, 0
         _, offset_buffer, data = values.buffers()
         offsets = offset_buffer.address + values.offset * self.width
@@ -91,9 +99,13 @@ class BytesColumn(NullableColumn):
         self._heap_end = end + size
         return offsets, address_of(self._heap) + end - self._heap_base, data.address + first if size else 0, size, end
 
+    def has_room(self, count: int) -> bool:
+        """Whether `count` more bytes fit without moving the existing ones."""
+        return self._heap_end - self._heap_base + count <= len(self._heap)
+
     def _make_room(self, count: int, appended: int) -> None:
         """Make room for `count` bytes of the last `appended` rows, and shrink the heap if it is oversized."""
-        fits = self._heap_end - self._heap_base + count <= len(self._heap)
+        fits = self.has_room(count)
         if fits and len(self._heap) <= _LARGE_HEAP:
             return
         older = self.rows.tail < self.rows.head - appended
@@ -104,7 +116,8 @@ class BytesColumn(NullableColumn):
             size = shrunk_capacity(size, needed, _SMALLEST_HEAP)
         elif fits:
             return
-        while needed > size // 2:
+        limit = self.limit
+        while needed > size // 2 and (limit is None or size < limit or needed > limit):
             size *= 2
         target = self._heap if size == len(self._heap) else self.rows.arena.allocate(self._heap_name, np.uint8, size)
         self.rows.is_moving = True
