@@ -41,7 +41,8 @@ def measure(policy: str, tuples: int, payload: int) -> dict[str, Any]:
     session = dt.LocalSession(config=dt.Config(shedding=shedding, adaptive=False))
     for stream in STREAMS:
         session.stream(stream, schema, event_time="ts")
-    session.query("q", SQL.replace("SELECT a.k AS k", "SELECT a.k AS k, a.p AS p") if payload else SQL)
+    payloads = "".join(f", {stream}.p AS {stream}" for stream in STREAMS) if payload else ""
+    session.query("q", SQL.replace("SELECT a.k AS k", f"SELECT a.k AS k{payloads}"))
     rng, rate = np.random.default_rng(0), tuples // len(STREAMS) // WINDOW
     per_batch = 3 * WINDOW / BATCHES
     most, before, results = 0, 0, 0

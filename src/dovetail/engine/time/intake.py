@@ -159,12 +159,12 @@ def accept(batch: Batch, progress: StreamProgress, now: int | None) -> AcceptedB
         if not -LATEST <= smallest <= largest <= limit:
             batch = batch.take(np.flatnonzero(usable(batch.ts, limit, stats)))
             if len(batch):
-                in_order, _, largest = summarize_times(batch.ts)
+                in_order, smallest, largest = summarize_times(batch.ts)
     if len(batch):
         batch.in_order, stats.max_event_time = bool(in_order), int(largest)
         if progress.schema.progress_by is not None:
             stats.partition_max_times = partition_max_times(batch.ts, batch.columns[progress.schema.progress_by])
-        on_time = progress.on_time(batch.ts, stats)
+        on_time = progress.on_time(batch.ts, stats, smallest=smallest)
         if on_time is not None:
             batch = batch.take(np.flatnonzero(on_time))
     return AcceptedBatch(in_time_order(batch), stats)

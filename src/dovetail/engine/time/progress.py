@@ -107,12 +107,16 @@ class StreamProgress:
         """Earliest event time that a later batch may hold."""
         return self.max_event_time - self.schema.lateness if self.max_event_time > LONG_AGO else LONG_AGO
 
-    def on_time(self, ts: Int64Array, stats: ArrivalStats, counted: int | None = None) -> BoolArray | None:
+    def on_time(
+        self, ts: Int64Array, stats: ArrivalStats, counted: int | None = None, smallest: int = LONG_AGO
+    ) -> BoolArray | None:
         """Return a mask of the tuples that are on time, or None if all are; count the late ones in `stats`.
 
         Both sessions decide here what is late. `counted`: number of leading tuples to count, all by default; on Spark a tuple can have
-        copies in several shards, of which one counts it.
+        copies in several shards, of which one counts it. `smallest`: a lower bound of `ts`, which often spares a look at each tuple.
         """
+        if smallest >= self.watermark > LONG_AGO:
+            return None
         on_time: BoolArray = ts >= self.watermark
         if on_time.all():
             return None
