@@ -27,8 +27,8 @@ Orders: TypeAlias = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class PlanChoices:
-    """A user's hints and forced orders for one query."""
+class PlanningOptions:
+    """What the user sets for one query: selectivity hints and probe orders."""
 
     hints: Mapping[frozenset[str], Selectivity] = field(default_factory=dict)
     """Selectivities, by pair of aliases."""
@@ -40,15 +40,19 @@ def plan_query(
     query: JoinQuery,
     streams: Mapping[str, StreamSchema],
     config: Config,
-    choices: PlanChoices | None = None,
-    measured: Mapping[str, float] | None = None,
+    options: PlanningOptions | None = None,
+    stats: PlannerStats | None = None,
 ) -> QueryPlan:
-    """Choose an order and an access path for every input; `measured` has rates of some aliases."""
-    choices = choices or PlanChoices()
-    rates = {**declared_rates(query, streams), **(measured or {})}
-    graph = join_graph(query, rates, choices.hints)
+    """Choose an order and an access path for every input.
+
+    `stats` has measured rates and selectivities; without it, rates are those declared and selectivities are the hints of `options`.
+    """
+    options = options or PlanningOptions()
+    rates = declared_rates(query, streams) | dict(stats.rates if stats is not None else {})
+    selectivities = options.hints if stats is None else stats.hints
+    graph = join_graph(query, rates, selectivities)
     access = access_rule(query, graph, config)
-    forced = choices.orders or {}
+    forced = options.orders or {}
     if not isinstance(forced, Mapping):
         raise PlanError(
             f"query {query.name!r}: probe orders are {forced!r}; expected {{alias: (other aliases in order)}}"
@@ -66,8 +70,8 @@ def plan_query(
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
         paths.append(builder.path(driver, order, access))
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
-    stats = PlannerStats(rates, choices.hints, tuple(forced))
-    plan = QueryPlan(query, tuple(paths), "given" if forced else config.ordering, stats, expected)
+    used_stats = PlannerStats(rates, selectivities, tuple(forced))
+    plan = QueryPlan(query, tuple(paths), "given" if forced else config.ordering, used_stats, expected)
     keep_graph(plan, graph)
     return plan
 

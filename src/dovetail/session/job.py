@@ -21,7 +21,7 @@ from dovetail.optimizer.expressions import with_expressions
 from dovetail.optimizer.graph.hints import hints_for, parse_hint
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
-from dovetail.optimizer.planner import Orders, PlanChoices, plan_query
+from dovetail.optimizer.planner import Orders, PlanningOptions, plan_query
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.query_plan import QueryPlan
@@ -101,8 +101,8 @@ class Job:
             )
         if self.config.shedding is not None:
             check_sheddable(query, self.config.shedding)
-        choices = PlanChoices(hints_for(self.hints, query.aliases), orders)
-        return RegisteredQuery(plan_query(query, self.streams, self.config, choices), choices)
+        options = PlanningOptions(hints_for(self.hints, query.aliases), orders)
+        return RegisteredQuery(plan_query(query, self.streams, self.config, options), options)
 
     def with_query(self, query: RegisteredQuery) -> Job:
         """Return the job with a query declared; refuse one that cannot be planned, or does not fit, with the others."""
@@ -319,9 +319,8 @@ class Job:
     def _planned_by(self, stats: RuntimeStats, plans: Mapping[str, QueryPlan]) -> dict[str, QueryPlan]:
         """Return the individual plan of each query, by measured rates and selectivities."""
         measured = stats.planner_stats({name: plan.query for name, plan in plans.items()}, plans)
-        choices = {name: replace(self.registered[name].choices, hints=measured[name].hints) for name in plans}
         return {
-            name: plan_query(plan.query, self.streams, self.config, choices[name], measured[name].rates)
+            name: plan_query(plan.query, self.streams, self.config, self.registered[name].options, measured[name])
             for name, plan in plans.items()
         }
 

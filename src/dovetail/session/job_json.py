@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.codec import Count, Time, from_json, to_json
 from dovetail.config import Budget, Config
 from dovetail.errors import StateError, listed
 from dovetail.optimizer.graph.hints import Selectivity
-from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.planner import PlanningOptions, plan_query
 from dovetail.plan.query_plan import PlannerStats
 from dovetail.plan.shared_plan import SharedPlan
 from dovetail.query.sql import parse_query
@@ -25,7 +25,7 @@ class _SerializedQuery:
 
     sql: str
     time_zone: str
-    choices: PlanChoices
+    options: PlanningOptions = field(metadata={"name": "choices"})
     stats: PlannerStats | None = field(default=None, metadata={"name": "known"})
     """The statistics that it was last planned by; snapshots of earlier releases lack them."""
 
@@ -46,7 +46,7 @@ class _SerializedJob:
 def job_to_json(job: Job) -> dict[str, Any]:
     """Return everything that was declared, except the streams, and the plans of the queries that run."""
     queries = {
-        name: _SerializedQuery(query.plan.query.sql, query.plan.query.time_zone, query.choices, query.plan.stats)
+        name: _SerializedQuery(query.plan.query.sql, query.plan.query.time_zone, query.options, query.plan.stats)
         for name, query in job.registered.items()
     }
     started = [] if job.chosen is None else [(QueryStart(), job.chosen)]
@@ -73,10 +73,8 @@ def job_from_json(content: Mapping[str, Any], config: Config, schemas: Iterable[
     registered = {}
     for name, entry in serialized.queries.items():
         query = parse_query(name, entry.sql, streams, entry.time_zone)
-        stats = entry.stats or PlannerStats(hints=entry.choices.hints)
-        choices = replace(entry.choices, hints=stats.hints)
-        individual_plan = plan_query(query, streams, config, choices, stats.rates)
-        registered[name] = RegisteredQuery(individual_plan, entry.choices, starts.get(name, QueryStart()))
+        individual_plan = plan_query(query, streams, config, entry.options, entry.stats)
+        registered[name] = RegisteredQuery(individual_plan, entry.options, starts.get(name, QueryStart()))
     return Job(
         config,
         serialized.budget,

@@ -1,4 +1,4 @@
-"""A query of a job: its individual plan, what its user asked of the plan, and when it began."""
+"""A query of a job: its individual plan, the user's planning options, and when it began."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from dovetail.optimizer.planner import PlanChoices
+from dovetail.optimizer.planner import PlanningOptions
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.schema import StreamSchema
@@ -52,5 +52,5 @@ class RegisteredQuery:
 
     plan: QueryPlan
     """Its individual plan, as if it ran alone."""
-    choices: PlanChoices = field(default_factory=PlanChoices)
+    options: PlanningOptions = field(default_factory=PlanningOptions)
     start: QueryStart = field(default_factory=QueryStart)

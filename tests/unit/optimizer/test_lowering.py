@@ -13,7 +13,7 @@ from dovetail.optimizer.expressions import with_expressions
 from dovetail.optimizer.graph.hints import hints_for
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
-from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.planner import PlanningOptions, plan_query
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import SharedPlan
 from dovetail.plan.subset import restrict_plan
@@ -33,10 +33,10 @@ CONFIG = dt.Config(strategy="bjtree")
 
 @pytest.fixture
 def plans() -> dict[str, QueryPlan]:
-    choices = PlanChoices({frozenset(pair): 1e-6 for pair in ("pq", "ab")})
+    options = PlanningOptions({frozenset(pair): 1e-6 for pair in ("pq", "ab")})
     queries = {name: parse_query(name, sql, STREAMS) for name, sql in SQL.items()}
     return {
-        name: plan_query(query, STREAMS, CONFIG, replace(choices, hints=hints_for(choices.hints, query.aliases)))
+        name: plan_query(query, STREAMS, CONFIG, replace(options, hints=hints_for(options.hints, query.aliases)))
         for name, query in queries.items()
     }
 

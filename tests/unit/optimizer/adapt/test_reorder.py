@@ -19,7 +19,7 @@ from dovetail.engine.shard import ShardEngine
 from dovetail.engine.storage.arena import MappedArena
 from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.optimizer.lowering import Lowering
-from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.planner import PlanningOptions, plan_query
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.sql import parse_query
@@ -231,7 +231,7 @@ def test_an_estimate_names_the_next_best_order() -> None:
     streams = {name: StreamSchema(name, COLUMNS, "ts", rate=10.0) for name in "abc"}
     sql = "SELECT a.ts FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.x = b.x AND a.y = c.y"
     hints = {frozenset("ab"): 0.5, frozenset("ac"): 0.01}
-    plan = plan_query(parse_query("q", sql, streams), streams, dt.Config(), PlanChoices(hints))
+    plan = plan_query(parse_query("q", sql, streams), streams, dt.Config(), PlanningOptions(hints))
     path = plan.estimate.paths["a"]
     assert plan.paths[0].order == ("a", "c", "b")
     assert path.rows == pytest.approx((1.0, 1.0, 50.0))
