@@ -81,8 +81,8 @@ def multi_way_orders(
 ) -> dict[str, tuple[str, ...]]:
     """Return, for each alias, the others in the order chosen by the configured method.
 
-    `golab` also gets the parameters of section 5 of 003: the length of a batch if it is known (5.2), and the windows with an index.
-    The engine's index finds only matches, so it has one bucket per value (5.3); under `hybrid` small windows have none (5.4).
+    `golab` also gets the parameters of Golab and Özsu's section 5: the length of a batch if it is known (5.2), and the windows with
+    an index. The engine's index finds only matches, so it has one bucket per value (5.3); under `hybrid` small windows lack one (5.4).
     """
     if config.ordering != "golab":
         return order_probes(graph, config.ordering, objective(config), exact=exact)
@@ -113,7 +113,7 @@ def complete_orders(graph: JoinGraph, config: Config, orders: Orders) -> dict[st
 
 
 def general_placement(graph: JoinGraph, orders: Orders, tau: float) -> dict[str, tuple[str, ...]]:
-    """Return orders with the new tuples of `tau` seconds at any position (003, sections 3.3 and 5.2).
+    """Return orders with the new tuples of `tau` seconds at any position (Golab and Özsu, sections 3.3 and 5.2).
 
     The candidates are every position in the multi-way order of every input, which includes the naive plans, and the orders of
     section 5.2 if all inputs share one key. By its own cost, the result is the best of these.
@@ -138,7 +138,8 @@ def _best_position(graph: JoinGraph, driver: str, orders: Sequence[Sequence[str]
 def scan_cost(graph: JoinGraph, driver: str, order: Sequence[str], tau: float) -> float:
     """Return the comparisons per second of a nested-loop plan that joins new tuples every `tau` seconds.
 
-    This is H_i of 003, appendix A: windows are longer by `tau`, because expiry is as lazy; the outermost scan compares nothing.
+    This is H_i of Golab and Özsu's appendix A: windows are longer by `tau`, because tuples expire only every `tau` seconds; the
+    outermost scan compares nothing.
     """
     partials, cost = 1.0, 0.0
     for position, alias in enumerate(order):

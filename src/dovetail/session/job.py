@@ -55,7 +55,10 @@ class Job:
     chosen: SharedPlan | None = None
     """Plan of the queries that run together; None while they are declared, and on Spark until they are replanned."""
     upper_bound: CostUpperBound | None = field(default_factory=CostUpperBound)
-    """Upper bound of the queries' cost, with their joint planning; None without a budget, or until it is computed again."""
+    """Upper bound of the queries' cost, with their joint planning: kept under a budget and for strategy `exact`.
+
+    None after a query was dropped or added late, and after a restore, until the next `with_query`.
+    """
 
     def __str__(self) -> str:
         return f"streams {listed(self.streams)} and queries {listed(self.registered)}"
@@ -141,8 +144,8 @@ class Job:
         return planning.plan_windows_only() if has_byte_cap else planning.plan()
 
     @property
-    def is_running(self) -> bool:
-        """Whether its queries have been planned to run."""
+    def has_adopted_plan(self) -> bool:
+        """Whether a session has adopted a plan of its queries; on Spark only after a late query or a replan."""
         return self.chosen is not None or bool(self.planned_alone)
 
     def begun(self) -> Job:
@@ -359,10 +362,10 @@ def _upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
     name, before, is_exact = added.query.name, job.upper_bound, job.config.strategy == "exact"
     if job.budget is None:
         if not is_exact:
-            JointPlanning({name: added}, job.config).check()
+            JointPlanning({name: added}, job.config).find_feasible_plan()
             return None
         planning = job.joint_planning()
-        return CostUpperBound().with_query(ExecutionPlan(), planning, planning.check())
+        return CostUpperBound().with_query(ExecutionPlan(), planning, planning.find_feasible_plan())
     unshared = job.unshared(job.plans.values()) if before is None else job.unshared([added], before.unshared)
     planning = job.joint_planning(job.unit_costs(unshared))
     if before is not None and not is_exact:
@@ -370,7 +373,7 @@ def _upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
         upper_bound = before.with_query(unshared, planning, alone)
         if upper_bound.load.fits(Load(*(_EASY_FRACTION * limit for limit in limits_of(job.budget)))):
             return upper_bound
-    return CostUpperBound().with_query(unshared, planning, planning.check())
+    return CostUpperBound().with_query(unshared, planning, planning.find_feasible_plan())
 
 
 def _keep_separate(job: Job, before: Job) -> Job:

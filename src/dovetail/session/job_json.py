@@ -91,7 +91,11 @@ def _check_plan(plan: SharedPlan) -> None:
     queries = {answer.query for answer in plan.answers}
     below = {name: {node.id for node in plan.below(name)} for name in queries}
     if set(plan.query_order) != queries or not all(limit > 0 for limit in plan.limits):
-        raise StateError("the stored plan is not one of its queries, within limits")
+        raise StateError(
+            "the serialized plan is inconsistent: its queries and its answers differ, or a limit is not above 0"
+        )
     for node in plan.nodes.values():
         if set(node.queries) != {name for name in queries if node.id in below[name]}:
-            raise StateError(f"the stored plan has {node.id!r} for {listed(node.queries)}, who do not need it")
+            raise StateError(
+                f"the serialized plan lists the wrong queries for node {node.id!r}: {listed(node.queries)}"
+            )

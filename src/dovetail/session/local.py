@@ -354,7 +354,7 @@ class LocalSession(JobRunner):
         job = job_from_json(content["extra"], content["config"], streams)
         session = cls()
         JobRunner.__init__(session, job)
-        stored.load_into(session._engine, ExecutionPlan.of(job.steps if job.is_running else ()))
+        stored.load_into(session._engine, ExecutionPlan.of(job.steps if job.has_adopted_plan else ()))
         return session
 
 

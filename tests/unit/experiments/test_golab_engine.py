@@ -1,4 +1,4 @@
-"""Golab and Özsu (003): the example of table 3, equal results of all algorithms, and measured costs against the equations.
+"""Golab and Özsu: the example of table 3, equal results of all algorithms, and measured costs against the equations.
 
 `experiments.golab_engine` defines the measurement. Sampling error: comparisons depend on how often the 40 or 5 common values are in
 the windows, and a window is a new sample only every T = 100 to 200 units. Runs of 1,000 units were off by up to 20 % (seeds 0 to 3,

@@ -95,8 +95,8 @@ class NextQuery:
         planned = [name for index, name in enumerate(query_set.names) if index not in self.remaining]
         suffix = f", after {listed(planned)}" if planned else ""
         message = (
-            f"query {query.name!r} does not fit the budget: no plan that was tried needs less than {need:.4g} {UNITS[resource]} of "
-            f"{resource}, and {remaining:.4g} of {limit:.4g} are left{suffix}"
+            f"query {query.name!r} does not fit the budget: no plan that was tried needs less than {need:.4g} {UNITS[resource]}; "
+            f"{remaining:.4g} of {limit:.4g} are left{suffix}"
         )
         return BudgetError(message, budget_hint(resource, query.name, query.window, remaining / need, limit))
 
