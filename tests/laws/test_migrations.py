@@ -100,7 +100,10 @@ def test_any_plan_may_be_adopted_between_any_batches(seed: int) -> None:
 
 @given(SEEDS, st.sampled_from(PLANNERS))
 def test_a_monitor_that_keeps_changing_plans_changes_no_results(seed: int, strategy: Planner) -> None:
-    with patch.multiple(monitoring, CHECK_AFTER_TUPLES=1, PER_STAGE=0), patch.object(proposal, "GAIN", 0.0):
+    with (
+        patch.multiple(monitoring, CHECK_AFTER_TUPLES=1, CHECK_AFTER_PER_STAGE=0),
+        patch.object(proposal, "MIN_CPU_RATIO", 0.0),
+    ):
         case = Migrating(seed, strategy)
         case.session._monitor.stats.drift = lambda: "it always does"  # type: ignore[method-assign, assignment, return-value]
         for number in range(14):

@@ -17,8 +17,8 @@ from dovetail.plan.steps import Cell
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 
-SMALLEST_LIMIT = 1e-9
-"""What is left of a limit that is used up; a budget has no limit of zero."""
+EXHAUSTED_LIMIT = 1e-9
+"""Stands for an exhausted limit: a `Budget` accepts no zero."""
 
 
 class ShardPlacement(Protocol):
@@ -74,5 +74,5 @@ class CostUpperBound:
 def remaining_budget(budget: Budget, loads: Iterable[Load]) -> Budget:
     """Return what running queries leave of the budget."""
     used, limits = Load.total(loads), limits_of(budget)
-    cpu, memory = max(limits.cpu - used.cpu, SMALLEST_LIMIT), max(limits.memory - used.memory, SMALLEST_LIMIT)
+    cpu, memory = max(limits.cpu - used.cpu, EXHAUSTED_LIMIT), max(limits.memory - used.memory, EXHAUSTED_LIMIT)
     return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)

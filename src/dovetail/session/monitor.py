@@ -16,7 +16,7 @@ from typing import Any
 
 from dovetail.codec import to_json
 from dovetail.config import Budget
-from dovetail.optimizer.adapt.proposal import NEAR
+from dovetail.optimizer.adapt.proposal import NEAR_LIMIT_FRACTION
 from dovetail.optimizer.adapt.runtime_stats import Copies, RuntimeStats, one_shard
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.shared_plan import Load
@@ -25,11 +25,12 @@ from dovetail.stats.counters import Measurements, NodeMetrics, PlanMetrics
 from dovetail.stats.history import Breach, Migration
 
 CHECK_AFTER_TUPLES = 10_000
-"""New tuples between two checks; more if joins have many stages, fewer to confirm a cause."""
-PER_STAGE = 300
+"""New tuples between two checks; fewer to confirm a cause."""
+CHECK_AFTER_PER_STAGE = 300
+"""New tuples between two checks for each stage of the joins, if that is more."""
 MAX_LOG_ENTRIES = 100
 """Migrations and breaches that the monitor keeps, of each kind."""
-_FIRST = "windows have filled, and rates and selectivities have been measured"
+_FIRST_STATISTICS = "windows have filled, and rates and selectivities have been measured"
 _RESOURCES = ("cpu_ms_per_second", "memory_bytes")
 
 
@@ -74,7 +75,7 @@ class Monitor:
     def wait(self, arrived: int, steps: Iterable[JoinStep] = ()) -> None:
         """Postpone the next check until more tuples have arrived; longer if there are many `steps`."""
         stages = sum(len(step.plan.paths) ** 2 for step in steps)
-        wait = max(CHECK_AFTER_TUPLES, PER_STAGE * stages)
+        wait = max(CHECK_AFTER_TUPLES, CHECK_AFTER_PER_STAGE * stages)
         self._next = arrived + (wait // 4 if self._has_suspicion else wait)
 
     def check(
@@ -126,14 +127,14 @@ class Monitor:
         if self._caught_up - self._considered:
             return f"{', '.join(caught_up)} caught up and can be planned with the other queries"
         if not self._has_replanned:
-            return _FIRST
+            return _FIRST_STATISTICS
         drift = self.stats.drift()
         return None if drift is None else str(drift)
 
     def _budget_cause(self) -> str | None:
         """Return which budget is nearly used up; None while the monitor backs off after a futile replan."""
         for resource, used, limit in self._limited_resources():
-            if used > NEAR * limit:
+            if used > NEAR_LIMIT_FRACTION * limit:
                 if self._checks_to_skip > 0:
                     self._checks_to_skip -= 1
                     return None
@@ -149,13 +150,13 @@ class Monitor:
         return [(resource, used, limit) for resource, used, limit in resources if limit < inf]
 
     def _record_breaches(self, batch: int) -> list[Breach]:
-        """Return new breaches; use must fall to `NEAR` times the limit before a resource breaches it again."""
+        """Return new breaches; use must fall to `NEAR_LIMIT_FRACTION` times the limit before a resource breaches it again."""
         new = []
         for resource, used, limit in self._limited_resources():
             if used > limit and resource not in self._exceeded:
                 self._exceeded.add(resource)
                 new.append(Breach(batch, resource, used, limit))
-            elif used <= NEAR * limit:
+            elif used <= NEAR_LIMIT_FRACTION * limit:
                 self._exceeded.discard(resource)
         self.breaches = [*self.breaches, *new][-MAX_LOG_ENTRIES:]
         return new

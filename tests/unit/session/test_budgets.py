@@ -49,7 +49,7 @@ def test_a_session_accepts_only_a_budget() -> None:
     ("budget", "resource", "option"),
     [
         (dt.Budget(memory_bytes=1000), "bytes of memory", "memory_bytes"),
-        (dt.Budget(cpu_ms_per_second=1e-3), "ms per second of CPU", "cpu_ms_per_second"),
+        (dt.Budget(cpu_ms_per_second=1e-3), "ms of CPU per second", "cpu_ms_per_second"),
     ],
 )
 def test_a_query_over_budget_is_refused_with_resource_and_option(budget: dt.Budget, resource: str, option: str) -> None:

@@ -29,33 +29,34 @@ from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.plan.query_plan import QueryPlan, SharingJoin
 from dovetail.stats.probes import PathCost, ProbeCounts, ProbeKey, ProbeOrderChange, QueryStats
 
-MEMORY = 1000
+MEMORY_PROBES = 1000
 """Probes over which the counts of one kind of probe are averaged."""
 CHECK_AFTER = 1000
-"""New tuples between two checks; proportionally more above `WIDE` inputs, and up to this many for each join of the group until the
-next check is paid for."""
-WIDE = 5
+"""New tuples between two checks; proportionally more above `WIDE_JOIN` inputs, and up to this many for each join of the group until
+the next check is paid for."""
+WIDE_JOIN = 5
+"""Inputs above which a join is checked less often."""
 CHECK_COST = 200
 """Cost of a check per input, in tuples."""
 MANY_JOINS = 16
 """Joins of a group above which each has less credit."""
-LEAST_NEW_TUPLES = 50
+MIN_NEW_TUPLES = 50
 """New tuples of a driver that a check needs to detect a drift of its path."""
 CREDIT_FRACTION = 0.02
 """Credit for each tuple that a stage produces, in tuples of some 30 nanoseconds."""
-MOST_CREDIT = 200_000
+MAX_CREDIT = 200_000
 """Largest credit, besides the cost of four reads and replans; less above `MANY_JOINS` joins, which start with half of both."""
 RESERVE = 0.75
 """Fraction of the largest credit that is reserved for drifts."""
-MOST_PATIENCE = 64
+MAX_PATIENCE = 64
 """Largest number of reads between two replans without a drift."""
-DRIFT = 1.5
+DRIFT_FACTOR = 1.5
 """Factor by which a selectivity or the size of a window must change to count as a drift."""
-OLDEST = 1000
+MAX_AGE = 1000
 """Reads after which the counts of a probe are dropped if it was not made again."""
 JOINT_REPLAN_FACTOR = 2
 """Cost of planning joins together, relative to planning them one after another."""
-MOST_CHANGES = 100
+MAX_CHANGES = 100
 """Number of recorded changes."""
 
 
@@ -107,7 +108,7 @@ class ProbeWatch:
 
     def is_ready(self, runners: Mapping[str, PathRunner], time: int, span: int, joins: int = 1) -> bool:
         """Whether to read the counters now; not before windows of `span` us have filled. `joins`: group size."""
-        due = max(min(self.wait, CHECK_AFTER * joins), CHECK_AFTER * max(WIDE, len(runners)) / WIDE)
+        due = max(min(self.wait, CHECK_AFTER * joins), CHECK_AFTER * max(WIDE_JOIN, len(runners)) / WIDE_JOIN)
         if self.fresh < due or time <= LONG_AGO:
             return False
         fresh, self.fresh = self.fresh, 0
@@ -117,7 +118,7 @@ class ProbeWatch:
             return False
         price = read_cost(len(runners)) + replan_cost(len(runners))
         drifted = self._check_costs(runners, fresh)
-        most = MOST_CREDIT * MANY_JOINS / max(MANY_JOINS, joins) + 4 * price
+        most = MAX_CREDIT * MANY_JOINS / max(MANY_JOINS, joins) + 4 * price
         self.credit = min(self.credit, most if self.credit < inf or joins <= MANY_JOINS else most / 2)
         # After a drift less credit suffices: the drift may go on until the contents of the windows have been replaced.
         least = 2 * price if self.patience == 1 else RESERVE * most
@@ -139,8 +140,8 @@ class ProbeWatch:
             self.seen[driver] = new, total = runner.produced
             new, produced = new - new_before, total - total_before
             credited += produced * runner.cost_fraction
-            if new >= LEAST_NEW_TUPLES:
-                drifted |= not 1 / DRIFT < produced / new / (1 + self.costs.get(driver, 0.0)) < DRIFT
+            if new >= MIN_NEW_TUPLES:
+                drifted |= not 1 / DRIFT_FACTOR < produced / new / (1 + self.costs.get(driver, 0.0)) < DRIFT_FACTOR
         self.credit += CREDIT_FRACTION * credited
         self.wait = int(CHECK_COST * len(runners) * fresh / (CREDIT_FRACTION * max(credited, 1.0)))
         return drifted
@@ -151,7 +152,7 @@ class ProbeWatch:
         self.credit -= read_price
         seconds = (time - self.time) / 1e6 if self.time is not None and time > self.time else None
         self.time = time
-        self.found = {key: counts for key, counts in self.found.items() if counts.age < OLDEST}
+        self.found = {key: counts for key, counts in self.found.items() if counts.age < MAX_AGE}
         for counts in self.found.values():
             counts.age += 1
         recent: dict[ProbeKey, ProbeCounts] = {}
@@ -179,7 +180,7 @@ class ProbeWatch:
         if self.credit < replan_price or not (drifted or overdue):
             return False
         self.credit -= replan_price
-        self.patience = 1 if drifted else min(2 * self.patience, MOST_PATIENCE)
+        self.patience = 1 if drifted else min(2 * self.patience, MAX_PATIENCE)
         self.skipped = 0
         self.settled = {key: counts.selectivity or 0.0 for key, counts in self.found.items()}
         self.settled |= {(frozenset(), alias): size for alias, size in self.sizes.items()}
@@ -187,13 +188,13 @@ class ProbeWatch:
 
     def _record_probe(self, key: ProbeKey, recent: ProbeCounts) -> bool:
         """Add recent counts of a probe, over all drivers; return whether its selectivity has drifted."""
-        self.found[key] = self.found.get(key, ProbeCounts()).followed_by(recent, MEMORY)
+        self.found[key] = self.found.get(key, ProbeCounts()).followed_by(recent, MEMORY_PROBES)
         return _has_drifted(self.settled.get(key), self.found[key].selectivity)
 
     def _record_cost(self, driver: str, order: tuple[str, ...], cost: PathCost) -> None:
         """Record the cost of an order; if it has drifted, drop the costs of the driver's other orders."""
         before = self.tried.get(driver, {}).get(order, cost)
-        if not 1 / DRIFT < (1 + before.produced) / (1 + cost.produced) < DRIFT:
+        if not 1 / DRIFT_FACTOR < (1 + before.produced) / (1 + cost.produced) < DRIFT_FACTOR:
             self.tried[driver] = {}
             before = cost
         self.tried.setdefault(driver, {})[order] = before.mean(cost)
@@ -215,7 +216,7 @@ class ProbeWatch:
 
     def record_changes(self, changes: list[ProbeOrderChange], runners: Mapping[str, PathRunner], batch: int) -> None:
         """Record the changes of a new plan; `runners` are those of the old plan."""
-        if len(self.changes) + len(changes) > MOST_CHANGES:
+        if len(self.changes) + len(changes) > MAX_CHANGES:
             del self.changes[: len(changes)]
             self.unmeasured.clear()
         for change in changes:
@@ -230,8 +231,8 @@ class ProbeWatch:
 
 
 def _has_drifted(before: float | None, after: float | None) -> bool:
-    """Whether a value has left the range of `DRIFT` around its value at the last replan."""
-    return bool(after and (not before or not before / DRIFT < after < before * DRIFT))
+    """Whether a value has left the range of `DRIFT_FACTOR` around its value at the last replan."""
+    return bool(after and (not before or not before / DRIFT_FACTOR < after < before * DRIFT_FACTOR))
 
 
 def read_cost(width: int) -> float:

@@ -5,12 +5,13 @@ has selectivities per pair of aliases. If one pair connects the probed alias wit
 pair's; if several do, they are scaled together until their product is the measured one. Probes after a single alias are fitted first,
 because they determine one pair; probes that are no longer made are fitted before all others, which then overrule them.
 
-An input's order is replaced only if the model expects the new one to be `GAIN` times cheaper, the first probe of each new tuple
-included, and if the saving matters for the whole query: estimates are noisy, and an order that alternates builds indexes in vain. If
-both orders were measured recently, their measured costs must agree.
+An input's order is replaced only if the model expects the new one to be `MIN_COST_RATIO` times cheaper, the first probe of each new
+tuple included, and if the saving matters for the whole query: estimates are noisy, and an order that alternates builds indexes in
+vain. If both orders were measured recently, their measured costs must agree.
 
 Paths that share stages are not judged alone: an order that is more expensive for one query may be cheaper for all. `replan_sharing`
-chooses their orders together, and replaces one if it makes its path, as part of its tree, or the whole tree `GAIN` times cheaper.
+chooses their orders together, and replaces one if it makes its path, as part of its tree, or the whole tree `MIN_COST_RATIO` times
+cheaper.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from dovetail.plan.query_plan import Access, QueryPlan, SharingJoin
 from dovetail.query.model import JoinQuery
 from dovetail.stats.probes import ProbeCounts, ProbeKey, ProbeOrderChange, QueryStats
 
-GAIN = 1.2
+MIN_COST_RATIO = 1.2
 """The cost ratio required of a new order."""
-LESS = 0.999
+MAX_COST_RATIO = 0.999
 """The largest cost of a new general nested-loop order, as a fraction of the old one's."""
 MIN_SAVED_FRACTION = 0.02
 """The fraction of a query's whole cost that a change must save."""
@@ -86,7 +87,7 @@ class Replanner:
             access = access_rule(query, graph, self.config)
             join = ReorderableJoin(name, query, graph.indexed, access, current, fixed, measured_gain=gain)
             candidates.append(join)
-        for (name, driver), order in choose_shared_orders(candidates, GAIN).orders.items():
+        for (name, driver), order in choose_shared_orders(candidates, MIN_COST_RATIO).orders.items():
             orders[name][driver] = order[1:]
         return {name: self._revise(joins[name].plan, graph, orders[name]) for name, graph in graphs.items()}
 
@@ -107,10 +108,10 @@ class Replanner:
             rate, old_cost, new_cost = graph.rates[driver], old_costs[driver], new_costs[driver]
             if driver in plan.stats.forced or driver in shared:
                 continue
-            if old_cost - new_cost <= min_saved or old_cost + rate <= GAIN * (new_cost + rate):
+            if old_cost - new_cost <= min_saved or old_cost + rate <= MIN_COST_RATIO * (new_cost + rate):
                 continue
             gain = measured.gain(driver, order, best[driver], unit)
-            if gain is None or gain > GAIN:
+            if gain is None or gain > MIN_COST_RATIO:
                 changed[driver] = best[driver]
         return changed
 
@@ -143,7 +144,7 @@ class Replanner:
         orders = {path.driver: path.order for path in plan.paths}
         for driver, order in orders.items():
             old_cost, new_cost = (scan_cost(graph, driver, option, tau) for option in (order, best[driver]))
-            if driver not in plan.stats.forced and new_cost < old_cost * LESS:
+            if driver not in plan.stats.forced and new_cost < old_cost * MAX_COST_RATIO:
                 rate = graph.rates[driver]
                 changes.append(ProbeOrderChange(driver, order, best[driver], old_cost / rate, new_cost / rate))
         orders |= {change.driver: change.after for change in changes}

@@ -6,6 +6,8 @@ and path, and then added up, even if shards run different orders. They are kept 
 
 A tuple may be in several shards: a combination of tuples that goes to c shards (`Copies`) is counted c times. A shared window may be
 longer than a join's own window, and may contain tuples that the join's filters reject.
+
+These statistics serve the shared plan. Each engine measures separately for its probe orders (`engine.join.watch`).
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from dovetail.query.model import JoinQuery
 from dovetail.stats.counters import JoinMetrics, Measurements
 from dovetail.stats.probes import ProbeCounts, ProbeKey
 
-MEMORY = 2000
+MEMORY_PROBES = 2000
 """The number of recent probes that the counts of one probe cover."""
-DRIFT = 1.5
+DRIFT_FACTOR = 1.5
 """The factor by which a rate or a selectivity must change to count as drift."""
 
 Copies: TypeAlias = Callable[[str, Collection[str]], int]
@@ -142,7 +144,7 @@ class RuntimeStats:
                 distinct_matches = matches / copies(query, {*aliases, alias})
                 newer = ProbeCounts(distinct_probes, distinct_probes * max(size, 1.0), distinct_matches)
                 counts, probe = self.probe_counts.setdefault(query, {}), (aliases, alias)
-                counts[probe] = counts.get(probe, ProbeCounts()).followed_by(newer, MEMORY)
+                counts[probe] = counts.get(probe, ProbeCounts()).followed_by(newer, MEMORY_PROBES)
 
     def planner_stats(
         self, queries: Mapping[str, JoinQuery], plans: Mapping[str, QueryPlan]
@@ -270,4 +272,4 @@ def _step_uses(steps: Sequence[JoinStep]) -> Iterator[_StepUse]:
 def _drift(what: str, before: float | None, now: float) -> list[tuple[float, StatsDrift]]:
     """Return the drift with its factor, if it is large enough; a value without a baseline has none."""
     size = max(now / before, before / now) if before else 1.0
-    return [(size, StatsDrift(what, before or now, now))] if size > DRIFT else []
+    return [(size, StatsDrift(what, before or now, now))] if size > DRIFT_FACTOR else []

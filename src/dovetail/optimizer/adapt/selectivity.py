@@ -16,7 +16,7 @@ from dovetail.stats.probes import ProbeKey
 
 DEFAULT_EQUALITY = 0.01
 DEFAULT_CONDITION = 0.3
-SMALLEST = 1e-12
+MIN_SELECTIVITY = 1e-12
 """The smallest accepted selectivity; without it, seven hundred conditions would multiply to zero."""
 _ROUNDING = 1e-9
 
@@ -66,7 +66,7 @@ def _conditions(query: JoinQuery) -> dict[Pair, float]:
         pairs = [frozenset(pair) for pair in combinations(condition.aliases, 2)]
         for pair in pairs:
             value = selectivities.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs))
-            selectivities[pair] = max(value, SMALLEST)
+            selectivities[pair] = max(value, MIN_SELECTIVITY)
     return selectivities
 
 
@@ -163,4 +163,4 @@ class PairSelectivities:
             for pair in pairs
         ]
         for pair, value in zip(pairs, fitted, strict=True):
-            self.set(pair, min(1.0, max(SMALLEST, value)))
+            self.set(pair, min(1.0, max(MIN_SELECTIVITY, value)))

@@ -4,7 +4,8 @@ The method ignores the objective: its cost is comparisons per unit time, as in `
 
 - **One common key** (5.1): one global order for all drivers, each driver's new tuples outermost. Start from the pair with the smallest
   join, in both orders; add the stream that keeps the join smallest; then move fast streams (rate above the mean) to every position
-  but the outermost, and keep the cheapest order. That tries nᶠ orders for f fast streams; beyond `TRIED`, streams move one at a time.
+  but the outermost, and keep the cheapest order. That tries nᶠ orders for f fast streams; beyond `MAX_COMBINED_ORDERS`, streams move
+  one at a time.
 - **Lazy evaluation** (5.2): `tau` makes windows longer by `tau`, because expiry is as lazy. `general_orders` returns for each origin
   an order in which its new tuples may be at any position; the new tuples of `tau` count as its size.
 - **Hash buckets** (5.3): a lookup scans one of `buckets`. The order by discounted sizes, which the section asks for, is tried
@@ -34,7 +35,7 @@ from dovetail.optimizer.graph.indexed import Prefix, members
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering.task import NestedLoopOptions, Path, SearchResult, Task
 
-TRIED = 256
+MAX_COMBINED_ORDERS = 256
 """The largest number of orders to try with all fast streams moving at once."""
 _TIE = 1e-12
 
@@ -143,7 +144,7 @@ def _move_streams(streams: Mapping[str, StreamStatistics], start: Names, cost: C
     if not moving or not fixed:
         return
     positions = [range(1, len(start) - len(moving) + 1 + index) for index in range(len(moving))]
-    if prod(map(len, positions)) <= TRIED:
+    if prod(map(len, positions)) <= MAX_COMBINED_ORDERS:
         for combination in product(*positions):
             yield _insert(fixed, zip(moving, combination, strict=True))
         return

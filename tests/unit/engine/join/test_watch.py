@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dovetail.codec import from_json, to_json
-from dovetail.engine.join.watch import CREDIT_FRACTION, MOST_CREDIT, ProbeWatch, read_cost, replan_cost
+from dovetail.engine.join.watch import CREDIT_FRACTION, MAX_CREDIT, ProbeWatch, read_cost, replan_cost
 from dovetail.stats.probes import PathCost, QueryStats
 
 
@@ -99,7 +99,7 @@ def test_replanning_under_noise_stays_within_the_credit() -> None:
     """Every other batch matches ten times as often, so each counter read finds a drift."""
     looked, considered, produced = watched(lambda batch: 100 + 900 * (batch % 2), 2000, ProbeWatch())
     spent = len(looked) * read_cost(10) + len(considered) * replan_cost(10)
-    assert spent <= CREDIT_FRACTION * produced + MOST_CREDIT + 4 * (read_cost(10) + replan_cost(10))
+    assert spent <= CREDIT_FRACTION * produced + MAX_CREDIT + 4 * (read_cost(10) + replan_cost(10))
     assert len(considered) >= 0.3 * CREDIT_FRACTION * produced / replan_cost(
         10
     )  # counter reads leave enough credit for replanning
@@ -116,7 +116,7 @@ def test_the_credit_survives_a_restart() -> None:
     watched(lambda batch: 100 if batch < 50 else 1000, 51, watch)
     stored = json.loads(json.dumps(to_json(watch)))
     assert json.loads(json.dumps(to_json(from_json(ProbeWatch, stored)))) == stored
-    assert 0 < stored["credit"] < MOST_CREDIT + 4 * (read_cost(10) + replan_cost(10))
+    assert 0 < stored["credit"] < MAX_CREDIT + 4 * (read_cost(10) + replan_cost(10))
 
 
 def test_with_many_joins_each_is_checked_at_the_rate_it_earns_credit() -> None:

@@ -47,7 +47,7 @@ class Restless(Replanner):
 @pytest.mark.parametrize("seed", range(12))
 def test_results_do_not_depend_on_changing_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.engine.join.watch.CHECK_AFTER", 1)
-    monkeypatch.setattr("dovetail.engine.join.watch.MOST_PATIENCE", 1)
+    monkeypatch.setattr("dovetail.engine.join.watch.MAX_PATIENCE", 1)
     monkeypatch.setattr("dovetail.session.job_runner.Replanner", Restless)
     rng = random.Random(seed)
     scenario = random_scenario(rng, pushes=6)
