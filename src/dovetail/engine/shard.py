@@ -167,12 +167,12 @@ class ShardEngine:
             arrived, group.arrived = group.arrived, 0
             has_waiting, count = False, len(group.runs)
             for run in group.runs.values():
-                run.watch.fresh += arrived
+                run.watch.new_tuples += arrived
                 if run.watch.is_ready(run.runners, time, run.span, count) and run.watch.read_counters(
                     run.runners, time
                 ):
                     if self.replan.can_share_orders and run.sharing:
-                        run.watch.waits += 1
+                        run.watch.skipped_joint_replans += 1
                         has_waiting = True
                     elif (revised := self.replan(run.plan, replace(run.watch.measured, tau=tau))) is not None:
                         changed += run.revise(*revised, group.batches)

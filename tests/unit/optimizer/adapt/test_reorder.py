@@ -223,7 +223,7 @@ def test_a_steady_join_of_ten_streams_is_seldom_replanned(monkeypatch: pytest.Mo
     for batch in range(30):
         ts = pa.array(np.arange(1000) * 1000 + batch * 1_000_000, TIMESTAMP)
         session.push({name: pa.table([ts, rng.integers(0, 1000, 1000)], schema=columns) for name in names})
-    assert session._engine.run_of("q").watch.found  # counters were read
+    assert session._engine.run_of("q").watch.probe_counts  # counters were read
     assert 1 <= len(made) <= 5
 
 
