@@ -120,7 +120,7 @@ def drift(kind: str, count: int, scale: int) -> dict[str, object]:
 
     adaptive = new_session(adaptive=True)
     times = {"adaptive": run(adaptive)}
-    last = adaptive._job.shared_plan  # noqa: SLF001
+    last = adaptive._job.joint_plan  # noqa: SLF001
     times["static"] = run(new_session(adaptive=False))
     times["told"] = run(new_session(adaptive=False), last)
     times["told_later"] = run(new_session(adaptive=False), last, SPAN)

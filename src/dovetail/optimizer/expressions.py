@@ -1,4 +1,4 @@
-"""Expressions of a shared plan: its joins as queries over their inputs, and the plan that each of its queries has alone.
+"""Expressions of a shared plan: its joins as queries over their inputs, and the individual plan of each query.
 
 A join that serves several queries is the same in all of them, so it is described by the first, with the largest windows of all. A join
 over windows for a single query needs no expressions of its own: it runs by that query's plan.
@@ -32,7 +32,7 @@ from dovetail.query.model import (
 
 
 def with_expressions(plan: SharedPlan, plans: Mapping[str, QueryPlan]) -> SharedPlan:
-    """Return a shared plan with the expressions of its queries; `plans` are those that the queries have alone."""
+    """Return a shared plan with the expressions of its queries; `plans` are the individual ones."""
     if all(answer.plan is plans[answer.query] for answer in plan.answers):
         return plan
     answers = tuple(replace(answer, plan=plans[answer.query]) for answer in plan.answers)

@@ -43,8 +43,8 @@ class Lowering:
     backfill: bool = False
     complete_from: Mapping[str, int] = field(default_factory=dict)
 
-    def unshared_step(self, plan: QueryPlan) -> JoinStep:
-        """Return the step of a query that shares nothing."""
+    def individual_step(self, plan: QueryPlan) -> JoinStep:
+        """Return the step that runs a query by its individual plan."""
         query = plan.query
         consumer = self.consumer(query, {alias: alias for alias in query.aliases})
         return JoinStep(plan, self._sources(query), (consumer,), since=self.since, backfill=self.backfill)
@@ -62,7 +62,7 @@ class Lowering:
         return Consumer(query.name, dict(sources), outputs, _same_outputs(query), spans, cell)
 
     def _sources(self, query: JoinQuery) -> tuple[SourceUse, ...]:
-        """Return the sources of a query that shares nothing, under the names of its aliases."""
+        """Return the sources of an individual plan, under the names of the query's aliases."""
         uses = []
         for ref in query.refs:
             assert not isinstance(ref.window, StoredWindow)  # noqa: S101 - a query reads streams
@@ -98,7 +98,7 @@ class _StepBuilder:
         answers = [answer for answer in self.plan.answers if answer.result == join.output]
         lowering, expressions = self.lowering, join.expressions
         if expressions is None:
-            return lowering.unshared_step(self._reordered_plan(join, answers[0]))
+            return lowering.individual_step(self._reordered_plan(join, answers[0]))
         return JoinStep(
             self._plan(join, expressions),
             expressions.sources,

@@ -180,7 +180,7 @@ class QueryAnswer:
     spans: Mapping[str, float]
     """The query's windows, by source, in seconds."""
     plan: QueryPlan | None = field(default=None, compare=False)
-    """The plan that the query has alone."""
+    """The query's individual plan."""
 
 
 Node: TypeAlias = WindowNode | JoinNode | ResultNode

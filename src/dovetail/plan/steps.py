@@ -112,8 +112,8 @@ class JoinStep:
         return self.plan.query.name
 
     @property
-    def is_private(self) -> bool:
-        """Whether the join belongs to one query and uses the query's aliases."""
+    def is_individual(self) -> bool:
+        """Whether the step runs one query by its individual plan: it has the query's name and aliases, and no other consumer."""
         return [consumer.query for consumer in self.consumers] == [self.name]
 
     @property

@@ -49,8 +49,8 @@ def job_to_json(job: Job) -> dict[str, Any]:
         name: _SerializedQuery(query.plan.query.sql, query.plan.query.time_zone, query.options, query.plan.stats)
         for name, query in job.registered.items()
     }
-    started = [] if job.chosen is None else [(QueryStart(), job.chosen)]
-    started += [(query.start, job.separate_plans[name]) for name, query in job.planned_alone.items()]
+    started = [] if job.adopted_plan is None else [(QueryStart(), job.adopted_plan)]
+    started += [(query.start, job.standalone_plans[name]) for name, query in job.standalone_queries.items()]
     plans = tuple((start.since, start.backfill, plan) for start, plan in started)
     times = tuple(start.max_event_times for start, _ in started)
     content: dict[str, Any] = to_json(_SerializedJob(job.hints, job.budget, queries, plans, times))
@@ -81,7 +81,7 @@ def job_from_json(content: Mapping[str, Any], config: Config, schemas: Iterable[
         streams=streams,
         hints=dict(serialized.hints),
         registered=registered,
-        chosen=chosen,
+        adopted_plan=chosen,
         upper_bound=None if registered else Job(config).upper_bound,
     )
 

@@ -47,8 +47,8 @@ class JobRunner(SynchronizedSession):
 
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
-        if not self._is_running and self._job.chosen is None and self._job.registered:
-            self._adopt(self._job.begun())
+        if not self._is_running and self._job.adopted_plan is None and self._job.registered:
+            self._adopt(self._job.with_initial_plan())
 
     def _adopt(self, job: Job, *, until_delivered: bool = False) -> None:
         """Switch to another job; joins that stay keep the probe orders that they have."""
@@ -79,7 +79,7 @@ class JobRunner(SynchronizedSession):
         arrived = sum([progress.arrived for progress in engine.progress.streams.values()])
         if not monitor.is_due(arrived) or not self._is_running:
             return
-        if not job.has_choice:
+        if not job.can_replan:
             monitor.wait(arrived)
             return
         measured = measure(engine, hot_values=False)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from dovetail.config import Config
+from dovetail.errors import ConfigError
 from dovetail.optimizer.planner import PlanningOptions
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.model import JoinQuery, TimeWindow
@@ -25,11 +27,11 @@ class QueryStart:
     max_event_times: Mapping[str, int] = field(default_factory=dict, metadata={"name": "heads"})
     """By stream, the largest event time before batch `since`; a query never catches up with a stream that has none."""
     is_merged: bool = field(default=False, metadata={"name": "merged"})
-    """Whether it is planned with the first queries, after it had caught up."""
+    """Whether it is planned jointly with the first queries, after it had caught up."""
 
     @property
-    def is_planned_alone(self) -> bool:
-        """Whether it is a late query that is not planned with the others yet."""
+    def is_standalone(self) -> bool:
+        """Whether it is a late query with a standalone join, not planned with the others yet."""
         return self.since > 0 and not self.is_merged
 
     def has_caught_up(
@@ -51,6 +53,21 @@ class RegisteredQuery:
     """A query of a job."""
 
     plan: QueryPlan
-    """Its individual plan, as if it ran alone."""
+    """Its individual plan: its probe orders and access paths if it shared nothing."""
     options: PlanningOptions = field(default_factory=PlanningOptions)
     start: QueryStart = field(default_factory=QueryStart)
+
+
+def check_backfill(query: JoinQuery, config: Config, *, backfill: bool) -> None:
+    """Refuse `backfill` where the tuples from before the query are not known."""
+    if backfill and config.shedding is not None:
+        raise ConfigError(
+            f"query {query.name!r} cannot see tuples from before it: some may have been shed, or not been kept because no query "
+            "needed them",
+            "leave backfill out, and its windows fill from now on",
+        )
+    if backfill and query.has_count_window:
+        raise ConfigError(
+            f"query {query.name!r} has count windows: the latest tuples from before it are no longer known",
+            "leave backfill out, and its windows fill from now on",
+        )

@@ -163,7 +163,7 @@ class RunningSession:
     def _monitor_batch(self, batch_id: int) -> None:
         """Compare the shards' reports with budget and plan now and then; replan in a thread if there is a cause."""
         monitor, config = self._monitor, self._layout.job.config
-        if self._planning is not None or not self._layout.job.has_choice or not monitor.is_due(self._reports.arrived):
+        if self._planning is not None or not self._layout.job.can_replan or not monitor.is_due(self._reports.arrived):
             return
         caught_up = self._reports.caught_up(batch_id) if config.adaptive else []
         parts, load = self._reports.parts(), self._reports.take_load()

@@ -71,7 +71,7 @@ def test_a_restricted_plan_has_the_expressions_of_the_queries_that_are_left(
     with pytest.raises(PlanError, match="no expressions for query 'pairs'"):
         Lowering(STREAMS, CONFIG).steps(part)
     (step,) = Lowering(STREAMS, CONFIG).steps(with_expressions(part, plans))
-    assert step.is_private
+    assert step.is_individual
     assert step.plan.query == plans["pairs"].query
 
 

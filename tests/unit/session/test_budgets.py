@@ -158,7 +158,7 @@ def test_every_strategy_plans_the_windows_that_the_engine_keeps(strategy: Planne
     session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1e6), dt.Config(strategy=strategy))
     overlap.declare(session, lambda _: overlap.COLUMNS, 2, 100.0)
     session.push({name: overlap.table(name, 0, 100, 100.0) for name in overlap.STREAMS})
-    plan = session._job.shared_plan
+    plan = session._job.joint_plan
     planned = {(node.stream, round(node.span * 1e6)) for node in plan.windows}
     assert len(planned) == len(plan.windows)
     assert planned == {(window.stream, window.longest_micros) for window in session._engine.plan.windows}
@@ -180,7 +180,7 @@ def test_measured_memory_is_near_the_estimate() -> None:
         )
     for kind in ("windows", "joins"):
         assert all(entry["measured"]["cpu_ms_per_second"] > 0 for entry in found["plan"][kind].values())
-    plan = session._job.shared_plan
+    plan = session._job.joint_plan
     assert "measured cpu" in str(explain_shared(plan, session.metrics()["nodes"]))
 
 
@@ -207,7 +207,7 @@ def star_session(
 
 
 def plan_of(session: dt.LocalSession) -> SharedPlan:
-    return session._job.shared_plan
+    return session._job.joint_plan
 
 
 def test_joins_are_not_materialized_on_default_selectivities() -> None:

@@ -21,7 +21,7 @@ def session(strategy: Strategy, budget: dt.Budget | None = None) -> dt.LocalSess
 
 def plan_of(made: dt.LocalSession) -> SharedPlan:
     made.explain()
-    return made._job.shared_plan
+    return made._job.joint_plan
 
 
 @pytest.mark.parametrize("restarts", [False, True])

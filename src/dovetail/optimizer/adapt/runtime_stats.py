@@ -228,7 +228,7 @@ class _Increments:
 
 def _path_counters(report: Measurements, steps: Sequence[JoinStep]) -> Iterator[tuple[_Path, _Counts]]:
     for step in steps:
-        metrics: JoinMetrics | None = (report.queries if step.is_private else report.joins).get(step.name)
+        metrics: JoinMetrics | None = (report.queries if step.is_individual else report.joins).get(step.name)
         for driver, path in metrics.paths.items() if metrics is not None else ():
             if path and path[0].access == "new":
                 counts = tuple((stage.probes, stage.matches) for stage in path)

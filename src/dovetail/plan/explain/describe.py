@@ -59,8 +59,8 @@ def explain(
     metrics, past = measured or Measurements(), history or History()
     description = _describe_steps(declared, steps, config)
     for step in steps:
-        entry = description["queries" if step.is_private else "joins"][step.name]
-        step_metrics: Mapping[str, JoinMetrics] = metrics.queries if step.is_private else metrics.joins
+        entry = description["queries" if step.is_individual else "joins"][step.name]
+        step_metrics: Mapping[str, JoinMetrics] = metrics.queries if step.is_individual else metrics.joins
         _add_costs(entry, step.plan, step_metrics.get(step.name), units)
         if step.since:
             entry["since"] = step.since
@@ -89,10 +89,10 @@ def explain_shared(plan: SharedPlan, measured: Mapping[str, Any] | None = None) 
 def _add_shared_stages(description: dict[str, Any], steps: Sequence[JoinStep]) -> None:
     """Add, to each stage that several joins share, the queries of the other joins."""
     queries = {step.name: [consumer.query for consumer in step.consumers] or [step.name] for step in steps}
-    private = {step.name for step in steps if step.is_private}
+    individual = {step.name for step in steps if step.is_individual}
     for prefixes in shared_prefixes(steps).values():
         for (step, driver), others in sharing_steps(prefixes).items():
-            stages = description["queries" if step in private else "joins"][step]["paths"][driver]
+            stages = description["queries" if step in individual else "joins"][step]["paths"][driver]
             for stage, names in zip(stages[1:], others, strict=False):
                 if names:
                     stage["shared_with"] = [query for name in names for query in queries[name]]
@@ -112,7 +112,7 @@ def _add_shedding(description: dict[str, Any], metrics: Measurements) -> None:
 def _describe_steps(declared: Declarations, steps: Sequence[JoinStep], config: Config) -> dict[str, Any]:
     """Describe what runs: streams, queries, and the joins that several queries share."""
     queries = declared.queries
-    private = {step.name: step for step in steps if step.is_private}
+    individual = {step.name: step for step in steps if step.is_individual}
     answered = {consumer.query: (step, consumer) for step in steps for consumer in step.consumers}
     description = {
         "evaluation": config.evaluation,
@@ -127,13 +127,13 @@ def _describe_steps(declared: Declarations, steps: Sequence[JoinStep], config: C
             for name, schema in declared.streams.items()
         },
         "queries": {
-            name: _describe_join(private[name], query.sql)
-            if name in private
+            name: _describe_join(individual[name], query.sql)
+            if name in individual
             else _describe_consumer(query, *answered[name])
             for name, query in queries.items()
         },
     }
-    joins = {step.name: _describe_join(step, step.plan.query.sql) for step in steps if not step.is_private}
+    joins = {step.name: _describe_join(step, step.plan.query.sql) for step in steps if not step.is_individual}
     return description | ({"joins": joins} if joins else {})
 
 
@@ -288,7 +288,7 @@ class _MeasuredLoads:
         if isinstance(node, WindowNode):
             metrics = [measured.windows.get(node.stream)]
         elif isinstance(node, JoinNode):
-            # A private join runs under its query's name.
+            # A join that runs an individual plan has its query's name.
             metrics = [measured.joins.get(name) for name in dict.fromkeys((node.id, *self._answered(node.output)))]
         else:
             metrics = [measured.states.get(node.id), *map(measured.results.get, self._answered(node.id))]

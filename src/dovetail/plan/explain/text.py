@@ -39,7 +39,7 @@ def join_label(name: str) -> str:
 def joins_with_results(description: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], str, Mapping[str, Any]]]:
     """Return the nodes of the shared plan by the join that runs them: the join, the name of its result, and the result.
 
-    A join of one query alone runs under the name of the query.
+    A join that runs an individual plan has the name of its query.
     """
     plan = description.get("plan", {"joins": {}})
     queries = {answer["result"]: query for query, answer in plan.get("queries", {}).items()}

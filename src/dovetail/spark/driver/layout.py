@@ -191,9 +191,9 @@ class Layout:
     @cached_property
     def group_steps(self) -> list[tuple[range, list[JoinStep]]]:
         """The shard numbers of each group, and the joins that these shards run."""
-        joins = self.job.shared_plan.joins if self.job.planned_together else ()
-        steps = [(join.queries[0], step) for join, step in zip(joins, self.job.shared_steps, strict=True)]
-        steps += self.job.separate_steps.items()
+        joins = self.job.joint_plan.joins if self.job.planned_together else ()
+        steps = [(join.queries[0], step) for join, step in zip(joins, self.job.joint_steps, strict=True)]
+        steps += self.job.standalone_steps.items()
         group_steps = []
         for group in self.placement.groups:
             names = {query.name for query in group.queries}

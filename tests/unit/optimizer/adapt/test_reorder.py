@@ -248,7 +248,7 @@ def test_arrays_can_be_attached_after_a_reorder_changed_the_indexes(tmp_path: Pa
     }
     config = dt.Config(join="hybrid")
     sql = "SELECT a.ts FROM a [RANGE 5 s], b [RANGE 5 s], c [RANGE 5 s] WHERE a.x = b.x AND a.y = c.y AND b.y = c.x"
-    step = Lowering(streams, config).unshared_step(plan_query(parse_query("q", sql, streams), streams, config))
+    step = Lowering(streams, config).individual_step(plan_query(parse_query("q", sql, streams), streams, config))
     plan, replan = ExecutionPlan.of([step]), Replanner(config)
     engine = ShardEngine(config, MappedArena(tmp_path), replan)
     for stream in streams.values():
