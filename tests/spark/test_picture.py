@@ -68,6 +68,6 @@ def test_rates_and_selectivities_of_all_shards_together(tmp_path: Path, kind: st
     rates = {**RATES, "b": 300 if kind == "filtered" else 600}
     assert known.rates == pytest.approx(rates, rel=0.1)
     truth = TWO_KEYS if kind in ("two keys", "shared") else SHARES
-    assert len(known.hints) > 1
+    assert len(known.selectivities) > 1
     # A batch is a quarter of a window or more, and whose tuples go first meets fewer.
-    assert known.hints == pytest.approx({pair: truth[pair] for pair in known.hints}, rel=0.3)
+    assert known.selectivities == pytest.approx({pair: truth[pair] for pair in known.selectivities}, rel=0.3)

@@ -74,8 +74,10 @@ def _expressions(
     )
     windows = _largest_windows(plan, plans, join)
     query = over_inputs.query(join.id, first.query, windows)
-    hints = _input_selectivities(first, join, over_inputs) if inputs else _source_hints(plan, plans, join)
-    return JoinExpressions(query, over_inputs.source_uses(first.query, windows), over_inputs.columns, hints)
+    selectivities = (
+        _input_selectivities(first, join, over_inputs) if inputs else _source_selectivities(plan, plans, join)
+    )
+    return JoinExpressions(query, over_inputs.source_uses(first.query, windows), over_inputs.columns, selectivities)
 
 
 @dataclass
@@ -188,15 +190,15 @@ def _length(window: Window) -> int:
     return window.micros if isinstance(window, TimeWindow) else 0
 
 
-def _source_hints(plan: SharedPlan, plans: Mapping[str, QueryPlan], join: JoinNode) -> dict[Pair, float]:
-    """Return the hints of a join's queries by pair of sources; the first query has precedence."""
-    hints: dict[Pair, float] = {}
+def _source_selectivities(plan: SharedPlan, plans: Mapping[str, QueryPlan], join: JoinNode) -> dict[Pair, float]:
+    """Return the selectivities of a join's queries by pair of sources; the first query has precedence."""
+    selectivities: dict[Pair, float] = {}
     for name in reversed(join.queries):
         sources = {alias: source for source, alias in plan.answer(name).aliases.items() if source in join.sources}
-        for pair, value in plans[name].stats.hints.items():
+        for pair, value in plans[name].stats.selectivities.items():
             if pair <= sources.keys():
-                hints[frozenset(sources[alias] for alias in pair)] = value
-    return hints
+                selectivities[frozenset(sources[alias] for alias in pair)] = value
+    return selectivities
 
 
 def _input_selectivities(plan: QueryPlan, join: JoinNode, over_inputs: _OverInputs) -> dict[Pair, float]:

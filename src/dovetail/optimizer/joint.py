@@ -52,7 +52,7 @@ class JointPlanning:
         if self.config.strategy == "auto" and self.strategy != "mjoin":
             with suppress(BudgetError):
                 windows_only = self._with_shared_orders("mjoin")
-            has_selectivities = any(plan.stats.hints for plan in self.plans.values())
+            has_selectivities = any(plan.stats.selectivities for plan in self.plans.values())
             if windows_only is not None and not has_selectivities:
                 return with_expressions(windows_only, self.plans)
         best = self._with_shared_orders(self.strategy)

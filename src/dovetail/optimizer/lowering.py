@@ -130,16 +130,20 @@ class _StepBuilder:
         return replace(plan, paths=paths, estimate=estimate(graph, orders, objective(config)))
 
     def _plan(self, join: JoinNode, expressions: JoinExpressions) -> QueryPlan:
-        query, hints, config = expressions.query, expressions.hints, self.lowering.config
+        query, selectivities, config = expressions.query, expressions.selectivities, self.lowering.config
         names = [edge.node if edge.node in self.materialized else edge.sources[0] for edge in join.inputs]
         rates = {ref.alias: self.materialized.get(ref.stream) or self._rate(ref.stream) for ref in query.refs}
-        graph = join_graph(query, rates, hints)
+        graph = join_graph(query, rates, selectivities)
         probe_orders = {names[index]: [names[other] for other in order] for index, order in enumerate(join.orders)}
         orders = complete_orders(graph, config, probe_orders)
         access, builder = access_rule(query, graph, config), PathBuilder(query)
         paths = tuple(builder.path(alias, orders[alias], access) for alias in query.aliases)
         return QueryPlan(
-            query, paths, config.ordering, PlannerStats(rates, hints), estimate(graph, orders, objective(config))
+            query,
+            paths,
+            config.ordering,
+            PlannerStats(rates, selectivities),
+            estimate(graph, orders, objective(config)),
         )
 
     def _rate(self, stream: str) -> float:

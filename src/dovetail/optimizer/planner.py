@@ -9,7 +9,7 @@ from typing import TypeAlias
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost.estimates import estimate
-from dovetail.optimizer.graph.from_query import declared_rates, join_graph, keep_graph
+from dovetail.optimizer.graph.from_query import cache_graph, declared_rates, join_graph
 from dovetail.optimizer.graph.hints import Selectivity
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
@@ -49,7 +49,7 @@ def plan_query(
     """
     options = options or PlanningOptions()
     rates = declared_rates(query, streams) | dict(stats.rates if stats is not None else {})
-    selectivities = options.hints if stats is None else stats.hints
+    selectivities = options.hints if stats is None else stats.selectivities
     graph = join_graph(query, rates, selectivities)
     access = access_rule(query, graph, config)
     forced = options.orders or {}
@@ -72,7 +72,7 @@ def plan_query(
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
     used_stats = PlannerStats(rates, selectivities, tuple(forced))
     plan = QueryPlan(query, tuple(paths), "given" if forced else config.ordering, used_stats, expected)
-    keep_graph(plan, graph)
+    cache_graph(plan, graph)
     return plan
 
 

@@ -116,8 +116,8 @@ class JoinExpressions:
     sources: tuple[SourceUse, ...]
     columns: Mapping[str, Column]
     """The source column behind each column of a materialized input."""
-    hints: Mapping[frozenset[str], float]
-    """Selectivities, by pair of inputs."""
+    selectivities: Mapping[frozenset[str], float]
+    """By pair of inputs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(calibrate, "_calibrated", lambda: (PRICES, PRICES))
     count(planner, "multi_way_orders", lambda *_: "orders")
     count(
-        from_query, "graph_of", lambda query, *_: f"graph of a {'join' if query.name.startswith('join:') else 'query'}"
+        from_query,
+        "build_graph",
+        lambda query, *_: f"graph of a {'join' if query.name.startswith('join:') else 'query'}",
     )
     count(joint, "plan_queries", lambda graphs, _, strategy: f"{strategy} of {len(graphs)}")
     count(Job, "unit_costs", lambda *_: "unit costs")

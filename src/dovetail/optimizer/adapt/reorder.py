@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dovetail.config import Config
-from dovetail.optimizer.adapt.selectivity import PairSelectivities, PredicateIndex
 from dovetail.optimizer.cost.estimates import estimate
 from dovetail.optimizer.cost.probe_cost import probe_cost
-from dovetail.optimizer.graph.from_query import graph_of
+from dovetail.optimizer.graph.from_query import build_graph
 from dovetail.optimizer.graph.join_graph import JoinGraph
+from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
 from dovetail.optimizer.ordering.shared_orders import ReorderableJoin, can_share_orders, choose_shared_orders
 from dovetail.optimizer.planner import access_rule, general_placement, multi_way_orders, objective, scan_cost
 from dovetail.plan.paths import AccessRule, PathBuilder
@@ -81,7 +81,7 @@ class Replanner:
                 graph = graphs[name] = measured_graph(query, rates, selectivities, measured)
                 orders[name] = self._cheaper_orders(plan, graph, measured, shared)
             else:
-                graph, fixed = graph_of(query, rates, selectivities), query.aliases
+                graph, fixed = build_graph(query, rates, selectivities), query.aliases
             current = {path.driver: path.order for path in plan.paths}
             gain = partial(measured.gain, objective=objective(self.config))
             access = access_rule(query, graph, self.config)
@@ -138,7 +138,7 @@ class Replanner:
 
         Rates are those of the plan: a path that does not begin with new tuples does not count them.
         """
-        graph = graph_of(plan.query, plan.stats.rates, self._selectivities(plan))
+        graph = build_graph(plan.query, plan.stats.rates, self._selectivities(plan))
         multi_way = multi_way_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
         best, changes = general_placement(graph, multi_way, tau), list[ProbeOrderChange]()
         orders = {path.driver: path.order for path in plan.paths}
@@ -155,7 +155,7 @@ class Replanner:
         cached = self._predicates.get(query.name)
         if cached is None or cached[0] is not query:
             cached = self._predicates[query.name] = (query, PredicateIndex.of(query))
-        return PairSelectivities(cached[1], plan.stats.hints)
+        return PairSelectivities(cached[1], plan.stats.selectivities)
 
     def with_orders(
         self,
@@ -166,7 +166,7 @@ class Replanner:
         access: Mapping[str, Mapping[str, Access]] | None = None,
     ) -> QueryPlan:
         """Return the plan with other orders of all aliases; `access`, by driver and alias, overrides the rule."""
-        graph = graph or graph_of(plan.query, plan.stats.rates, self._selectivities(plan))
+        graph = graph or build_graph(plan.query, plan.stats.rates, self._selectivities(plan))
         rule = access_rule(plan.query, graph, self.config)
 
         def rule_of(driver: str) -> AccessRule:
@@ -182,7 +182,7 @@ def measured_graph(
 ) -> JoinGraph:
     """Return the query's graph with measured rates, window sizes and, given enough samples, selectivities."""
     fit(selectivities, measured.probe_counts)
-    return graph_of(query, rates, selectivities, measured)
+    return build_graph(query, rates, selectivities, measured)
 
 
 def fit(selectivities: PairSelectivities, measured: Mapping[ProbeKey, ProbeCounts]) -> None:

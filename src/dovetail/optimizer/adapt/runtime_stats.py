@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dovetail.optimizer.adapt.reorder import MIN_PROBES, fit
-from dovetail.optimizer.adapt.selectivity import PairSelectivities, PredicateIndex
+from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
 from dovetail.optimizer.sharing.model.translate import sources_of
 from dovetail.plan.query_plan import PlannerStats, QueryPlan
 from dovetail.plan.steps import JOINED, JoinStep
@@ -162,7 +162,7 @@ class RuntimeStats:
         stats = {}
         for name, query in queries.items():
             planned = plans[name].stats
-            selectivities = PairSelectivities(PredicateIndex.of(query), planned.hints)
+            selectivities = PairSelectivities(PredicateIndex.of(query), planned.selectivities)
             fit(selectivities, self.probe_counts.get(name, {}))
             rates = {
                 alias: sum(measured) / len(measured)
@@ -170,7 +170,7 @@ class RuntimeStats:
                 else planned.rates[alias]
                 for alias in query.aliases
             }
-            stats[name] = PlannerStats(rates, selectivities.hints, planned.forced)
+            stats[name] = PlannerStats(rates, selectivities.by_pair, planned.forced)
         return stats
 
     def drift(self) -> StatsDrift | None:

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.optimizer.adapt.selectivity import DEFAULT_CONDITION
 from dovetail.optimizer.graph.from_query import declared_rates, join_graph
 from dovetail.optimizer.graph.hints import parse_hint
+from dovetail.optimizer.graph.selectivities import DEFAULT_CONDITION
 from dovetail.optimizer.planner import PlanningOptions, plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
