@@ -153,9 +153,9 @@ def timed_plan(
     except dt.BudgetError:
         return None
     seconds = time.perf_counter() - started
-    shared = sum(len(state.queries) > 1 for state in plan.states)
+    shared = sum(len(state.queries) > 1 for state in plan.materialized)
     load = {"cpu": plan.cpu_ms_per_second, "memory": plan.memory_bytes}
-    return {**load, "states": len(plan.states), "shared": shared, "seconds": seconds}
+    return {**load, "states": len(plan.materialized), "shared": shared, "seconds": seconds}
 
 
 def with_own_windows(queries: Queries) -> Queries:

@@ -71,13 +71,13 @@ def assert_within(plan: SharedPlan, case: Case) -> None:
     rates = {name: rate for graph in case.queries.values() for name, rate in graph.rates.items()}
     edges = {pair: value for graph in case.queries.values() for pair, value in graph.selectivities.items()}
     held = sum(rates[window.stream] * window.span for window in plan.windows)
-    for state in plan.states:
+    for state in plan.materialized:
         inside = [value for pair, value in edges.items() if pair <= set(state.sources)]
         held += prod((*(rates[name] * span for name, span in state.spans.items()), *inside))
     assert held == pytest.approx(plan.memory_bytes)
     assert held <= (case.budget.memory_bytes or inf) * SLACK
     produced = sum(join.produced for join in plan.joins) * UNITS.join
-    kept = (*(window.rate for window in plan.windows), *(state.rate for state in plan.states))
+    kept = (*(window.rate for window in plan.windows), *(state.rate for state in plan.materialized))
     assert produced + sum(kept) * UNITS.keep <= (case.budget.cpu_ms_per_second or inf) * SLACK
 
 

@@ -24,7 +24,7 @@ from dovetail.query.model import (
     EqualityClass,
     JoinQuery,
     Key,
-    StoredWindow,
+    MaterializedWindow,
     StreamRef,
     TimeWindow,
     Window,
@@ -37,7 +37,7 @@ def with_expressions(plan: SharedPlan, plans: Mapping[str, QueryPlan]) -> Shared
         return plan
     answers = tuple(replace(answer, plan=plans[answer.query]) for answer in plan.answers)
     plan = replace(plan, answers=answers)
-    materialized = {result.id for result in plan.states}
+    materialized = {result.id for result in plan.materialized}
     joins = tuple(replace(join, expressions=_expressions(plan, plans, join, materialized)) for join in plan.joins)
     return replace(plan, joins=joins)
 
@@ -134,7 +134,7 @@ class _OverInputs:
             if ref.alias in self.sources:
                 source, filters, keys = self.sources[ref.alias], filters_of(part, ref.alias), keys_of(part, ref.alias)
                 window = windows[source]
-                assert not isinstance(window, StoredWindow)  # noqa: S101 - a source is a stream's
+                assert not isinstance(window, MaterializedWindow)  # noqa: S101 - a source is a stream's
                 uses.append(SourceUse(source, ref.stream, window, self.input_of(ref.alias), filters, keys))
         return tuple(uses)
 
@@ -170,9 +170,9 @@ class _OverInputs:
         return Column(self.materialized[source], name, column.type)
 
 
-def _materialized_window(spans: Mapping[str, int]) -> StoredWindow:
+def _materialized_window(spans: Mapping[str, int]) -> MaterializedWindow:
     pace = sum(MICROS_PER_SECOND / max(micros, 1) for micros in spans.values())
-    return StoredWindow(tuple(spans.items()), 1 / pace)
+    return MaterializedWindow(tuple(spans.items()), 1 / pace)
 
 
 def _largest_windows(plan: SharedPlan, plans: Mapping[str, QueryPlan], join: JoinNode) -> dict[str, Window]:

@@ -23,7 +23,7 @@ from dovetail.plan.query_plan import PlannerStats, QueryPlan
 from dovetail.plan.shared_plan import JoinExpressions, JoinNode, QueryAnswer, SharedPlan
 from dovetail.plan.steps import Cell, Consumer, JoinStep, SourceUse
 from dovetail.query.expressions import Column, Expression, cast, rename_alias
-from dovetail.query.model import CountWindow, JoinQuery, Key, Output, StoredWindow, TimeWindow, Window
+from dovetail.query.model import CountWindow, JoinQuery, Key, MaterializedWindow, Output, TimeWindow, Window
 from dovetail.schema import StreamSchema, is_exact, sql_type
 
 
@@ -65,7 +65,7 @@ class Lowering:
         """Return the sources of an individual plan, under the names of the query's aliases."""
         uses = []
         for ref in query.refs:
-            assert not isinstance(ref.window, StoredWindow)  # noqa: S101 - a query reads streams
+            assert not isinstance(ref.window, MaterializedWindow)  # noqa: S101 - a query reads streams
             filters, keys = filters_of(query, ref.alias), keys_of(query, ref.alias)
             partition, complete_from = self._partition(ref.stream, ref.window), self.complete_from.get(ref.stream, 0)
             use = SourceUse(ref.alias, ref.stream, ref.window, ref.alias, filters, keys, partition, complete_from)
@@ -92,7 +92,7 @@ class _StepBuilder:
     @cached_property
     def materialized(self) -> dict[str, float]:
         """Expected new matches per second of each materialized join."""
-        return {result.id: result.rate for result in self.plan.states}
+        return {result.id: result.rate for result in self.plan.materialized}
 
     def step(self, join: JoinNode) -> JoinStep:
         answers = [answer for answer in self.plan.answers if answer.result == join.output]

@@ -110,7 +110,7 @@ class Reader:
 class MaterializedJoinPlan:
     """A materialized join: the matches of one step, held for other steps."""
 
-    state: str
+    id: str = field(metadata={"name": "state"})
     """Name of the materialized join."""
     step: str
     kept: WindowContents
@@ -123,7 +123,7 @@ class MaterializedJoinPlan:
 
     @property
     def name(self) -> str:
-        return f"{JOINED}.{self.state}"
+        return f"{JOINED}.{self.id}"
 
     @cached_property
     def bits(self) -> dict[str, int]:
@@ -196,7 +196,7 @@ class ExecutionPlan:
             spans = step.windows
             sources = [[source.name, bits[step.name, source.name], spans.get(source.name)] for source in step.sources]
             consumers = [consumer.query for consumer in step.consumers]
-            outline.append([step.name, step.since, step.backfill, consumers, step.state, sources])
+            outline.append([step.name, step.since, step.backfill, consumers, step.materialized_as, sources])
         return outline
 
     def with_steps(self, steps: Iterable[JoinStep]) -> ExecutionPlan:
@@ -210,7 +210,7 @@ class ExecutionPlan:
         windows = {(window.group, window.stream): window for window in self.windows}
         for key, uses in _uses(added.values()).items():
             windows[key] = _window(key, uses, windows.get(key), extend=True)
-        reuse = not any(step.state is not None or step.materialized_inputs for step in added.values())
+        reuse = not any(step.materialized_as is not None or step.materialized_inputs for step in added.values())
         materialized = self.materialized if reuse else _all_materialized(all_steps, self)
         return ExecutionPlan(tuple(windows[key] for key in sorted(windows)), materialized, all_steps, derived=True)
 
@@ -265,23 +265,23 @@ def _window(
 
 def _all_materialized(steps: Sequence[JoinStep], before: ExecutionPlan) -> tuple[MaterializedJoinPlan, ...]:
     old_joins = {join.name: join for join in before.materialized}
-    return tuple(_materialized(step, steps, old_joins) for step in steps if step.state is not None)
+    return tuple(_materialized(step, steps, old_joins) for step in steps if step.materialized_as is not None)
 
 
 def _materialized(
     step: JoinStep, steps: Sequence[JoinStep], before: Mapping[str, MaterializedJoinPlan]
 ) -> MaterializedJoinPlan:
-    assert step.state is not None  # noqa: S101 - called for materialized steps only
+    assert step.materialized_as is not None  # noqa: S101 - called for materialized steps only
     needs, spans, awaited = Needs(), dict[str, Spans](), dict[str, None]()
     for reader in steps:
-        input_spans = reader.materialized_inputs.get(step.state)
+        input_spans = reader.materialized_inputs.get(step.materialized_as)
         if input_spans is not None:
-            needs.update(reader.needs[0][step.state])
+            needs.update(reader.needs[0][step.materialized_as])
             spans[reader.name] = input_spans
             names = {source for source, _ in input_spans}
             awaited |= dict.fromkeys(source.stream for source in reader.sources if source.name not in names)
     plan = MaterializedJoinPlan(
-        step.state, step.name, needs.contents(), tuple(step.windows.items()), (), tuple(sorted(awaited))
+        step.materialized_as, step.name, needs.contents(), tuple(step.windows.items()), (), tuple(sorted(awaited))
     )
     old = before.get(plan.name)
     bits = old.bits if old is not None else {}

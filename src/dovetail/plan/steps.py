@@ -19,7 +19,7 @@ from dovetail.errors import PlanError, listed
 from dovetail.plan.needs import KeyId, Needs, input_needs, needs_over_sources, source_needs
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.expressions import Column, Expression
-from dovetail.query.model import CountWindow, Key, Output, StoredWindow, TimeWindow
+from dovetail.query.model import CountWindow, Key, MaterializedWindow, Output, TimeWindow
 
 Spans: TypeAlias = tuple[tuple[str, int], ...]
 """For each source of a materialized join, its window in microseconds."""
@@ -98,7 +98,7 @@ class JoinStep:
     """Over its inputs; a materialized join is one alias, with its name as the stream."""
     sources: tuple[SourceUse, ...]
     consumers: tuple[Consumer, ...]
-    state: str | None = None
+    materialized_as: str | None = field(default=None, metadata={"name": "state"})
     """Name of the materialized join that holds its matches; None if they only go to queries."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """The source column behind each column of a materialized input."""
@@ -124,7 +124,9 @@ class JoinStep:
     @property
     def materialized_inputs(self) -> dict[str, Spans]:
         """The inputs that are materialized joins, with the windows of their sources."""
-        return {ref.alias: ref.window.spans for ref in self.plan.query.refs if isinstance(ref.window, StoredWindow)}
+        return {
+            ref.alias: ref.window.spans for ref in self.plan.query.refs if isinstance(ref.window, MaterializedWindow)
+        }
 
     @property
     def count_window_streams(self) -> tuple[str, ...]:
@@ -158,14 +160,14 @@ def check_steps(steps: Sequence[JoinStep], before: Sequence[JoinStep] = ()) -> N
     all_steps = (*before, *steps)
     check_unique("step", [step.name for step in all_steps])
     check_unique("query", [consumer.query for step in all_steps for consumer in step.consumers])
-    check_unique("materialized join", [step.state for step in all_steps if step.state is not None])
-    materialized = {step.state: step for step in before if step.state is not None}
+    check_unique("materialized join", [step.materialized_as for step in all_steps if step.materialized_as is not None])
+    materialized = {step.materialized_as: step for step in before if step.materialized_as is not None}
     read = {name for step in all_steps for name in step.materialized_inputs}
     for step in steps:
         _check_step(step, materialized)
-        if step.state is not None:
-            materialized[step.state] = step
-        if not step.consumers and step.state not in read:
+        if step.materialized_as is not None:
+            materialized[step.materialized_as] = step
+        if not step.consumers and step.materialized_as not in read:
             raise PlanError(f"step {step.name!r} has no consumer")
 
 

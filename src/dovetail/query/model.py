@@ -36,7 +36,7 @@ class CountWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredWindow:
+class MaterializedWindow:
     """A materialized join as an input: a match is in the window while each of its tuples is in its own window."""
 
     spans: tuple[tuple[str, int], ...]
@@ -45,7 +45,7 @@ class StoredWindow:
     """Expected seconds that a match stays in the window, for the cost model."""
 
 
-Window: TypeAlias = TimeWindow | CountWindow | StoredWindow
+Window: TypeAlias = TimeWindow | CountWindow | MaterializedWindow
 
 
 @dataclass(frozen=True, slots=True)

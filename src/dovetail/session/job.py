@@ -169,7 +169,7 @@ class Job:
         """The joint plan if `explain` shows it: under a budget, or if joins are shared or materialized."""
         if not self.planned_together:
             return None
-        is_shared = self.joint_plan.states or not all(step.is_individual for step in self.joint_steps)
+        is_shared = self.joint_plan.materialized or not all(step.is_individual for step in self.joint_steps)
         return self.joint_plan if self.budget is not None or is_shared else None
 
     @cached_property
@@ -278,7 +278,7 @@ class Job:
 
     def without_materialized_joins(self) -> Job:
         """Return the job with a plan that materializes no joins, at any cost in CPU."""
-        if not self.planned_together or not self.joint_plan.states:
+        if not self.planned_together or not self.joint_plan.materialized:
             return self
         return replace(self, adopted_plan=JointPlanning(self.planned_together, self.config).plan_windows_only())
 

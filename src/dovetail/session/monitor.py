@@ -211,5 +211,5 @@ def arrivals(parts: Iterable[tuple[Mapping[int, Measurements], Sequence[JoinStep
 
 def _nodes(metrics: PlanMetrics) -> dict[tuple[str, str], NodeMetrics]:
     """Return the nodes of a plan, by kind and name."""
-    kinds = {"window": metrics.windows, "join": metrics.joins, "state": metrics.states, "result": metrics.results}
+    kinds = {"window": metrics.windows, "join": metrics.joins, "state": metrics.materialized, "result": metrics.results}
     return {(kind, name): node for kind, nodes in kinds.items() for name, node in nodes.items()}

@@ -17,7 +17,7 @@ from dovetail.optimizer.planner import PlanningOptions, plan_query
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import SharedPlan
 from dovetail.plan.subset import restrict_plan
-from dovetail.query.model import StoredWindow, TimeWindow
+from dovetail.query.model import MaterializedWindow, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
@@ -55,7 +55,7 @@ def test_nodes_carry_expressions_windows_and_outputs(plan: SharedPlan, plans: di
         "c": TimeWindow(5_000_000),
     }
     assert [len(source.filters) for source in below.sources] == [1, 0]
-    assert isinstance(triples.query.refs[0].window, StoredWindow)
+    assert isinstance(triples.query.refs[0].window, MaterializedWindow)
     assert [condition.text for condition in below.query.conditions] == ["a.x < c.x"]
     assert [answer.plan for answer in plan.answers] == list(plans.values())
     steps = {step.name: step for step in Lowering(STREAMS, CONFIG).steps(plan)}

@@ -123,7 +123,7 @@ BROKEN: dict[str, Change] = {
     "are used for more than one node": lambda p: {"windows": (*p.windows, p.windows[0])},
     "has no join that produces it": lambda p: {"results": (*p.results, replace(p.results[0], id="orphan"))},
     "and its join have different sources": lambda p: {"results": swapped(p.results, 0, sources=("views",))},
-    "which is not materialized": lambda p: {"results": swapped(p.results, 0, stored=False)},
+    "which is not materialized": lambda p: {"results": swapped(p.results, 0, is_materialized=False)},
     "is read by no join and answers no query": lambda p: {
         "answers": tuple(answer for answer in p.answers if answer.query != "returned")
     },

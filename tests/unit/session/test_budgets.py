@@ -212,13 +212,13 @@ def plan_of(session: dt.LocalSession) -> SharedPlan:
 
 def test_joins_are_not_materialized_on_default_selectivities() -> None:
     budget = dt.Budget(memory_bytes=1 << 30)
-    assert not plan_of(star_session(2, budget)).states
-    assert plan_of(star_session(2, budget, strategy="exchange")).states
+    assert not plan_of(star_session(2, budget)).materialized
+    assert plan_of(star_session(2, budget, strategy="exchange")).materialized
 
 
 def test_declared_selectivities_materialize_a_join_that_saves_work() -> None:
     session = star_session(2, dt.Budget(memory_bytes=1 << 30), (0.0001, 0.9))
-    assert [state.id for state in plan_of(session).states] == ["state:a+b"]
+    assert [state.id for state in plan_of(session).materialized] == ["state:a+b"]
 
 
 def test_shared_stages_lower_the_estimated_cpu() -> None:

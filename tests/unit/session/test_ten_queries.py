@@ -42,11 +42,11 @@ def test_every_plan_gives_the_oracles_results(strategy: Strategy, restarts: bool
 
 def test_the_plans_cover_every_kind() -> None:
     nary, binary, mixed, shared = (plan_of(session(name)) for name in ("mjoin", "bjtree", "exchange", "shared"))
-    assert not nary.states
+    assert not nary.materialized
     assert {join.kind for join in binary.joins} == {"binary"}
-    assert len(binary.states) == 10
+    assert len(binary.materialized) == 10
     assert {join.kind for join in mixed.joins} == {join.kind for join in shared.joins} == {"binary", "mjoin"}
-    (pair,) = [state for state in mixed.states if state.id == "state:a+b"]
+    (pair,) = [state for state in mixed.materialized if state.id == "state:a+b"]
     assert set(pair.queries) >= {"q1", "q2", "q3"}
     assert any(len(join.queries) > 1 for join in shared.joins)
 

@@ -82,9 +82,9 @@ class Adoption:
         plans_by_step = {plan.step: plan for plan in materialized}
         for step in steps:
             run = new.runs[step.name] = self._run(step, new, views)
-            if step.state is not None:
-                new.materialized[step.state] = self._materialize(run, plans_by_step[step.name], views)
-                run.materialized = new.materialized[step.state]
+            if step.materialized_as is not None:
+                new.materialized[step.materialized_as] = self._materialize(run, plans_by_step[step.name], views)
+                run.materialized = new.materialized[step.materialized_as]
         return new
 
     @cached_property
@@ -153,7 +153,7 @@ class Adoption:
 
     def _materialize(self, run: JoinRun, plan: MaterializedJoinPlan, views: Mapping[User, View]) -> MaterializedJoin:
         """Return the materialized join of a step: the existing one if it can serve the plan, else a new one, filled."""
-        before, existing = self.before.runs.get(run.name), self.before.materialized.get(plan.state)
+        before, existing = self.before.runs.get(run.name), self.before.materialized.get(plan.id)
         if (
             existing is not None
             and before is not None

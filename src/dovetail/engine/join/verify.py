@@ -17,7 +17,7 @@ from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WORD_BITS, WindowStore
 from dovetail.plan.needs import must_verify, stored_name
 from dovetail.plan.query_plan import ProbePath
-from dovetail.query.model import CountWindow, StoredWindow, TimeWindow, Window
+from dovetail.query.model import CountWindow, MaterializedWindow, TimeWindow, Window
 from dovetail.schema import is_exact
 
 _FIRST_CAPACITY = 1024
@@ -52,7 +52,7 @@ class Member:
         """Name of the array with the last instant of each row, if the ends are stored; else `ts`."""
         if isinstance(self.window, CountWindow):
             return self.store.expiry_tables[self.window].ends
-        if isinstance(self.window, StoredWindow) and isinstance(self.store, MaterializedJoin):
+        if isinstance(self.window, MaterializedWindow) and isinstance(self.store, MaterializedJoin):
             return self.store.ends(self.window.spans)
         return "ts"
 

@@ -72,20 +72,20 @@ def propose(
 
 
 def _materialized(plans: Iterable[SharedPlan]) -> set[object]:
-    states = [state for plan in plans for state in plan.states]
-    return {(state.sources, tuple(sorted(state.spans.items()))) for state in states}
+    joins = [join for plan in plans for join in plan.materialized]
+    return {(join.sources, tuple(sorted(join.spans.items()))) for join in joins}
 
 
 def _structure(plans: Iterable[SharedPlan]) -> list[object]:
     """Return the inputs and consumers of all joins, without probe orders: equal for plans that differ only in orders."""
     structure: list[tuple[object, ...]] = []
     for plan in plans:
-        stored = {state.id for state in plan.states}
+        materialized = {result.id for result in plan.materialized}
         answers: dict[str, list[str]] = {}
         for answer in plan.answers:
             answers.setdefault(answer.result, []).append(answer.query)
         for join in plan.joins:
             spans, inputs = sorted(join.spans.items()), sorted(item.sources for item in join.inputs)
             consumers = sorted(answers.get(join.output, ()))
-            structure.append((join.sources, spans, inputs, join.output in stored, consumers))
+            structure.append((join.sources, spans, inputs, join.output in materialized, consumers))
     return sorted(structure, key=repr)

@@ -253,7 +253,7 @@ def _window_sizes(reports: Iterable[Measurements]) -> dict[str, int]:
 
 def _step_uses(steps: Sequence[JoinStep]) -> Iterator[_StepUse]:
     """Yield each step with each query that its matches serve."""
-    producers = {step.state: step for step in steps if step.state is not None}
+    producers = {step.materialized_as: step for step in steps if step.materialized_as is not None}
     for step in steps:
         for consumer in step.consumers:
             aliases = {source: alias for alias, source in consumer.sources.items()}

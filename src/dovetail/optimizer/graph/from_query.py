@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
 from dovetail.plan.query_plan import QueryPlan
-from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, StreamRef
+from dovetail.query.model import CountWindow, JoinQuery, MaterializedWindow, StreamRef
 from dovetail.schema import StreamSchema
 from dovetail.stats.probes import QueryStats
 
@@ -77,7 +77,7 @@ def build_graph(
 def _seconds(ref: StreamRef, rate: float) -> float:
     if isinstance(ref.window, CountWindow):
         return ref.window.rows / rate
-    if isinstance(ref.window, StoredWindow):
+    if isinstance(ref.window, MaterializedWindow):
         return ref.window.seconds
     # A window of no length holds the tuples of one instant.
     return max(ref.window.micros, 1) / MICROS_PER_SECOND

@@ -89,7 +89,7 @@ def plan_queries(
     ...     known = {"AB": 0.001, "BC": 0.01, "BD": 0.02}
     ...     return JoinGraph({n: rates[n] for n in names}, {tuple(e): known[e] for e in edges}, {n: 10 for n in names})
     >>> plan = plan_queries({"q1": query("AB", "BC"), "q2": query("AB", "BD")}, Budget(cpu_ms_per_second=100))
-    >>> [(state.id, state.queries) for state in plan.states]
+    >>> [(join.id, join.queries) for join in plan.materialized]
     [('state:A+B', ('q1', 'q2'))]
     """
     for parameter, given, allowed in (

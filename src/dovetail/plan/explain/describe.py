@@ -18,7 +18,7 @@ from dovetail.plan.shared_plan import JoinNode, Load, Node, QueryAnswer, SharedP
 from dovetail.plan.steps import Consumer, JoinStep
 from dovetail.query.durations import exact_duration
 from dovetail.query.expressions import Expression, map_columns
-from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, Window
+from dovetail.query.model import CountWindow, JoinQuery, MaterializedWindow, Window
 from dovetail.schema import StreamSchema
 from dovetail.stats.counters import JoinMetrics, Measurements, PlanMetrics
 from dovetail.stats.history import History
@@ -217,7 +217,7 @@ def _describe_stage(stage: ProbeStage, step: JoinStep) -> dict[str, Any]:
 def _window_text(window: Window) -> str:
     if isinstance(window, CountWindow):
         return f"last {window.rows} rows" + (f" per {window.partition_by}" if window.partition_by else "")
-    if isinstance(window, StoredWindow):
+    if isinstance(window, MaterializedWindow):
         spans = (f"{source} range {exact_duration(micros)}" for source, micros in window.spans)
         return f"materialized, {', '.join(spans)}"
     if window.micros % 1000 == 999:  # inferred from a strict condition
@@ -244,7 +244,8 @@ def _describe_shared(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
             for node in plan.joins
         },
         "results": {
-            node.id: loads.describe(node, "join", "stored", "spans", "rate", "tuples") for node in plan.results
+            node.id: loads.describe(node, "join", "spans", "rate", "tuples") | {"stored": node.is_materialized}
+            for node in plan.results
         },
         "queries": {
             answer.query: {
@@ -291,7 +292,7 @@ class _MeasuredLoads:
             # A join that runs an individual plan has its query's name.
             metrics = [measured.joins.get(name) for name in dict.fromkeys((node.id, *self._answered(node.output)))]
         else:
-            metrics = [measured.states.get(node.id), *map(measured.results.get, self._answered(node.id))]
+            metrics = [measured.materialized.get(node.id), *map(measured.results.get, self._answered(node.id))]
         present = [entry for entry in metrics if entry is not None]
         if not present or not seconds:
             return None
@@ -313,7 +314,7 @@ def _label(sources: Sequence[str]) -> str:
 
 def _describe_nodes(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
     """Describe a shared plan by its nodes alone: one made from join graphs has no expressions."""
-    stored = {result.id for result in plan.states}
+    materialized = {result.id for result in plan.materialized}
 
     def window(source: str, spans: Mapping[str, float]) -> dict[str, str]:
         return {"stream": plan.sources[source].stream, "window": f"range {spans[source]:g} s"}
@@ -327,7 +328,7 @@ def _describe_nodes(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
         return {
             "inputs": {
                 _label(edge.sources): {"stream": edge.node, "window": "materialized"}
-                if edge.node in stored
+                if edge.node in materialized
                 else window(edge.sources[0], node.spans)
                 for edge in node.inputs
             },

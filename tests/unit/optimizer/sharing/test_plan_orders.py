@@ -107,7 +107,7 @@ def test_the_test_plans_mix_all_kinds_of_joins_and_methods_differ(keyed: bool) -
     plans = [planned("exchange", *each, keyed=keyed) for each in asked]
     assert len({tuple(join.orders for join in plan.joins) for plan in plans}) > 3
     for plan in plans:
-        stored = {state.id for state in plan.states}
+        stored = {state.id for state in plan.materialized}
         reading = [join for join in plan.joins if stored & {each.node for each in join.inputs}]
         assert max(len(join.inputs) for join in reading) > 2
 

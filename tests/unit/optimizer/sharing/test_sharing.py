@@ -58,7 +58,7 @@ def test_config_and_documentation_offer_every_strategy() -> None:
 
 def test_a_common_sub_join_is_materialized_once() -> None:
     found = plan({"q1": THREE["q1"], "q2": THREE["q2"]})
-    (state,) = found.states
+    (state,) = found.materialized
     assert (state.id, state.queries) == ("state:A+B", ("q1", "q2"))
     for name in ("q1", "q2"):
         assert state in found.below(name)
@@ -73,7 +73,7 @@ def test_plan_costs_add_up_over_the_nodes(strategy: Planner) -> None:
     assert found.cpu_ms_per_second == found.load.cpu
     assert found.memory_bytes == found.load.memory
     windows = sum(window.tuples for window in found.windows)
-    assert found.load.memory == pytest.approx(windows + sum(state.tuples for state in found.states))
+    assert found.load.memory == pytest.approx(windows + sum(state.tuples for state in found.materialized))
 
 
 @pytest.mark.parametrize("strategy", SHARING)
@@ -163,16 +163,16 @@ def test_a_materialized_join_extends_its_base_windows() -> None:
             found = dt.optimizer.plan_queries(queries, dt.Budget(None, int(memory)), "shared", "given", units=UNITS)
         except dt.BudgetError:
             continue
-        held = sum(node.tuples for node in found.windows) + sum(node.tuples for node in found.states)
+        held = sum(node.tuples for node in found.windows) + sum(node.tuples for node in found.materialized)
         assert held <= int(memory)
         spans = {window.stream: window.span for window in found.windows}
-        assert all(spans[name] >= span for state in found.states for name, span in state.spans.items())
+        assert all(spans[name] >= span for state in found.materialized for name, span in state.spans.items())
 
 
 def test_the_same_pair_with_another_selectivity_is_another_predicate() -> None:
     other = dt.JoinGraph({"A": 10, "B": 12, "D": 30}, {("A", "B"): 0.003, ("B", "D"): 0.005}, dict.fromkeys("ABD", 10))
     found = plan({"q1": query("AB", "BC"), "q2": other})
-    assert all(len(state.queries) == 1 for state in found.states)
+    assert all(len(state.queries) == 1 for state in found.materialized)
 
 
 @pytest.mark.parametrize("query_order", QUERY_ORDERS)
@@ -187,7 +187,7 @@ def test_common_keys_and_cycles_are_planned() -> None:
         {name: RATES[name] for name in "ACE"}, {}, dict.fromkeys("ACE", 10.0), distinct=dict.fromkeys("ACE", 50.0)
     )
     found = plan({"all": key, "part": part, "cycle": query("AB", "BC", "AC")})
-    shared_states = {state.id for state in found.states if len(state.queries) > 1}
+    shared_states = {state.id for state in found.materialized if len(state.queries) > 1}
     assert shared_states  # part of a class is the same sub-join in both queries
     assert (
         found.load.cpu <= plan({"all": key, "part": part, "cycle": query("AB", "BC", "AC")}, strategy="shared").load.cpu
@@ -219,7 +219,7 @@ def test_too_little_cpu_names_query_resource_need_and_limit(strategy: Planner) -
 def test_the_reported_minimum_is_needed_by_every_plan() -> None:
     with pytest.raises(dt.BudgetError, match="every plan needs at least 620 bytes of memory; the limit is 600"):
         plan(THREE, 1e6, 600)
-    assert plan(THREE, 1e6, 620).states == ()
+    assert plan(THREE, 1e6, 620).materialized == ()
 
 
 def test_exchange_fits_a_tight_budget_where_the_thesis_fails() -> None:
