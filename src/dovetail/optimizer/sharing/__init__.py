@@ -1,7 +1,7 @@
 """One plan for many queries, within a CPU and a memory budget (Alrahmani, chapter 3).
 
 - `model`: queries, costs and drafts of plans, common to all strategies. Read `named`, `query_set`, `costs`, `draft`.
-- `search`: Dovetail's own strategies, which search sets of materialized joins. Read `state_plans`, `exchange`.
+- `search`: Dovetail's own strategies, which search sets of materialized joins. Read `join_sets`, `exchange`.
 - `thesis`: the thesis's strategy and its baselines, which plan one query after the other. Read `shared`, `jtrees`.
 
 `STRATEGIES` lists all strategies. `optimizer.lowering` turns a plan into the steps that an engine runs.

@@ -58,9 +58,9 @@ def tree_cost(
         model.query_set.queries[0].fix_orders(driver_orders)
     joins = {}
     for subtree in _trees(tree):
-        stored = [_target(model.query_set, part) for part in subtree if not isinstance(part, str)]
+        materialized = [_target(model.query_set, part) for part in subtree if not isinstance(part, str)]
         target = _target(model.query_set, subtree)
-        joins[target] = model.parts(target, stored)
+        joins[target] = model.parts(target, materialized)
     draft = Draft(joins, {0: _target(model.query_set, tree)})
     return PlanBuilder(model, [draft]).plan("tree", [0], NO_LIMITS).load
 

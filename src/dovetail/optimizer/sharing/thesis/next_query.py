@@ -117,7 +117,7 @@ class NextQuery:
         return sorted(unions, key=lambda union: -union[1].mask.bit_count())
 
     def pairs(self, subplan: Subplan) -> Iterator[tuple[Target, Target]]:
-        """Yield the edges of the coalesced graph that may be stored."""
+        """Yield the edges of the coalesced graph that may be materialized."""
         query = self.model.query_set.queries[self.index]
         for first, second in combinations(subplan.parts, 2):
             mask = self.mask(second)
