@@ -50,7 +50,7 @@ Window: TypeAlias = TimeWindow | CountWindow | MaterializedWindow
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """One entry of the FROM list."""
+    """One entry of the FROM list with its window."""
 
     alias: str
     stream: str
