@@ -20,7 +20,7 @@ from session_and_oracle import random_orders
 
 import dovetail as dt
 from dovetail.codec import from_json, to_json
-from dovetail.config import JOINS, NESTED_LOOPS, ORDERINGS, STRATEGIES
+from dovetail.config import JOINS, NESTED_LOOPS, ORDERINGS, STRATEGY_OPTIONS
 from dovetail.engine.persist.snapshot import arena_manifest, attach
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.storage.arena import Arena, MappedArena
@@ -47,7 +47,7 @@ def random_session(rng: random.Random) -> tuple[dt.LocalSession, dict[str, pa.Ta
     )
     join = rng.choice(("auto", *JOINS))
     loop = rng.choice(NESTED_LOOPS) if join == "nested-loop" else "multi-way"
-    strategy = rng.choice(STRATEGIES) if loop == "multi-way" else "auto"
+    strategy = rng.choice(STRATEGY_OPTIONS) if loop == "multi-way" else "auto"
     config = dt.Config(join=join, nested_loop=loop, ordering=rng.choice(ORDERINGS), strategy=strategy)
     session = dt.LocalSession(rng.choice((None, dt.Budget(1e9, 1e15))), config)
     for stream in scenario.streams:

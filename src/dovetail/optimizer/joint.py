@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dovetail.config import Budget, Config, Planner
+from dovetail.config import Budget, Config, Strategy
 from dovetail.errors import BudgetError
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.expressions import with_expressions
@@ -88,7 +88,7 @@ class JointPlanning:
         """Plans by strategy, so that `plan` reuses those of `find_feasible_plan`."""
         return {}
 
-    def _plan(self, strategy: Planner) -> SharedPlan:
+    def _plan(self, strategy: Strategy) -> SharedPlan:
         """Return the plan of a strategy, with each query's own orders."""
         if strategy not in self._plans_by_strategy:
             config = self.config
@@ -102,7 +102,7 @@ class JointPlanning:
             )
         return self._plans_by_strategy[strategy]
 
-    def _with_shared_orders(self, strategy: Planner) -> SharedPlan:
+    def _with_shared_orders(self, strategy: Strategy) -> SharedPlan:
         """Choose the orders of joins over windows together, and charge the joins their cost in probe trees."""
         plan = self._plan(strategy)
         (orders, ratio), changed = self._shared_orders(plan), dict[str, dict[str, Sequence[str]]]()
@@ -153,7 +153,7 @@ class JointPlanning:
         return graphs
 
     @property
-    def strategy(self) -> Planner:
+    def strategy(self) -> Strategy:
         """The strategy to use: `auto` is `exchange` under a budget if `config.can_materialize`, else `mjoin`."""
         if self.config.strategy != "auto":
             return self.config.strategy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
@@ -14,6 +13,7 @@ from dovetail.optimizer.graph.hints import Selectivity
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.ordering.golab import general_orders, has_one_common_key
+from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.paths import AccessRule, PathBuilder
 from dovetail.plan.query_plan import Access, PlannerStats, QueryPlan
 from dovetail.query.model import JoinQuery
@@ -22,8 +22,6 @@ from dovetail.stats.probes import Objective
 
 ASSUMED_TAU = 1.0
 """Seconds of event time in a batch, for general nested loops, until the first batch is measured."""
-Orders: TypeAlias = Mapping[str, Sequence[str]]
-"""For each input, the others in the order in which its new tuples probe them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class PlanningOptions:
 
     hints: Mapping[frozenset[str], Selectivity] = field(default_factory=dict)
     """Selectivities, by pair of aliases."""
-    orders: Mapping[str, Sequence[str]] | None = None
+    orders: ProbeOrders | None = None
     """Forced probe orders of some inputs: the other aliases, or all of them if a nested-loop plan has new tuples in an inner loop."""
 
 
@@ -62,9 +60,9 @@ def plan_query(
         raise PlanError(
             f"query {query.name!r}: probe orders name {listed(unknown)}; its aliases are {listed(query.aliases)}"
         )
-    chosen: Orders = {}
+    chosen: ProbeOrders = {}
     if not forced.keys() >= set(query.aliases):
-        chosen = complete_orders(graph, config, multi_way_orders(graph, config, access))
+        chosen = complete_orders(graph, config, choose_orders(graph, config, access))
     paths, builder = [], PathBuilder(query)
     for driver in query.aliases:
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
@@ -76,7 +74,7 @@ def plan_query(
     return plan
 
 
-def multi_way_orders(
+def choose_orders(
     graph: JoinGraph, config: Config, access: AccessRule, tau: float | None = None, exact: int | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return, for each alias, the others in the order chosen by the configured method.
@@ -99,7 +97,7 @@ def objective(config: Config) -> Objective:
     return "comparisons" if config.join == "nested-loop" else "produced"
 
 
-def complete_orders(graph: JoinGraph, config: Config, orders: Orders) -> dict[str, tuple[str, ...]]:
+def complete_orders(graph: JoinGraph, config: Config, orders: ProbeOrders) -> dict[str, tuple[str, ...]]:
     """Return, for each driver, an order of all aliases.
 
     Only naive and general nested loops place the driver anywhere but first.
@@ -112,7 +110,7 @@ def complete_orders(graph: JoinGraph, config: Config, orders: Orders) -> dict[st
     return {driver: (driver, *others) for driver, others in orders.items()}
 
 
-def general_placement(graph: JoinGraph, orders: Orders, tau: float) -> dict[str, tuple[str, ...]]:
+def general_placement(graph: JoinGraph, orders: ProbeOrders, tau: float) -> dict[str, tuple[str, ...]]:
     """Return orders with the new tuples of `tau` seconds at any position (Golab and Özsu, sections 3.3 and 5.2).
 
     The candidates are every position in the multi-way order of every input, which includes the naive plans, and the orders of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from dovetail.config import Budget, Config, Strategy
+from dovetail.config import Budget, Config, StrategyOption
 from dovetail.errors import BudgetError, ConfigError, listed
 from dovetail.optimizer.adapt.proposal import Proposal, propose
 from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
@@ -22,7 +22,8 @@ from dovetail.optimizer.expressions import with_expressions
 from dovetail.optimizer.graph.hints import hints_for, parse_hint
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
-from dovetail.optimizer.planner import Orders, PlanningOptions, plan_query
+from dovetail.optimizer.ordering.problem import ProbeOrders
+from dovetail.optimizer.planner import PlanningOptions, plan_query
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.query_plan import QueryPlan
@@ -94,7 +95,9 @@ class Job:
         """Return the job with a selectivity; it holds for queries registered afterwards."""
         return replace(self, hints={**self.hints, **parse_hint(condition, value)})
 
-    def plan_individually(self, name: str, sql: str, orders: Orders | None, time_zone: str = "UTC") -> RegisteredQuery:
+    def plan_individually(
+        self, name: str, sql: str, orders: ProbeOrders | None, time_zone: str = "UTC"
+    ) -> RegisteredQuery:
         """Parse a query and make its individual plan."""
         check_name("query", name)
         query = parse_query(name, sql, self.streams, time_zone)
@@ -212,7 +215,7 @@ class Job:
         self,
         plans: Mapping[str, QueryPlan],
         budget: Budget | None,
-        strategy: Strategy | None = None,
+        strategy: StrategyOption | None = None,
         units: UnitCosts | None = None,
     ) -> JointPlanning:
         """Return the planning of some queries; without `units`, under a budget, by the unit costs of their windows."""

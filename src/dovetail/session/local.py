@@ -26,7 +26,7 @@ from dovetail.engine.shedding.room import check_room
 from dovetail.engine.time.progress import LATEST
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
 from dovetail.errors import ConfigError, listed, reading, warn
-from dovetail.optimizer.planner import Orders
+from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
@@ -139,7 +139,7 @@ class LocalSession(JobRunner):
             self._job = job
 
     @synchronized
-    def query(self, name: str, sql: str, probe_orders: Orders | None = None, *, backfill: bool = False) -> None:
+    def query(self, name: str, sql: str, probe_orders: ProbeOrders | None = None, *, backfill: bool = False) -> None:
         """Register a query. It sees the tuples pushed from now on.
 
         Queries registered before the first batch are planned together. A later one has a join of its own until it has caught up: until

@@ -20,7 +20,7 @@ import pytest
 import dovetail as dt
 from dovetail.config import NESTED_LOOPS, NestedLoop
 from dovetail.optimizer.cost.nested_loop import StreamStatistics, general_cost, multi_way_cost, naive_cost
-from dovetail.optimizer.planner import general_placement, multi_way_orders, scan_cost
+from dovetail.optimizer.planner import choose_orders, general_placement, scan_cost
 from dovetail.testing import assert_same_rows, expected
 from experiments.golab import CONFIGS
 from experiments.golab_engine import SECOND, TS, Orders, chosen_orders, drive, start
@@ -310,11 +310,11 @@ def test_golab_orders_depend_on_which_windows_have_an_index() -> None:
 def test_golab_orders_depend_on_batch_length() -> None:
     graph = dt.JoinGraph({"a": 9, "b": 1, "c": 1}, {}, {"a": 1, "b": 80, "c": 100}, distinct=dict.fromkeys("abc", 50))
     config = dt.Config(join="nested-loop", ordering="golab")
-    long, short = (multi_way_orders(graph, config, lambda *_: "scan", tau) for tau in (1000.0, 0.001))
+    long, short = (choose_orders(graph, config, lambda *_: "scan", tau) for tau in (1000.0, 0.001))
     assert long["c"] == ("b", "a")  # a second's window of `a` holds 9 tuples, and with a long batch 9,009
     assert short["c"] == ("a", "b")
     eager = dt.Config(join="nested-loop", ordering="golab", evaluation="eager")
-    assert multi_way_orders(graph, eager, lambda *_: "scan", 1000.0) == short
+    assert choose_orders(graph, eager, lambda *_: "scan", 1000.0) == short
 
 
 def test_general_loops_are_priced_by_the_equations() -> None:

@@ -12,7 +12,7 @@ from ten_queries import COLUMNS, PRICES, TEN, declare
 
 import dovetail as dt
 from dovetail import calibrate
-from dovetail.config import Planner
+from dovetail.config import Strategy
 from dovetail.errors import BudgetError, ConfigError
 from dovetail.optimizer import explain_shared, joint
 from dovetail.plan.shared_plan import SharedPlan
@@ -152,8 +152,8 @@ def test_materializing_strategies_need_lazy_evaluation() -> None:
     assert set(found["queries"]) == set(TEN)
 
 
-@pytest.mark.parametrize("strategy", dt.config.PLANNERS)
-def test_every_strategy_plans_the_windows_that_the_engine_keeps(strategy: Planner) -> None:
+@pytest.mark.parametrize("strategy", dt.config.STRATEGIES)
+def test_every_strategy_plans_the_windows_that_the_engine_keeps(strategy: Strategy) -> None:
     """An engine has one window per stream for all queries, so the plan must have one, too."""
     session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1e6), dt.Config(strategy=strategy))
     overlap.declare(session, lambda _: overlap.COLUMNS, 2, 100.0)

@@ -7,13 +7,13 @@ import pytest
 from ten_queries import COLUMNS, TEN, batches, declare, oracle
 
 import dovetail as dt
-from dovetail.config import Strategy
-from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.config import StrategyOption
+from dovetail.optimizer.sharing import STRATEGY_FUNCTIONS
 from dovetail.plan.shared_plan import SharedPlan
 from dovetail.testing import assert_same_rows
 
 
-def session(strategy: Strategy, budget: dt.Budget | None = None) -> dt.LocalSession:
+def session(strategy: StrategyOption, budget: dt.Budget | None = None) -> dt.LocalSession:
     made = dt.LocalSession(budget, dt.Config(strategy=strategy))
     declare(made, lambda _: COLUMNS)
     return made
@@ -25,8 +25,8 @@ def plan_of(made: dt.LocalSession) -> SharedPlan:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
-def test_every_plan_gives_the_oracles_results(strategy: Strategy, restarts: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("strategy", [name for name in STRATEGY_FUNCTIONS if name != "exact"])
+def test_every_plan_gives_the_oracles_results(strategy: StrategyOption, restarts: bool) -> None:  # noqa: FBT001
     made, pushes = session(strategy), batches(1, 6)
     found: dict[str, list[pa.Table]] = {name: [] for name in TEN}
     for push in pushes:

@@ -27,7 +27,7 @@ from dovetail.optimizer.graph.from_query import build_graph
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
 from dovetail.optimizer.ordering.shared_orders import ReorderableJoin, can_share_orders, choose_shared_orders
-from dovetail.optimizer.planner import access_rule, general_placement, multi_way_orders, objective, scan_cost
+from dovetail.optimizer.planner import access_rule, choose_orders, general_placement, objective, scan_cost
 from dovetail.plan.paths import AccessRule, PathBuilder
 from dovetail.plan.query_plan import Access, QueryPlan, SharingJoin
 from dovetail.query.model import JoinQuery
@@ -100,7 +100,7 @@ class Replanner:
             return {}
         exact = _EXACT if self.config.ordering == "weave" else None
         access = access_rule(plan.query, graph, self.config)
-        best = multi_way_orders(graph, self.config, access, measured.tau, exact)
+        best = choose_orders(graph, self.config, access, measured.tau, exact)
         old_costs, new_costs = (probe_cost(graph, orders, unit).per_input for orders in (current, best))
         min_saved = MIN_SAVED_FRACTION * sum(old_costs.values())
         changed = {}
@@ -139,7 +139,7 @@ class Replanner:
         Rates are those of the plan: a path that does not begin with new tuples does not count them.
         """
         graph = build_graph(plan.query, plan.stats.rates, self._selectivities(plan))
-        multi_way = multi_way_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
+        multi_way = choose_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
         best, changes = general_placement(graph, multi_way, tau), list[ProbeOrderChange]()
         orders = {path.driver: path.order for path in plan.paths}
         for driver, order in orders.items():

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import dovetail as dt
-from dovetail.config import PLANNERS, Planner
+from dovetail.config import STRATEGIES, Strategy
 from dovetail.optimizer import UnitCosts
-from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.optimizer.sharing import STRATEGY_FUNCTIONS
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.query_set import number_queries
 from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS, QueryOrder
@@ -23,7 +23,7 @@ from dovetail.plan.shared_plan import SharedPlan
 UNITS = UnitCosts.thesis()
 RATES = {"A": 10.0, "B": 12.0, "C": 10.0, "D": 30.0, "E": 5.0, "F": 7.0}
 SIGMA = {"AB": 0.002, "BC": 0.01, "BD": 0.005, "AC": 0.02, "CD": 0.005, "EF": 0.05}
-SHARING = tuple(name for name in STRATEGIES if name != "naive")
+SHARING = tuple(name for name in STRATEGY_FUNCTIONS if name != "naive")
 
 
 def query(*edges: str, window: float = 10.0, rates: Mapping[str, float] = RATES) -> dt.JoinGraph:
@@ -35,7 +35,7 @@ def query(*edges: str, window: float = 10.0, rates: Mapping[str, float] = RATES)
     )
 
 
-def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: Planner = "exchange") -> SharedPlan:
+def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: Strategy = "exchange") -> SharedPlan:
     cpu, memory = limits or (None, None)
     return dt.optimizer.plan_queries(queries, dt.Budget(cpu, memory), strategy, units=UNITS)
 
@@ -44,11 +44,11 @@ THREE = {"q1": query("AB", "BC"), "q2": query("AB", "BD"), "q3": query("AC", "CD
 
 
 def test_config_and_documentation_offer_every_strategy() -> None:
-    assert tuple(STRATEGIES) == PLANNERS
+    assert tuple(STRATEGY_FUNCTIONS) == STRATEGIES
     page = (Path(__file__).parents[4] / "docs" / "many-queries.md").read_text(encoding="utf-8")
     rows = page.split("## Strategies")[1].split("##")[0]
-    assert tuple(re.findall(r"^\| `([a-z-]+)`", rows, re.MULTILINE)) == PLANNERS
-    for name in PLANNERS:
+    assert tuple(re.findall(r"^\| `([a-z-]+)`", rows, re.MULTILINE)) == STRATEGIES
+    for name in STRATEGIES:
         assert dt.Config(strategy=name).strategy == name
         assert f"`{name}`" in (dt.optimizer.plan_queries.__doc__ or "")
 
@@ -66,8 +66,8 @@ def test_a_common_sub_join_is_materialized_once() -> None:
     assert [node.id for node in found.shared()] == ["window:A", "window:B", "join:A+B", "state:A+B"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_plan_costs_add_up_over_the_nodes(strategy: Planner) -> None:
+@pytest.mark.parametrize("strategy", STRATEGY_FUNCTIONS)
+def test_plan_costs_add_up_over_the_nodes(strategy: Strategy) -> None:
     found = plan(THREE, strategy=strategy)
     assert found.load.cpu == pytest.approx(sum(node.load.cpu for node in found.nodes.values()))
     assert found.cpu_ms_per_second == found.load.cpu
@@ -77,7 +77,7 @@ def test_plan_costs_add_up_over_the_nodes(strategy: Planner) -> None:
 
 
 @pytest.mark.parametrize("strategy", SHARING)
-def test_equal_queries_share_one_join(strategy: Planner) -> None:
+def test_equal_queries_share_one_join(strategy: Strategy) -> None:
     found = plan({"q1": THREE["q1"], "again": THREE["q1"]}, strategy=strategy)
     assert found.answer("q1").result == found.answer("again").result
     assert found.load == plan({"q1": THREE["q1"]}, strategy=strategy).load
@@ -116,7 +116,7 @@ def renamed(graph: dt.JoinGraph, prefix: str) -> dt.JoinGraph:
 
 
 @pytest.mark.parametrize("strategy", SHARING)
-def test_disjoint_queries_are_planned_independently(strategy: Planner) -> None:
+def test_disjoint_queries_are_planned_independently(strategy: Strategy) -> None:
     found = plan({"q1": THREE["q1"], "other": query("EF")}, strategy=strategy)
     assert found.shared() == ()
     apart = [plan({"q": graph}, strategy=strategy).load for graph in (THREE["q1"], query("EF"))]
@@ -130,7 +130,7 @@ def test_a_contained_query_is_answered_and_reused() -> None:
 
 
 @pytest.mark.parametrize("strategy", SHARING)
-def test_a_shared_join_has_the_longest_window(strategy: Planner) -> None:
+def test_a_shared_join_has_the_longest_window(strategy: Strategy) -> None:
     queries = {"short": query("AB", "BC", window=5), "long": query("AB", "BC", window=20)}
     found = plan(queries, strategy=strategy)
     assert {window.span for window in found.windows} == {20}
@@ -197,8 +197,8 @@ def test_common_keys_and_cycles_are_planned() -> None:
 # -- what does not fit --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_too_little_memory_names_query_resource_need_and_limit(strategy: Planner) -> None:
+@pytest.mark.parametrize("strategy", STRATEGY_FUNCTIONS)
+def test_too_little_memory_names_query_resource_need_and_limit(strategy: Strategy) -> None:
     with pytest.raises(dt.BudgetError) as raised:
         plan(THREE, 1e6, 300, strategy=strategy)
     text = str(raised.value)
@@ -209,8 +209,8 @@ def test_too_little_memory_names_query_resource_need_and_limit(strategy: Planner
         assert help_ in text
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_too_little_cpu_names_query_resource_need_and_limit(strategy: Planner) -> None:
+@pytest.mark.parametrize("strategy", STRATEGY_FUNCTIONS)
+def test_too_little_cpu_names_query_resource_need_and_limit(strategy: Strategy) -> None:
     with pytest.raises(dt.BudgetError, match=r"(?s)ms of CPU per second.*0\.05.*Hint: .*cpu_ms_per_second") as raised:
         plan(THREE, 0.05, 1e6, strategy=strategy)
     assert "query 'q" in str(raised.value)

@@ -25,7 +25,7 @@ from dovetail.config import Ordering
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.indexed import IndexedGraph, KeyClass, members
 from dovetail.optimizer.ordering import METHODS
-from dovetail.optimizer.ordering.task import Task
+from dovetail.optimizer.ordering.problem import OrderingProblem
 from dovetail.optimizer.sharing.model.query_set import NumberedQuery, QuerySet, Target
 from dovetail.plan.shared_plan import Load
 from dovetail.stats.probes import Objective
@@ -137,7 +137,7 @@ class CostModel:
         graph = _coarse(query, masks, sizes, [query_set.rate(part) for part in inside])
         is_own = target == query_set.target(target.query, target.mask) and all(part.is_base for part in parts)
         chosen = query.paths.get(target.mask) if is_own else None
-        paths = chosen or self._order(Task(graph, self._objective)).paths
+        paths = chosen or self._order(OrderingProblem(graph, self._objective)).paths
         # `query.size` is for the query's own windows; the target's may be larger.
         wider = [size / query.size(mask) for size, mask in zip(sizes, masks, strict=True)]
         # A join materialized with larger windows yields more matches than continue.
