@@ -1,8 +1,8 @@
 """The execution plan: windows and the joins over them, as frozen data. It is serialized as JSON; an engine needs nothing else.
 
-A window plan lists columns, retention and views: a `View` is one bit per row, set when the row arrives. Users with the same filters,
-keys and starting batch share a view. `ExecutionPlan.of` derives all of this from the steps, except the bits of views: those of the
-previous plan do not change.
+A window plan lists columns, retention and views: a `View` is one bit per row, set when the row arrives. The *users* of a view are the
+sources of steps (`StepSource`) that see its rows; sources with the same filters, keys and starting batch share a view.
+`ExecutionPlan.of` derives all of this from the steps, except the bits of views: those of the previous plan do not change.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dovetail.plan.steps import JOINED, ExpiryTablePlan, JoinStep, SourceUse, Sp
 from dovetail.query.expressions import Expression
 from dovetail.query.model import CountWindow, TimeWindow
 
-User: TypeAlias = tuple[str, str]
-"""A step, and one of its sources."""
+StepSource: TypeAlias = tuple[str, str]
+"""The name of a step, and of one of its sources."""
 _WindowKey: TypeAlias = tuple[str, str]
 """A window group and a stream."""
 _ViewKey: TypeAlias = tuple[tuple[Expression, ...], tuple[Expression, ...], int, bool, int]
@@ -31,7 +31,7 @@ MAX_VIEWS = 1 << 16
 
 @dataclass(frozen=True)
 class View:
-    """The rows of a window that some users see: those of batch `since` or later that pass the filters and have all keys.
+    """The rows of a window that its users see: those of batch `since` or later that pass the filters and have all keys.
 
     With `backfill`, also older rows of batch `complete_from` or later, if the window can tell whether they qualify.
     """
@@ -41,7 +41,7 @@ class View:
     keys: tuple[Expression, ...]
     since: int
     backfill: bool
-    users: tuple[User, ...]
+    users: tuple[StepSource, ...]
     complete_from: int = 0
 
     @property
@@ -87,7 +87,7 @@ class WindowPlan:
         return longest
 
     @cached_property
-    def bits(self) -> dict[User, int]:
+    def bits(self) -> dict[StepSource, int]:
         """The view bit of each user."""
         return {user: view.bit for view in self.views for user in view.users}
 
@@ -188,16 +188,16 @@ class ExecutionPlan:
         return sorted({step.since for step in self.steps})
 
     @property
-    def outline(self) -> list[list[object]]:
-        """Steps, consumers, windows and bits as JSON: equal for plans that differ only in their orders."""
+    def structure(self) -> list[list[object]]:
+        """Steps, consumers, windows and bits as JSON: equal for plans that differ only in their probe orders."""
         bits = {user: bit for window in self.windows for user, bit in window.bits.items()}
-        outline: list[list[object]] = []
+        structure: list[list[object]] = []
         for step in self.steps:
             spans = step.windows
             sources = [[source.name, bits[step.name, source.name], spans.get(source.name)] for source in step.sources]
             consumers = [consumer.query for consumer in step.consumers]
-            outline.append([step.name, step.since, step.backfill, consumers, step.materialized_as, sources])
-        return outline
+            structure.append([step.name, step.since, step.backfill, consumers, step.materialized_as, sources])
+        return structure
 
     def with_steps(self, steps: Iterable[JoinStep]) -> ExecutionPlan:
         """Add steps, or replace those of the same name; windows that these steps do not use stay as they are."""
@@ -239,7 +239,7 @@ def _window(
     key: _WindowKey, uses: Sequence[tuple[JoinStep, SourceUse]], before: WindowPlan | None, *, extend: bool = False
 ) -> WindowPlan:
     """Return the window plan for some uses and, with `extend`, for those of the plan `before`."""
-    needs, users, retention = Needs(), dict[_ViewKey, list[User]](), dict[Retention, None]()
+    needs, users, retention = Needs(), dict[_ViewKey, list[StepSource]](), dict[Retention, None]()
     expiry_tables: dict[CountWindow, ExpiryTablePlan] = {}
     if before is not None and extend:
         needs = Needs.of(before.kept)
@@ -247,7 +247,7 @@ def _window(
         retention = dict.fromkeys(before.retention)
         expiry_tables = {table.window: table for table in before.expiry_tables}
     for step, source in uses:
-        needs.update(step.needs[1][source.name])
+        needs.update(step.needs.sources[source.name])
         view_key = (source.filters, source.keys, step.since, step.backfill, source.complete_from)
         users.setdefault(view_key, []).append((step.name, source.name))
         others = dict.fromkeys(other.stream for other in step.sources if other.name != source.name)
@@ -276,7 +276,7 @@ def _materialized(
     for reader in steps:
         input_spans = reader.materialized_inputs.get(step.materialized_as)
         if input_spans is not None:
-            needs.update(reader.needs[0][step.materialized_as])
+            needs.update(reader.needs.materialized[step.materialized_as])
             spans[reader.name] = input_spans
             names = {source for source, _ in input_spans}
             awaited |= dict.fromkeys(source.stream for source in reader.sources if source.name not in names)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -90,6 +90,15 @@ class Consumer:
         return pa.schema([pa.field(output.name, output.expression.type) for output in self.outputs])
 
 
+class StepNeeds(NamedTuple):
+    """What a step needs from its windows."""
+
+    materialized: dict[str, Needs]
+    """By materialized input, its needs over the sources of the materialized join."""
+    sources: dict[str, Needs]
+    """By source of the step."""
+
+
 @dataclass(frozen=True)
 class JoinStep:
     """One join of an execution plan."""
@@ -140,8 +149,8 @@ class JoinStep:
         return f"settled:{self.since}:{','.join(streams)}" if streams else JOINED
 
     @cached_property
-    def needs(self) -> tuple[dict[str, Needs], dict[str, Needs]]:
-        """The needs of materialized inputs, over their sources, and the needs of all sources."""
+    def needs(self) -> StepNeeds:
+        """What the step needs from its windows: columns, codes and indexes."""
         inputs = input_needs(self.plan)
         materialized = {alias: needs_over_sources(inputs[alias], self.columns) for alias in self.materialized_inputs}
         outputs = [output for consumer in self.consumers for output in consumer.outputs]
@@ -152,7 +161,7 @@ class JoinStep:
             if source.partition is not None:
                 sources[source.name].add_part(source.partition[0])
                 sources[source.name].add_column(source.partition[1])
-        return materialized, sources
+        return StepNeeds(materialized, sources)
 
 
 def check_steps(steps: Sequence[JoinStep], before: Sequence[JoinStep] = ()) -> None:

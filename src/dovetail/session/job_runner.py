@@ -14,8 +14,8 @@ from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import StreamSchema
+from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job import Job
-from dovetail.session.losses import Losses
 from dovetail.session.monitor import Meter, Monitor
 from dovetail.session.synchronized import SynchronizedSession
 from dovetail.stats.history import Migration
@@ -26,7 +26,7 @@ class JobRunner(SynchronizedSession):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._losses = Losses()
+        self._drop_warnings = DropWarnings()
         self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
         """The plans and jobs before and after the last change: a rollback leads to one of the two."""
         self._engine = self._new_engine()
@@ -34,7 +34,7 @@ class JobRunner(SynchronizedSession):
 
     def _new_engine(self) -> ShardEngine:
         engine = ShardEngine(self._job.config, replan=Replanner(self._job.config))
-        engine.on_arrivals = self._warn_of_losses
+        engine.on_arrivals = self._warn_of_drops
         engine.plan_without_materialized = self._plan_without_materialized
         for schema in self._job.streams.values():
             engine.add_stream(schema)
@@ -66,9 +66,9 @@ class JobRunner(SynchronizedSession):
         if self._job.streams.keys() - self._engine.streams.keys():
             self._job = replace(self._job, streams=dict(self._engine.streams))
 
-    def _warn_of_losses(self, schema: StreamSchema, seen: ArrivalStats) -> None:
+    def _warn_of_drops(self, schema: StreamSchema, seen: ArrivalStats) -> None:
         """Warn once per stream of dropped tuples. Nothing has changed yet: if warnings are errors, the batch can be pushed again."""
-        for text in self._losses.new_warnings(schema, seen.late, seen.late_by, seen.refused):
+        for text in self._drop_warnings.new_warnings(schema, seen.late, seen.late_by, seen.refused):
             warn(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from dovetail.errors import DovetailError, StateError
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.durations import format_duration
+from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job_html import job_html
-from dovetail.session.losses import Losses
 from dovetail.session.metrics import RunningMetrics
 from dovetail.session.monitor import Monitor
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
@@ -61,7 +61,7 @@ class RunningSession:
         self._job = job
         self._run_id = run_id
         self._reports = ShardReports(job.layout)
-        self._losses = Losses()
+        self._losses = DropWarnings()
         self._failure: DovetailError | None = None
         self._writing = threading.RLock()
         """Held while a batch is written: its staged files must not be cleared meanwhile."""

@@ -21,7 +21,7 @@ from dovetail.engine.storage.arena import Arena
 from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import Position, WindowStore
 from dovetail.errors import StateError
-from dovetail.plan.execution import MaterializedJoinPlan, User, View, WindowPlan
+from dovetail.plan.execution import MaterializedJoinPlan, StepSource, View, WindowPlan
 from dovetail.plan.needs import Needs
 from dovetail.plan.steps import JoinStep
 from dovetail.schema import StreamSchema
@@ -67,7 +67,7 @@ class Adoption:
     """Arrays that another process has left: stores open them instead of creating arrays."""
     numbered: bool = False
     """Whether windows keep each tuple's number in the shard's log."""
-    needs: dict[User, Needs] = field(default_factory=dict)
+    needs: dict[StepSource, Needs] = field(default_factory=dict)
     """Columns and key parts that each user of the new plan needs of its window."""
 
     def build(
@@ -75,7 +75,7 @@ class Adoption:
     ) -> InstalledPlan:
         """Build what the group runs under the new plan."""
         for step in steps:
-            self.needs.update({(step.name, source): needs for source, needs in step.needs[1].items()})
+            self.needs.update({(step.name, source): needs for source, needs in step.needs.sources.items()})
         stores = {plan.stream: self._window(plan) for plan in windows}
         views = {user: view for plan in windows for view in plan.views for user in view.users}
         new = InstalledPlan({plan.stream: plan for plan in windows}, stores)
@@ -88,10 +88,10 @@ class Adoption:
         return new
 
     @cached_property
-    def _needs_before(self) -> dict[User, Needs]:
+    def _needs_before(self) -> dict[StepSource, Needs]:
         """Columns and key parts that each user of the current plan needs of its window."""
         runs = self.before.runs.values()
-        return {(run.name, source): needs for run in runs for source, needs in run.step.needs[1].items()}
+        return {(run.name, source): needs for run in runs for source, needs in run.step.needs.sources.items()}
 
     @cached_property
     def _runs_before(self) -> dict[str, JoinRun]:
@@ -129,7 +129,7 @@ class Adoption:
                 _set_flags(store, view.bit, visible)
         return store
 
-    def _run(self, step: JoinStep, new: InstalledPlan, views: Mapping[User, View]) -> JoinRun:
+    def _run(self, step: JoinStep, new: InstalledPlan, views: Mapping[StepSource, View]) -> JoinRun:
         before = self.before.runs.get(step.name)
         members = {}
         sources = {source.name: source.stream for source in step.sources}
@@ -151,7 +151,9 @@ class Adoption:
                 collector.copy_counters(self._runs_before[name].collectors[name])
         return run
 
-    def _materialize(self, run: JoinRun, plan: MaterializedJoinPlan, views: Mapping[User, View]) -> MaterializedJoin:
+    def _materialize(
+        self, run: JoinRun, plan: MaterializedJoinPlan, views: Mapping[StepSource, View]
+    ) -> MaterializedJoin:
         """Return the materialized join of a step: the existing one if it can serve the plan, else a new one, filled."""
         before, existing = self.before.runs.get(run.name), self.before.materialized.get(plan.id)
         if (
