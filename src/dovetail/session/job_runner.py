@@ -12,6 +12,7 @@ from dovetail.engine.time.progress import ArrivalStats
 from dovetail.errors import PlanError, warn
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.adapt.reorder import Replanner
+from dovetail.optimizer.adapt.runtime_stats import ShardGroupReport
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import StreamSchema
 from dovetail.session.drop_warnings import DropWarnings
@@ -80,14 +81,14 @@ class JobRunner(SynchronizedSession):
         if not monitor.is_due(arrived) or not self._is_running:
             return
         if not job.can_replan:
-            monitor.wait(arrived)
+            monitor.schedule_next_check(arrived)
             return
         measured = measure(engine, hot_values=False)
         watermarks = {name: progress.watermark for name, progress in engine.progress.streams.items()}
         caught_up = job.caught_up(watermarks) if job.config.adaptive else []
-        parts = [({0: measured}, [run.step for run in engine.runs])]
+        reports = [ShardGroupReport({0: measured}, [run.step for run in engine.runs])]
         cause, breaches = monitor.check(
-            engine.batches, parts, self._meter.take_load(measured.nodes), caught_up=caught_up
+            engine.batches, reports, self._meter.take_load(measured.nodes), caught_up=caught_up
         )
         for breach in breaches:
             warn(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")

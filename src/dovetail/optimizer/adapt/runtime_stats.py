@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dovetail.optimizer.adapt.reorder import MIN_PROBES, fit
 from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
@@ -48,6 +48,14 @@ def one_shard(query: str, aliases: Collection[str]) -> int:  # noqa: ARG001
     return 1
 
 
+class ShardGroupReport(NamedTuple):
+    """Measurements of shards that run the same joins over windows of their own."""
+
+    by_shard: Mapping[int, Measurements]
+    steps: Sequence[JoinStep]
+    """The joins that these shards run."""
+
+
 @dataclass(frozen=True)
 class StatsDrift:
     """A rate or selectivity that changed since the queries were last planned."""
@@ -77,15 +85,10 @@ class RuntimeStats:
     _planned_rates: dict[tuple[str, str], float] = field(default_factory=dict)
     _planned_selectivities: dict[tuple[str, ProbeKey], float] = field(default_factory=dict)
 
-    def update(
-        self, parts: Iterable[tuple[Mapping[int, Measurements], Sequence[JoinStep]]], copies: Copies = one_shard
-    ) -> bool:
-        """Add the counters of all shards; return False if event time has not advanced since the last call.
-
-        Each part has the reports by shard, and the steps that these shards run over the same windows.
-        """
-        parts = list(parts)
-        streams = [stream for reports, _ in parts for report in reports.values() for stream in report.streams.values()]
+    def update(self, reports: Sequence[ShardGroupReport], copies: Copies = one_shard) -> bool:
+        """Add the counters of all shards; return False if event time has not advanced since the last call."""
+        shards = [measured for report in reports for measured in report.by_shard.values()]
+        streams = [stream for measured in shards for stream in measured.streams.values()]
         time = max((stream.event_time for stream in streams if stream.event_time is not None), default=None)
         if time is None or (self.time is not None and time <= self.time):
             return False
@@ -94,17 +97,18 @@ class RuntimeStats:
         for counts_by_probe in self.probe_counts.values():
             for counts in counts_by_probe.values():
                 counts.age += 1
-        for reports, steps in parts:
-            increments = self._increments(reports, steps)
+        for report in reports:
+            increments = self._increments(report)
             if self.seconds:  # before the first update the counters cover an unknown time
-                self._add(increments, list(_step_uses(steps)), _window_sizes(reports.values()), copies)
+                uses, sizes = list(_step_uses(report.steps)), _window_sizes(report.by_shard.values())
+                self._add(increments, uses, sizes, copies)
         return self.seconds > 0
 
-    def _increments(self, reports: Mapping[int, Measurements], steps: Sequence[JoinStep]) -> dict[str, _Increments]:
+    def _increments(self, report: ShardGroupReport) -> dict[str, _Increments]:
         """Return the increments of each step's counters since the last call."""
-        increments = {step.name: _Increments() for step in steps}
-        for shard, report in reports.items():
-            counters, old_counters = dict(_path_counters(report, steps)), self._counters.get(shard, {})
+        increments = {step.name: _Increments() for step in report.steps}
+        for shard, measured in report.by_shard.items():
+            counters, old_counters = dict(_path_counters(measured, report.steps)), self._counters.get(shard, {})
             self._counters[shard] = counters
             for path, stages in counters.items():
                 increments[path[0]].add(path, _subtract(stages, old_counters.get(path)))
@@ -226,9 +230,9 @@ class _Increments:
                 self.probes[probe] = (probes + stages[position][0], matches + stages[position][1])
 
 
-def _path_counters(report: Measurements, steps: Sequence[JoinStep]) -> Iterator[tuple[_Path, _Counts]]:
+def _path_counters(measured: Measurements, steps: Sequence[JoinStep]) -> Iterator[tuple[_Path, _Counts]]:
     for step in steps:
-        metrics: JoinMetrics | None = (report.queries if step.is_individual else report.joins).get(step.name)
+        metrics: JoinMetrics | None = (measured.queries if step.is_individual else measured.joins).get(step.name)
         for driver, path in metrics.paths.items() if metrics is not None else ():
             if path and path[0].access == "new":
                 counts = tuple((stage.probes, stage.matches) for stage in path)
@@ -242,11 +246,11 @@ def _subtract(new: _Counts, old: _Counts | None) -> _Counts:
     return tuple((a - c, b - d) for (a, b), (c, d) in zip(new, old, strict=True))
 
 
-def _window_sizes(reports: Iterable[Measurements]) -> dict[str, int]:
+def _window_sizes(shards: Iterable[Measurements]) -> dict[str, int]:
     """Return the tuples in the windows of all shards, by stream."""
     sizes: dict[str, int] = {}
-    for report in reports:
-        for stream, window in report.nodes.windows.items():
+    for measured in shards:
+        for stream, window in measured.nodes.windows.items():
             sizes[stream] = sizes.get(stream, 0) + (window.tuples or 0)
     return sizes
 
