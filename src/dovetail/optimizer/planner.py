@@ -69,7 +69,7 @@ def plan_query(
         paths.append(builder.path(driver, order, access))
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
     used_stats = PlannerStats(rates, selectivities, tuple(forced))
-    plan = QueryPlan(query, tuple(paths), "given" if forced else config.ordering, used_stats, expected)
+    plan = QueryPlan(query, tuple(paths), config.ordering, used_stats, expected)
     cache_graph(plan, graph)
     return plan
 

@@ -68,7 +68,7 @@ class QueryPlan:
     query: JoinQuery
     paths: tuple[ProbePath, ...]
     ordering: str
-    """How the orders were chosen, for `explain`: by a method, or `given`."""
+    """The method that chose the orders that are not forced, for `explain`."""
     stats: PlannerStats = field(default_factory=PlannerStats, metadata={"name": "known"})
     estimate: PlanEstimate = field(default_factory=PlanEstimate, compare=False)
     """Expected cost of the orders, for `explain`."""

@@ -232,8 +232,8 @@ class SharedPlan:
         return self.load.memory
 
     @property
-    def qualified(self) -> bool:
-        """Whether the plan fits its budget."""
+    def fits_budget(self) -> bool:
+        """Whether the plan fits its limits: the thesis calls it qualified."""
         return self.load.fits(self.limits)
 
     def answer(self, query: str) -> QueryAnswer:
@@ -263,7 +263,7 @@ class SharedPlan:
         """Return the nodes that more than one query uses."""
         return tuple(node for node in self.nodes.values() if len(node.queries) > 1)
 
-    def narrowed(self, query: str) -> Mapping[str, float]:
+    def narrower_windows(self, query: str) -> Mapping[str, float]:
         """Return the sources whose window in a query is smaller than in its result, with that window."""
         answer = self.answer(query)
         spans = self._result(answer.result).spans

@@ -49,7 +49,7 @@ def test_the_plan_is_plain_data(plan: SharedPlan) -> None:
     assert json.loads(json.dumps(found)) == found
     assert found["cpu_ms_per_second"] == {"used": plan.load.cpu, "limit": 10}
     assert found["memory_bytes"]["limit"] == 8 << 20
-    assert found["queries"]["fresh"]["narrowed"] == {"views": 60, "clicks": 60, "orders": 60}
+    assert found["queries"]["fresh"]["narrower_windows"] == {"views": 60, "clicks": 60, "orders": 60}
     assert sum(
         node["cpu_ms_per_second"] for kind in ("windows", "joins", "results") for node in found[kind].values()
     ) == (pytest.approx(plan.load.cpu))

@@ -97,7 +97,7 @@ def test_less_memory_materializes_less() -> None:
         plan: Any = session.explain().to_dict()["plan"]
         kinds = (plan["windows"], {name: entry for name, entry in plan["results"].items() if entry["stored"]})
         kept.append([sum(entry["memory_bytes"] for entry in kind.values()) for kind in kinds])
-        assert plan["qualified"]
+        assert plan["fits_budget"]
     assert kept[0][0] == kept[1][0]
     assert kept[1][1] <= 0.01 * kept[0][0] < kept[0][1]
 
@@ -113,7 +113,7 @@ def test_two_queries_with_the_same_text_are_one_join() -> None:
     assert len(session.metrics()["joins"]) == 1
     shown = str(session.explain())
     assert "for one, two, three (shared)" in shown
-    assert "keep a within 4 s" in shown
+    assert "window of a narrowed to 4 s" in shown
 
 
 def test_disjoint_queries_are_planned_together() -> None:
@@ -132,7 +132,7 @@ def test_one_alias_may_mean_different_windows() -> None:
     session.query("two", "SELECT a.v FROM b a [RANGE 1 s], a b [RANGE 3 s] WHERE a.x = b.x")
     found: Any = session.explain().to_dict()
     assert found["plan"]["queries"]["two"]["aliases"] == {"a": "b", "b": "a"}
-    assert found["plan"]["queries"]["two"]["narrowed"] == {"a": 3.0, "b": 1.0}
+    assert found["plan"]["queries"]["two"]["narrower_windows"] == {"a": 3.0, "b": 1.0}
 
 
 def test_a_duplicate_query_name_is_refused() -> None:

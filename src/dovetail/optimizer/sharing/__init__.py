@@ -112,7 +112,7 @@ def plan_queries(
         raise budget_error(model, available, Load(), proved=True)
     order = order_queries(model.query_set, query_order)
     plan = PlanBuilder(model, STRATEGY_FUNCTIONS[strategy](model, order, available)).plan(strategy, order, limits)
-    if not plan.qualified:
+    if not plan.fits_budget:
         need = Load(plan.load.cpu - model.total_delivery_cost, plan.load.memory)
         raise budget_error(model, available, need, proved=False)
     return plan

@@ -66,7 +66,9 @@ def explain(
             entry["since"] = step.since
         if step.backfill:
             times = past.earliest_visible.get(step.name, {})
-            entry["held_from"] = {s.name: timestamp(times[s.name]) if s.name in times else None for s in step.sources}
+            entry["backfilled_from"] = {
+                s.name: timestamp(times[s.name]) if s.name in times else None for s in step.sources
+            }
     for group in groups if config.can_share_stages else ():
         _add_shared_stages(description, group)
     _add_shedding(description, metrics)
@@ -159,6 +161,7 @@ def _describe_join(step: JoinStep, sql: str) -> dict[str, Any]:
         "filters": [condition.text for condition in query.filters],
         "output": query.schema.names,
         "ordering": plan.ordering,
+        **({"forced": list(plan.stats.forced)} if plan.stats.forced else {}),
         "waits_for_watermark": [ref.stream for ref in query.refs if isinstance(ref.window, CountWindow)],
         "paths": {path.driver: [_describe_stage(stage, step) for stage in path.stages] for path in plan.paths},
     }
@@ -231,7 +234,7 @@ def _describe_shared(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
     return {
         "strategy": plan.strategy,
         "query_order": list(plan.query_order),
-        "qualified": plan.qualified,
+        "fits_budget": plan.fits_budget,
         **{name: {"used": used, "limit": limits[name]} for name, used in _resources(plan.load).items()},
         "windows": {node.id: loads.describe(node, "stream", "span", "rate", "tuples") for node in plan.windows},
         "joins": {
@@ -252,7 +255,7 @@ def _describe_shared(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
                 "result": answer.result,
                 "aliases": dict(answer.aliases),
                 "seconds": dict(answer.spans),
-                "narrowed": dict(plan.narrowed(answer.query)),
+                "narrower_windows": dict(plan.narrower_windows(answer.query)),
             }
             for answer in plan.answers
         },

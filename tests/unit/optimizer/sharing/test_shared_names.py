@@ -115,7 +115,7 @@ def test_explain_follows_added_and_dropped_queries() -> None:
     plan: Any = made.explain().to_dict()["plan"]
     assert set(plan["queries"]) == {"short"}
     assert {entry["seconds"] for entry in plan["windows"].values()} == {2.0}
-    assert plan["queries"]["short"]["narrowed"] == {}
+    assert plan["queries"]["short"]["narrower_windows"] == {}
     made.query("late", sql)
     shown: Any = made.explain().to_dict()
     assert set(shown["queries"]) == {"short", "late"}

@@ -137,8 +137,8 @@ def test_a_shared_join_has_the_longest_window(strategy: Strategy) -> None:
     if strategy == "shared-naive":
         return  # naive does not look for answers shared with another query
     assert found.answer("short").result == found.answer("long").result
-    assert found.narrowed("short") == {"A": 5, "B": 5, "C": 5}
-    assert found.narrowed("long") == {}
+    assert found.narrower_windows("short") == {"A": 5, "B": 5, "C": 5}
+    assert found.narrower_windows("long") == {}
     assert found.load == pytest.approx(plan({"long": queries["long"]}, strategy=strategy).load)
 
 

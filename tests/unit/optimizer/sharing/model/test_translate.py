@@ -112,7 +112,7 @@ def test_time_windows_share_the_longest() -> None:
     }
     found = dt.optimizer.plan_queries(queries)
     assert found.answer("short").result == found.answer("long").result
-    assert found.narrowed("short") == {"b": 10, "c": 10}
+    assert found.narrower_windows("short") == {"b": 10, "c": 10}
 
 
 def test_count_windows_are_part_of_a_source_and_never_materialized() -> None:
