@@ -346,7 +346,7 @@ class ShardEngine:
             accepted = {stream: in_time_order(batch) for stream, batch in batches_by_stream.items() if len(batch)}
             self.joined.load(self.joined.prepare(accepted, batch_number=batch_number, backfill_starts=backfill_starts))
             for group in self.count_window_groups.values():
-                if group.since <= batch_number:
+                if group.first_batch <= batch_number:
                     group.add_pending(accepted)
         if shedder_state is not None and self.joined.shedder is not None:
             restore(self.joined.shedder, shedder_state, strict=False)  # before windows expire: it may hold expired rows

@@ -31,14 +31,14 @@ from dovetail.schema import StreamSchema, is_exact, sql_type
 class Lowering:
     """Builds the steps of queries that start together.
 
-    `streams` are those that the queries read. The queries see tuples from batch `since` on; with `backfill` also the tuples that the
+    `streams` are those that the queries read. The queries see tuples from `first_batch` on; with `backfill` also the tuples that the
     windows held then, by stream from batch `complete_from` on. `cells` has, by query, the results that a shard owns, with keys over
     the query's aliases.
     """
 
     streams: Mapping[str, StreamSchema]
     config: Config
-    since: int = 0
+    first_batch: int = 0
     cells: Mapping[str, Cell] | None = None
     backfill: bool = False
     complete_from: Mapping[str, int] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Lowering:
         """Return the step that runs a query by its individual plan."""
         query = plan.query
         consumer = self.consumer(query, {alias: alias for alias in query.aliases})
-        return JoinStep(plan, self._sources(query), (consumer,), since=self.since, backfill=self.backfill)
+        return JoinStep(plan, self._sources(query), (consumer,), first_batch=self.first_batch, backfill=self.backfill)
 
     def steps(self, plan: SharedPlan) -> tuple[JoinStep, ...]:
         """Return the steps of a shared plan, which has expressions."""
@@ -105,7 +105,7 @@ class _StepBuilder:
             tuple(lowering.consumer(*_query_over_sources(answer)) for answer in answers),
             join.output if join.output in self.materialized else None,
             expressions.columns,
-            lowering.since,
+            lowering.first_batch,
             lowering.backfill,
         )
 

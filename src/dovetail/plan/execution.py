@@ -24,14 +24,14 @@ StepSource: TypeAlias = tuple[str, str]
 _WindowKey: TypeAlias = tuple[str, str]
 """A window group and a stream."""
 _ViewKey: TypeAlias = tuple[tuple[Expression, ...], tuple[Expression, ...], int, bool, int]
-"""The fields that identify a view: filters, keys, `since`, `backfill` and `complete_from`."""
+"""The fields that identify a view: filters, keys, `first_batch`, `backfill` and `complete_from`."""
 MAX_VIEWS = 1 << 16
 """Maximum number of views of a window."""
 
 
 @dataclass(frozen=True)
 class View:
-    """The rows of a window that its users see: those of batch `since` or later that pass the filters and have all keys.
+    """The rows of a window that its users see: those of batch `first_batch` or later that pass the filters and have all keys.
 
     With `backfill`, also older rows of batch `complete_from` or later, if the window can tell whether they qualify.
     """
@@ -39,14 +39,14 @@ class View:
     bit: int
     filters: tuple[Expression, ...]
     keys: tuple[Expression, ...]
-    since: int
+    first_batch: int = field(metadata={"name": "since"})
     backfill: bool
     users: tuple[StepSource, ...]
     complete_from: int = 0
 
     @property
     def key(self) -> _ViewKey:
-        return self.filters, self.keys, self.since, self.backfill, self.complete_from
+        return self.filters, self.keys, self.first_batch, self.backfill, self.complete_from
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class ExecutionPlan:
     @property
     def start_batches(self) -> list[int]:
         """The first batch that each step sees, sorted, without repetitions."""
-        return sorted({step.since for step in self.steps})
+        return sorted({step.first_batch for step in self.steps})
 
     @property
     def structure(self) -> list[list[object]]:
@@ -196,7 +196,7 @@ class ExecutionPlan:
             spans = step.windows
             sources = [[source.name, bits[step.name, source.name], spans.get(source.name)] for source in step.sources]
             consumers = [consumer.query for consumer in step.consumers]
-            structure.append([step.name, step.since, step.backfill, consumers, step.materialized_as, sources])
+            structure.append([step.name, step.first_batch, step.backfill, consumers, step.materialized_as, sources])
         return structure
 
     def with_steps(self, steps: Iterable[JoinStep]) -> ExecutionPlan:
@@ -248,7 +248,7 @@ def _window(
         expiry_tables = {table.window: table for table in before.expiry_tables}
     for step, source in uses:
         needs.update(step.needs.sources[source.name])
-        view_key = (source.filters, source.keys, step.since, step.backfill, source.complete_from)
+        view_key = (source.filters, source.keys, step.first_batch, step.backfill, source.complete_from)
         users.setdefault(view_key, []).append((step.name, source.name))
         others = dict.fromkeys(other.stream for other in step.sources if other.name != source.name)
         retention[Retention(tuple(others), source.window)] = None

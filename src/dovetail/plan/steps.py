@@ -111,7 +111,7 @@ class JoinStep:
     """Name of the materialized join that holds its matches; None if they only go to queries."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """The source column behind each column of a materialized input."""
-    since: int = 0
+    first_batch: int = field(default=0, metadata={"name": "since"})
     """The first batch whose tuples it sees."""
     backfill: bool = False
     """Whether the step also sees tuples that the windows held before that batch."""
@@ -146,7 +146,7 @@ class JoinStep:
     def group(self) -> str:
         """The window group that it reads. A step with count windows has its own, so that later queries see no waiting tuples."""
         streams = self.count_window_streams
-        return f"settled:{self.since}:{','.join(streams)}" if streams else JOINED
+        return f"settled:{self.first_batch}:{','.join(streams)}" if streams else JOINED
 
     @cached_property
     def needs(self) -> StepNeeds:

@@ -190,7 +190,9 @@ class Job:
     def standalone_step(self, query: RegisteredQuery) -> JoinStep:
         """Return the standalone join of a late query."""
         start = query.start
-        lowering = Lowering(self.streams, self.config, start.since, self._cells, start.backfill, start.complete_from)
+        lowering = Lowering(
+            self.streams, self.config, start.first_batch, self._cells, start.backfill, start.complete_from
+        )
         return lowering.individual_step(query.plan)
 
     @cached_property
@@ -337,22 +339,25 @@ class Job:
         registered = dict(self.registered)
         for name, plan in proposal.plans.items():
             query = registered[name]
-            registered[name] = replace(query, plan=plan, start=replace(query.start, is_merged=query.start.since > 0))
+            registered[name] = replace(
+                query, plan=plan, start=replace(query.start, is_planned_jointly=query.start.first_batch > 0)
+            )
         return _copy_standalone_caches(replace(self, registered=registered, adopted_plan=proposal.plan), self)
 
     def with_standalone_late_queries(self) -> Job:
         """Return the job with standalone joins for all late queries, even those that were planned with the others."""
         registered = {
-            name: replace(query, start=replace(query.start, is_merged=False)) for name, query in self.registered.items()
+            name: replace(query, start=replace(query.start, is_planned_jointly=False))
+            for name, query in self.registered.items()
         }
         job = replace(self, registered=registered)
         return replace(job, adopted_plan=_restrict(self.adopted_plan, job.planned_together.keys()))
 
-    def with_start_times(self, since: int, max_event_times: Mapping[str, int]) -> Job:
-        """Return the job with the largest event times before batch `since`, for the queries that start with it."""
+    def with_start_times(self, first_batch: int, max_event_times: Mapping[str, int]) -> Job:
+        """Return the job with the largest event times before `first_batch`, for the late queries that start with it."""
         registered = dict(self.registered)
         for name, query in self.registered.items():
-            if since and query.start.since == since:
+            if first_batch and query.start.first_batch == first_batch:
                 registered[name] = replace(query, start=replace(query.start, max_event_times=max_event_times))
         return replace(self, registered=registered)
 

@@ -51,7 +51,7 @@ def job_to_json(job: Job) -> dict[str, Any]:
     }
     started = [] if job.adopted_plan is None else [(QueryStart(), job.adopted_plan)]
     started += [(query.start, job.standalone_plans[name]) for name, query in job.standalone_queries.items()]
-    plans = tuple((start.since, start.backfill, plan) for start, plan in started)
+    plans = tuple((start.first_batch, start.backfill, plan) for start, plan in started)
     times = tuple(start.max_event_times for start, _ in started)
     content: dict[str, Any] = to_json(_SerializedJob(job.hints, job.budget, queries, plans, times))
     return content
@@ -62,14 +62,16 @@ def job_from_json(content: Mapping[str, Any], config: Config, schemas: Iterable[
     serialized = from_json(_SerializedJob, content, "the session")
     streams = {schema.name: schema for schema in schemas}
     starts, chosen = dict[str, QueryStart](), None
-    for index, (since, backfill, plan) in enumerate(serialized.plans):
+    for index, (first_batch, backfill, plan) in enumerate(serialized.plans):
         _check_plan(plan)
         has_times = len(serialized.max_event_times) == len(serialized.plans)
         times = serialized.max_event_times[index] if has_times else {}
-        if since == 0:
+        if first_batch == 0:
             chosen = plan
         else:
-            starts |= {answer.query: QueryStart(since, backfill, max_event_times=times) for answer in plan.answers}
+            starts |= {
+                answer.query: QueryStart(first_batch, backfill, max_event_times=times) for answer in plan.answers
+            }
     registered = {}
     for name, entry in serialized.queries.items():
         query = parse_query(name, entry.sql, streams, entry.time_zone)

@@ -18,21 +18,21 @@ from dovetail.schema import StreamSchema
 class QueryStart:
     """When a query began, and what it may see from before."""
 
-    since: int = 0
+    first_batch: int = field(default=0, metadata={"name": "since"})
     """The first batch whose tuples it sees."""
     backfill: bool = False
     """Whether it also sees the tuples that windows held then."""
     complete_from: Mapping[str, int] = field(default_factory=dict, metadata={"name": "carried"})
     """By stream, the first batch whose tuples have all columns that it needs; absent if every batch has them."""
     max_event_times: Mapping[str, int] = field(default_factory=dict, metadata={"name": "heads"})
-    """By stream, the largest event time before batch `since`; a query never catches up with a stream that has none."""
-    is_merged: bool = field(default=False, metadata={"name": "merged"})
+    """By stream, the largest event time before `first_batch`; a query never catches up with a stream that has none."""
+    is_planned_jointly: bool = field(default=False, metadata={"name": "merged"})
     """Whether it is planned jointly with the first queries, after it had caught up."""
 
     @property
     def is_standalone(self) -> bool:
         """Whether it is a late query with a standalone join, not planned with the others yet."""
-        return self.since > 0 and not self.is_merged
+        return self.first_batch > 0 and not self.is_planned_jointly
 
     def has_caught_up(
         self, query: JoinQuery, watermarks: Mapping[str, int], streams: Mapping[str, StreamSchema]

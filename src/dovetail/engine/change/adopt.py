@@ -121,7 +121,7 @@ class Adoption:
         for view in plan.views:
             if view.bit not in bits_before:
                 visible = rows.seen_by(partial(_can_inherit, view))
-                if view.backfill and view.since >= self.next_batch:
+                if view.backfill and view.first_batch >= self.next_batch:
                     needs = Needs()
                     for user in view.users:
                         needs.update(self.needs[user])
@@ -183,9 +183,9 @@ def _can_inherit(new: View, old: View) -> bool:
     """
     if not set(old.keys) >= set(new.keys):
         return False
-    if new.since == 0:
+    if new.first_batch == 0:
         return set(old.filters) >= set(new.filters)
-    return (old.since, old.backfill, old.filters) == (new.since, new.backfill, new.filters)
+    return (old.first_batch, old.backfill, old.filters) == (new.first_batch, new.backfill, new.filters)
 
 
 def _set_flags(store: WindowStore, bit: int, visible: BoolArray) -> None:
@@ -196,4 +196,4 @@ def _set_flags(store: WindowStore, bit: int, visible: BoolArray) -> None:
 
 def _match_definition(step: JoinStep) -> tuple[object, ...]:
     """Return what determines the matches of a step; its probe orders and its readers do not."""
-    return step.sources, step.since, replace(step.plan.query, name="", sql=""), step.columns
+    return step.sources, step.first_batch, replace(step.plan.query, name="", sql=""), step.columns

@@ -93,7 +93,9 @@ class MaterializedJoin(WindowStore):
                 self._ends[spans] = f"ends:{spans}"
         for reader in plan.readers:
             seen = {source: views[reader.step, source] for source in self.windows}
-            bits = [(source, view.bit) for source, view in seen.items() if view.keys or view.filters or view.since]
+            bits = [
+                (source, view.bit) for source, view in seen.items() if view.keys or view.filters or view.first_batch
+            ]
             self._required_bits.append((reader.bit, bits))
         self.extend(plan.kept, words=plan.words)
 

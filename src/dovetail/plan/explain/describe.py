@@ -62,8 +62,8 @@ def explain(
         entry = description["queries" if step.is_individual else "joins"][step.name]
         step_metrics: Mapping[str, JoinMetrics] = metrics.queries if step.is_individual else metrics.joins
         _add_costs(entry, step.plan, step_metrics.get(step.name), units)
-        if step.since:
-            entry["since"] = step.since
+        if step.first_batch:
+            entry["since"] = step.first_batch
         if step.backfill:
             times = past.earliest_visible.get(step.name, {})
             entry["backfilled_from"] = {

@@ -43,7 +43,9 @@ def current_json(layout: Layout) -> str:
         "numbered": layout.placement.total,
         "ids": layout.shard_ids,
         "widened": layout.widened,
-        "came": {name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.since},
+        "came": {
+            name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.first_batch
+        },
         "chosen": None if layout.job.adopted_plan is None else to_json(layout.job.adopted_plan),
     }
     return json.dumps(content, sort_keys=True)

@@ -199,7 +199,7 @@ def with_query(
 
     Shards store the columns that only it needs from its first batch on. `assignment` gives its shards if it replaces another query.
     """
-    bound, since = query.plan.query, query.start.since
+    bound, since = query.plan.query, query.start.first_batch
     streams, widened, complete_from = dict[str, StreamSchema](), dict(layout.widened), dict[str, int]()
     for stream in layout.streams:
         names, needed = set(stream.columns.names), projected(declared[stream.name], [bound]).columns

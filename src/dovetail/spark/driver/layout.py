@@ -207,7 +207,7 @@ class Layout:
 
     def first_batch(self, query: str) -> int:
         """Return the first batch whose tuples a query sees."""
-        return self.job.registered[query].start.since
+        return self.job.registered[query].start.first_batch
 
     def number_of(self, query: str) -> int:
         """Return the number of a query in results and reports."""
@@ -246,7 +246,7 @@ class Layout:
         joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.job.queries.values())
         numbers = {name: self.number_of(name) for name in self.job.queries}
         widened = {batch for columns in self.widened.values() for batch in columns.values()}
-        widened |= {query.start.since for query in self.job.registered.values() if query.start.is_merged}
+        widened |= {query.start.first_batch for query in self.job.registered.values() if query.start.is_planned_jointly}
         worker_plan = WorkerPlan(
             self.streams,
             numbers,

@@ -170,7 +170,7 @@ class SparkPipeline:
             shards = [number for group in layout.placement.groups for number in group.numbers]
             needs_counters = shards != before.shards or before.retired or before.since == since
             starts = [query.start for query in layout.job.registered.values()]
-            needs_times = any(start.since == since and not start.max_event_times for start in starts)
+            needs_times = any(start.first_batch == since and not start.max_event_times for start in starts)
             if since and (needs_counters or needs_times) and (reported is None or not reported.progress):
                 reported = read_progress(self.spark, checkpoint.directory.uri, layout.shard_ids)
             reported = reported or BatchProgress()

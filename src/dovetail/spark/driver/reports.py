@@ -144,7 +144,7 @@ class ShardReports:
                     times[stream] = max(time, times.get(stream, time))
         visible = {}
         for name, query in self._layout.job.registered.items():
-            times = times_by_start.get(str(query.start.since), {}) if query.start.since else {}
+            times = times_by_start.get(str(query.start.first_batch), {}) if query.start.first_batch else {}
             refs = query.plan.query.refs
             visible[name] = {ref.alias: times[ref.stream] for ref in refs if ref.stream in times}
         return visible
