@@ -32,7 +32,7 @@ from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.names import window_name
+from dovetail.plan.names import WindowCopies, window_name
 from dovetail.plan.steps import JOINED
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
@@ -116,18 +116,18 @@ def calibrate(tuples: float = _SIZES[0], *, again: bool = False) -> UnitTimes:
 def unit_costs_for(
     plan: ExecutionPlan,
     streams: Mapping[str, StreamSchema],
-    copies: Mapping[str, tuple[str, float]] | None = None,
+    window_copies: Mapping[str, WindowCopies] | None = None,
 ) -> UnitCosts:
     """Return the unit costs of a plan on this machine, with bytes per row from the layout of its windows.
 
-    `copies` maps each scoped window to its name without the scope and the copies of each of its tuples.
+    `window_copies` has the windows of groups of shards, by scoped name.
     """
     sizes = {}
     for window in plan.windows:
         store = WindowStore(HeapArena(), window.name, streams[window.stream])
         store.extend(window.kept, window.expiry_tables, window.words)
         sizes[window_name(window.stream, settled=window.group != JOINED)] = store.bytes_per_row
-    sizes |= {window: sizes[plain] * count for window, (plain, count) in (copies or {}).items()}
+    sizes |= {window: sizes[plain] * count for window, (plain, count) in (window_copies or {}).items()}
     consumers = [consumer for step in plan.steps for consumer in step.consumers]
     outputs = sum(len(consumer.outputs) for consumer in consumers) / max(len(consumers), 1)
     tuples = [(streams[window.stream].rate or 1.0) * window.longest_micros / 1e6 for window in plan.windows]

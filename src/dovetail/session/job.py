@@ -131,7 +131,7 @@ class Job:
         """Return the unit costs of the windows that joins share."""
         from dovetail.calibrate import unit_costs_for  # noqa: PLC0415 - loads the engine, which a driver without budget need not
 
-        return unit_costs_for(unshared, self.streams, None if self.placement is None else self.placement.copies)
+        return unit_costs_for(unshared, self.streams, None if self.placement is None else self.placement.window_copies)
 
     # -- running ------------------------------------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ def _upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
             return None
         planning = job.joint_planning()
         return CostUpperBound().with_query(ExecutionPlan(), planning, planning.find_feasible_plan())
-    plans, unshared = (job.plans.values(), None) if before is None else ([added], before.unshared)
+    plans, unshared = (job.plans.values(), None) if before is None else ([added], before.unshared_plan)
     unshared = job.unshared_execution_plan(plans, unshared)
     planning = job.joint_planning(job.unit_costs(unshared))
     if before is not None and not is_exact:
