@@ -41,7 +41,7 @@ from dovetail.stats.counters import Measurements
 _COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.string())])
 _SQL = {
     "pairs": "SELECT a.v, b.v AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.k = b.k",
-    "stored": "SELECT c.v FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.k = b.k AND a.v = c.v",
+    "triples": "SELECT c.v FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.k = b.k AND a.v = c.v",
 }
 """The second reads the matches of the first, which are materialized."""
 _BATCH = 20_000
@@ -223,9 +223,9 @@ class _Bench:
         return _Round(*(after - earlier for after, earlier in zip(self._counters(), before, strict=True)))
 
     def _counters(self) -> tuple[float, ...]:
-        (state,) = self._engine.joined.materialized.values()
+        (materialized,) = self._engine.joined.materialized.values()
         collector, probing = self._run.collectors["pairs"], self._run.runners["a"].seconds[1]
-        return probing, collector.seconds, state.seconds, collector.results
+        return probing, collector.seconds, materialized.seconds, collector.results
 
     def insert_seconds(self, rows: int) -> float:
         """Return the seconds to insert `rows` tuples into the probed window, which has one index."""

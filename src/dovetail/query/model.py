@@ -158,7 +158,7 @@ class JoinQuery:
 
     @property
     def inexact_equalities(self) -> tuple[Equality, ...]:
-        """Equalities that hashing in the class's type does not prove."""
+        """Equalities in another type than their class, which equal codes do not imply."""
         types = {key: group.type for group in self.classes for key in group.keys}
         return tuple(edge for edge in self.equalities if edge.type != types[edge.left])
 

@@ -104,7 +104,7 @@ class Job:
         if name in self.registered:
             raise ConfigError(
                 f"query {name!r} is already registered",
-                "give it another name, or drop_query() the first where it runs",
+                "choose another name, or remove the running query with drop_query()",
             )
         if self.config.shedding is not None:
             check_sheddable(query, self.config.shedding)
