@@ -3,7 +3,7 @@
 Random sets of queries with more than 24 sub-joins that could be stored, drawn as the small cases of `make reproduce PAPER=alrahmani`,
 with more streams and queries. What is known about a case comes from searches that share nothing with `exchange` but prices:
 
-- a *witness*: from a random set of stored sub-joins, single ones are stored or dropped at random while that lowers a weighted sum of
+- a *witness*: from a random set of materialized joins, single ones are stored or dropped at random while that lowers a weighted sum of
   CPU and memory. The limits of the case are what the witness takes and up to 4 % more, so that a plan is known to fit;
 - *restarts*: `RESTARTS` such climbs within the limits, each from another random set.
 
@@ -27,8 +27,8 @@ import dovetail as dt
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.query_set import number_queries
 from dovetail.optimizer.sharing.search.candidates import MAX_EXHAUSTIVE, materializable_targets
-from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES, candidate_states
-from dovetail.optimizer.sharing.search.state_plans import StatePlans, States
+from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES, candidate_joins
+from dovetail.optimizer.sharing.search.join_sets import JoinSet, JoinSetPlans
 from dovetail.plan.shared_plan import Load
 from engine import console, save
 
@@ -52,30 +52,30 @@ SIZES = {
 
 
 class Climber:
-    """Hill climbing over sets of stored sub-joins, one random change after the other."""
+    """Hill climbing over sets of materialized joins, one random change after the other."""
 
     def __init__(self, model: CostModel, rng: random.Random) -> None:
         self._rng = rng
-        self._plans = StatePlans(model)
+        self._plans = JoinSetPlans(model)
         targets = dict.fromkeys(materializable_targets(model.query_set, MAX_EXHAUSTIVE))
-        self._states = [self._plans.index_of(target) for target in targets]
+        self._candidates = [self._plans.index_of(target) for target in targets]
 
     def climb(self, rank: Callable[[Load], Rank]) -> Load:
         """Give what the plan takes at which no single change from a random start helps."""
-        few = [state for state in self._states if self._rng.random() < 3 / len(self._states)]
-        states: States = sum(1 << state for state in few)
-        best = self._plans.load(states)
+        few = [join for join in self._candidates if self._rng.random() < 3 / len(self._candidates)]
+        joins: JoinSet = sum(1 << join for join in few)
+        best = self._plans.load(joins)
         while True:
-            for after in self._changes(states):
+            for after in self._changes(joins):
                 load = self._plans.load(after)
                 if rank(load) < rank(best):
-                    states, best = after, load
+                    joins, best = after, load
                     break
             else:
                 return best
 
-    def _changes(self, states: States) -> Iterator[States]:
-        yield from (states ^ 1 << state for state in self._rng.sample(self._states, len(self._states)))
+    def _changes(self, joins: JoinSet) -> Iterator[JoinSet]:
+        yield from (joins ^ 1 << join for join in self._rng.sample(self._candidates, len(self._candidates)))
 
 
 def weighted(rng: random.Random, plain: Load) -> Callable[[Load], Rank]:
@@ -97,9 +97,9 @@ def case(name: str, number: int) -> dict[str, Any] | None:
     rng = random.Random(f"exchange {name} {number}")  # noqa: S311 - replayable
     queries = random_queries(rng, SIZES[name])
     model = CostModel(number_queries(queries), UNITS)
-    if len(candidate_states(model.query_set)) <= MAX_CANDIDATES:
+    if len(candidate_joins(model.query_set)) <= MAX_CANDIDATES:
         return None
-    climber, plain = Climber(model, rng), StatePlans(model).load(0)
+    climber, plain = Climber(model, rng), JoinSetPlans(model).load(0)
     witness = climber.climb(weighted(rng, plain))
     slack = [1 + rng.uniform(0, 0.2) ** 2 for _ in range(2)]
     cpu, memory = rng.choice(((True, True), (True, True), (False, True), (True, False)))

@@ -1,7 +1,7 @@
 """Measure plans that migrate: what a change costs beside a batch, and what it is worth when streams drift.
 
 - `cost`: four streams, two queries with a common sub-join, windows of so many tuples. The plan goes to and fro between n-ary joins and
-  stored sub-joins, whose matches have to be found anew each time. Beside it stands the mean batch of 10,000 tuples.
+  materialized joins, whose matches have to be found anew each time. Beside it stands the mean batch of 10,000 tuples.
 - `drift`: the same queries; in the middle of the run selectivities, or rates, change so that another sub-join is worth storing. Four
   sessions get the same batches: one that adapts, one that keeps its plan, and two that are told: they go over to the plan that the
   first had come to in the end, one at the moment of the change, the other when windows hold nothing from before it. Reported is
@@ -120,7 +120,7 @@ def drift(kind: str, count: int, scale: int) -> dict[str, object]:
 
     adaptive = new_session(adaptive=True)
     times = {"adaptive": run(adaptive)}
-    last = adaptive._job.shared_plan  # noqa: SLF001
+    last = adaptive._job.joint_plan  # noqa: SLF001
     times["static"] = run(new_session(adaptive=False))
     times["told"] = run(new_session(adaptive=False), last)
     times["told_later"] = run(new_session(adaptive=False), last, SPAN)

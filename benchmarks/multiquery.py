@@ -38,7 +38,7 @@ import engine
 from dovetail.workloads import overlap
 
 if TYPE_CHECKING:
-    from dovetail.config import Strategy
+    from dovetail.config import StrategyOption
 
 SECONDS_PER_FILE = 5
 WARM = 2
@@ -77,7 +77,7 @@ def read_stream(spark: Any, folder: Path, name: str) -> Any:
 
 
 def start_dovetail(
-    spark: Any, folder: Path, queries: dict[str, str], rate: float, work: Path, strategy: Strategy
+    spark: Any, folder: Path, queries: dict[str, str], rate: float, work: Path, strategy: StrategyOption
 ) -> Any:
     import dovetail as dt  # noqa: PLC0415
 

@@ -38,11 +38,11 @@ from typing import Any, Literal, TypeAlias
 from rich.console import Console
 
 import dovetail as dt
-from dovetail.config import Planner
+from dovetail.config import Strategy
 from experiments import alrahmani_optimum
 from experiments.points import Points
 
-STRATEGIES: tuple[Planner, ...] = ("naive", "shared-naive", "shared", "exchange")
+STRATEGIES: tuple[Strategy, ...] = ("naive", "shared-naive", "shared", "exchange")
 QueryOrder: TypeAlias = Literal["heaviest", "lightest", "shared-predicate"]
 ORDERS: tuple[QueryOrder, ...] = ("heaviest", "lightest", "shared-predicate")
 SCENARIOS = {"none": "A.2", "both": "A.3", "memory": "A.4", "cpu": "A.5"}
@@ -142,7 +142,7 @@ def run_draw(point: Point, queries: Queries) -> dict[str, Any]:
 
 
 def timed_plan(
-    queries: Queries, budget: dt.Budget, strategy: Planner, order: QueryOrder = "shared-predicate"
+    queries: Queries, budget: dt.Budget, strategy: Strategy, order: QueryOrder = "shared-predicate"
 ) -> dict[str, Any] | None:
     """What a plan takes, what it stores and how long it took to find; None if it was not found."""
     units = dt.optimizer.UnitCosts.thesis()
@@ -153,9 +153,9 @@ def timed_plan(
     except dt.BudgetError:
         return None
     seconds = time.perf_counter() - started
-    shared = sum(len(state.queries) > 1 for state in plan.states)
+    shared = sum(len(state.queries) > 1 for state in plan.materialized)
     load = {"cpu": plan.cpu_ms_per_second, "memory": plan.memory_bytes}
-    return {**load, "states": len(plan.states), "shared": shared, "seconds": seconds}
+    return {**load, "states": len(plan.materialized), "shared": shared, "seconds": seconds}
 
 
 def with_own_windows(queries: Queries) -> Queries:

@@ -15,9 +15,9 @@ from itertools import combinations
 from typing import Any
 
 import dovetail as dt
-from dovetail.config import Planner
+from dovetail.config import Strategy
 
-STRATEGIES: tuple[Planner, ...] = ("exchange", "shared", "shared-naive", "naive")
+STRATEGIES: tuple[Strategy, ...] = ("exchange", "shared", "shared-naive", "naive")
 SPAN = 10.0
 """Seconds, for which partners are drawn."""
 
@@ -46,7 +46,7 @@ def case(rng: random.Random) -> dict[str, Any]:
     """Plan one case."""
     queries = random_queries(rng)
     budget = random_budget(rng, queries)
-    strategies: tuple[Planner, ...] = ("exact", *STRATEGIES)
+    strategies: tuple[Strategy, ...] = ("exact", *STRATEGIES)
     return {"plans": {strategy: _load(queries, budget, strategy) for strategy in strategies}}
 
 
@@ -88,7 +88,7 @@ def random_budget(rng: random.Random, queries: Mapping[str, dt.JoinGraph]) -> dt
     return dt.Budget(*limits)
 
 
-def _load(queries: Mapping[str, dt.JoinGraph], budget: dt.Budget, strategy: Planner) -> dict[str, float] | None:
+def _load(queries: Mapping[str, dt.JoinGraph], budget: dt.Budget, strategy: Strategy) -> dict[str, float] | None:
     try:
         plan = dt.optimizer.plan_queries(queries, budget, strategy, units=dt.optimizer.UnitCosts.thesis())
     except dt.BudgetError:

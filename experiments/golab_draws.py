@@ -73,7 +73,7 @@ def lazy_draw(tau: float, rng: random.Random) -> dict[str, float]:
     best = search_general(streams, tau).best
     found = dt.optimizer.general_orders(common_key(streams), tau)
     return {
-        "heuristic": sum(dt.optimizer.golab.general_cost(streams, found, tau).values()) / best,
+        "heuristic": sum(dt.optimizer.nested_loop.general_cost(streams, found, tau).values()) / best,
         "multi-way": search_orders(streams, multi_way_cost, tau).best / best,
         "naive": search_orders(streams, naive_cost, tau).best / best,
     }

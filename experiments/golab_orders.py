@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import dovetail as dt
 
-StreamStatistics = dt.optimizer.golab.StreamStatistics
-multi_way_cost = dt.optimizer.golab.multi_way_cost
-naive_cost = dt.optimizer.golab.naive_cost
-origin_cost = dt.optimizer.golab.origin_cost
+StreamStatistics = dt.optimizer.nested_loop.StreamStatistics
+multi_way_cost = dt.optimizer.nested_loop.multi_way_cost
+naive_cost = dt.optimizer.nested_loop.naive_cost
+origin_cost = dt.optimizer.nested_loop.origin_cost
 Streams: TypeAlias = "Mapping[str, StreamStatistics]"
 Order: TypeAlias = tuple[str, ...]
 """Stream names, outermost loop first."""
@@ -63,7 +63,7 @@ def intermediate_size(streams: Iterable[StreamStatistics], tau: float = 0.0) -> 
     """
     size, distinct = 1.0, inf
     for stream in streams:
-        size, distinct = dt.optimizer.golab.join_size(size, distinct, stream, stream.tuples(tau))
+        size, distinct = dt.optimizer.nested_loop.join_size(size, distinct, stream, stream.tuples(tau))
     return size
 
 

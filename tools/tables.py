@@ -375,7 +375,7 @@ TABLES = {
     ),
     "strategies": Table(
         "strategies",
-        ("joined on", "workloads", "queries", "with stored sub-joins", "time, to `mjoin`: median", "worst"),
+        ("joined on", "workloads", "queries", "with materialized joins", "time, to `mjoin`: median", "worst"),
         strategies,
     ),
     "registration": Table(

@@ -32,7 +32,7 @@ from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.planner import plan_query
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.names import window_name
+from dovetail.plan.names import WindowCopies, window_name
 from dovetail.plan.steps import JOINED
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
@@ -41,7 +41,7 @@ from dovetail.stats.counters import Measurements
 _COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.string())])
 _SQL = {
     "pairs": "SELECT a.v, b.v AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.k = b.k",
-    "stored": "SELECT c.v FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.k = b.k AND a.v = c.v",
+    "triples": "SELECT c.v FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.k = b.k AND a.v = c.v",
 }
 """The second reads the matches of the first, which are materialized."""
 _BATCH = 20_000
@@ -116,18 +116,18 @@ def calibrate(tuples: float = _SIZES[0], *, again: bool = False) -> UnitTimes:
 def unit_costs_for(
     plan: ExecutionPlan,
     streams: Mapping[str, StreamSchema],
-    copies: Mapping[str, tuple[str, float]] | None = None,
+    window_copies: Mapping[str, WindowCopies] | None = None,
 ) -> UnitCosts:
     """Return the unit costs of a plan on this machine, with bytes per row from the layout of its windows.
 
-    `copies` maps each scoped window to its name without the scope and the copies of each of its tuples.
+    `window_copies` has the windows of groups of shards, by scoped name.
     """
     sizes = {}
     for window in plan.windows:
         store = WindowStore(HeapArena(), window.name, streams[window.stream])
         store.extend(window.kept, window.expiry_tables, window.words)
         sizes[window_name(window.stream, settled=window.group != JOINED)] = store.bytes_per_row
-    sizes |= {window: sizes[plain] * count for window, (plain, count) in (copies or {}).items()}
+    sizes |= {window: sizes[plain] * count for window, (plain, count) in (window_copies or {}).items()}
     consumers = [consumer for step in plan.steps for consumer in step.consumers]
     outputs = sum(len(consumer.outputs) for consumer in consumers) / max(len(consumers), 1)
     tuples = [(streams[window.stream].rate or 1.0) * window.longest_micros / 1e6 for window in plan.windows]
@@ -223,9 +223,9 @@ class _Bench:
         return _Round(*(after - earlier for after, earlier in zip(self._counters(), before, strict=True)))
 
     def _counters(self) -> tuple[float, ...]:
-        (state,) = self._engine.joined.materialized.values()
+        (materialized,) = self._engine.joined.materialized.values()
         collector, probing = self._run.collectors["pairs"], self._run.runners["a"].seconds[1]
-        return probing, collector.seconds, state.seconds, collector.results
+        return probing, collector.seconds, materialized.seconds, collector.results
 
     def insert_seconds(self, rows: int) -> float:
         """Return the seconds to insert `rows` tuples into the probed window, which has one index."""

@@ -1,8 +1,8 @@
 """JSON serialization driven by type annotations, with validation when reading.
 
 Dataclasses become objects; tuples, named tuples and sets become lists; mappings with keys other than strings become lists of pairs.
-Where a field may hold one of several classes, the object names its class under `is`. Fields with `compare=False` are omitted, and so
-is None in an `optional` field; a missing field takes its default. A field is stored under its name, or under the `name` in its
+Where a field may hold one of several classes, the object has the tag of its class under `is`. Fields with `compare=False` are omitted,
+and so is None in an `optional` field; a missing field takes its default. A field is stored under its name, or under the `name` in its
 metadata: stored data outlive names. Reading calls the classes' constructors, so their checks run.
 
 Types are Python's own: `str`, `int`, `float`, `bool`, unions, `Literal`, collections, `TypedDict` (a dict with exactly these keys),
@@ -36,8 +36,9 @@ Size = Annotated[float, (0, LARGEST)]
 Positive = Annotated[float, (5e-324, LARGEST)]
 
 _PLAIN = {str, int, float, bool, type(None)}
-_TAGGED = {"Column", "Literal", "Call", "TimeWindow", "CountWindow", "StoredWindow"}
-"""Classes that share a field with other classes, so their objects name the class."""
+_TAGS = {name: name for name in ("Column", "Literal", "Call", "TimeWindow", "CountWindow")}
+_TAGS["MaterializedWindow"] = "StoredWindow"
+"""Tags of the classes that share a field with other classes; stored data outlive names."""
 _CONSTANTS: tuple[tuple[type, Callable[[Any], str], Callable[[str], Any]], ...] = (
     (Decimal, str, Decimal),
     (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
@@ -59,7 +60,7 @@ def to_json(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         items = [(key, to_json(getattr(value, name)), skip) for name, key, skip in _json_fields(value.__class__)]
         record = {key: item for key, item, skip_none in items if not skip_none or item is not None}
-        return {"is": type(value).__name__, **record} if type(value).__name__ in _TAGGED else record
+        return {"is": _TAGS[type(value).__name__], **record} if type(value).__name__ in _TAGS else record
     if isinstance(value, tuple | list):
         return value if all(type(item) in _PLAIN for item in value) else [to_json(item) for item in value]
     if isinstance(value, frozenset):
@@ -187,7 +188,7 @@ def _ranged(inner: _Reader, low: float, high: float) -> _Reader:
 
 def _union(choices: tuple[Any, ...]) -> _Reader:
     """Return a reader of None, of a tagged class by its tag, or of the first untagged choice that fits."""
-    tagged = {kind.__name__: kind for kind in choices if isinstance(kind, type) and kind.__name__ in _TAGGED}
+    tagged = {_TAGS[kind.__name__]: kind for kind in choices if isinstance(kind, type) and kind.__name__ in _TAGS}
     untagged = [kind for kind in choices if kind not in tagged.values() and kind is not type(None)]
 
     def read(data: Any, path: str) -> Any:

@@ -17,8 +17,9 @@ Join: TypeAlias = Literal["auto", "hash", "nested-loop", "hybrid"]
 NestedLoop: TypeAlias = Literal["multi-way", "naive", "general"]
 Ordering: TypeAlias = Literal["f-greedy", "dmjoin", "treeopt", "fab", "q-aware", "golab", "weave"]
 Mode: TypeAlias = Literal["lazy", "eager"]
-Planner: TypeAlias = Literal["exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree"]
-Strategy: TypeAlias = Literal["auto", Planner]
+Strategy: TypeAlias = Literal["exchange", "shared", "shared-naive", "naive", "exact", "mjoin", "bjtree"]
+"""Strategies for the joint planning of queries."""
+StrategyOption: TypeAlias = Literal["auto", Strategy]
 InterleavingPolicy: TypeAlias = Literal["timestamp", "round-robin"]
 """Driver policies that interleave the streams of a batch; the others join one stream after another."""
 DriverPolicy: TypeAlias = Literal[
@@ -31,8 +32,8 @@ JOINS: tuple[Join, ...] = get_args(Join)
 NESTED_LOOPS: tuple[NestedLoop, ...] = get_args(NestedLoop)
 ORDERINGS: tuple[Ordering, ...] = get_args(Ordering)
 MODES: tuple[Mode, ...] = get_args(Mode)
-PLANNERS: tuple[Planner, ...] = get_args(Planner)
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+STRATEGY_OPTIONS: tuple[StrategyOption, ...] = get_args(StrategyOption)
 INTERLEAVING: tuple[InterleavingPolicy, ...] = get_args(InterleavingPolicy)
 POLICIES: tuple[DriverPolicy, ...] = get_args(DriverPolicy)
 SHEDDING: tuple[SheddingPolicy, ...] = get_args(SheddingPolicy)
@@ -193,7 +194,7 @@ class Config:
 
     shedding: Shedding | None = field(default=None, metadata={"optional": True})
     driver_policy: Literal["", DriverPolicy] = ""
-    strategy: Strategy = "auto"
+    strategy: StrategyOption = "auto"
     adaptive: bool = True
 
     # for experiments
@@ -214,7 +215,7 @@ class Config:
             "evaluation": MODES,
             "expiration": MODES,
         }
-        choices |= {"ordering": ORDERINGS, "strategy": STRATEGIES, "driver_policy": POLICIES}
+        choices |= {"ordering": ORDERINGS, "strategy": STRATEGY_OPTIONS, "driver_policy": POLICIES}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError.choice(f"Config({name}=...)", getattr(self, name), allowed)

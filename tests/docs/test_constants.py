@@ -15,9 +15,9 @@ from dovetail.engine.storage import arena
 from dovetail.engine.storage import window as window_store
 from dovetail.engine.time.progress import LATEST
 from dovetail.optimizer.adapt import reorder as replan
-from dovetail.optimizer.adapt import selectivity as shares
+from dovetail.optimizer.graph import selectivities
 from dovetail.optimizer.ordering.dmjoin import MAX_INPUTS as MOST_INPUTS
-from dovetail.optimizer.ordering.golab import TRIED
+from dovetail.optimizer.ordering.golab import MAX_COMBINED_ORDERS
 from dovetail.optimizer.ordering.weave import EXACT
 from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES as MOST_STORED
 from dovetail.query.functions import MAX_DEPTH
@@ -74,27 +74,27 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     ),
     (r"probability of (\d+) KB over the size", (str(arena.SAMPLES * arena._PAGE >> 10),)),
     # Orders that adapt.
-    (r"After a (\w+) new tuples; above (\w+) streams", (WORDS[watch.CHECK_AFTER], WORDS[watch.WIDE])),
+    (r"After a (\w+) new tuples; above (\w+) streams", (WORDS[watch.CHECK_AFTER], WORDS[watch.WIDE_JOIN])),
     (r"Every (\w+) new tuples or so", (WORDS[watch.CHECK_AFTER],)),
-    (r"memory of a (\w+) probes", (WORDS[watch.MEMORY],)),
-    (r"range of a factor of (\d[\d.]*\d)", (str(watch.DRIFT),)),
-    (r"size of a window has moved by (\w+)", ({1.5: "half"}[watch.DRIFT],)),
+    (r"memory of a (\w+) probes", (WORDS[watch.MEMORY_PROBES],)),
+    (r"range of a factor of (\d[\d.]*\d)", (str(watch.DRIFT_FACTOR),)),
+    (r"size of a window has moved by (\w+)", ({1.5: "half"}[watch.DRIFT_FACTOR],)),
     (r"credit: (\d+) % of the tuples", (percent(watch.CREDIT_FRACTION),)),
     (r"as often as (\d+) % allow", (percent(watch.CREDIT_FRACTION),)),
-    (r"(\d[\d.]*) times cheaper", (str(replan.GAIN),)),
-    (r"by the same (\d[\d.]*) times", (str(replan.GAIN),)),
+    (r"(\d[\d.]*) times cheaper", (str(replan.MIN_COST_RATIO),)),
+    (r"by the same (\d[\d.]*) times", (str(replan.MIN_COST_RATIO),)),
     (r"saves at least (\d+) % of the query", (percent(replan.MIN_SAVED_FRACTION),)),
     # Methods and strategies.
     (r"exact up to (\d+) inputs", (str(EXACT),)),
     (r"one table for all inputs; at most (\d+) inputs", (str(MOST_INPUTS),)),
-    (r"fast streams, at most (\d+) at once", (str(TRIED),)),
+    (r"fast streams, at most (\d+) at once", (str(MAX_COMBINED_ORDERS),)),
     (r"branch and bound; at most (\d+) sub-joins", (str(MOST_STORED),)),
     (r"by (\w+) methods", (WORDS[len(ORDERINGS)],)),
     (r"\| `([\w-]+)` \(default\) \| the cheapest", (dt.Config().ordering,)),
     (r"`Config\(strategy=\.\.\.\)` is `(\w+)` by default", (dt.Config().strategy,)),
     (r"on by default \(`Config\(adaptive=(\w+)\)`", (str(dt.Config().adaptive),)),
-    (r"(\d+) distinct values are assumed", (f"{1 / shares.DEFAULT_EQUALITY:g}",)),
-    (r"(\w+ in ten) pairs for a comparison", ({0.3: "three in ten"}[shares.DEFAULT_CONDITION],)),
+    (r"(\d+) distinct values are assumed", (f"{1 / selectivities.DEFAULT_EQUALITY:g}",)),
+    (r"(\w+ in ten) pairs for a comparison", ({0.3: "three in ten"}[selectivities.DEFAULT_CONDITION],)),
     # What a query may be, and what is kept.
     (r"(?:fit|than|up to) (\d+) digits", (str(LARGEST_DECIMAL),)),
     (r"At most (\d+) other operations may be inside", (str(MAX_DEPTH),)),

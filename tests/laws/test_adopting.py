@@ -20,7 +20,7 @@ from session_and_oracle import random_orders
 
 import dovetail as dt
 from dovetail.codec import from_json, to_json
-from dovetail.config import JOINS, NESTED_LOOPS, ORDERINGS, STRATEGIES
+from dovetail.config import JOINS, NESTED_LOOPS, ORDERINGS, STRATEGY_OPTIONS
 from dovetail.engine.persist.snapshot import arena_manifest, attach
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.storage.arena import Arena, MappedArena
@@ -47,7 +47,7 @@ def random_session(rng: random.Random) -> tuple[dt.LocalSession, dict[str, pa.Ta
     )
     join = rng.choice(("auto", *JOINS))
     loop = rng.choice(NESTED_LOOPS) if join == "nested-loop" else "multi-way"
-    strategy = rng.choice(STRATEGIES) if loop == "multi-way" else "auto"
+    strategy = rng.choice(STRATEGY_OPTIONS) if loop == "multi-way" else "auto"
     config = dt.Config(join=join, nested_loop=loop, ordering=rng.choice(ORDERINGS), strategy=strategy)
     session = dt.LocalSession(rng.choice((None, dt.Budget(1e9, 1e15))), config)
     for stream in scenario.streams:
@@ -77,10 +77,10 @@ def test_printed_orders_are_the_orders_that_run(seed: int) -> None:
             assert orders == {driver: list(runner.path.order) for driver, runner in run.runners.items()}
     if not runs or session._job.config.nested_loop != "multi-way":
         return  # naive and general nested loops place new tuples, and reorder, when a plan is lowered
-    plan = session._job.shared_plan
+    plan = session._job.joint_plan
     for join, step in zip(plan.joins, session._job.steps, strict=True):
-        aliases = {source: alias for alias, source in step.consumers[0].sources.items()} if step.is_private else {}
-        if step.is_private:
+        aliases = {source: alias for alias, source in step.consumers[0].sources.items()} if step.is_individual else {}
+        if step.is_individual:
             aliases = plan.answer(step.name).aliases  # type: ignore[assignment]
         names = [_input(each.node, each.sources, step.materialized_inputs, aliases) for each in join.inputs]
         for name, others in zip(names, join.orders, strict=True):
@@ -166,7 +166,7 @@ class Late:
             if self.waiting:
                 name = self.waiting.pop()
                 query = parse_query(name, self.scenario.sql[name], self.catalog)
-                step = Lowering(self.catalog, self.config, batch).unshared_step(
+                step = Lowering(self.catalog, self.config, batch).individual_step(
                     plan_query(query, self.catalog, self.config)
                 )
                 self.plan = self.plan.with_steps([step])
@@ -231,7 +231,7 @@ def test_a_rebuilt_engine_hides_tuples_from_before_a_query() -> None:
     )  # fmt: skip
     case.catalog = case.scenario.catalog
     steps = [
-        Lowering(case.catalog, case.config, since).unshared_step(
+        Lowering(case.catalog, case.config, since).individual_step(
             plan_query(parse_query(name, case.scenario.sql["q"], case.catalog), case.catalog, case.config)
         )
         for name, since in (("early", 0), ("late", 1))

@@ -12,7 +12,7 @@ from late_queries import CATALOG, STREAMS, base, batch, bounds, check, later
 from random_plans import random_plan
 
 import dovetail as dt
-from dovetail.config import INTERLEAVING, PLANNERS, POLICIES, Planner
+from dovetail.config import INTERLEAVING, POLICIES, STRATEGIES, Strategy
 from dovetail.optimizer.adapt import proposal
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.plan.shared_plan import Load
@@ -26,7 +26,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 class Migrating:
     """A session whose plan changes between batches, at random or by its monitor, and the oracle."""
 
-    def __init__(self, seed: int, strategy: Planner) -> None:
+    def __init__(self, seed: int, strategy: Strategy) -> None:
         self.rng = random.Random(seed)
         policy = self.rng.choice([policy for policy in POLICIES if policy not in INTERLEAVING])
         self.session = dt.LocalSession(config=dt.Config(driver_policy=policy, strategy=strategy))
@@ -98,9 +98,12 @@ def test_any_plan_may_be_adopted_between_any_batches(seed: int) -> None:
     case.check()
 
 
-@given(SEEDS, st.sampled_from(PLANNERS))
-def test_a_monitor_that_keeps_changing_plans_changes_no_results(seed: int, strategy: Planner) -> None:
-    with patch.multiple(monitoring, CHECK_AFTER_TUPLES=1, PER_STAGE=0), patch.object(proposal, "GAIN", 0.0):
+@given(SEEDS, st.sampled_from(STRATEGIES))
+def test_a_monitor_that_keeps_changing_plans_changes_no_results(seed: int, strategy: Strategy) -> None:
+    with (
+        patch.multiple(monitoring, CHECK_AFTER_TUPLES=1, CHECK_AFTER_PER_STAGE=0),
+        patch.object(proposal, "MIN_CPU_RATIO", 0.0),
+    ):
         case = Migrating(seed, strategy)
         case.session._monitor.stats.drift = lambda: "it always does"  # type: ignore[method-assign, assignment, return-value]
         for number in range(14):

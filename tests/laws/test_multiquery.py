@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from workloads import Case, random_case, random_queries
 
 import dovetail as dt
-from dovetail.config import Planner
+from dovetail.config import Strategy
 from dovetail.optimizer import UnitCosts
-from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.optimizer.sharing import STRATEGY_FUNCTIONS
 from dovetail.optimizer.sharing.search.exchange import DIGITS
 from dovetail.plan.shared_plan import SharedPlan, problems
 
@@ -23,7 +23,7 @@ SLACK = 1 + 1e-9
 seeds = st.integers(0, 2**32 - 1)
 
 
-def planned(case: Case, strategy: Planner) -> SharedPlan | None:
+def planned(case: Case, strategy: Strategy) -> SharedPlan | None:
     """Return the plan, or None if no plan fits the budget."""
     try:
         return dt.optimizer.plan_queries(case.queries, case.budget, strategy, units=UNITS)
@@ -71,21 +71,21 @@ def assert_within(plan: SharedPlan, case: Case) -> None:
     rates = {name: rate for graph in case.queries.values() for name, rate in graph.rates.items()}
     edges = {pair: value for graph in case.queries.values() for pair, value in graph.selectivities.items()}
     held = sum(rates[window.stream] * window.span for window in plan.windows)
-    for state in plan.states:
+    for state in plan.materialized:
         inside = [value for pair, value in edges.items() if pair <= set(state.sources)]
         held += prod((*(rates[name] * span for name, span in state.spans.items()), *inside))
     assert held == pytest.approx(plan.memory_bytes)
     assert held <= (case.budget.memory_bytes or inf) * SLACK
     produced = sum(join.produced for join in plan.joins) * UNITS.join
-    kept = (*(window.rate for window in plan.windows), *(state.rate for state in plan.states))
+    kept = (*(window.rate for window in plan.windows), *(state.rate for state in plan.materialized))
     assert produced + sum(kept) * UNITS.keep <= (case.budget.cpu_ms_per_second or inf) * SLACK
 
 
-@given(seeds, st.sampled_from(tuple(STRATEGIES)), st.booleans())
+@given(seeds, st.sampled_from(tuple(STRATEGY_FUNCTIONS)), st.booleans())
 @example(
     710, "shared", True
 )  # base windows must be as long as the materialized joins above them, even before a query needs it
-def test_a_plan_is_qualified_and_sound(seed: int, strategy: Planner, windows: bool) -> None:  # noqa: FBT001
+def test_a_plan_is_qualified_and_sound(seed: int, strategy: Strategy, windows: bool) -> None:  # noqa: FBT001
     case = random_case(seed, windows=windows)
     found = planned(case, strategy)
     if found is None:
@@ -105,7 +105,7 @@ def test_a_plan_is_qualified_and_sound(seed: int, strategy: Planner, windows: bo
 
 
 @given(seeds, st.sampled_from(("exchange", "exact")), st.floats(1.0, 3.0), st.floats(1.0, 3.0))
-def test_more_budget_never_makes_a_case_infeasible(seed: int, strategy: Planner, cpu: float, memory: float) -> None:
+def test_more_budget_never_makes_a_case_infeasible(seed: int, strategy: Strategy, cpu: float, memory: float) -> None:
     case = random_case(seed)
     before = planned(case, strategy)
     if before is None:
@@ -129,8 +129,8 @@ def renamed(queries: Mapping[str, dt.JoinGraph], names: Mapping[str, str]) -> di
     }
 
 
-@given(seeds, st.sampled_from(tuple(STRATEGIES)))
-def test_names_of_streams_do_not_matter(seed: int, strategy: Planner) -> None:
+@given(seeds, st.sampled_from(tuple(STRATEGY_FUNCTIONS)))
+def test_names_of_streams_do_not_matter(seed: int, strategy: Strategy) -> None:
     case = random_case(seed)
     streams = sorted({name for graph in case.queries.values() for name in graph.rates})
     shuffled = random.Random(seed).sample(streams, len(streams))

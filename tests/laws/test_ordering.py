@@ -19,7 +19,7 @@ from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.graph.indexed import Prefix, members
 from dovetail.optimizer.ordering import METHODS, search
 from dovetail.optimizer.ordering.dmjoin import set_sizes
-from dovetail.optimizer.ordering.task import NestedLoopOptions
+from dovetail.optimizer.ordering.problem import NestedLoopOptions
 from dovetail.stats.probes import Objective
 
 SLACK = 1 + 1e-9

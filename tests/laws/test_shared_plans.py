@@ -90,7 +90,7 @@ def test_dropping_a_query_frees_what_only_it_needed(seed: int, tiny: bool, resta
         needed = {node.id for name in left for node in case.plan.below(name)}
         assert len(engine.joined.runs) == sum(join.id in needed for join in case.plan.joins)
         read = {each.node for join in case.plan.joins if join.id in needed for each in join.inputs}
-        assert set(engine.joined.materialized) == {state.id for state in case.plan.states if state.id in read}
+        assert set(engine.joined.materialized) == {state.id for state in case.plan.materialized if state.id in read}
         refs = [ref for name in left for ref in case.queries[name].refs]
         assert set(engine.joined.windows) == {ref.stream for ref in refs}
         for stream, window in engine.joined.plans.items():

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from test_session import Source
 
 import dovetail as dt
-from dovetail.config import Strategy
+from dovetail.config import StrategyOption
 from dovetail.errors import BudgetError, ConfigError, QueryError, StateError
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.joint import JointPlanning
@@ -107,7 +107,7 @@ class Changing:
         late = job.caught_up(marks) if marks else []
         plans = {name: plan for name, plan in job.plans.items() if name in {*job.planned_together, *late}}
         if plans:
-            strategies: tuple[Strategy, ...] = ("mjoin", "bjtree", "bjtree", "shared", "exchange")
+            strategies: tuple[StrategyOption, ...] = ("mjoin", "bjtree", "bjtree", "shared", "exchange")
             config = replace(job.config, strategy=self.rng.choice(strategies))
             chosen = JointPlanning(plans, config, scopes=layout.placement.scopes).plan()
             self.change(replace(layout, job=job.replanned(Proposal("it was asked for", chosen, plans, Load()))))

@@ -116,4 +116,4 @@ def test_queries_that_share_shards_have_copies_of_their_own() -> None:
     other = BRACKETS.replace("b.", "c.").replace("b [", "c [")
     placement = layout_of(streams, {"q": BRACKETS, "r": other}, 2).placement
     assert placement.describe() == "shards 0 to 1: q, r\n  a.k = b.k in 2 parts"
-    assert {copies for _, copies in placement.copies.values()} == {1.0}
+    assert {copies for _, copies in placement.window_copies.values()} == {1.0}

@@ -173,7 +173,7 @@ def test_event_times_of_other_types(spark: SparkSession, frame: DataFrame, kind:
 def test_a_name_that_is_taken(session: dt.Session) -> None:
     with pytest.raises(ConfigError, match="query 'pairs' is already registered") as error:
         session.query("pairs", SQL)
-    assert "give it another name, or drop_query() the first where it runs" in refused(error)
+    assert "choose another name, or remove the running query with drop_query()" in refused(error)
     assert not hasattr(session, "drop_query")
     assert hasattr(dt.LocalSession, "drop_query")
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline import Pipeline, layout_of
 
 from dovetail.config import Config
-from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
+from dovetail.optimizer.adapt.runtime_stats import RuntimeStats, ShardGroupReport
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.driver.layout import Layout
 from dovetail.stats.counters import Measurements
@@ -49,8 +49,8 @@ def batch(rng: np.random.Generator, number: int) -> dict[str, pa.Table]:
 
 def note(picture: RuntimeStats, layout: Layout, pipeline: Pipeline) -> None:
     reports = {shard: Measurements.from_json(report) for shard, report in pipeline.metrics.items()}
-    parts = [({number: reports[number] for number in numbers}, steps) for numbers, steps in layout.group_steps]
-    picture.update(parts, layout.copies)
+    groups = [({number: reports[number] for number in numbers}, steps) for numbers, steps in layout.group_steps]
+    picture.update([ShardGroupReport(*group) for group in groups], layout.copies)
 
 
 @pytest.mark.parametrize("shards", [1, 6])
@@ -68,6 +68,6 @@ def test_rates_and_selectivities_of_all_shards_together(tmp_path: Path, kind: st
     rates = {**RATES, "b": 300 if kind == "filtered" else 600}
     assert known.rates == pytest.approx(rates, rel=0.1)
     truth = TWO_KEYS if kind in ("two keys", "shared") else SHARES
-    assert len(known.hints) > 1
+    assert len(known.selectivities) > 1
     # A batch is a quarter of a window or more, and whose tuples go first meets fewer.
-    assert known.hints == pytest.approx({pair: truth[pair] for pair in known.hints}, rel=0.3)
+    assert known.selectivities == pytest.approx({pair: truth[pair] for pair in known.selectivities}, rel=0.3)

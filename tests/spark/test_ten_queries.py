@@ -11,7 +11,7 @@ from test_session import Source
 
 import dovetail as dt
 from dovetail import calibrate
-from dovetail.config import Strategy
+from dovetail.config import StrategyOption
 from dovetail.testing import assert_same_rows
 
 
@@ -21,7 +21,7 @@ def _same_prices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["mjoin", "bjtree", "exchange", "shared"])
-def test_results_are_the_oracles(spark: SparkSession, tmp_path: Path, strategy: Strategy) -> None:
+def test_results_are_the_oracles(spark: SparkSession, tmp_path: Path, strategy: StrategyOption) -> None:
     pushes = batches(3)
     source = Source(spark, tmp_path / "in")
     budget = dt.Budget(cpu_ms_per_second=1000, memory_bytes=1 << 30)

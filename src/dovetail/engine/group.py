@@ -268,8 +268,8 @@ class JoinGroup:
             if matches.total > total_before:
                 self._choice.count_matches(run, matches.total - total_before)
                 if run.materialized is not None:
-                    assert run.step.state is not None  # noqa: S101 - the step is materialized
-                    new_rows[run.step.state] = run.materialize(matches, first_match)
+                    assert run.step.materialized_as is not None  # noqa: S101 - the step is materialized
+                    new_rows[run.step.materialized_as] = run.materialize(matches, first_match)
                     if not run.collectors:
                         matches.count = first_match
         for name, count in tree_matches.items():

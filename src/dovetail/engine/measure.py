@@ -36,7 +36,7 @@ def measure(engine: ShardEngine, *, hot_values: bool = True) -> Measurements:
             for run in runs
             for name, collector in run.collectors.items()
         },
-        {run.name: JoinMetrics(*_work(run)) for run in runs if not run.step.is_private},
+        {run.name: JoinMetrics(*_work(run)) for run in runs if not run.step.is_individual},
         sum(nodes, PlanMetrics(span=MeasuredSpan(engine.seconds))),
     )
 

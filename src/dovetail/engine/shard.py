@@ -167,12 +167,12 @@ class ShardEngine:
             arrived, group.arrived = group.arrived, 0
             has_waiting, count = False, len(group.runs)
             for run in group.runs.values():
-                run.watch.fresh += arrived
+                run.watch.new_tuples += arrived
                 if run.watch.is_ready(run.runners, time, run.span, count) and run.watch.read_counters(
                     run.runners, time
                 ):
                     if self.replan.can_share_orders and run.sharing:
-                        run.watch.waits += 1
+                        run.watch.skipped_joint_replans += 1
                         has_waiting = True
                     elif (revised := self.replan(run.plan, replace(run.watch.measured, tau=tau))) is not None:
                         changed += run.revise(*revised, group.batches)
@@ -346,7 +346,7 @@ class ShardEngine:
             accepted = {stream: in_time_order(batch) for stream, batch in batches_by_stream.items() if len(batch)}
             self.joined.load(self.joined.prepare(accepted, batch_number=batch_number, backfill_starts=backfill_starts))
             for group in self.count_window_groups.values():
-                if group.since <= batch_number:
+                if group.first_batch <= batch_number:
                     group.add_pending(accepted)
         if shedder_state is not None and self.joined.shedder is not None:
             restore(self.joined.shedder, shedder_state, strict=False)  # before windows expire: it may hold expired rows

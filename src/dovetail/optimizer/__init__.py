@@ -1,6 +1,6 @@
 """The optimizer: turns queries and statistics into plans, by pure functions over frozen data."""
 
-from dovetail.optimizer.cost import nested_loop as golab
+from dovetail.optimizer.cost import nested_loop
 from dovetail.optimizer.cost.probe_cost import ProbeCost, probe_cost
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.join_graph import JoinGraph
@@ -22,7 +22,7 @@ __all__ = [
     "binary_tree",
     "explain_shared",
     "general_orders",
-    "golab",
+    "nested_loop",
     "order_probes",
     "plan_queries",
     "probe_cost",

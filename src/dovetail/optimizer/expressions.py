@@ -1,4 +1,4 @@
-"""Expressions of a shared plan: its joins as queries over their inputs, and the plan that each of its queries has alone.
+"""Expressions of a shared plan: its joins as queries over their inputs, and the individual plan of each query.
 
 A join that serves several queries is the same in all of them, so it is described by the first, with the largest windows of all. A join
 over windows for a single query needs no expressions of its own: it runs by that query's plan.
@@ -24,7 +24,7 @@ from dovetail.query.model import (
     EqualityClass,
     JoinQuery,
     Key,
-    StoredWindow,
+    MaterializedWindow,
     StreamRef,
     TimeWindow,
     Window,
@@ -32,12 +32,12 @@ from dovetail.query.model import (
 
 
 def with_expressions(plan: SharedPlan, plans: Mapping[str, QueryPlan]) -> SharedPlan:
-    """Return a shared plan with the expressions of its queries; `plans` are those that the queries have alone."""
+    """Return a shared plan with the expressions of its queries; `plans` are the individual ones."""
     if all(answer.plan is plans[answer.query] for answer in plan.answers):
         return plan
     answers = tuple(replace(answer, plan=plans[answer.query]) for answer in plan.answers)
     plan = replace(plan, answers=answers)
-    materialized = {result.id for result in plan.states}
+    materialized = {result.id for result in plan.materialized}
     joins = tuple(replace(join, expressions=_expressions(plan, plans, join, materialized)) for join in plan.joins)
     return replace(plan, joins=joins)
 
@@ -74,8 +74,10 @@ def _expressions(
     )
     windows = _largest_windows(plan, plans, join)
     query = over_inputs.query(join.id, first.query, windows)
-    hints = _input_selectivities(first, join, over_inputs) if inputs else _source_hints(plan, plans, join)
-    return JoinExpressions(query, over_inputs.source_uses(first.query, windows), over_inputs.columns, hints)
+    selectivities = (
+        _input_selectivities(first, join, over_inputs) if inputs else _source_selectivities(plan, plans, join)
+    )
+    return JoinExpressions(query, over_inputs.source_uses(first.query, windows), over_inputs.columns, selectivities)
 
 
 @dataclass
@@ -132,7 +134,7 @@ class _OverInputs:
             if ref.alias in self.sources:
                 source, filters, keys = self.sources[ref.alias], filters_of(part, ref.alias), keys_of(part, ref.alias)
                 window = windows[source]
-                assert not isinstance(window, StoredWindow)  # noqa: S101 - a source is a stream's
+                assert not isinstance(window, MaterializedWindow)  # noqa: S101 - a source is a stream's
                 uses.append(SourceUse(source, ref.stream, window, self.input_of(ref.alias), filters, keys))
         return tuple(uses)
 
@@ -168,9 +170,9 @@ class _OverInputs:
         return Column(self.materialized[source], name, column.type)
 
 
-def _materialized_window(spans: Mapping[str, int]) -> StoredWindow:
+def _materialized_window(spans: Mapping[str, int]) -> MaterializedWindow:
     pace = sum(MICROS_PER_SECOND / max(micros, 1) for micros in spans.values())
-    return StoredWindow(tuple(spans.items()), 1 / pace)
+    return MaterializedWindow(tuple(spans.items()), 1 / pace)
 
 
 def _largest_windows(plan: SharedPlan, plans: Mapping[str, QueryPlan], join: JoinNode) -> dict[str, Window]:
@@ -188,15 +190,15 @@ def _length(window: Window) -> int:
     return window.micros if isinstance(window, TimeWindow) else 0
 
 
-def _source_hints(plan: SharedPlan, plans: Mapping[str, QueryPlan], join: JoinNode) -> dict[Pair, float]:
-    """Return the hints of a join's queries by pair of sources; the first query has precedence."""
-    hints: dict[Pair, float] = {}
+def _source_selectivities(plan: SharedPlan, plans: Mapping[str, QueryPlan], join: JoinNode) -> dict[Pair, float]:
+    """Return the selectivities of a join's queries by pair of sources; the first query has precedence."""
+    selectivities: dict[Pair, float] = {}
     for name in reversed(join.queries):
         sources = {alias: source for source, alias in plan.answer(name).aliases.items() if source in join.sources}
-        for pair, value in plans[name].stats.hints.items():
+        for pair, value in plans[name].stats.selectivities.items():
             if pair <= sources.keys():
-                hints[frozenset(sources[alias] for alias in pair)] = value
-    return hints
+                selectivities[frozenset(sources[alias] for alias in pair)] = value
+    return selectivities
 
 
 def _input_selectivities(plan: QueryPlan, join: JoinNode, over_inputs: _OverInputs) -> dict[Pair, float]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dovetail.config import Budget, Config, Planner
+from dovetail.config import Budget, Config, Strategy
 from dovetail.errors import BudgetError
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.expressions import with_expressions
@@ -30,9 +30,9 @@ from dovetail.plan.shared_plan import JoinNode, Load, SharedPlan
 class JointPlanning:
     """Queries with their individual plans, to be planned together so that common work is done once.
 
-    Without a budget only windows are stored: equal joins are computed once, all others are n-ary. With a budget, sub-joins are
-    materialized where that saves CPU and memory allows it. Queries of different `scopes` share nothing. The orders of joins over
-    windows are chosen together, so that the paths of one stream share a prefix where that is cheaper.
+    Under `auto` without a budget no join is materialized: equal joins are computed once, all others are n-ary. With a budget,
+    sub-joins are materialized where that saves CPU and memory allows it. Queries of different `scopes` share nothing. The orders of
+    joins over windows are chosen together, so that the paths of one stream share a prefix where that is cheaper.
     """
 
     plans: Mapping[str, QueryPlan]
@@ -44,15 +44,15 @@ class JointPlanning:
     def plan(self) -> SharedPlan:
         """Return the plan; raise `BudgetError` if none fits.
 
-        A strategy named in the configuration is used as it is. Under `auto` nothing is materialized while all selectivities are
-        guesses: a join materialized on a guess costs more than it saves, and joins over windows measure them. Nor is anything
-        materialized if shared stages, which the search does not consider, save as much.
+        A strategy named in the configuration is used as it is. Under `auto`, joins are materialized only once some selectivity is
+        given or measured, unless no plan without them fits the budget. A join materialized on a guess often costs more than it saves.
+        Nor are joins materialized if shared stages, which the search does not consider, save as much CPU.
         """
         windows_only = None
         if self.config.strategy == "auto" and self.strategy != "mjoin":
             with suppress(BudgetError):
                 windows_only = self._with_shared_orders("mjoin")
-            has_selectivities = any(plan.stats.hints for plan in self.plans.values())
+            has_selectivities = any(plan.stats.selectivities for plan in self.plans.values())
             if windows_only is not None and not has_selectivities:
                 return with_expressions(windows_only, self.plans)
         best = self._with_shared_orders(self.strategy)
@@ -60,8 +60,8 @@ class JointPlanning:
             best = windows_only
         return with_expressions(best, self.plans)
 
-    def check(self) -> SharedPlan:
-        """Return a plan that fits, with each query's own orders; raise an error if there is none.
+    def find_feasible_plan(self) -> SharedPlan:
+        """Return a plan that fits the budget, with each query's own orders; raise an error if there is none.
 
         N-ary joins are tried first: they are planned fast and often fit.
         """
@@ -85,10 +85,10 @@ class JointPlanning:
 
     @cached_property
     def _plans_by_strategy(self) -> dict[str, SharedPlan]:
-        """The plans so far, by strategy: what `check` has planned, `plan` does not plan again."""
+        """Plans by strategy, so that `plan` reuses those of `find_feasible_plan`."""
         return {}
 
-    def _plan(self, strategy: Planner) -> SharedPlan:
+    def _plan(self, strategy: Strategy) -> SharedPlan:
         """Return the plan of a strategy, with each query's own orders."""
         if strategy not in self._plans_by_strategy:
             config = self.config
@@ -102,7 +102,7 @@ class JointPlanning:
             )
         return self._plans_by_strategy[strategy]
 
-    def _with_shared_orders(self, strategy: Planner) -> SharedPlan:
+    def _with_shared_orders(self, strategy: Strategy) -> SharedPlan:
         """Choose the orders of joins over windows together, and charge the joins their cost in probe trees."""
         plan = self._plan(strategy)
         (orders, ratio), changed = self._shared_orders(plan), dict[str, dict[str, Sequence[str]]]()
@@ -153,8 +153,8 @@ class JointPlanning:
         return graphs
 
     @property
-    def strategy(self) -> Planner:
-        """The strategy; `auto` materializes joins only under a budget, unless tuples are joined one by one."""
+    def strategy(self) -> Strategy:
+        """The strategy to use: `auto` is `exchange` under a budget if `config.can_materialize`, else `mjoin`."""
         if self.config.strategy != "auto":
             return self.config.strategy
         return "exchange" if self.budget is not None and self.config.can_materialize else "mjoin"

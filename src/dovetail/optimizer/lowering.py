@@ -23,7 +23,7 @@ from dovetail.plan.query_plan import PlannerStats, QueryPlan
 from dovetail.plan.shared_plan import JoinExpressions, JoinNode, QueryAnswer, SharedPlan
 from dovetail.plan.steps import Cell, Consumer, JoinStep, SourceUse
 from dovetail.query.expressions import Column, Expression, cast, rename_alias
-from dovetail.query.model import CountWindow, JoinQuery, Key, Output, StoredWindow, TimeWindow, Window
+from dovetail.query.model import CountWindow, JoinQuery, Key, MaterializedWindow, Output, TimeWindow, Window
 from dovetail.schema import StreamSchema, is_exact, sql_type
 
 
@@ -31,23 +31,23 @@ from dovetail.schema import StreamSchema, is_exact, sql_type
 class Lowering:
     """Builds the steps of queries that start together.
 
-    `streams` are those that the queries read. The queries see tuples from batch `since` on; with `backfill` also the tuples that the
+    `streams` are those that the queries read. The queries see tuples from `first_batch` on; with `backfill` also the tuples that the
     windows held then, by stream from batch `complete_from` on. `cells` has, by query, the results that a shard owns, with keys over
     the query's aliases.
     """
 
     streams: Mapping[str, StreamSchema]
     config: Config
-    since: int = 0
+    first_batch: int = 0
     cells: Mapping[str, Cell] | None = None
     backfill: bool = False
     complete_from: Mapping[str, int] = field(default_factory=dict)
 
-    def unshared_step(self, plan: QueryPlan) -> JoinStep:
-        """Return the step of a query that shares nothing."""
+    def individual_step(self, plan: QueryPlan) -> JoinStep:
+        """Return the step that runs a query by its individual plan."""
         query = plan.query
         consumer = self.consumer(query, {alias: alias for alias in query.aliases})
-        return JoinStep(plan, self._sources(query), (consumer,), since=self.since, backfill=self.backfill)
+        return JoinStep(plan, self._sources(query), (consumer,), first_batch=self.first_batch, backfill=self.backfill)
 
     def steps(self, plan: SharedPlan) -> tuple[JoinStep, ...]:
         """Return the steps of a shared plan, which has expressions."""
@@ -62,10 +62,10 @@ class Lowering:
         return Consumer(query.name, dict(sources), outputs, _same_outputs(query), spans, cell)
 
     def _sources(self, query: JoinQuery) -> tuple[SourceUse, ...]:
-        """Return the sources of a query that shares nothing, under the names of its aliases."""
+        """Return the sources of an individual plan, under the names of the query's aliases."""
         uses = []
         for ref in query.refs:
-            assert not isinstance(ref.window, StoredWindow)  # noqa: S101 - a query reads streams
+            assert not isinstance(ref.window, MaterializedWindow)  # noqa: S101 - a query reads streams
             filters, keys = filters_of(query, ref.alias), keys_of(query, ref.alias)
             partition, complete_from = self._partition(ref.stream, ref.window), self.complete_from.get(ref.stream, 0)
             use = SourceUse(ref.alias, ref.stream, ref.window, ref.alias, filters, keys, partition, complete_from)
@@ -92,20 +92,20 @@ class _StepBuilder:
     @cached_property
     def materialized(self) -> dict[str, float]:
         """Expected new matches per second of each materialized join."""
-        return {result.id: result.rate for result in self.plan.states}
+        return {result.id: result.rate for result in self.plan.materialized}
 
     def step(self, join: JoinNode) -> JoinStep:
         answers = [answer for answer in self.plan.answers if answer.result == join.output]
         lowering, expressions = self.lowering, join.expressions
         if expressions is None:
-            return lowering.unshared_step(self._reordered_plan(join, answers[0]))
+            return lowering.individual_step(self._reordered_plan(join, answers[0]))
         return JoinStep(
             self._plan(join, expressions),
             expressions.sources,
             tuple(lowering.consumer(*_query_over_sources(answer)) for answer in answers),
             join.output if join.output in self.materialized else None,
             expressions.columns,
-            lowering.since,
+            lowering.first_batch,
             lowering.backfill,
         )
 
@@ -130,16 +130,20 @@ class _StepBuilder:
         return replace(plan, paths=paths, estimate=estimate(graph, orders, objective(config)))
 
     def _plan(self, join: JoinNode, expressions: JoinExpressions) -> QueryPlan:
-        query, hints, config = expressions.query, expressions.hints, self.lowering.config
+        query, selectivities, config = expressions.query, expressions.selectivities, self.lowering.config
         names = [edge.node if edge.node in self.materialized else edge.sources[0] for edge in join.inputs]
         rates = {ref.alias: self.materialized.get(ref.stream) or self._rate(ref.stream) for ref in query.refs}
-        graph = join_graph(query, rates, hints)
+        graph = join_graph(query, rates, selectivities)
         probe_orders = {names[index]: [names[other] for other in order] for index, order in enumerate(join.orders)}
         orders = complete_orders(graph, config, probe_orders)
         access, builder = access_rule(query, graph, config), PathBuilder(query)
         paths = tuple(builder.path(alias, orders[alias], access) for alias in query.aliases)
         return QueryPlan(
-            query, paths, config.ordering, PlannerStats(rates, hints), estimate(graph, orders, objective(config))
+            query,
+            paths,
+            config.ordering,
+            PlannerStats(rates, selectivities),
+            estimate(graph, orders, objective(config)),
         )
 
     def _rate(self, stream: str) -> float:

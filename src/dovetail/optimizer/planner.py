@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from dovetail.config import Config
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost.estimates import estimate
-from dovetail.optimizer.graph.from_query import declared_rates, join_graph, keep_graph
+from dovetail.optimizer.graph.from_query import cache_graph, declared_rates, join_graph
 from dovetail.optimizer.graph.hints import Selectivity
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.ordering import order_probes
 from dovetail.optimizer.ordering.golab import general_orders, has_one_common_key
+from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.paths import AccessRule, PathBuilder
 from dovetail.plan.query_plan import Access, PlannerStats, QueryPlan
 from dovetail.query.model import JoinQuery
@@ -22,17 +22,15 @@ from dovetail.stats.probes import Objective
 
 ASSUMED_TAU = 1.0
 """Seconds of event time in a batch, for general nested loops, until the first batch is measured."""
-Orders: TypeAlias = Mapping[str, Sequence[str]]
-"""For each input, the others in the order in which its new tuples probe them."""
 
 
 @dataclass(frozen=True)
-class PlanChoices:
-    """A user's hints and forced orders for one query."""
+class PlanningOptions:
+    """What the user sets for one query: selectivity hints and probe orders."""
 
     hints: Mapping[frozenset[str], Selectivity] = field(default_factory=dict)
     """Selectivities, by pair of aliases."""
-    orders: Mapping[str, Sequence[str]] | None = None
+    orders: ProbeOrders | None = None
     """Forced probe orders of some inputs: the other aliases, or all of them if a nested-loop plan has new tuples in an inner loop."""
 
 
@@ -40,15 +38,19 @@ def plan_query(
     query: JoinQuery,
     streams: Mapping[str, StreamSchema],
     config: Config,
-    choices: PlanChoices | None = None,
-    measured: Mapping[str, float] | None = None,
+    options: PlanningOptions | None = None,
+    stats: PlannerStats | None = None,
 ) -> QueryPlan:
-    """Choose an order and an access path for every input; `measured` has rates of some aliases."""
-    choices = choices or PlanChoices()
-    rates = {**declared_rates(query, streams), **(measured or {})}
-    graph = join_graph(query, rates, choices.hints)
+    """Choose an order and an access path for every input.
+
+    `stats` has measured rates and selectivities; without it, rates are those declared and selectivities are the hints of `options`.
+    """
+    options = options or PlanningOptions()
+    rates = declared_rates(query, streams) | dict(stats.rates if stats is not None else {})
+    selectivities = options.hints if stats is None else stats.selectivities
+    graph = join_graph(query, rates, selectivities)
     access = access_rule(query, graph, config)
-    forced = choices.orders or {}
+    forced = options.orders or {}
     if not isinstance(forced, Mapping):
         raise PlanError(
             f"query {query.name!r}: probe orders are {forced!r}; expected {{alias: (other aliases in order)}}"
@@ -58,27 +60,27 @@ def plan_query(
         raise PlanError(
             f"query {query.name!r}: probe orders name {listed(unknown)}; its aliases are {listed(query.aliases)}"
         )
-    chosen: Orders = {}
+    chosen: ProbeOrders = {}
     if not forced.keys() >= set(query.aliases):
-        chosen = complete_orders(graph, config, multi_way_orders(graph, config, access))
+        chosen = complete_orders(graph, config, choose_orders(graph, config, access))
     paths, builder = [], PathBuilder(query)
     for driver in query.aliases:
         order = _checked_order(query, driver, forced[driver], config) if driver in forced else chosen[driver]
         paths.append(builder.path(driver, order, access))
     expected = estimate(graph, {path.driver: path.order for path in paths}, objective(config))
-    stats = PlannerStats(rates, choices.hints, tuple(forced))
-    plan = QueryPlan(query, tuple(paths), "given" if forced else config.ordering, stats, expected)
-    keep_graph(plan, graph)
+    used_stats = PlannerStats(rates, selectivities, tuple(forced))
+    plan = QueryPlan(query, tuple(paths), config.ordering, used_stats, expected)
+    cache_graph(plan, graph)
     return plan
 
 
-def multi_way_orders(
+def choose_orders(
     graph: JoinGraph, config: Config, access: AccessRule, tau: float | None = None, exact: int | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return, for each alias, the others in the order chosen by the configured method.
 
-    `golab` also gets the parameters of section 5 of 003: the length of a batch if it is known (5.2), and the windows with an index.
-    The engine's index finds only matches, so it has one bucket per value (5.3); under `hybrid` small windows have none (5.4).
+    `golab` also gets the parameters of Golab and Özsu's section 5: the length of a batch if it is known (5.2), and the windows with
+    an index. The engine's index finds only matches, so it has one bucket per value (5.3); under `hybrid` small windows lack one (5.4).
     """
     if config.ordering != "golab":
         return order_probes(graph, config.ordering, objective(config), exact=exact)
@@ -95,7 +97,7 @@ def objective(config: Config) -> Objective:
     return "comparisons" if config.join == "nested-loop" else "produced"
 
 
-def complete_orders(graph: JoinGraph, config: Config, orders: Orders) -> dict[str, tuple[str, ...]]:
+def complete_orders(graph: JoinGraph, config: Config, orders: ProbeOrders) -> dict[str, tuple[str, ...]]:
     """Return, for each driver, an order of all aliases.
 
     Only naive and general nested loops place the driver anywhere but first.
@@ -108,8 +110,8 @@ def complete_orders(graph: JoinGraph, config: Config, orders: Orders) -> dict[st
     return {driver: (driver, *others) for driver, others in orders.items()}
 
 
-def general_placement(graph: JoinGraph, orders: Orders, tau: float) -> dict[str, tuple[str, ...]]:
-    """Return orders with the new tuples of `tau` seconds at any position (003, sections 3.3 and 5.2).
+def general_placement(graph: JoinGraph, orders: ProbeOrders, tau: float) -> dict[str, tuple[str, ...]]:
+    """Return orders with the new tuples of `tau` seconds at any position (Golab and Özsu, sections 3.3 and 5.2).
 
     The candidates are every position in the multi-way order of every input, which includes the naive plans, and the orders of
     section 5.2 if all inputs share one key. By its own cost, the result is the best of these.
@@ -134,7 +136,8 @@ def _best_position(graph: JoinGraph, driver: str, orders: Sequence[Sequence[str]
 def scan_cost(graph: JoinGraph, driver: str, order: Sequence[str], tau: float) -> float:
     """Return the comparisons per second of a nested-loop plan that joins new tuples every `tau` seconds.
 
-    This is H_i of 003, appendix A: windows are longer by `tau`, because expiry is as lazy; the outermost scan compares nothing.
+    This is H_i of Golab and Özsu's appendix A: windows are longer by `tau`, because tuples expire only every `tau` seconds; the
+    outermost scan compares nothing.
     """
     partials, cost = 1.0, 0.0
     for position, alias in enumerate(order):

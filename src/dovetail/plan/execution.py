@@ -1,8 +1,8 @@
 """The execution plan: windows and the joins over them, as frozen data. It is serialized as JSON; an engine needs nothing else.
 
-A window plan lists columns, retention and views: a `View` is one bit per row, set when the row arrives. Users with the same filters,
-keys and starting batch share a view. `ExecutionPlan.of` derives all of this from the steps, except the bits of views: those of the
-previous plan do not change.
+A window plan lists columns, retention and views: a `View` is one bit per row, set when the row arrives. The *users* of a view are the
+sources of steps (`StepSource`) that see its rows; sources with the same filters, keys and starting batch share a view.
+`ExecutionPlan.of` derives all of this from the steps, except the bits of views: those of the previous plan do not change.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dovetail.plan.steps import JOINED, ExpiryTablePlan, JoinStep, SourceUse, Sp
 from dovetail.query.expressions import Expression
 from dovetail.query.model import CountWindow, TimeWindow
 
-User: TypeAlias = tuple[str, str]
-"""A step, and one of its sources."""
+StepSource: TypeAlias = tuple[str, str]
+"""The name of a step, and of one of its sources."""
 _WindowKey: TypeAlias = tuple[str, str]
 """A window group and a stream."""
 _ViewKey: TypeAlias = tuple[tuple[Expression, ...], tuple[Expression, ...], int, bool, int]
-"""The fields that identify a view: filters, keys, `since`, `backfill` and `complete_from`."""
+"""The fields that identify a view: filters, keys, `first_batch`, `backfill` and `complete_from`."""
 MAX_VIEWS = 1 << 16
 """Maximum number of views of a window."""
 
 
 @dataclass(frozen=True)
 class View:
-    """The rows of a window that some users see: those of batch `since` or later that pass the filters and have all keys.
+    """The rows of a window that its users see: those of batch `first_batch` or later that pass the filters and have all keys.
 
     With `backfill`, also older rows of batch `complete_from` or later, if the window can tell whether they qualify.
     """
@@ -39,14 +39,14 @@ class View:
     bit: int
     filters: tuple[Expression, ...]
     keys: tuple[Expression, ...]
-    since: int
+    first_batch: int = field(metadata={"name": "since"})
     backfill: bool
-    users: tuple[User, ...]
+    users: tuple[StepSource, ...]
     complete_from: int = 0
 
     @property
     def key(self) -> _ViewKey:
-        return self.filters, self.keys, self.since, self.backfill, self.complete_from
+        return self.filters, self.keys, self.first_batch, self.backfill, self.complete_from
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class WindowPlan:
         return longest
 
     @cached_property
-    def bits(self) -> dict[User, int]:
+    def bits(self) -> dict[StepSource, int]:
         """The view bit of each user."""
         return {user: view.bit for view in self.views for user in view.users}
 
@@ -110,7 +110,7 @@ class Reader:
 class MaterializedJoinPlan:
     """A materialized join: the matches of one step, held for other steps."""
 
-    state: str
+    id: str = field(metadata={"name": "state"})
     """Name of the materialized join."""
     step: str
     kept: WindowContents
@@ -123,7 +123,7 @@ class MaterializedJoinPlan:
 
     @property
     def name(self) -> str:
-        return f"{JOINED}.{self.state}"
+        return f"{JOINED}.{self.id}"
 
     @cached_property
     def bits(self) -> dict[str, int]:
@@ -185,19 +185,19 @@ class ExecutionPlan:
     @property
     def start_batches(self) -> list[int]:
         """The first batch that each step sees, sorted, without repetitions."""
-        return sorted({step.since for step in self.steps})
+        return sorted({step.first_batch for step in self.steps})
 
     @property
-    def outline(self) -> list[list[object]]:
-        """Steps, consumers, windows and bits as JSON: equal for plans that differ only in their orders."""
+    def structure(self) -> list[list[object]]:
+        """Steps, consumers, windows and bits as JSON: equal for plans that differ only in their probe orders."""
         bits = {user: bit for window in self.windows for user, bit in window.bits.items()}
-        outline: list[list[object]] = []
+        structure: list[list[object]] = []
         for step in self.steps:
             spans = step.windows
             sources = [[source.name, bits[step.name, source.name], spans.get(source.name)] for source in step.sources]
             consumers = [consumer.query for consumer in step.consumers]
-            outline.append([step.name, step.since, step.backfill, consumers, step.state, sources])
-        return outline
+            structure.append([step.name, step.first_batch, step.backfill, consumers, step.materialized_as, sources])
+        return structure
 
     def with_steps(self, steps: Iterable[JoinStep]) -> ExecutionPlan:
         """Add steps, or replace those of the same name; windows that these steps do not use stay as they are."""
@@ -210,7 +210,7 @@ class ExecutionPlan:
         windows = {(window.group, window.stream): window for window in self.windows}
         for key, uses in _uses(added.values()).items():
             windows[key] = _window(key, uses, windows.get(key), extend=True)
-        reuse = not any(step.state is not None or step.materialized_inputs for step in added.values())
+        reuse = not any(step.materialized_as is not None or step.materialized_inputs for step in added.values())
         materialized = self.materialized if reuse else _all_materialized(all_steps, self)
         return ExecutionPlan(tuple(windows[key] for key in sorted(windows)), materialized, all_steps, derived=True)
 
@@ -239,7 +239,7 @@ def _window(
     key: _WindowKey, uses: Sequence[tuple[JoinStep, SourceUse]], before: WindowPlan | None, *, extend: bool = False
 ) -> WindowPlan:
     """Return the window plan for some uses and, with `extend`, for those of the plan `before`."""
-    needs, users, retention = Needs(), dict[_ViewKey, list[User]](), dict[Retention, None]()
+    needs, users, retention = Needs(), dict[_ViewKey, list[StepSource]](), dict[Retention, None]()
     expiry_tables: dict[CountWindow, ExpiryTablePlan] = {}
     if before is not None and extend:
         needs = Needs.of(before.kept)
@@ -247,8 +247,8 @@ def _window(
         retention = dict.fromkeys(before.retention)
         expiry_tables = {table.window: table for table in before.expiry_tables}
     for step, source in uses:
-        needs.update(step.needs[1][source.name])
-        view_key = (source.filters, source.keys, step.since, step.backfill, source.complete_from)
+        needs.update(step.needs.sources[source.name])
+        view_key = (source.filters, source.keys, step.first_batch, step.backfill, source.complete_from)
         users.setdefault(view_key, []).append((step.name, source.name))
         others = dict.fromkeys(other.stream for other in step.sources if other.name != source.name)
         retention[Retention(tuple(others), source.window)] = None
@@ -265,23 +265,23 @@ def _window(
 
 def _all_materialized(steps: Sequence[JoinStep], before: ExecutionPlan) -> tuple[MaterializedJoinPlan, ...]:
     old_joins = {join.name: join for join in before.materialized}
-    return tuple(_materialized(step, steps, old_joins) for step in steps if step.state is not None)
+    return tuple(_materialized(step, steps, old_joins) for step in steps if step.materialized_as is not None)
 
 
 def _materialized(
     step: JoinStep, steps: Sequence[JoinStep], before: Mapping[str, MaterializedJoinPlan]
 ) -> MaterializedJoinPlan:
-    assert step.state is not None  # noqa: S101 - called for materialized steps only
+    assert step.materialized_as is not None  # noqa: S101 - called for materialized steps only
     needs, spans, awaited = Needs(), dict[str, Spans](), dict[str, None]()
     for reader in steps:
-        input_spans = reader.materialized_inputs.get(step.state)
+        input_spans = reader.materialized_inputs.get(step.materialized_as)
         if input_spans is not None:
-            needs.update(reader.needs[0][step.state])
+            needs.update(reader.needs.materialized[step.materialized_as])
             spans[reader.name] = input_spans
             names = {source for source, _ in input_spans}
             awaited |= dict.fromkeys(source.stream for source in reader.sources if source.name not in names)
     plan = MaterializedJoinPlan(
-        step.state, step.name, needs.contents(), tuple(step.windows.items()), (), tuple(sorted(awaited))
+        step.materialized_as, step.name, needs.contents(), tuple(step.windows.items()), (), tuple(sorted(awaited))
     )
     old = before.get(plan.name)
     bits = old.bits if old is not None else {}

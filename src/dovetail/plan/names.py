@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class WindowCopies(NamedTuple):
+    """A window that one group of shards holds."""
+
+    unscoped_name: str
+    """Its name without the scope."""
+    copies: float
+    """The number of shards that keep each of its tuples."""
+
 
 def quote_name(name: str) -> str:
     """Return the name of a stream or column for texts: in backticks unless it is an identifier, so names stay distinct."""

@@ -15,18 +15,18 @@ KeyId: TypeAlias = tuple[str, ...]
 """The parts of a key, each named by its expression."""
 
 
-def stored_name(expression: Expression) -> str:
+def column_name(expression: Expression) -> str:
     """Return the name of an expression's column in a window: its text without the alias."""
     return str(rename_alias(expression, lambda _: ""))
 
 
 def key_id(stage: ProbeStage) -> KeyId:
     """Return the id of the key that a stage probes with."""
-    return tuple(stored_name(part.target) for part in stage.key)
+    return tuple(column_name(part.target) for part in stage.key)
 
 
-def must_verify(stage: ProbeStage) -> tuple[KeyPart, ...]:
-    """Return the parts of a stage's key whose equality equal codes do not prove."""
+def parts_to_verify(stage: ProbeStage) -> tuple[KeyPart, ...]:
+    """Return the key parts whose values must be compared because equal codes do not imply equal values."""
     if len(stage.key) > 1:
         return stage.key
     return tuple(part for part in stage.key if not is_exact(part.target.type))
@@ -60,11 +60,11 @@ class Needs:
         return cls(dict(contents.columns), dict(contents.parts), set(contents.codes), set(contents.indexes))
 
     def add_column(self, expression: Expression) -> None:
-        self.columns.setdefault(stored_name(expression), rename_alias(expression, lambda _: ""))
+        self.columns.setdefault(column_name(expression), rename_alias(expression, lambda _: ""))
 
     def add_part(self, expression: Expression) -> None:
         """Add the code of a key part, and its value where equal codes do not prove equality."""
-        name = stored_name(expression)
+        name = column_name(expression)
         self.parts.setdefault(name, rename_alias(expression, lambda _: ""))
         self.codes.add((name,))
         if not is_exact(expression.type):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from dovetail.plan.needs import KeyId, key_id, stored_name
+from dovetail.plan.needs import KeyId, column_name, key_id
 from dovetail.plan.query_plan import ProbePath
 from dovetail.plan.steps import JoinStep
 from dovetail.query.model import JoinQuery, TimeWindow
@@ -51,7 +51,7 @@ def shared_prefix(query: JoinQuery, path: ProbePath) -> SharedPrefix:
     for stage in path.stages[1:]:
         if stage.access != "hash":
             break
-        key_values = tuple((depths[part.source.alias], stored_name(part.source.expression)) for part in stage.key)
+        key_values = tuple((depths[part.source.alias], column_name(part.source.expression)) for part in stage.key)
         position, stream = refs[stage.alias]
         sources = tuple(refs[part.source.alias][1] for part in stage.key)
         skips_new = stream == driver_stream and position > driver_position

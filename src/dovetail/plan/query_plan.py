@@ -55,8 +55,8 @@ class PlannerStats:
 
     rates: Mapping[str, float] = field(default_factory=dict)
     """Tuples, or materialized matches, per second of each alias."""
-    hints: Mapping[frozenset[str], float] = field(default_factory=dict)
-    """Selectivities, by pair of aliases."""
+    selectivities: Mapping[frozenset[str], float] = field(default_factory=dict, metadata={"name": "hints"})
+    """By pair of aliases, those given by the user or measured; defaults are not listed."""
     forced: tuple[str, ...] = ()
     """Aliases with a probe order set by the user."""
 
@@ -68,7 +68,7 @@ class QueryPlan:
     query: JoinQuery
     paths: tuple[ProbePath, ...]
     ordering: str
-    """How the orders were chosen, for `explain`: by a method, or `given`."""
+    """The method that chose the orders that are not forced, for `explain`."""
     stats: PlannerStats = field(default_factory=PlannerStats, metadata={"name": "known"})
     estimate: PlanEstimate = field(default_factory=PlanEstimate, compare=False)
     """Expected cost of the orders, for `explain`."""

@@ -116,8 +116,8 @@ class JoinExpressions:
     sources: tuple[SourceUse, ...]
     columns: Mapping[str, Column]
     """The source column behind each column of a materialized input."""
-    hints: Mapping[frozenset[str], float]
-    """Selectivities, by pair of inputs."""
+    selectivities: Mapping[frozenset[str], float]
+    """By pair of inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +153,21 @@ class JoinNode:
 
 @dataclass(frozen=True, slots=True)
 class ResultNode:
-    """The output of a join: an OR-node. If it is stored, other joins read it like a window."""
+    """The output of a join: an OR-node."""
 
     id: str
     join: str
     sources: tuple[str, ...]
     spans: Mapping[str, float]
-    stored: bool
+    is_materialized: bool = field(metadata={"name": "stored"})
+    """Whether other joins can read it like a window."""
     rate: float
     """Composites per second."""
     tuples: float
     """Expected number of composites within their windows."""
     queries: tuple[str, ...]
     load: Load
-    """Cost of inserts, deletes and memory if it is stored, and of delivery if it answers queries."""
+    """Cost of inserts, deletes and memory if it is materialized, and of delivery if it answers queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class QueryAnswer:
     spans: Mapping[str, float]
     """The query's windows, by source, in seconds."""
     plan: QueryPlan | None = field(default=None, compare=False)
-    """The plan that the query has alone."""
+    """The query's individual plan."""
 
 
 Node: TypeAlias = WindowNode | JoinNode | ResultNode
@@ -213,9 +214,9 @@ class SharedPlan:
         return nodes
 
     @property
-    def states(self) -> tuple[ResultNode, ...]:
+    def materialized(self) -> tuple[ResultNode, ...]:
         """The materialized results."""
-        return tuple(result for result in self.results if result.stored)
+        return tuple(result for result in self.results if result.is_materialized)
 
     @property
     def load(self) -> Load:
@@ -231,8 +232,8 @@ class SharedPlan:
         return self.load.memory
 
     @property
-    def qualified(self) -> bool:
-        """Whether the plan fits its budget."""
+    def fits_budget(self) -> bool:
+        """Whether the plan fits its limits: the thesis calls it qualified."""
         return self.load.fits(self.limits)
 
     def answer(self, query: str) -> QueryAnswer:
@@ -262,7 +263,7 @@ class SharedPlan:
         """Return the nodes that more than one query uses."""
         return tuple(node for node in self.nodes.values() if len(node.queries) > 1)
 
-    def narrowed(self, query: str) -> Mapping[str, float]:
+    def narrower_windows(self, query: str) -> Mapping[str, float]:
         """Return the sources whose window in a query is smaller than in its result, with that window."""
         answer = self.answer(query)
         spans = self._result(answer.result).spans
@@ -279,8 +280,7 @@ class SharedPlan:
 
     def reads_materialized(self, join: JoinNode) -> bool:
         """Whether a join reads materialized results."""
-        materialized = {result.id for result in self.states}
-        return any(edge.node in materialized for edge in join.inputs)
+        return not {edge.node for edge in join.inputs}.isdisjoint(result.id for result in self.materialized)
 
     def with_orders(self, join: JoinNode, orders: Mapping[str, Sequence[str]]) -> JoinNode:
         """Return a join over windows with new orders of some inputs, given as aliases of the first query that uses it."""
@@ -354,7 +354,7 @@ def _result_problems(plan: SharedPlan, produced: Mapping[str, JoinNode]) -> Iter
             continue
         if not set(result.sources) == set(result.spans) == set(produced[result.id].sources):
             yield f"result {result.id!r} and its join have different sources"
-        if result.id in readers and not result.stored:
+        if result.id in readers and not result.is_materialized:
             yield f"join {readers[result.id].id!r} reads result {result.id!r}, which is not materialized"
         if result.id not in readers and result.id not in answered:
             yield f"result {result.id!r} is read by no join and answers no query"

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from dovetail.errors import PlanError, listed
 from dovetail.plan.needs import KeyId, Needs, input_needs, needs_over_sources, source_needs
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.expressions import Column, Expression
-from dovetail.query.model import CountWindow, Key, Output, StoredWindow, TimeWindow
+from dovetail.query.model import CountWindow, Key, MaterializedWindow, Output, TimeWindow
 
 Spans: TypeAlias = tuple[tuple[str, int], ...]
 """For each source of a materialized join, its window in microseconds."""
@@ -90,6 +90,15 @@ class Consumer:
         return pa.schema([pa.field(output.name, output.expression.type) for output in self.outputs])
 
 
+class StepNeeds(NamedTuple):
+    """What a step needs from its windows."""
+
+    materialized: dict[str, Needs]
+    """By materialized input, its needs over the sources of the materialized join."""
+    sources: dict[str, Needs]
+    """By source of the step."""
+
+
 @dataclass(frozen=True)
 class JoinStep:
     """One join of an execution plan."""
@@ -98,11 +107,11 @@ class JoinStep:
     """Over its inputs; a materialized join is one alias, with its name as the stream."""
     sources: tuple[SourceUse, ...]
     consumers: tuple[Consumer, ...]
-    state: str | None = None
+    materialized_as: str | None = field(default=None, metadata={"name": "state"})
     """Name of the materialized join that holds its matches; None if they only go to queries."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """The source column behind each column of a materialized input."""
-    since: int = 0
+    first_batch: int = field(default=0, metadata={"name": "since"})
     """The first batch whose tuples it sees."""
     backfill: bool = False
     """Whether the step also sees tuples that the windows held before that batch."""
@@ -112,8 +121,8 @@ class JoinStep:
         return self.plan.query.name
 
     @property
-    def is_private(self) -> bool:
-        """Whether the join belongs to one query and uses the query's aliases."""
+    def is_individual(self) -> bool:
+        """Whether the step runs one query by its individual plan: it has the query's name and aliases, and no other consumer."""
         return [consumer.query for consumer in self.consumers] == [self.name]
 
     @property
@@ -124,7 +133,9 @@ class JoinStep:
     @property
     def materialized_inputs(self) -> dict[str, Spans]:
         """The inputs that are materialized joins, with the windows of their sources."""
-        return {ref.alias: ref.window.spans for ref in self.plan.query.refs if isinstance(ref.window, StoredWindow)}
+        return {
+            ref.alias: ref.window.spans for ref in self.plan.query.refs if isinstance(ref.window, MaterializedWindow)
+        }
 
     @property
     def count_window_streams(self) -> tuple[str, ...]:
@@ -135,11 +146,11 @@ class JoinStep:
     def group(self) -> str:
         """The window group that it reads. A step with count windows has its own, so that later queries see no waiting tuples."""
         streams = self.count_window_streams
-        return f"settled:{self.since}:{','.join(streams)}" if streams else JOINED
+        return f"settled:{self.first_batch}:{','.join(streams)}" if streams else JOINED
 
     @cached_property
-    def needs(self) -> tuple[dict[str, Needs], dict[str, Needs]]:
-        """The needs of materialized inputs, over their sources, and the needs of all sources."""
+    def needs(self) -> StepNeeds:
+        """What the step needs from its windows: columns, codes and indexes."""
         inputs = input_needs(self.plan)
         materialized = {alias: needs_over_sources(inputs[alias], self.columns) for alias in self.materialized_inputs}
         outputs = [output for consumer in self.consumers for output in consumer.outputs]
@@ -150,7 +161,7 @@ class JoinStep:
             if source.partition is not None:
                 sources[source.name].add_part(source.partition[0])
                 sources[source.name].add_column(source.partition[1])
-        return materialized, sources
+        return StepNeeds(materialized, sources)
 
 
 def check_steps(steps: Sequence[JoinStep], before: Sequence[JoinStep] = ()) -> None:
@@ -158,14 +169,14 @@ def check_steps(steps: Sequence[JoinStep], before: Sequence[JoinStep] = ()) -> N
     all_steps = (*before, *steps)
     check_unique("step", [step.name for step in all_steps])
     check_unique("query", [consumer.query for step in all_steps for consumer in step.consumers])
-    check_unique("materialized join", [step.state for step in all_steps if step.state is not None])
-    materialized = {step.state: step for step in before if step.state is not None}
+    check_unique("materialized join", [step.materialized_as for step in all_steps if step.materialized_as is not None])
+    materialized = {step.materialized_as: step for step in before if step.materialized_as is not None}
     read = {name for step in all_steps for name in step.materialized_inputs}
     for step in steps:
         _check_step(step, materialized)
-        if step.state is not None:
-            materialized[step.state] = step
-        if not step.consumers and step.state not in read:
+        if step.materialized_as is not None:
+            materialized[step.materialized_as] = step
+        if not step.consumers and step.materialized_as not in read:
             raise PlanError(f"step {step.name!r} has no consumer")
 
 

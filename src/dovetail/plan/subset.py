@@ -47,7 +47,8 @@ def restrict_plan(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None
         windows=tuple(restrict(node, span=window_span(node.id)) for node in plan.windows if node.id in needed),
         joins=tuple(restrict(join, spans=spans(join), expressions=None) for join in joins),
         results=tuple(
-            restrict(result, spans=spans(result), stored=result.stored and result.id in read) for result in results
+            restrict(result, spans=spans(result), is_materialized=result.is_materialized and result.id in read)
+            for result in results
         ),
         answers=answers,
         query_order=in_order(plan.query_order, selected),

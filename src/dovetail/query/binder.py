@@ -17,7 +17,7 @@ from dovetail.schema import StreamSchema
 
 @dataclass(frozen=True, slots=True)
 class AliasBinding:
-    """An alias of the FROM list and the stream behind it."""
+    """One entry of the FROM list with the schema of its stream."""
 
     alias: str
     schema: StreamSchema

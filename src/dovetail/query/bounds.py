@@ -41,8 +41,8 @@ class BoundClosure:
         path = self.paths.get((left, right))
         return None if path is None else path[0]
 
-    def longest_wait(self, alias: str, others: Iterable[str]) -> tuple[int, tuple[Bound, ...]] | None:
-        """Return how long after its event time a tuple can still match, and the bounds that imply it; None if unbounded."""
+    def required_window(self, alias: str, others: Iterable[str]) -> tuple[int, tuple[Bound, ...]] | None:
+        """Return the microseconds that a tuple of an alias can still match, and the bounds that imply it; None if unbounded."""
         paths = [self.paths.get((other, alias)) for other in others if other != alias]
         bounded = [path for path in paths if path is not None]
         if len(bounded) < len(paths):
@@ -85,14 +85,17 @@ _Sum = tuple[dict[str, int], int]
 """A linear sum: the coefficient of each alias's event time, and a number of microseconds."""
 
 
-def bounds_of(expression: Expression, text: str, times: Mapping[str, str]) -> Iterator[Bound]:
-    """Yield the bounds that hold where an expression is true; `times` gives the event-time column of each alias."""
+def bounds_of(expression: Expression, text: str, event_time_columns: Mapping[str, str]) -> Iterator[Bound]:
+    """Yield the bounds that hold where an expression is true; `event_time_columns` are by alias."""
     for small, large, gap in _comparisons(expression, holds=True):
-        for sign in (1, -1) if isinstance(small, Call) and small.operation == "abs" else (1,):
-            left = _sum(small.arguments[0] if isinstance(small, Call) and small.operation == "abs" else small, times)
-            right = _sum(large, times)
-            if left is not None and right is not None:
-                yield from _bound(_plus(_times(left, sign), right, -1), gap, text)
+        signs: tuple[int, ...] = (1,)
+        if isinstance(small, Call) and small.operation == "abs":
+            small, signs = small.arguments[0], (1, -1)  # noqa: PLW2901 - |x| <= y holds if x <= y and -x <= y
+        left, right = _sum(small, event_time_columns), _sum(large, event_time_columns)
+        if left is None or right is None:
+            continue
+        for sign in signs:
+            yield from _bound(_added(_scaled(left, sign), right, -1), gap, text)
 
 
 def _comparisons(expression: Expression, *, holds: bool) -> Iterator[tuple[Expression, Expression, int]]:
@@ -113,35 +116,36 @@ def _comparisons(expression: Expression, *, holds: bool) -> Iterator[tuple[Expre
                 yield arguments[small], arguments[large], gap
 
 
-def _sum(expression: Expression, times: Mapping[str, str]) -> _Sum | None:
+def _sum(expression: Expression, event_time_columns: Mapping[str, str]) -> _Sum | None:
     """Return an expression as a sum of event times and intervals; None if it is anything else."""
     if isinstance(expression, Column):
-        return ({expression.alias: 1}, 0) if times[expression.alias] == expression.name else None
+        return ({expression.alias: 1}, 0) if event_time_columns[expression.alias] == expression.name else None
     if isinstance(expression, Literal):
         is_interval = pa.types.is_duration(expression.type)
         return ({}, expression.value) if is_interval and isinstance(expression.value, int) else None
     operation, arguments = expression.operation, expression.arguments
     if operation == "cast" and isinstance(arguments[0], Column) and pa.types.is_timestamp(expression.type):
-        return _sum(arguments[0], times)
+        return _sum(arguments[0], event_time_columns)
     if operation not in ("add", "subtract", "negate"):
         return None
-    parts = [_sum(argument, times) for argument in arguments]
+    parts = [_sum(argument, event_time_columns) for argument in arguments]
     first, last = parts[0], parts[-1]
     if first is None or last is None:
         return None
     if operation == "negate":
-        return _times(first, -1)
-    return _plus(first, last, 1 if operation == "add" else -1)
+        return _scaled(first, -1)
+    return _added(first, last, 1 if operation == "add" else -1)
 
 
-def _times(one: _Sum, factor: int) -> _Sum:
-    return {name: factor * count for name, count in one[0].items()}, factor * one[1]
+def _scaled(terms: _Sum, factor: int) -> _Sum:
+    return {name: factor * count for name, count in terms[0].items()}, factor * terms[1]
 
 
-def _plus(one: _Sum, other: _Sum, factor: int) -> _Sum:
-    names = dict.fromkeys((*one[0], *other[0]))
-    counts = {name: one[0].get(name, 0) + factor * other[0].get(name, 0) for name in names}
-    return {name: count for name, count in counts.items() if count}, one[1] + factor * other[1]
+def _added(first: _Sum, second: _Sum, factor: int) -> _Sum:
+    """Return `first + factor * second`."""
+    names = dict.fromkeys((*first[0], *second[0]))
+    counts = {name: first[0].get(name, 0) + factor * second[0].get(name, 0) for name in names}
+    return {name: count for name, count in counts.items() if count}, first[1] + factor * second[1]
 
 
 def _bound(difference: _Sum, gap: int, text: str) -> Iterator[Bound]:

@@ -59,18 +59,18 @@ class WindowBracket:
 
 
 @dataclass(frozen=True, slots=True)
-class FromItem:
-    """One entry of the FROM list: the offsets of its name and alias, and its bracket."""
+class FromExtent:
+    """One entry of the FROM list in the text: its offsets, bracket included, and the bracket if it has one."""
 
     start: int
     end: int
     bracket: WindowBracket | None = None
 
 
-def extract_brackets(sql: str, tokens: Sequence[Token]) -> tuple[list[Token], tuple[FromItem, ...]]:
-    """Separate the tokens of plain SQL from the FROM entries with their windows."""
+def extract_brackets(sql: str, tokens: Sequence[Token]) -> tuple[list[Token], tuple[FromExtent, ...]]:
+    """Return the tokens without brackets, and the FROM entries with their brackets."""
     plain: list[Token] = []
-    items: list[FromItem] = []
+    entries: list[FromExtent] = []
     depth = position = 0
     expecting_stream = in_from = False
     while position < len(tokens):
@@ -80,7 +80,7 @@ def extract_brackets(sql: str, tokens: Sequence[Token]) -> tuple[list[Token], tu
             if in_from and depth > 0:
                 hint = "write the joins one after another"
                 raise error_at(sql, tokens[position], "a window cannot be inside parentheses", hint)
-            _attach(sql, tokens[position : closing + 1], items if in_from else [], expecting_stream=expecting_stream)
+            _attach(sql, tokens[position : closing + 1], entries if in_from else [], expecting_stream=expecting_stream)
             position = closing + 1
             continue
         if token.token_type == TokenType.R_BRACKET:
@@ -89,32 +89,32 @@ def extract_brackets(sql: str, tokens: Sequence[Token]) -> tuple[list[Token], tu
             raise error_at(
                 sql, token, "the name of a stream is missing here", "write FROM a [RANGE 1 HOUR], b [RANGE 1 HOUR]"
             )
-        if depth == 0 and _opens_item(token, plain, in_list=bool(items)):
+        if depth == 0 and _opens_entry(token, plain, in_list=bool(entries)):
             expecting_stream = in_from = True
         elif depth == 0 and token.token_type in _ENDS:
             in_from = False
         elif in_from and expecting_stream:
-            items.append(FromItem(token.start, token.end + 1))
+            entries.append(FromExtent(token.start, token.end + 1))
             expecting_stream = False
         elif in_from:
-            items[-1] = replace(items[-1], end=token.end + 1)
+            entries[-1] = replace(entries[-1], end=token.end + 1)
         depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
         plain.append(token)
         position += 1
-    return plain, tuple(items)
+    return plain, tuple(entries)
 
 
-def own_window(items: Sequence[FromItem], position: int) -> WindowBracket | None:
-    """Return the window written on the FROM entry at `position`."""
-    return next((item.bracket for item in items if item.end > position), None)
+def own_bracket(entries: Sequence[FromExtent], position: int) -> WindowBracket | None:
+    """Return the bracket written on the FROM entry at `position`."""
+    return next((entry.bracket for entry in entries if entry.end > position), None)
 
 
-def find_window(items: Sequence[FromItem], position: int) -> WindowBracket | None:
-    """Return the window of the FROM entry at `position`: its own, else the next one to its right."""
-    return next((item.bracket for item in items if item.end > position and item.bracket is not None), None)
+def applicable_bracket(entries: Sequence[FromExtent], position: int) -> WindowBracket | None:
+    """Return the bracket that applies to the FROM entry at `position`: its own, else the next one to its right."""
+    return next((entry.bracket for entry in entries if entry.end > position and entry.bracket is not None), None)
 
 
-def _opens_item(token: Token, before: Sequence[Token], *, in_list: bool) -> bool:
+def _opens_entry(token: Token, before: Sequence[Token], *, in_list: bool) -> bool:
     if token.token_type == TokenType.FROM:
         return not (before and before[-1].token_type == TokenType.DISTINCT)
     return token.token_type == TokenType.JOIN or (in_list and token.token_type == TokenType.COMMA)
@@ -129,18 +129,18 @@ def _closing(sql: str, tokens: Sequence[Token], opening: int) -> int:
     raise error_at(sql, tokens[opening], "this '[' is not closed", _EXAMPLES)
 
 
-def _attach(sql: str, bracket: Sequence[Token], items: list[FromItem], *, expecting_stream: bool) -> None:
+def _attach(sql: str, bracket: Sequence[Token], entries: list[FromExtent], *, expecting_stream: bool) -> None:
     start, end = bracket[0].start, bracket[-1].end + 1
-    if not items and not expecting_stream:
+    if not entries and not expecting_stream:
         hint = "windows belong to FROM: stream alias [RANGE 10 MINUTES]; array elements are not supported"
         raise QueryError("a bracket is not allowed here", hint, sql=sql, start=start, end=end)
     if expecting_stream:
         hint = "write stream alias [RANGE 10 MINUTES]"
         raise QueryError("this window has no stream before it", hint, sql=sql, start=start, end=end)
-    if items[-1].bracket is not None:
+    if entries[-1].bracket is not None:
         hint = "keep one; join the stream with itself under two aliases to use two windows"
         raise QueryError("the stream already has a window", hint, sql=sql, start=start, end=end)
-    items[-1] = replace(items[-1], end=end, bracket=read_bracket(sql, bracket))
+    entries[-1] = replace(entries[-1], end=end, bracket=read_bracket(sql, bracket))
 
 
 def read_bracket(sql: str, tokens: Sequence[Token]) -> WindowBracket:

@@ -36,7 +36,7 @@ class CountWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredWindow:
+class MaterializedWindow:
     """A materialized join as an input: a match is in the window while each of its tuples is in its own window."""
 
     spans: tuple[tuple[str, int], ...]
@@ -45,12 +45,12 @@ class StoredWindow:
     """Expected seconds that a match stays in the window, for the cost model."""
 
 
-Window: TypeAlias = TimeWindow | CountWindow | StoredWindow
+Window: TypeAlias = TimeWindow | CountWindow | MaterializedWindow
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """One entry of the FROM list."""
+    """One entry of the FROM list with its window."""
 
     alias: str
     stream: str
@@ -158,7 +158,7 @@ class JoinQuery:
 
     @property
     def inexact_equalities(self) -> tuple[Equality, ...]:
-        """Equalities that hashing in the class's type does not prove."""
+        """Equalities in another type than their class, which equal codes do not imply."""
         types = {key: group.type for group in self.classes for key in group.keys}
         return tuple(edge for edge in self.equalities if edge.type != types[edge.left])
 

@@ -80,7 +80,7 @@ def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema], time_z
 def _parse(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuery:
     all_tokens = statement_tokens(sql)
     reject_foreign_windows(sql, all_tokens)
-    tokens, items = extract_brackets(sql, all_tokens)
+    tokens, extents = extract_brackets(sql, all_tokens)
     sql_text = SqlText(sql, tokens)
     select = parse_select(sql_text)
     _reject_clauses(sql_text, select)
@@ -92,8 +92,10 @@ def _parse(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuer
     conjuncts = _Conjuncts(sql_text, binder)
     for condition in _conditions(select, entries):
         conjuncts.add(condition)
-    times = {alias: schema.event_time for alias, schema in schemas.items()}
-    resolver = WindowResolver(sql_text, entries, items, times, [*conjuncts.equalities, *conjuncts.conditions])
+    event_time_columns = {alias: schema.event_time for alias, schema in schemas.items()}
+    resolver = WindowResolver(
+        sql_text, entries, extents, event_time_columns, [*conjuncts.equalities, *conjuncts.conditions]
+    )
     windows = resolver.resolve(lambda entry, bracket: bind_window(sql_text, bracket, scope.binding(entry.alias)))
     _reject_unconnected(sql_text, entries, conjuncts)
     return JoinQuery(

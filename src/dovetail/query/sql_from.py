@@ -25,7 +25,7 @@ _ON_HINT = "write JOIN ... ON a.key = b.key"
 
 @dataclass(frozen=True, slots=True)
 class FromEntry:
-    """A stream of the FROM list before name resolution."""
+    """One entry of the FROM list as parsed, before names are resolved."""
 
     stream: str
     alias: str

@@ -1,8 +1,8 @@
 """The window of each alias: its own bracket, one inferred from conditions, or the next bracket to its right.
 
-A tuple is needed until no later tuple of a result can match it. Where conditions and the brackets of the other aliases
-bound that time, the window is inferred: it is the shortest that loses no result. The conditions are checked all the
-same. A bracket that excludes results that the conditions allow, or all results, gives a warning.
+A window must hold a tuple as long as a later tuple can still match it. Where conditions and the brackets of the other
+aliases bound that time, the window is inferred: it is the shortest that loses no result. The conditions are still
+evaluated. A bracket that excludes results that the conditions allow, or all results, gives a warning.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from dovetail.query.bounds import Bound, bounds_of, close_bounds
-from dovetail.query.brackets import FromItem, WindowBracket, find_window, own_window
+from dovetail.query.brackets import FromExtent, WindowBracket, applicable_bracket, own_bracket
 from dovetail.query.durations import LONGEST, format_duration, sql_duration
 from dovetail.query.model import Condition, Equality, TimeWindow, Window
 from dovetail.query.sql_from import FromEntry
@@ -21,7 +21,8 @@ from dovetail.query.sql_text import SqlText
 _EXAMPLE = 600_000_000
 _MAX_CONDITIONS = 2
 """Maximum number of conditions in a hint; more are harder to read than windows."""
-Bind = Callable[[FromEntry, WindowBracket], Window]
+WindowBinder = Callable[[FromEntry, WindowBracket], Window]
+"""Returns the window of a FROM entry, given the bracket that applies to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +35,31 @@ class AliasWindows:
 
 
 class WindowResolver:
-    """Resolver of the windows of one query. `times` gives the event-time column of each alias."""
+    """Resolver of the windows of one query."""
 
     def __init__(
         self,
         sql_text: SqlText,
         entries: Sequence[FromEntry],
-        items: Sequence[FromItem],
-        times: Mapping[str, str],
+        extents: Sequence[FromExtent],
+        event_time_columns: Mapping[str, str],
         conjuncts: Sequence[Condition | Equality],
     ) -> None:
         self._sql_text = sql_text
         self._entries = entries
         self._names = [entry.alias for entry in entries]
-        self._times = times
-        self._own = {entry.alias: own_window(items, entry.extent[0]) for entry in entries}
-        self._next = {entry.alias: find_window(items, entry.extent[0]) for entry in entries}
-        self._condition_bounds = [bound for c in conjuncts for bound in bounds_of(c.expression, c.text, times)]
-        brackets = [bound for alias, bracket in self._own.items() for bound in self._bracket_bounds(alias, bracket)]
-        self._brackets = brackets if self._condition_bounds else []
-        self._conditions = close_bounds(self._condition_bounds)
-        self._all = close_bounds([*self._condition_bounds, *self._brackets])
+        self._event_time_columns = event_time_columns
+        self._own_brackets = {entry.alias: own_bracket(extents, entry.extent[0]) for entry in entries}
+        self._applicable_brackets = {entry.alias: applicable_bracket(extents, entry.extent[0]) for entry in entries}
+        self._condition_bounds = [
+            bound for c in conjuncts for bound in bounds_of(c.expression, c.text, event_time_columns)
+        ]
+        brackets = [
+            bound for alias, bracket in self._own_brackets.items() for bound in self._bracket_bounds(alias, bracket)
+        ]
+        self._window_bounds = brackets if self._condition_bounds else []
+        self._condition_closure = close_bounds(self._condition_bounds)
+        self._closure = close_bounds([*self._condition_bounds, *self._window_bounds])
 
     def _bracket_bounds(self, alias: str, bracket: WindowBracket | None) -> Iterator[Bound]:
         """Yield the bounds of a bracket: no tuple of a result is later than its alias's by more than the window."""
@@ -65,13 +70,13 @@ class WindowResolver:
     def _text(self, bracket: WindowBracket) -> str:
         return " ".join(self._sql_text.sql[bracket.start : bracket.end].split())
 
-    def resolve(self, bind: Bind) -> AliasWindows:
+    def resolve(self, bind: WindowBinder) -> AliasWindows:
         """Return a window for every alias; raise `QueryError` if one has none."""
         windows: dict[str, Window] = {}
         inferred: list[tuple[str, tuple[str, ...]]] = []
         for entry in self._entries:
-            alias, bracket = entry.alias, self._next[entry.alias]
-            inference = self._infer(alias) if self._own[alias] is None else None
+            alias, bracket = entry.alias, self._applicable_brackets[entry.alias]
+            inference = self._infer(alias) if self._own_brackets[alias] is None else None
             if inference is not None:
                 windows[alias] = TimeWindow(inference[0])
                 inferred.append((alias, tuple(dict.fromkeys(bound.text for bound in inference[1]))))
@@ -83,19 +88,21 @@ class WindowResolver:
 
     def _infer(self, alias: str) -> tuple[int, tuple[Bound, ...]] | None:
         """Return the inferred window of an alias in microseconds, and the bounds it follows from."""
-        if self._all.conflict:
-            return 0, self._all.conflict  # there are no results, so no window loses any
-        wait = self._all.longest_wait(alias, self._names) if self._condition_bounds else None
-        return wait if wait is not None and wait[0] <= LONGEST else None
+        if self._closure.conflict:
+            return 0, self._closure.conflict  # there are no results, so no window loses any
+        window = self._closure.required_window(alias, self._names) if self._condition_bounds else None
+        return window if window is not None and window[0] <= LONGEST else None
 
     # -- warnings -----------------------------------------------------------------------------------------------------------
 
     def _warnings(self, inferred: Collection[str]) -> Iterator[str]:
         if not self._condition_bounds:
             return
-        written = {alias: bracket for alias, bracket in self._next.items() if alias not in inferred and bracket}
+        written = {
+            alias: bracket for alias, bracket in self._applicable_brackets.items() if alias not in inferred and bracket
+        }
         brackets = [bound for alias, bracket in written.items() for bound in self._bracket_bounds(alias, bracket)]
-        final, allowed = close_bounds([*self._condition_bounds, *brackets]), self._conditions
+        final, allowed = close_bounds([*self._condition_bounds, *brackets]), self._condition_closure
         conflict = allowed.conflict or final.conflict
         if conflict:
             texts = list(dict.fromkeys(repr(bound.text) for bound in conflict))
@@ -112,7 +119,7 @@ class WindowResolver:
             yield self._loss_warning(alias, written[alias], lost, pair)
 
     def _loss_warning(self, alias: str, bracket: WindowBracket, lost: int, pair: tuple[str, str]) -> str:
-        limit, path = self._conditions.paths[pair]
+        limit, path = self._condition_closure.paths[pair]
         conditions = " and ".join(dict.fromkeys(repr(bound.text) for bound in path))
         late, early = map(self._time, pair)
         needed = lost + (bracket.window.micros if isinstance(bracket.window, TimeWindow) else 0)
@@ -125,17 +132,19 @@ class WindowResolver:
     # -- missing windows ----------------------------------------------------------------------------------------------------
 
     def _time(self, alias: str) -> str:
-        return f"{alias}.{self._times[alias]}"
+        return f"{alias}.{self._event_time_columns[alias]}"
 
     def _missing(self, alias: str) -> str:
-        unbounded = next((n for n in self._names if n != alias and self._all.upper(n, alias) is None), None)
+        unbounded = next((n for n in self._names if n != alias and self._closure.upper(n, alias) is None), None)
         if not self._condition_bounds or unbounded is None:
             return f"alias {alias!r} has no window"
         return f"alias {alias!r} has no window: no condition limits how long after {self._time(alias)} {self._time(unbounded)} may be"
 
     def _hint(self) -> str:
         """Return windows and conditions to add that exclude nothing that the conditions allow."""
-        missing = [name for name in self._names if self._next[name] is None and self._infer(name) is None]
+        missing = [
+            name for name in self._names if self._applicable_brackets[name] is None and self._infer(name) is None
+        ]
         largest = max((_suggested_micros(bound.micros) for bound in self._condition_bounds), default=0) or _EXAMPLE
         named = {e.alias: e.stream if e.stream == e.alias else f"{e.stream} {e.alias}" for e in self._entries}
         suggested = self._suggest_windows(missing, largest)
@@ -151,7 +160,7 @@ class WindowResolver:
         """Return windows of the size of the related bounds, or longer where those would exclude allowed results."""
         lengths = {}
         for alias in missing:
-            uppers = (self._all.upper(*pair) for name in self._names for pair in ((name, alias), (alias, name)))
+            uppers = (self._closure.upper(*pair) for name in self._names for pair in ((name, alias), (alias, name)))
             sizes = (_suggested_micros(micros) for micros in uppers if micros is not None)
             lengths[alias] = max(sizes, default=0) or largest
         while True:
@@ -161,15 +170,15 @@ class WindowResolver:
                 for name in self._names
                 if name != alias
             ]
-            closure = close_bounds([*self._condition_bounds, *self._brackets, *added])
-            limits = self._all.paths.items()
+            closure = close_bounds([*self._condition_bounds, *self._window_bounds, *added])
+            limits = self._closure.paths.items()
             if not closure.conflict and all(closure.upper(*pair) == limit for pair, (limit, _) in limits):
                 return lengths
             lengths = {alias: 2 * micros for alias, micros in lengths.items()}
 
     def _suggest_conditions(self, missing: Sequence[str], largest: int) -> list[str]:
         """Return conditions that bound the pairs of event times without a bound."""
-        bounds, conditions, closure = list(self._condition_bounds), list[str](), self._all
+        bounds, conditions, closure = list(self._condition_bounds), list[str](), self._closure
         for alias, name in product(missing, self._names):
             if name == alias or closure.upper(name, alias) is not None:
                 continue
@@ -182,7 +191,7 @@ class WindowResolver:
                 text = f"{other} <= {until}" if upper is not None else f"{other} BETWEEN {time} AND {until}"
             conditions.append(text)
             bounds += [Bound(name, alias, micros, text), *([Bound(alias, name, 0, text)] if upper is None else [])]
-            closure = close_bounds([*bounds, *self._brackets])
+            closure = close_bounds([*bounds, *self._window_bounds])
         return conditions
 
 

@@ -12,30 +12,36 @@ from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.execution import ExecutionPlan
+from dovetail.plan.names import WindowCopies
 from dovetail.plan.shared_plan import Load, SharedPlan
 from dovetail.plan.steps import Cell
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 
-SMALLEST_LIMIT = 1e-9
-"""What is left of a limit that is used up; a budget has no limit of zero."""
+EXHAUSTED_LIMIT = 1e-9
+"""Stands for an exhausted limit: a `Budget` accepts no zero."""
 
 
 class ShardPlacement(Protocol):
     """Shards of queries: which queries can share joins, and on how many shards a tuple is kept."""
 
     @property
-    def scopes(self) -> Mapping[str, str]: ...
+    def scopes(self) -> Mapping[str, str]:
+        """By query, the name of its group of shards; queries of different groups share nothing. Empty if there is one group."""
 
     @property
-    def copies(self) -> Mapping[str, tuple[str, float]]: ...
+    def window_copies(self) -> Mapping[str, WindowCopies]:
+        """By name of a window, in how many shards each of its tuples is."""
 
     @property
-    def cells(self) -> Mapping[str, Cell]: ...
+    def cells(self) -> Mapping[str, Cell]:
+        """By query, the results that a shard may emit."""
 
-    def with_query(self, query: JoinQuery, streams: Mapping[str, StreamSchema]) -> ShardPlacement: ...
+    def with_query(self, query: JoinQuery, streams: Mapping[str, StreamSchema]) -> ShardPlacement:
+        """Return the placement with one more query, over some of `streams`."""
 
-    def restricted(self, queries: Iterable[JoinQuery]) -> ShardPlacement: ...
+    def restricted(self, queries: Iterable[JoinQuery]) -> ShardPlacement:
+        """Return the placement of some of its queries."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class CostUpperBound:
     planning all of them together.
     """
 
-    unshared: ExecutionPlan = field(default_factory=ExecutionPlan)
+    unshared_plan: ExecutionPlan = field(default_factory=ExecutionPlan)
     """Execution plan in which each query has a join of its own: it determines the columns of windows."""
     planning: JointPlanning | None = None
     """The planning of all queries together: the job begins with the plans that were made to admit them."""
@@ -55,13 +61,13 @@ class CostUpperBound:
     windows: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Seconds and tuples per second of each window."""
 
-    def with_query(self, unshared: ExecutionPlan, planning: JointPlanning, plan: SharedPlan) -> CostUpperBound:
+    def with_query(self, unshared_plan: ExecutionPlan, planning: JointPlanning, plan: SharedPlan) -> CostUpperBound:
         """Return the bound with the joins and windows of `plan` added; the other arguments are those of all queries."""
         windows = dict(self.windows)
         for window in plan.windows:
             windows[window.stream] = (max(window.span, windows.get(window.stream, (0.0, 0.0))[0]), window.rate)
         joins = plan.load.cpu - sum(window.load.cpu for window in plan.windows)
-        return CostUpperBound(unshared, planning, self.cpu + joins, windows)
+        return CostUpperBound(unshared_plan, planning, self.cpu + joins, windows)
 
     @property
     def load(self) -> Load:
@@ -74,5 +80,5 @@ class CostUpperBound:
 def remaining_budget(budget: Budget, loads: Iterable[Load]) -> Budget:
     """Return what running queries leave of the budget."""
     used, limits = Load.total(loads), limits_of(budget)
-    cpu, memory = max(limits.cpu - used.cpu, SMALLEST_LIMIT), max(limits.memory - used.memory, SMALLEST_LIMIT)
+    cpu, memory = max(limits.cpu - used.cpu, EXHAUSTED_LIMIT), max(limits.memory - used.memory, EXHAUSTED_LIMIT)
     return Budget(None if isinf(cpu) else cpu, None if isinf(memory) else memory)

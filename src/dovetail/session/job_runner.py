@@ -12,10 +12,11 @@ from dovetail.engine.time.progress import ArrivalStats
 from dovetail.errors import PlanError, warn
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.adapt.reorder import Replanner
+from dovetail.optimizer.adapt.runtime_stats import ShardGroupReport
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import StreamSchema
+from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job import Job
-from dovetail.session.losses import Losses
 from dovetail.session.monitor import Meter, Monitor
 from dovetail.session.synchronized import SynchronizedSession
 from dovetail.stats.history import Migration
@@ -26,7 +27,7 @@ class JobRunner(SynchronizedSession):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._losses = Losses()
+        self._drop_warnings = DropWarnings()
         self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
         """The plans and jobs before and after the last change: a rollback leads to one of the two."""
         self._engine = self._new_engine()
@@ -34,7 +35,7 @@ class JobRunner(SynchronizedSession):
 
     def _new_engine(self) -> ShardEngine:
         engine = ShardEngine(self._job.config, replan=Replanner(self._job.config))
-        engine.on_arrivals = self._warn_of_losses
+        engine.on_arrivals = self._warn_of_drops
         engine.plan_without_materialized = self._plan_without_materialized
         for schema in self._job.streams.values():
             engine.add_stream(schema)
@@ -47,8 +48,8 @@ class JobRunner(SynchronizedSession):
 
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
-        if not self._is_running and self._job.chosen is None and self._job.registered:
-            self._adopt(self._job.begun())
+        if not self._is_running and self._job.adopted_plan is None and self._job.registered:
+            self._adopt(self._job.with_initial_plan())
 
     def _adopt(self, job: Job, *, until_delivered: bool = False) -> None:
         """Switch to another job; joins that stay keep the probe orders that they have."""
@@ -66,9 +67,9 @@ class JobRunner(SynchronizedSession):
         if self._job.streams.keys() - self._engine.streams.keys():
             self._job = replace(self._job, streams=dict(self._engine.streams))
 
-    def _warn_of_losses(self, schema: StreamSchema, seen: ArrivalStats) -> None:
+    def _warn_of_drops(self, schema: StreamSchema, seen: ArrivalStats) -> None:
         """Warn once per stream of dropped tuples. Nothing has changed yet: if warnings are errors, the batch can be pushed again."""
-        for text in self._losses.new_warnings(schema, seen.late, seen.late_by, seen.refused):
+        for text in self._drop_warnings.new_warnings(schema, seen.late, seen.late_by, seen.refused):
             warn(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
@@ -79,15 +80,15 @@ class JobRunner(SynchronizedSession):
         arrived = sum([progress.arrived for progress in engine.progress.streams.values()])
         if not monitor.is_due(arrived) or not self._is_running:
             return
-        if not job.has_choice:
-            monitor.wait(arrived)
+        if not job.can_replan:
+            monitor.schedule_next_check(arrived)
             return
         measured = measure(engine, hot_values=False)
         watermarks = {name: progress.watermark for name, progress in engine.progress.streams.items()}
         caught_up = job.caught_up(watermarks) if job.config.adaptive else []
-        parts = [({0: measured}, [run.step for run in engine.runs])]
+        reports = [ShardGroupReport({0: measured}, [run.step for run in engine.runs])]
         cause, breaches = monitor.check(
-            engine.batches, parts, self._meter.take_load(measured.nodes), caught_up=caught_up
+            engine.batches, reports, self._meter.take_load(measured.nodes), caught_up=caught_up
         )
         for breach in breaches:
             warn(f"{breach}\nHint: drop a query, shorten a window, or give the session a larger Budget")

@@ -26,7 +26,7 @@ from dovetail.engine.shedding.room import check_room
 from dovetail.engine.time.progress import LATEST
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
 from dovetail.errors import ConfigError, listed, reading, warn
-from dovetail.optimizer.planner import Orders
+from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
@@ -139,11 +139,11 @@ class LocalSession(JobRunner):
             self._job = job
 
     @synchronized
-    def query(self, name: str, sql: str, probe_orders: Orders | None = None, *, backfill: bool = False) -> None:
+    def query(self, name: str, sql: str, probe_orders: ProbeOrders | None = None, *, backfill: bool = False) -> None:
         """Register a query. It sees the tuples pushed from now on.
 
-        Queries registered before the first batch are planned together. A later one is planned alone until it has caught up: until no
-        tuple from before its registration can still match.
+        Queries registered before the first batch are planned together. A later one has a join of its own until it has caught up: until
+        no tuple from before its registration can still match.
 
         Parameters
         ----------
@@ -159,9 +159,9 @@ class LocalSession(JobRunner):
         """
         if not isinstance(backfill, bool):
             raise ConfigError.choice("query(backfill=...)", backfill, (True, False))
-        job, query = self._job, self._job.bind(name, sql, probe_orders)
+        job, query = self._job, self._job.plan_individually(name, sql, probe_orders)
         if job.config.shedding is not None:
-            check_room(job.config.shedding, job.unshared([*job.plans.values(), query.plan]), job.streams)
+            check_room(job.config.shedding, job.unshared_execution_plan([*job.plans.values(), query.plan]), job.streams)
         for text in query.plan.query.warnings:
             warn(text)
         if not self._is_running:
@@ -169,7 +169,7 @@ class LocalSession(JobRunner):
             return
         times = {name: progress.max_event_time for name, progress in self._engine.progress.streams.items()}
         start = QueryStart(self._engine.batches, backfill, max_event_times=times)
-        self._adopt(job.with_running_query(replace(query, start=start)), until_delivered=True)
+        self._adopt(job.with_late_query(replace(query, start=start)), until_delivered=True)
 
     def add_query(self, name: str, sql: str, *, backfill: bool = False) -> None:
         """Register a query while data flows, as `RunningSession.add_query` does on Spark; see `query`."""
@@ -182,7 +182,7 @@ class LocalSession(JobRunner):
         if self._is_running:
             self._adopt(job, until_delivered=True)
         else:
-            self._job = replace(job, chosen=None)
+            self._job = replace(job, adopted_plan=None)
         self._monitor.stats.drop_query(name)
 
     @synchronized
@@ -354,7 +354,7 @@ class LocalSession(JobRunner):
         job = job_from_json(content["extra"], content["config"], streams)
         session = cls()
         JobRunner.__init__(session, job)
-        stored.load_into(session._engine, ExecutionPlan.of(job.steps if job.is_running else ()))
+        stored.load_into(session._engine, ExecutionPlan.of(job.steps if job.has_adopted_plan else ()))
         return session
 
 

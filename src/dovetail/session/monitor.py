@@ -1,35 +1,35 @@
-"""The monitor: watches budgets and decides when running queries are planned again.
+"""The monitor: watches budgets and decides when running queries are planned again (Alrahmani, figure 2-1).
 
-This is the monitor of Alrahmani's figure 2-1. After a number of new tuples it reads the shards' counters into a `RuntimeStats`. The
-first statistics, a rate or a selectivity that left its range, a budget that is nearly used up, and a late query that has caught up
-are *causes* to plan again, if two checks in a row find one. The session then asks `Job.propose` for a better plan and adopts it
-between two batches. Probe orders within a plan are not the monitor's: each engine changes its own (`engine.join.watch`). Only time
-and memory depend on either: any plan gives the same results.
+After a number of new tuples it checks the shards' counters. It triggers a replan when statistics become available, when a rate or a
+selectivity drifts, when a budget is nearly used up, or when a late query has caught up, once two checks in a row agree. The session
+then asks `Job.propose` for a better plan and adopts it between two batches. The monitor does not change probe orders; each engine does
+(`engine.join.watch`). Any plan gives the same results; only time and memory differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
 from dovetail.codec import to_json
 from dovetail.config import Budget
-from dovetail.optimizer.adapt.proposal import NEAR
-from dovetail.optimizer.adapt.runtime_stats import Copies, RuntimeStats, one_shard
+from dovetail.optimizer.adapt.proposal import NEAR_LIMIT_FRACTION
+from dovetail.optimizer.adapt.runtime_stats import Copies, RuntimeStats, ShardGroupReport, one_shard
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.shared_plan import Load
 from dovetail.plan.steps import JoinStep
-from dovetail.stats.counters import Measurements, NodeMetrics, PlanMetrics
+from dovetail.stats.counters import NodeMetrics, PlanMetrics
 from dovetail.stats.history import Breach, Migration
 
 CHECK_AFTER_TUPLES = 10_000
-"""New tuples between two checks; more if joins have many stages, fewer to confirm a cause."""
-PER_STAGE = 300
+"""New tuples between two checks; fewer to confirm a cause."""
+CHECK_AFTER_PER_STAGE = 300
+"""New tuples between two checks for each stage of the joins, if that is more."""
 MAX_LOG_ENTRIES = 100
 """Migrations and breaches that the monitor keeps, of each kind."""
-_FIRST = "windows have filled, and rates and selectivities have been measured"
+_FIRST_STATISTICS = "windows have filled, and rates and selectivities have been measured"
 _RESOURCES = ("cpu_ms_per_second", "memory_bytes")
 
 
@@ -49,7 +49,7 @@ class Monitor:
     """Batches per second of event time between the last two checks; 1 until there were two."""
     _batch: int | None = None
     """The batch of the last check."""
-    _next: int = 0
+    _next_check: int = 0
     """Number of arrived tuples at which the next check is due."""
     _ready_at: int | None = None
     """Event time at which windows have filled: until then there is no cause."""
@@ -59,7 +59,7 @@ class Monitor:
     """Late queries that had caught up at the last replan: they are no cause for another one."""
     _has_replanned: bool = False
     """Whether queries have been planned by measured statistics."""
-    _has_suspicion: bool = False
+    _has_unconfirmed_cause: bool = False
     """Whether the last check found a cause that the next one is to confirm."""
     _exceeded: set[str] = field(default_factory=set)
     """Resources whose breach has been reported."""
@@ -69,42 +69,41 @@ class Monitor:
 
     def is_due(self, arrived: int) -> bool:
         """Whether to check now that `arrived` tuples have arrived."""
-        return arrived >= self._next
+        return arrived >= self._next_check
 
-    def wait(self, arrived: int, steps: Iterable[JoinStep] = ()) -> None:
-        """Postpone the next check until more tuples have arrived; longer if there are many `steps`."""
+    def schedule_next_check(self, arrived: int, steps: Iterable[JoinStep] = ()) -> None:
+        """Set after how many more tuples the next check is due; later if there are many `steps`."""
         stages = sum(len(step.plan.paths) ** 2 for step in steps)
-        wait = max(CHECK_AFTER_TUPLES, PER_STAGE * stages)
-        self._next = arrived + (wait // 4 if self._has_suspicion else wait)
+        new_tuples = max(CHECK_AFTER_TUPLES, CHECK_AFTER_PER_STAGE * stages)
+        self._next_check = arrived + (new_tuples // 4 if self._has_unconfirmed_cause else new_tuples)
 
     def check(
         self,
         batch: int,
-        parts: Sequence[tuple[Mapping[int, Measurements], Sequence[JoinStep]]],
+        reports: Sequence[ShardGroupReport],
         load: Load,
         copies: Copies = one_shard,
         caught_up: Sequence[str] = (),
     ) -> tuple[str | None, list[Breach]]:
         """Return a cause to plan again, if it is confirmed, and the budgets that are newly exceeded.
 
-        `parts`: see `RuntimeStats.update`. `load`: milliseconds since the last check, and bytes in use. `caught_up`: queries that
-        can be planned with the others.
+        `load`: milliseconds since the last check, and bytes in use. `caught_up`: late queries that can be planned with the others.
         """
-        cause, breaches = self._update(batch, parts, load, copies, caught_up)
-        is_confirmed, self._has_suspicion = cause is not None and self._has_suspicion, cause is not None
-        self.wait(arrivals(parts), (step for _, steps in parts for step in steps))
+        cause, breaches = self._update(batch, reports, load, copies, caught_up)
+        is_confirmed, self._has_unconfirmed_cause = cause is not None and self._has_unconfirmed_cause, cause is not None
+        self.schedule_next_check(arrivals(reports), (step for report in reports for step in report.steps))
         return cause if is_confirmed else None, breaches
 
     def _update(
         self,
         batch: int,
-        parts: Sequence[tuple[Mapping[int, Measurements], Sequence[JoinStep]]],
+        reports: Sequence[ShardGroupReport],
         load: Load,
         copies: Copies,
         caught_up: Sequence[str],
     ) -> tuple[str | None, list[Breach]]:
         before, self._batch = self._batch, batch
-        if not self.stats.update(parts, copies):
+        if not self.stats.update(reports, copies):
             return None, []
         self.used = Load(load.cpu / self.stats.seconds, load.memory)
         if before is not None:
@@ -113,7 +112,7 @@ class Monitor:
         breaches = self._record_breaches(batch)
         time = self.stats.time or 0
         if self._ready_at is None:
-            spans = [span for _, steps in parts for step in steps for span in step.windows.values()]
+            spans = [span for report in reports for step in report.steps for span in step.windows.values()]
             self._ready_at = time + max(spans, default=0)
         return self._cause(caught_up) if time >= self._ready_at else None, breaches
 
@@ -126,14 +125,14 @@ class Monitor:
         if self._caught_up - self._considered:
             return f"{', '.join(caught_up)} caught up and can be planned with the other queries"
         if not self._has_replanned:
-            return _FIRST
+            return _FIRST_STATISTICS
         drift = self.stats.drift()
         return None if drift is None else str(drift)
 
     def _budget_cause(self) -> str | None:
         """Return which budget is nearly used up; None while the monitor backs off after a futile replan."""
         for resource, used, limit in self._limited_resources():
-            if used > NEAR * limit:
+            if used > NEAR_LIMIT_FRACTION * limit:
                 if self._checks_to_skip > 0:
                     self._checks_to_skip -= 1
                     return None
@@ -149,20 +148,20 @@ class Monitor:
         return [(resource, used, limit) for resource, used, limit in resources if limit < inf]
 
     def _record_breaches(self, batch: int) -> list[Breach]:
-        """Return new breaches; use must fall to `NEAR` times the limit before a resource breaches it again."""
+        """Return new breaches; use must fall to `NEAR_LIMIT_FRACTION` times the limit before a resource breaches it again."""
         new = []
         for resource, used, limit in self._limited_resources():
             if used > limit and resource not in self._exceeded:
                 self._exceeded.add(resource)
                 new.append(Breach(batch, resource, used, limit))
-            elif used <= NEAR * limit:
+            elif used <= NEAR_LIMIT_FRACTION * limit:
                 self._exceeded.discard(resource)
         self.breaches = [*self.breaches, *new][-MAX_LOG_ENTRIES:]
         return new
 
     def record_replan(self, *, helped: bool) -> None:
         """Record that queries were planned by current statistics; `helped`: another plan was found."""
-        self._has_replanned, self._has_suspicion = True, False
+        self._has_replanned, self._has_unconfirmed_cause = True, False
         self._considered = self._caught_up
         self.stats.set_baseline()
         self._backoff = 1 if helped else min(2 * self._backoff, 64)
@@ -202,13 +201,13 @@ class Meter:
         return Load(spent, sum(node.bytes or 0 for node in nodes.values()))
 
 
-def arrivals(parts: Iterable[tuple[Mapping[int, Measurements], Sequence[JoinStep]]]) -> int:
+def arrivals(reports: Iterable[ShardGroupReport]) -> int:
     """Return the number of tuples that have arrived, as shards report it."""
-    reports = [report for reports, _ in parts for report in reports.values()]
-    return sum(stream.arrivals for report in reports for stream in report.streams.values())
+    shards = [measured for report in reports for measured in report.by_shard.values()]
+    return sum(stream.arrivals for measured in shards for stream in measured.streams.values())
 
 
 def _nodes(metrics: PlanMetrics) -> dict[tuple[str, str], NodeMetrics]:
     """Return the nodes of a plan, by kind and name."""
-    kinds = {"window": metrics.windows, "join": metrics.joins, "state": metrics.states, "result": metrics.results}
+    kinds = {"window": metrics.windows, "join": metrics.joins, "state": metrics.materialized, "result": metrics.results}
     return {(kind, name): node for kind, nodes in kinds.items() for name, node in nodes.items()}

@@ -1,4 +1,4 @@
-"""A query of a job: its individual plan, what its user asked of the plan, and when it began."""
+"""A query of a job: its individual plan, the user's planning options, and when it began."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from dovetail.optimizer.planner import PlanChoices
+from dovetail.config import Config
+from dovetail.errors import ConfigError
+from dovetail.optimizer.planner import PlanningOptions
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.schema import StreamSchema
@@ -16,21 +18,21 @@ from dovetail.schema import StreamSchema
 class QueryStart:
     """When a query began, and what it may see from before."""
 
-    since: int = 0
+    first_batch: int = field(default=0, metadata={"name": "since"})
     """The first batch whose tuples it sees."""
     backfill: bool = False
     """Whether it also sees the tuples that windows held then."""
     complete_from: Mapping[str, int] = field(default_factory=dict, metadata={"name": "carried"})
     """By stream, the first batch whose tuples have all columns that it needs; absent if every batch has them."""
     max_event_times: Mapping[str, int] = field(default_factory=dict, metadata={"name": "heads"})
-    """By stream, the largest event time before batch `since`; a query never catches up with a stream that has none."""
-    is_merged: bool = field(default=False, metadata={"name": "merged"})
-    """Whether it is planned with the first queries, after it had caught up."""
+    """By stream, the largest event time before `first_batch`; a query never catches up with a stream that has none."""
+    is_planned_jointly: bool = field(default=False, metadata={"name": "merged"})
+    """Whether it is planned jointly with the first queries, after it had caught up."""
 
     @property
-    def is_planned_alone(self) -> bool:
-        """Whether it is a late query that is not planned with the others yet."""
-        return self.since > 0 and not self.is_merged
+    def is_standalone(self) -> bool:
+        """Whether it is a late query with a standalone join, not planned with the others yet."""
+        return self.first_batch > 0 and not self.is_planned_jointly
 
     def has_caught_up(
         self, query: JoinQuery, watermarks: Mapping[str, int], streams: Mapping[str, StreamSchema]
@@ -51,6 +53,21 @@ class RegisteredQuery:
     """A query of a job."""
 
     plan: QueryPlan
-    """Its individual plan, as if it ran alone."""
-    choices: PlanChoices = field(default_factory=PlanChoices)
+    """Its individual plan: its probe orders and access paths if it shared nothing."""
+    options: PlanningOptions = field(default_factory=PlanningOptions)
     start: QueryStart = field(default_factory=QueryStart)
+
+
+def check_backfill(query: JoinQuery, config: Config, *, backfill: bool) -> None:
+    """Refuse `backfill` where the tuples from before the query are not known."""
+    if backfill and config.shedding is not None:
+        raise ConfigError(
+            f"query {query.name!r} cannot see tuples from before it: some may have been shed, or not been kept because no query "
+            "needed them",
+            "leave backfill out, and its windows fill from now on",
+        )
+    if backfill and query.has_count_window:
+        raise ConfigError(
+            f"query {query.name!r} has count windows: the latest tuples from before it are no longer known",
+            "leave backfill out, and its windows fill from now on",
+        )

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from dovetail.errors import DovetailError, StateError
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.durations import format_duration
+from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job_html import job_html
-from dovetail.session.losses import Losses
 from dovetail.session.metrics import RunningMetrics
 from dovetail.session.monitor import Monitor
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
@@ -61,7 +61,7 @@ class RunningSession:
         self._job = job
         self._run_id = run_id
         self._reports = ShardReports(job.layout)
-        self._losses = Losses()
+        self._losses = DropWarnings()
         self._failure: DovetailError | None = None
         self._writing = threading.RLock()
         """Held while a batch is written: its staged files must not be cleared meanwhile."""
@@ -163,7 +163,7 @@ class RunningSession:
     def _monitor_batch(self, batch_id: int) -> None:
         """Compare the shards' reports with budget and plan now and then; replan in a thread if there is a cause."""
         monitor, config = self._monitor, self._layout.job.config
-        if self._planning is not None or not self._layout.job.has_choice or not monitor.is_due(self._reports.arrived):
+        if self._planning is not None or not self._layout.job.can_replan or not monitor.is_due(self._reports.arrived):
             return
         caught_up = self._reports.caught_up(batch_id) if config.adaptive else []
         parts, load = self._reports.parts(), self._reports.take_load()

@@ -128,7 +128,9 @@ class Session:
     def query(self, name: str, sql: str, probe_orders: Mapping[str, Sequence[str]] | None = None) -> None:
         """Register a query; see `LocalSession.query`."""
         self._check_declaring(f"query {name!r}")
-        query = self._job.bind(name, sql, probe_orders, str(self._spark.conf.get("spark.sql.session.timeZone")))
+        query = self._job.plan_individually(
+            name, sql, probe_orders, str(self._spark.conf.get("spark.sql.session.timeZone"))
+        )
         for text in query.plan.query.warnings:
             warn(text)
         self._job = self._job.with_query(query)

@@ -36,7 +36,8 @@ class Metrics:
     @classmethod
     def from_json(cls, serialized: Mapping[str, Any]) -> Self:
         """Read metrics from `serialized`; keys that are not fields are ignored."""
-        return from_json(cls, {item.name: serialized[item.name] for item in fields(cls) if item.name in serialized})
+        keys = [item.metadata.get("name", item.name) for item in fields(cls)]
+        return from_json(cls, {key: serialized[key] for key in keys if key in serialized})
 
 
 def merge(first: Mapping[str, T], second: Mapping[str, T], add: Callable[[T, T], T] | None = None) -> dict[str, T]:
@@ -160,7 +161,7 @@ class PlanMetrics(Metrics):
 
     windows: Mapping[str, NodeMetrics] = field(default_factory=dict)
     joins: Mapping[str, NodeMetrics] = field(default_factory=dict)
-    states: Mapping[str, NodeMetrics] = field(default_factory=dict)
+    materialized: Mapping[str, NodeMetrics] = field(default_factory=dict, metadata={"name": "states"})
     results: Mapping[str, NodeMetrics] = field(default_factory=dict)
     span: MeasuredSpan = field(default_factory=MeasuredSpan)
 

@@ -30,6 +30,7 @@ class Recall:
     high: float | None
     """`low` and `high` bound the recall with 95 % confidence."""
     given: int
+    """Delivered results."""
     lost: LossEstimate
     why: str | None = None
 

@@ -23,7 +23,7 @@ def engine_for(scenario: RandomCase, config: dt.Config) -> ShardEngine:
         engine.add_stream(stream)
     lowering, catalog = Lowering(scenario.catalog, config), scenario.catalog
     plans = [plan_query(parse_query(name, sql, catalog), catalog, config) for name, sql in scenario.sql.items()]
-    engine.adopt(ExecutionPlan.of(map(lowering.unshared_step, plans)))
+    engine.adopt(ExecutionPlan.of(map(lowering.individual_step, plans)))
     return engine
 
 

@@ -1,4 +1,4 @@
-"""Golab and Özsu (003): the example of table 3, equal results of all algorithms, and measured costs against the equations.
+"""Golab and Özsu: the example of table 3, equal results of all algorithms, and measured costs against the equations.
 
 `experiments.golab_engine` defines the measurement. Sampling error: comparisons depend on how often the 40 or 5 common values are in
 the windows, and a window is a new sample only every T = 100 to 200 units. Runs of 1,000 units were off by up to 20 % (seeds 0 to 3,
@@ -20,7 +20,7 @@ import pytest
 import dovetail as dt
 from dovetail.config import NESTED_LOOPS, NestedLoop
 from dovetail.optimizer.cost.nested_loop import StreamStatistics, general_cost, multi_way_cost, naive_cost
-from dovetail.optimizer.planner import general_placement, multi_way_orders, scan_cost
+from dovetail.optimizer.planner import choose_orders, general_placement, scan_cost
 from dovetail.testing import assert_same_rows, expected
 from experiments.golab import CONFIGS
 from experiments.golab_engine import SECOND, TS, Orders, chosen_orders, drive, start
@@ -310,11 +310,11 @@ def test_golab_orders_depend_on_which_windows_have_an_index() -> None:
 def test_golab_orders_depend_on_batch_length() -> None:
     graph = dt.JoinGraph({"a": 9, "b": 1, "c": 1}, {}, {"a": 1, "b": 80, "c": 100}, distinct=dict.fromkeys("abc", 50))
     config = dt.Config(join="nested-loop", ordering="golab")
-    long, short = (multi_way_orders(graph, config, lambda *_: "scan", tau) for tau in (1000.0, 0.001))
+    long, short = (choose_orders(graph, config, lambda *_: "scan", tau) for tau in (1000.0, 0.001))
     assert long["c"] == ("b", "a")  # a second's window of `a` holds 9 tuples, and with a long batch 9,009
     assert short["c"] == ("a", "b")
     eager = dt.Config(join="nested-loop", ordering="golab", evaluation="eager")
-    assert multi_way_orders(graph, eager, lambda *_: "scan", 1000.0) == short
+    assert choose_orders(graph, eager, lambda *_: "scan", 1000.0) == short
 
 
 def test_general_loops_are_priced_by_the_equations() -> None:

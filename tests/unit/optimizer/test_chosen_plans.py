@@ -13,7 +13,7 @@ import pytest
 
 import dovetail as dt
 from dovetail import calibrate
-from dovetail.config import ORDERINGS, PLANNERS, Ordering, Planner
+from dovetail.config import ORDERINGS, STRATEGIES, Ordering, Strategy
 
 PLANS = Path(__file__).resolve().parents[2] / "plans"
 PRICES = calibrate.UnitTimes(
@@ -47,7 +47,7 @@ def ordered(method: Ordering) -> str:
     return f"{found}\n"
 
 
-def planned(strategy: Planner) -> str:
+def planned(strategy: Strategy) -> str:
     """Return the plan for all queries."""
     texts = explained(dt.Config(strategy=strategy), BUDGET)
     (first,) = [number for number, text in enumerate(texts) if text.startswith("plan for")]
@@ -64,12 +64,12 @@ def test_each_method_gives_the_expected_orders(method: Ordering) -> None:
     assert ordered(method) == (PLANS / "orderings" / f"{method}.txt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("strategy", PLANNERS)
-def test_each_strategy_gives_the_expected_plan(strategy: Planner) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_each_strategy_gives_the_expected_plan(strategy: Strategy) -> None:
     assert planned(strategy) == (PLANS / "strategies" / f"{strategy}.txt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("folder", "names"), [("orderings", ORDERINGS), ("strategies", PLANNERS)])
+@pytest.mark.parametrize(("folder", "names"), [("orderings", ORDERINGS), ("strategies", STRATEGIES)])
 def test_the_expected_plans_differ(folder: str, names: tuple[str, ...]) -> None:
     texts = {path.stem: path.read_text(encoding="utf-8") for path in (PLANS / folder).iterdir()}
     assert set(texts) == set(names)
@@ -81,7 +81,7 @@ def write() -> None:
         patched.setattr(calibrate, "_calibrated", lambda: (PRICES, PRICES))
         texts: dict[str, dict[Any, str]] = {
             "orderings": {method: ordered(method) for method in ORDERINGS},
-            "strategies": {strategy: planned(strategy) for strategy in PLANNERS},
+            "strategies": {strategy: planned(strategy) for strategy in STRATEGIES},
         }
     for folder, by_name in texts.items():
         (PLANS / folder).mkdir(exist_ok=True)

@@ -13,11 +13,11 @@ from dovetail.optimizer.expressions import with_expressions
 from dovetail.optimizer.graph.hints import hints_for
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
-from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.planner import PlanningOptions, plan_query
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import SharedPlan
 from dovetail.plan.subset import restrict_plan
-from dovetail.query.model import StoredWindow, TimeWindow
+from dovetail.query.model import MaterializedWindow, TimeWindow
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
@@ -33,10 +33,10 @@ CONFIG = dt.Config(strategy="bjtree")
 
 @pytest.fixture
 def plans() -> dict[str, QueryPlan]:
-    choices = PlanChoices({frozenset(pair): 1e-6 for pair in ("pq", "ab")})
+    options = PlanningOptions({frozenset(pair): 1e-6 for pair in ("pq", "ab")})
     queries = {name: parse_query(name, sql, STREAMS) for name, sql in SQL.items()}
     return {
-        name: plan_query(query, STREAMS, CONFIG, replace(choices, hints=hints_for(choices.hints, query.aliases)))
+        name: plan_query(query, STREAMS, CONFIG, replace(options, hints=hints_for(options.hints, query.aliases)))
         for name, query in queries.items()
     }
 
@@ -55,7 +55,7 @@ def test_nodes_carry_expressions_windows_and_outputs(plan: SharedPlan, plans: di
         "c": TimeWindow(5_000_000),
     }
     assert [len(source.filters) for source in below.sources] == [1, 0]
-    assert isinstance(triples.query.refs[0].window, StoredWindow)
+    assert isinstance(triples.query.refs[0].window, MaterializedWindow)
     assert [condition.text for condition in below.query.conditions] == ["a.x < c.x"]
     assert [answer.plan for answer in plan.answers] == list(plans.values())
     steps = {step.name: step for step in Lowering(STREAMS, CONFIG).steps(plan)}
@@ -71,7 +71,7 @@ def test_a_restricted_plan_has_the_expressions_of_the_queries_that_are_left(
     with pytest.raises(PlanError, match="no expressions for query 'pairs'"):
         Lowering(STREAMS, CONFIG).steps(part)
     (step,) = Lowering(STREAMS, CONFIG).steps(with_expressions(part, plans))
-    assert step.is_private
+    assert step.is_individual
     assert step.plan.query == plans["pairs"].query
 
 

@@ -36,6 +36,14 @@ def test_text_is_as_expected(path: Path) -> None:
     assert dt.LocalSession.restore(session.snapshot()).explain().text == expected.rstrip("\n")
 
 
+def test_forced_orders_are_shown() -> None:
+    session = shop()
+    session.query("funnel", (PLANS / "funnel.txt").read_text().split("\n----\n")[0], {"i": ("o", "c")})
+    assert "  probe orders: weave; forced for i\n" in str(session.explain())
+    explained: Any = session.explain().to_dict()
+    assert explained["queries"]["funnel"]["forced"] == ["i"]
+
+
 def test_there_are_plans_to_compare() -> None:
     assert {"funnel", "latest"} <= {path.stem for path in PLANS.glob("*.txt")}
 

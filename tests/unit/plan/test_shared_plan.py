@@ -49,7 +49,7 @@ def test_the_plan_is_plain_data(plan: SharedPlan) -> None:
     assert json.loads(json.dumps(found)) == found
     assert found["cpu_ms_per_second"] == {"used": plan.load.cpu, "limit": 10}
     assert found["memory_bytes"]["limit"] == 8 << 20
-    assert found["queries"]["fresh"]["narrowed"] == {"views": 60, "clicks": 60, "orders": 60}
+    assert found["queries"]["fresh"]["narrower_windows"] == {"views": 60, "clicks": 60, "orders": 60}
     assert sum(
         node["cpu_ms_per_second"] for kind in ("windows", "joins", "results") for node in found[kind].values()
     ) == (pytest.approx(plan.load.cpu))
@@ -123,7 +123,7 @@ BROKEN: dict[str, Change] = {
     "are used for more than one node": lambda p: {"windows": (*p.windows, p.windows[0])},
     "has no join that produces it": lambda p: {"results": (*p.results, replace(p.results[0], id="orphan"))},
     "and its join have different sources": lambda p: {"results": swapped(p.results, 0, sources=("views",))},
-    "which is not materialized": lambda p: {"results": swapped(p.results, 0, stored=False)},
+    "which is not materialized": lambda p: {"results": swapped(p.results, 0, is_materialized=False)},
     "is read by no join and answers no query": lambda p: {
         "answers": tuple(answer for answer in p.answers if answer.query != "returned")
     },

@@ -7,7 +7,7 @@ import pytest
 from sqlglot.dialects.dialect import Dialect
 
 from dovetail.errors import QueryError
-from dovetail.query.brackets import FromItem, WindowBracket, extract_brackets, find_window
+from dovetail.query.brackets import FromExtent, WindowBracket, applicable_bracket, extract_brackets
 from dovetail.query.durations import UNITS
 from dovetail.query.model import CountWindow, TimeWindow, Window
 from dovetail.query.sql import parse_query
@@ -17,7 +17,7 @@ SELECT = "SELECT 1 FROM"
 MINUTE = TimeWindow(60_000_000)
 
 
-def taken(sql: str) -> tuple[str, tuple[FromItem, ...]]:
+def taken(sql: str) -> tuple[str, tuple[FromExtent, ...]]:
     tokens, items = extract_brackets(sql, list(Dialect.get_or_raise("spark").tokenize(sql)))
     assert all(token.text in sql[token.start : token.end + 1] for token in tokens)
     return " ".join(sql[token.start : token.end + 1] for token in tokens), items
@@ -86,8 +86,8 @@ def test_extents_are_those_of_the_text() -> None:
 
 def test_an_entry_without_a_window_takes_the_next_to_its_right() -> None:
     one, two = WindowBracket(CountWindow(1), 4, 6), WindowBracket(CountWindow(2), 14, 16)
-    items = [FromItem(0, 1), FromItem(3, 6, one), FromItem(8, 9), FromItem(11, 16, two), FromItem(18, 19)]
-    assert [find_window(items, item.start) for item in items] == [one, one, two, two, None]
+    items = [FromExtent(0, 1), FromExtent(3, 6, one), FromExtent(8, 9), FromExtent(11, 16, two), FromExtent(18, 19)]
+    assert [applicable_bracket(items, item.start) for item in items] == [one, one, two, two, None]
 
 
 def test_joins_and_conditions_are_distinguished() -> None:

@@ -12,7 +12,7 @@ from ten_queries import COLUMNS, PRICES, TEN, declare
 
 import dovetail as dt
 from dovetail import calibrate
-from dovetail.config import Planner
+from dovetail.config import Strategy
 from dovetail.errors import BudgetError, ConfigError
 from dovetail.optimizer import explain_shared, joint
 from dovetail.plan.shared_plan import SharedPlan
@@ -49,7 +49,7 @@ def test_a_session_accepts_only_a_budget() -> None:
     ("budget", "resource", "option"),
     [
         (dt.Budget(memory_bytes=1000), "bytes of memory", "memory_bytes"),
-        (dt.Budget(cpu_ms_per_second=1e-3), "ms per second of CPU", "cpu_ms_per_second"),
+        (dt.Budget(cpu_ms_per_second=1e-3), "ms of CPU per second", "cpu_ms_per_second"),
     ],
 )
 def test_a_query_over_budget_is_refused_with_resource_and_option(budget: dt.Budget, resource: str, option: str) -> None:
@@ -67,7 +67,7 @@ def test_a_query_over_budget_is_refused_with_resource_and_option(budget: dt.Budg
 def test_a_refused_query_leaves_the_others_running() -> None:
     session = pair_session(dt.Budget(memory_bytes=10 << 20))
     session.query("pairs", PAIRS)
-    with pytest.raises(BudgetError, match="'long' takes the most"):
+    with pytest.raises(BudgetError, match="query 'long' alone needs"):
         session.query("long", PAIRS.replace("10 s", "1 HOUR"))
     assert set(session.push({})) == {"pairs"}
     assert "of 10 MiB" in str(session.explain())
@@ -78,7 +78,7 @@ def test_a_later_query_gets_the_remaining_budget() -> None:
     session.query("pairs", PAIRS)
     session.push({})
     session.query("again", PAIRS.replace("10 s", "5 s"))
-    with pytest.raises(BudgetError, match="do not fit the budget"):
+    with pytest.raises(BudgetError, match="no plan fits the budget"):
         session.query("third", PAIRS)
     session.drop_query("pairs")
     session.query("third", PAIRS.replace("10 s", "5 s"))
@@ -97,7 +97,7 @@ def test_less_memory_materializes_less() -> None:
         plan: Any = session.explain().to_dict()["plan"]
         kinds = (plan["windows"], {name: entry for name, entry in plan["results"].items() if entry["stored"]})
         kept.append([sum(entry["memory_bytes"] for entry in kind.values()) for kind in kinds])
-        assert plan["qualified"]
+        assert plan["fits_budget"]
     assert kept[0][0] == kept[1][0]
     assert kept[1][1] <= 0.01 * kept[0][0] < kept[0][1]
 
@@ -113,7 +113,7 @@ def test_two_queries_with_the_same_text_are_one_join() -> None:
     assert len(session.metrics()["joins"]) == 1
     shown = str(session.explain())
     assert "for one, two, three (shared)" in shown
-    assert "keep a within 4 s" in shown
+    assert "window of a narrowed to 4 s" in shown
 
 
 def test_disjoint_queries_are_planned_together() -> None:
@@ -132,7 +132,7 @@ def test_one_alias_may_mean_different_windows() -> None:
     session.query("two", "SELECT a.v FROM b a [RANGE 1 s], a b [RANGE 3 s] WHERE a.x = b.x")
     found: Any = session.explain().to_dict()
     assert found["plan"]["queries"]["two"]["aliases"] == {"a": "b", "b": "a"}
-    assert found["plan"]["queries"]["two"]["narrowed"] == {"a": 3.0, "b": 1.0}
+    assert found["plan"]["queries"]["two"]["narrower_windows"] == {"a": 3.0, "b": 1.0}
 
 
 def test_a_duplicate_query_name_is_refused() -> None:
@@ -152,13 +152,13 @@ def test_materializing_strategies_need_lazy_evaluation() -> None:
     assert set(found["queries"]) == set(TEN)
 
 
-@pytest.mark.parametrize("strategy", dt.config.PLANNERS)
-def test_every_strategy_plans_the_windows_that_the_engine_keeps(strategy: Planner) -> None:
+@pytest.mark.parametrize("strategy", dt.config.STRATEGIES)
+def test_every_strategy_plans_the_windows_that_the_engine_keeps(strategy: Strategy) -> None:
     """An engine has one window per stream for all queries, so the plan must have one, too."""
     session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1e6), dt.Config(strategy=strategy))
     overlap.declare(session, lambda _: overlap.COLUMNS, 2, 100.0)
     session.push({name: overlap.table(name, 0, 100, 100.0) for name in overlap.STREAMS})
-    plan = session._job.shared_plan
+    plan = session._job.joint_plan
     planned = {(node.stream, round(node.span * 1e6)) for node in plan.windows}
     assert len(planned) == len(plan.windows)
     assert planned == {(window.stream, window.longest_micros) for window in session._engine.plan.windows}
@@ -180,7 +180,7 @@ def test_measured_memory_is_near_the_estimate() -> None:
         )
     for kind in ("windows", "joins"):
         assert all(entry["measured"]["cpu_ms_per_second"] > 0 for entry in found["plan"][kind].values())
-    plan = session._job.shared_plan
+    plan = session._job.joint_plan
     assert "measured cpu" in str(explain_shared(plan, session.metrics()["nodes"]))
 
 
@@ -207,18 +207,18 @@ def star_session(
 
 
 def plan_of(session: dt.LocalSession) -> SharedPlan:
-    return session._job.shared_plan
+    return session._job.joint_plan
 
 
 def test_joins_are_not_materialized_on_default_selectivities() -> None:
     budget = dt.Budget(memory_bytes=1 << 30)
-    assert not plan_of(star_session(2, budget)).states
-    assert plan_of(star_session(2, budget, strategy="exchange")).states
+    assert not plan_of(star_session(2, budget)).materialized
+    assert plan_of(star_session(2, budget, strategy="exchange")).materialized
 
 
 def test_declared_selectivities_materialize_a_join_that_saves_work() -> None:
     session = star_session(2, dt.Budget(memory_bytes=1 << 30), (0.0001, 0.9))
-    assert [state.id for state in plan_of(session).states] == ["state:a+b"]
+    assert [state.id for state in plan_of(session).materialized] == ["state:a+b"]
 
 
 def test_shared_stages_lower_the_estimated_cpu() -> None:

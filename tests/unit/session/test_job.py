@@ -20,7 +20,7 @@ def test_a_job_that_begins_is_not_planned_again(monkeypatch: pytest.MonkeyPatch)
         job = job.with_stream(StreamSchema(name, COLUMNS, "ts"))
     for name in ("first", "second"):
         sql = "SELECT a.k FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k"
-        job = job.with_query(job.bind(name, sql, None))
+        job = job.with_query(job.plan_individually(name, sql, None))
     steps = job.steps
 
     def refuse(*_: object) -> None:
@@ -28,6 +28,6 @@ def test_a_job_that_begins_is_not_planned_again(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(job_module, "plan_query", refuse)
     monkeypatch.setattr(JointPlanning, "plan", refuse)
-    begun = job.begun()
-    assert begun.shared_plan is begun.chosen is job.shared_plan
+    begun = job.with_initial_plan()
+    assert begun.joint_plan is begun.adopted_plan is job.joint_plan
     assert all(step is before for step, before in zip(begun.steps, steps, strict=True))

@@ -49,7 +49,10 @@ def test_with_backfill_new_tuples_match_held_tuples(session: dt.LocalSession) ->
     assert late(session, BASE.replace("a.v < 5", "a.v < 3")) == [{"av": 1, "bv": 7}]
     shown = shown_of(session)
     assert shown["since"] == 1
-    assert shown["held_from"] == {"a": "1970-01-01T00:00:01.000000+00:00", "b": "1970-01-01T00:00:01.000000+00:00"}
+    assert shown["backfilled_from"] == {
+        "a": "1970-01-01T00:00:01.000000+00:00",
+        "b": "1970-01-01T00:00:01.000000+00:00",
+    }
     told = "starts at batch 1; backfill: a from 1970-01-01T00:00:01.000000+00:00, b from"
     assert told in str(session.explain())
 
@@ -61,7 +64,7 @@ def test_tuples_filtered_out_by_all_earlier_queries_are_not_held(session: dt.Loc
 
 def test_columns_no_earlier_query_read_are_not_held(session: dt.LocalSession) -> None:
     assert late(session, BASE.replace("a.v AS av", "a.ts AS av")) == []
-    assert shown_of(session)["held_from"]["a"] is None
+    assert shown_of(session)["backfilled_from"]["a"] is None
     assert "backfill: a none, b from" in str(session.explain())
 
 

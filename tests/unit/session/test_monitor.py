@@ -140,7 +140,7 @@ def test_statistics_of_a_dropped_query_are_not_reused_for_its_name() -> None:
     picture, plans = session._monitor.stats, session._job.plans
     known = picture.planner_stats({name: plan.query for name, plan in plans.items()}, plans)
     assert set(known["with_c"].rates) == {"x", "y"}
-    assert known["with_c"].hints == {}
+    assert known["with_c"].selectivities == {}
     streams.run(12, SELECTIVE)
     assert {probe[1] for probe in picture.probe_counts["with_c"]} == {"x", "y"}
 

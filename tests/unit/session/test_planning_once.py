@@ -12,7 +12,7 @@ from ten_queries import COLUMNS, PRICES, RATES, TEN, batches
 
 import dovetail as dt
 from dovetail import calibrate
-from dovetail.config import Strategy
+from dovetail.config import StrategyOption
 from dovetail.optimizer import joint, planner
 from dovetail.optimizer.graph import from_query
 from dovetail.session.job import Job
@@ -39,9 +39,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(target, name, counted)
 
     monkeypatch.setattr(calibrate, "_calibrated", lambda: (PRICES, PRICES))
-    count(planner, "multi_way_orders", lambda *_: "orders")
+    count(planner, "choose_orders", lambda *_: "orders")
     count(
-        from_query, "graph_of", lambda query, *_: f"graph of a {'join' if query.name.startswith('join:') else 'query'}"
+        from_query,
+        "build_graph",
+        lambda query, *_: f"graph of a {'join' if query.name.startswith('join:') else 'query'}",
     )
     count(joint, "plan_queries", lambda graphs, _, strategy: f"{strategy} of {len(graphs)}")
     count(Job, "unit_costs", lambda *_: "unit costs")
@@ -60,7 +62,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_the_first_batch_plans_nothing_again(
     calls: Counter[str],
     budget: dt.Budget | None,
-    strategy: Strategy,
+    strategy: StrategyOption,
     registering: dict[str, int],
     beginning: dict[str, int],
 ) -> None:

@@ -7,13 +7,13 @@ import pytest
 from ten_queries import COLUMNS, TEN, batches, declare, oracle
 
 import dovetail as dt
-from dovetail.config import Strategy
-from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.config import StrategyOption
+from dovetail.optimizer.sharing import STRATEGY_FUNCTIONS
 from dovetail.plan.shared_plan import SharedPlan
 from dovetail.testing import assert_same_rows
 
 
-def session(strategy: Strategy, budget: dt.Budget | None = None) -> dt.LocalSession:
+def session(strategy: StrategyOption, budget: dt.Budget | None = None) -> dt.LocalSession:
     made = dt.LocalSession(budget, dt.Config(strategy=strategy))
     declare(made, lambda _: COLUMNS)
     return made
@@ -21,12 +21,12 @@ def session(strategy: Strategy, budget: dt.Budget | None = None) -> dt.LocalSess
 
 def plan_of(made: dt.LocalSession) -> SharedPlan:
     made.explain()
-    return made._job.shared_plan
+    return made._job.joint_plan
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
-def test_every_plan_gives_the_oracles_results(strategy: Strategy, restarts: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("strategy", [name for name in STRATEGY_FUNCTIONS if name != "exact"])
+def test_every_plan_gives_the_oracles_results(strategy: StrategyOption, restarts: bool) -> None:  # noqa: FBT001
     made, pushes = session(strategy), batches(1, 6)
     found: dict[str, list[pa.Table]] = {name: [] for name in TEN}
     for push in pushes:
@@ -42,11 +42,11 @@ def test_every_plan_gives_the_oracles_results(strategy: Strategy, restarts: bool
 
 def test_the_plans_cover_every_kind() -> None:
     nary, binary, mixed, shared = (plan_of(session(name)) for name in ("mjoin", "bjtree", "exchange", "shared"))
-    assert not nary.states
+    assert not nary.materialized
     assert {join.kind for join in binary.joins} == {"binary"}
-    assert len(binary.states) == 10
+    assert len(binary.materialized) == 10
     assert {join.kind for join in mixed.joins} == {join.kind for join in shared.joins} == {"binary", "mjoin"}
-    (pair,) = [state for state in mixed.states if state.id == "state:a+b"]
+    (pair,) = [state for state in mixed.materialized if state.id == "state:a+b"]
     assert set(pair.queries) >= {"q1", "q2", "q3"}
     assert any(len(join.queries) > 1 for join in shared.joins)
 

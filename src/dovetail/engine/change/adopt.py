@@ -21,7 +21,7 @@ from dovetail.engine.storage.arena import Arena
 from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import Position, WindowStore
 from dovetail.errors import StateError
-from dovetail.plan.execution import MaterializedJoinPlan, User, View, WindowPlan
+from dovetail.plan.execution import MaterializedJoinPlan, StepSource, View, WindowPlan
 from dovetail.plan.needs import Needs
 from dovetail.plan.steps import JoinStep
 from dovetail.schema import StreamSchema
@@ -67,7 +67,7 @@ class Adoption:
     """Arrays that another process has left: stores open them instead of creating arrays."""
     numbered: bool = False
     """Whether windows keep each tuple's number in the shard's log."""
-    needs: dict[User, Needs] = field(default_factory=dict)
+    needs: dict[StepSource, Needs] = field(default_factory=dict)
     """Columns and key parts that each user of the new plan needs of its window."""
 
     def build(
@@ -75,23 +75,23 @@ class Adoption:
     ) -> InstalledPlan:
         """Build what the group runs under the new plan."""
         for step in steps:
-            self.needs.update({(step.name, source): needs for source, needs in step.needs[1].items()})
+            self.needs.update({(step.name, source): needs for source, needs in step.needs.sources.items()})
         stores = {plan.stream: self._window(plan) for plan in windows}
         views = {user: view for plan in windows for view in plan.views for user in view.users}
         new = InstalledPlan({plan.stream: plan for plan in windows}, stores)
         plans_by_step = {plan.step: plan for plan in materialized}
         for step in steps:
             run = new.runs[step.name] = self._run(step, new, views)
-            if step.state is not None:
-                new.materialized[step.state] = self._materialize(run, plans_by_step[step.name], views)
-                run.materialized = new.materialized[step.state]
+            if step.materialized_as is not None:
+                new.materialized[step.materialized_as] = self._materialize(run, plans_by_step[step.name], views)
+                run.materialized = new.materialized[step.materialized_as]
         return new
 
     @cached_property
-    def _needs_before(self) -> dict[User, Needs]:
+    def _needs_before(self) -> dict[StepSource, Needs]:
         """Columns and key parts that each user of the current plan needs of its window."""
         runs = self.before.runs.values()
-        return {(run.name, source): needs for run in runs for source, needs in run.step.needs[1].items()}
+        return {(run.name, source): needs for run in runs for source, needs in run.step.needs.sources.items()}
 
     @cached_property
     def _runs_before(self) -> dict[str, JoinRun]:
@@ -121,7 +121,7 @@ class Adoption:
         for view in plan.views:
             if view.bit not in bits_before:
                 visible = rows.seen_by(partial(_can_inherit, view))
-                if view.backfill and view.since >= self.next_batch:
+                if view.backfill and view.first_batch >= self.next_batch:
                     needs = Needs()
                     for user in view.users:
                         needs.update(self.needs[user])
@@ -129,7 +129,7 @@ class Adoption:
                 _set_flags(store, view.bit, visible)
         return store
 
-    def _run(self, step: JoinStep, new: InstalledPlan, views: Mapping[User, View]) -> JoinRun:
+    def _run(self, step: JoinStep, new: InstalledPlan, views: Mapping[StepSource, View]) -> JoinRun:
         before = self.before.runs.get(step.name)
         members = {}
         sources = {source.name: source.stream for source in step.sources}
@@ -151,9 +151,11 @@ class Adoption:
                 collector.copy_counters(self._runs_before[name].collectors[name])
         return run
 
-    def _materialize(self, run: JoinRun, plan: MaterializedJoinPlan, views: Mapping[User, View]) -> MaterializedJoin:
+    def _materialize(
+        self, run: JoinRun, plan: MaterializedJoinPlan, views: Mapping[StepSource, View]
+    ) -> MaterializedJoin:
         """Return the materialized join of a step: the existing one if it can serve the plan, else a new one, filled."""
-        before, existing = self.before.runs.get(run.name), self.before.materialized.get(plan.state)
+        before, existing = self.before.runs.get(run.name), self.before.materialized.get(plan.id)
         if (
             existing is not None
             and before is not None
@@ -181,9 +183,9 @@ def _can_inherit(new: View, old: View) -> bool:
     """
     if not set(old.keys) >= set(new.keys):
         return False
-    if new.since == 0:
+    if new.first_batch == 0:
         return set(old.filters) >= set(new.filters)
-    return (old.since, old.backfill, old.filters) == (new.since, new.backfill, new.filters)
+    return (old.first_batch, old.backfill, old.filters) == (new.first_batch, new.backfill, new.filters)
 
 
 def _set_flags(store: WindowStore, bit: int, visible: BoolArray) -> None:
@@ -194,4 +196,4 @@ def _set_flags(store: WindowStore, bit: int, visible: BoolArray) -> None:
 
 def _match_definition(step: JoinStep) -> tuple[object, ...]:
     """Return what determines the matches of a step; its probe orders and its readers do not."""
-    return step.sources, step.since, replace(step.plan.query, name="", sql=""), step.columns
+    return step.sources, step.first_batch, replace(step.plan.query, name="", sql=""), step.columns

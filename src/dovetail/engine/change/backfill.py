@@ -15,7 +15,7 @@ import pyarrow as pa
 from dovetail._typing import BoolArray
 from dovetail.engine.evaluate import evaluate, is_true
 from dovetail.engine.storage.window import WindowStore
-from dovetail.plan.execution import User, View
+from dovetail.plan.execution import StepSource, View
 from dovetail.plan.needs import Needs
 from dovetail.query.expressions import Column, Expression, columns
 
@@ -26,7 +26,7 @@ class VisibleRows:
 
     store: WindowStore
     views: Sequence[View]
-    needs: Mapping[User, Needs]
+    needs: Mapping[StepSource, Needs]
 
     def seen_by(self, condition: Callable[[View], bool]) -> BoolArray:
         """Return which rows are visible to at least one view that meets a condition."""

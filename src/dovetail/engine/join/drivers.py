@@ -144,7 +144,7 @@ class DriverChoice:
         joins: dict[_Inputs, list[JoinRun]] = {}
         for run in runs if self._uses_counts else ():
             feeds = sorted(feed for feed, _ in run.drivers[0].targets)
-            joins.setdefault((tuple(feeds), run.step.state), []).append(run)
+            joins.setdefault((tuple(feeds), run.step.materialized_as), []).append(run)
         before, self._counts = self._counts, _JoinCounts(joins)
         self._counts.copy_counters(before)
         self._index_of_run = {run.name: self._counts.indices[key] for key, same in joins.items() for run in same}

@@ -38,7 +38,7 @@ from dovetail.engine.storage.buffers import address_of
 from dovetail.engine.storage.columns import StoredColumn
 from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
-from dovetail.plan.needs import stored_name
+from dovetail.plan.needs import column_name
 from dovetail.plan.steps import Consumer
 from dovetail.query.expressions import Column, columns
 
@@ -217,7 +217,7 @@ class Collector:
         self.results = 0
         self.seconds = 0.0
         self._source_rows = source_rows
-        self._cell = [(key.alias, stored_name(key.expression), splits, cell) for key, splits, cell in consumer.cell]
+        self._cell = [(key.alias, column_name(key.expression), splits, cell) for key, splits, cell in consumer.cell]
         self._narrower = {source: micros for source, micros in consumer.spans.items() if micros < windows[source]}
         """The query's windows that are smaller than the step's."""
         self.takes_all = not (self._narrower or self._cell)

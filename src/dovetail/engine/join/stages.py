@@ -39,7 +39,7 @@ from dovetail.engine.kernels.follow import (
 from dovetail.engine.kernels.index import mix
 from dovetail.engine.kernels.times import FOREVER, LONG_AGO
 from dovetail.engine.storage.buffers import address_of
-from dovetail.plan.needs import key_id, stored_name
+from dovetail.plan.needs import column_name, key_id
 from dovetail.plan.query_plan import ProbePath, ProbeStage
 
 _NO_CODES = np.zeros(0, np.uint64)
@@ -140,7 +140,7 @@ class LeadingStages:
             for depth, stage in enumerate(self._stages):
                 begin = end
                 for part in stage.key:
-                    member, name = self._members[part.source.alias], stored_name(part.source.expression)
+                    member, name = self._members[part.source.alias], column_name(part.source.expression)
                     rows = member.store.rows
                     code = address_of(rows[member.store.codes[(name,)]])
                     columns = {ALIAS: member.column, CODES: code, CODES_BASE: rows.base, CODES_CAPACITY: rows.capacity}
@@ -190,7 +190,7 @@ class StageRunner:
         joined = path.stages[:depth] if stage.access == "new" else ()
         self._joined = np.array([members[before.alias].column for before in joined], np.int64)
         self._after_driver = path.driver in path.order[:depth]
-        self._parts = [(members[part.source.alias], stored_name(part.source.expression)) for part in stage.key]
+        self._parts = [(members[part.source.alias], column_name(part.source.expression)) for part in stage.key]
         self._source = self._parts[0][0].store.rows if len(self._parts) == 1 else None
         self._codes = np.empty(0, np.uint64)
         self._lookup = (*LookupCodes(_NO_CODES, -1, 0),)

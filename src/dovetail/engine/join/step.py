@@ -174,10 +174,11 @@ class JoinRun:
 
 
 def due_for_joint_replan(runs: Iterable[JoinRun]) -> list[JoinRun]:
-    """Return the joins that share stages once they have paid for a joint replan, and reset their waits."""
+    """Return the joins that share stages once they have paid for a joint replan, and reset their skipped replans."""
     sharing = [run for run in runs if run.sharing]
-    if sum((run.watch.waits - JOINT_REPLAN_FACTOR) * replan_cost(len(run.runners)) for run in sharing) < 0:
+    skipped = [(run.watch.skipped_joint_replans, replan_cost(len(run.runners))) for run in sharing]
+    if sum((replans - JOINT_REPLAN_FACTOR) * cost for replans, cost in skipped) < 0:
         return []
     for run in sharing:
-        run.watch.waits = 0
+        run.watch.skipped_joint_replans = 0
     return sharing

@@ -15,9 +15,9 @@ from dovetail.engine.kernels.verify import keep_marked_results, mark_equal_bytes
 from dovetail.engine.storage.columns import BytesColumn
 from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WORD_BITS, WindowStore
-from dovetail.plan.needs import must_verify, stored_name
+from dovetail.plan.needs import column_name, parts_to_verify
 from dovetail.plan.query_plan import ProbePath
-from dovetail.query.model import CountWindow, StoredWindow, TimeWindow, Window
+from dovetail.query.model import CountWindow, MaterializedWindow, TimeWindow, Window
 from dovetail.schema import is_exact
 
 _FIRST_CAPACITY = 1024
@@ -52,7 +52,7 @@ class Member:
         """Name of the array with the last instant of each row, if the ends are stored; else `ts`."""
         if isinstance(self.window, CountWindow):
             return self.store.expiry_tables[self.window].ends
-        if isinstance(self.window, StoredWindow) and isinstance(self.store, MaterializedJoin):
+        if isinstance(self.window, MaterializedWindow) and isinstance(self.store, MaterializedJoin):
             return self.store.ends(self.window.spans)
         return "ts"
 
@@ -146,13 +146,13 @@ class Verifier:
         self._checks: Sequence[tuple[Member, str, Member, str, bool]] = [
             (
                 members[part.source.alias],
-                stored_name(part.source.expression),
+                column_name(part.source.expression),
                 members[stage.alias],
-                stored_name(part.target),
+                column_name(part.target),
                 is_exact(part.target.type),
             )
             for stage in path.stages
-            for part in must_verify(stage)
+            for part in parts_to_verify(stage)
         ]
 
     @property

@@ -129,14 +129,21 @@ def _check_runners(where: str, runners: Mapping[str, SerializedRunner], plan: Qu
 def _check_watch(watch: ProbeWatch, plan: QueryPlan) -> None:
     """Raise `StateError` unless statistics refer to aliases and changes of a plan."""
     aliases, where = set(plan.query.aliases), f"the statistics of join {plan.query.name!r}"
-    named = {*watch.rates, *watch.sizes, *watch.unmeasured, *watch.seen, *watch.costs, *watch.tried}
-    named |= {name for joined, alias in (*watch.found, *watch.settled) for name in (*joined, alias)}
-    named |= {name for orders in watch.tried.values() for order in orders for name in order}
+    named = {
+        *watch.rates,
+        *watch.sizes,
+        *watch.pending_changes,
+        *watch.counters_at_check,
+        *watch.costs,
+        *watch.order_costs,
+    }
+    named |= {name for joined, alias in (*watch.probe_counts, *watch.baseline) for name in (*joined, alias)}
+    named |= {name for orders in watch.order_costs.values() for order in orders for name in order}
     if not named <= aliases:
         raise StateError(f"{where} refer to unknown aliases {listed(sorted(named - aliases))}")
-    if any(alias in joined for joined, alias in watch.found):
+    if any(alias in joined for joined, alias in watch.probe_counts):
         raise StateError(f"{where} contain a probe of an alias by itself")
-    if any(index >= len(watch.changes) for index in watch.unmeasured.values()):
+    if any(index >= len(watch.changes) for index in watch.pending_changes.values()):
         raise StateError(f"{where} refer to changes that were not made")
 
 

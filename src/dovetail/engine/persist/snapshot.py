@@ -153,8 +153,8 @@ def attach(
         raise StateError(f"the arrays have format {version or 1}; this release attaches to format {ARRAYS}")
     differ = [
         step[0]
-        for step in (*serialized["outline"], *plan.outline)
-        if (step in serialized["outline"]) != (step in plan.outline)
+        for step in (*serialized["outline"], *plan.structure)
+        if (step in serialized["outline"]) != (step in plan.structure)
     ]
     if differ:
         raise StateError(f"the arrays were written under another plan, which differs in {listed(sorted(set(differ)))}")
@@ -179,7 +179,7 @@ def arena_manifest(engine: ShardEngine) -> dict[str, Any]:
     """Return what another engine needs, besides the plan, to attach to the arrays of this one."""
     stores = {store.name: store.position for store in engine.stores()}
     manifest: dict[str, Any] = to_json(
-        _manifest(engine) | {"arrays": ARRAYS, "outline": engine.plan.outline, "stores": stores}
+        _manifest(engine) | {"arrays": ARRAYS, "outline": engine.plan.structure, "stores": stores}
     )
     return manifest
 

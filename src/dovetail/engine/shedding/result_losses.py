@@ -212,7 +212,7 @@ class ResultLosses:
         """Return a digest of the tuples and keys that a join's sample follows."""
         plan = self._installed.runs[step].step
         sources = {source.name: source for source in plan.sources}
-        parts: list[object] = [self._seed, plan.since, plan.backfill]
+        parts: list[object] = [self._seed, plan.first_batch, plan.backfill]
         for entry in inputs:
             source = sources[entry.use.source]
             conditions = [str(expression) for expression in (*source.filters, *source.keys)]
@@ -249,7 +249,7 @@ def _is_new(query: str, installed: InstalledPlan, before: InstalledPlan) -> bool
     """Whether a query sees only tuples that arrive from now on."""
     if query not in before.queries:
         return True
-    return installed.queries[query].step.since > before.queries[query].step.since
+    return installed.queries[query].step.first_batch > before.queries[query].step.first_batch
 
 
 def why_unknown(run: JoinRun, query: str) -> str | None:

@@ -20,7 +20,7 @@ from dovetail.engine.keys import combine
 from dovetail.engine.shedding.room import Room
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.window import WORD_BITS, WindowStore
-from dovetail.plan.needs import KeyId, stored_name
+from dovetail.plan.needs import KeyId, column_name
 from dovetail.plan.sheddable import common_key
 from dovetail.query.model import EqualityClass, TimeWindow
 from dovetail.schema import StreamSchema
@@ -259,7 +259,7 @@ def _uses(run: JoinRun, installed: InstalledPlan, keys: Sequence[EqualityClass],
         store = installed.windows[source.stream]
         parts = []
         for each in keys:
-            names = [(stored_name(expression),) for expression in each.of(source.name)]
+            names = [(column_name(expression),) for expression in each.of(source.name)]
             parts.append(next(name for name in names if name in store.codes))
         bit = installed.plans[source.stream].bits[run.name, source.name]
         slot = len(found) if keys else 0

@@ -22,8 +22,8 @@ from dovetail.engine.storage.arena import Arena
 from dovetail.engine.storage.columns import StoredColumn
 from dovetail.engine.storage.rows import Rows
 from dovetail.engine.storage.window import GROWTH, WORD_BITS, WindowStore
-from dovetail.plan.execution import MaterializedJoinPlan, User, View
-from dovetail.plan.needs import WindowContents, stored_name
+from dovetail.plan.execution import MaterializedJoinPlan, StepSource, View
+from dovetail.plan.needs import WindowContents, column_name
 from dovetail.plan.steps import ExpiryTablePlan, Spans
 from dovetail.query.expressions import Expression, aliases
 
@@ -83,7 +83,7 @@ class MaterializedJoin(WindowStore):
         """Whether the matches stored here serve `plan`: it has the same windows and no new reader."""
         return self.plan.spans == plan.spans and set(plan.readers) <= set(self.plan.readers)
 
-    def set_readers(self, plan: MaterializedJoinPlan, views: Mapping[User, View]) -> None:
+    def set_readers(self, plan: MaterializedJoinPlan, views: Mapping[StepSource, View]) -> None:
         """Replace the readers by those of `plan`; `views` are the readers' views of the sources' tuples."""
         self.plan = plan
         self._required_bits = []
@@ -93,14 +93,16 @@ class MaterializedJoin(WindowStore):
                 self._ends[spans] = f"ends:{spans}"
         for reader in plan.readers:
             seen = {source: views[reader.step, source] for source in self.windows}
-            bits = [(source, view.bit) for source, view in seen.items() if view.keys or view.filters or view.since]
+            bits = [
+                (source, view.bit) for source, view in seen.items() if view.keys or view.filters or view.first_batch
+            ]
             self._required_bits.append((reader.bit, bits))
         self.extend(plan.kept, words=plan.words)
 
     def extend(self, contents: WindowContents, expiry_plans: Iterable[ExpiryTablePlan] = (), words: int = 0) -> None:
         for name, expression in {**contents.columns, **contents.parts}.items():
             (source,) = aliases(expression)
-            self._key_parts[name] = (source, stored_name(expression))
+            self._key_parts[name] = (source, column_name(expression))
         super().extend(contents, expiry_plans, words)
 
     def trim(self, contents: WindowContents, expiry_plans: Iterable[ExpiryTablePlan] = ()) -> None:

@@ -40,7 +40,7 @@ class CountWindowGroup(JoinGroup):
         """Create a group for `step` and others with the same start batch and count windows over the same streams."""
         super().__init__(step.group, streams, config, arena)
         self.frontier = frozenset(step.count_window_streams)
-        self.since = step.since
+        self.first_batch = step.first_batch
 
     def build(
         self,

@@ -289,10 +289,10 @@ def window_rows(
     flags: list[UInt64Array | np.uint64] = [_NO_FLAGS] * window.words
     for view in window.views:
         word = view.bit // WORD_BITS
-        if view.since <= batch_number:
+        if view.first_batch <= batch_number:
             flags[word] = flags[word] | values.visible(view)
         elif view.backfill and view.complete_from <= batch_number and backfill_starts is not None:
-            start = backfill_starts[view.since].get(window.stream)
+            start = backfill_starts[view.first_batch].get(window.stream)
             if start is not None:
                 flags[word] = flags[word] | np.where(batch.ts >= start, values.visible(view), _NO_FLAGS)
     if not all_rows:

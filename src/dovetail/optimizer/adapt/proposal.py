@@ -13,12 +13,13 @@ from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import Load, SharedPlan
 
-NEAR = 0.9
+NEAR_LIMIT_FRACTION = 0.9
 """The fraction of a budget above which a breach is imminent."""
-SMALLEST = 1e-9
-GAIN = 1.2
+EPSILON_LOAD = 1e-9
+"""The smallest measured load that is divided by."""
+MIN_CPU_RATIO = 1.2
 """The CPU ratio required of a plan that materializes new joins: filling them costs, and estimates err."""
-SHARING_GAIN = 1.02
+MIN_CPU_RATIO_SHARING = 1.02
 """The CPU ratio required of a plan that materializes no new join."""
 
 
@@ -45,13 +46,14 @@ def propose(
 ) -> Proposal | None:
     """Return a plan that is cheaper than the `running` ones, or fits a budget that they break; else None.
 
-    `used` is the measured load if a breach is imminent. Each limit of the new plan is then NEAR * budget * min(1, expected / used).
+    `used` is the measured load if a breach is imminent. Each limit of the new plan is then
+    NEAR_LIMIT_FRACTION * budget * min(1, expected / used).
     """
     current, limits = planning.load_of(running), limits_of(planning.budget)
     memory_limit = limits.memory
     if used is not None:
         scaled = [
-            NEAR * limit * min(1.0, expected / max(measured, SMALLEST))
+            NEAR_LIMIT_FRACTION * limit * min(1.0, expected / max(measured, EPSILON_LOAD))
             for limit, expected, measured in zip(limits, current, used, strict=True)
         ]
         limits = Load(*scaled)
@@ -59,31 +61,31 @@ def propose(
     try:
         best = planning.plan()
     except BudgetError:
-        if used is None or not _materialized(running) or used.memory <= NEAR * memory_limit:
+        if used is None or not _materialized(running) or used.memory <= NEAR_LIMIT_FRACTION * memory_limit:
             return None
         # Probably this does not fit either, but it takes the least memory.
         best = replace(planning, budget=None).plan_windows_only()
-    gain = SHARING_GAIN if _materialized([best]) <= _materialized(running) else GAIN
-    if _shape(running) == _shape([best]) or (current.fits(limits) and current.cpu <= gain * best.load.cpu):
+    min_ratio = MIN_CPU_RATIO_SHARING if _materialized([best]) <= _materialized(running) else MIN_CPU_RATIO
+    if _structure(running) == _structure([best]) or (current.fits(limits) and current.cpu <= min_ratio * best.load.cpu):
         return None
     return Proposal(cause, replace(best, limits=running[0].limits), planning.plans, current)
 
 
 def _materialized(plans: Iterable[SharedPlan]) -> set[object]:
-    states = [state for plan in plans for state in plan.states]
-    return {(state.sources, tuple(sorted(state.spans.items()))) for state in states}
+    joins = [join for plan in plans for join in plan.materialized]
+    return {(join.sources, tuple(sorted(join.spans.items()))) for join in joins}
 
 
-def _shape(plans: Iterable[SharedPlan]) -> list[object]:
-    """Return what distinguishes plans: the inputs and consumers of their joins, but not the probe orders."""
-    shapes: list[tuple[object, ...]] = []
+def _structure(plans: Iterable[SharedPlan]) -> list[object]:
+    """Return the inputs and consumers of all joins, without probe orders: equal for plans that differ only in orders."""
+    structure: list[tuple[object, ...]] = []
     for plan in plans:
-        stored = {state.id for state in plan.states}
+        materialized = {result.id for result in plan.materialized}
         answers: dict[str, list[str]] = {}
         for answer in plan.answers:
             answers.setdefault(answer.result, []).append(answer.query)
         for join in plan.joins:
             spans, inputs = sorted(join.spans.items()), sorted(item.sources for item in join.inputs)
             consumers = sorted(answers.get(join.output, ()))
-            shapes.append((join.sources, spans, inputs, join.output in stored, consumers))
-    return sorted(shapes, key=repr)
+            structure.append((join.sources, spans, inputs, join.output in materialized, consumers))
+    return sorted(structure, key=repr)

@@ -5,12 +5,13 @@ has selectivities per pair of aliases. If one pair connects the probed alias wit
 pair's; if several do, they are scaled together until their product is the measured one. Probes after a single alias are fitted first,
 because they determine one pair; probes that are no longer made are fitted before all others, which then overrule them.
 
-An input's order is replaced only if the model expects the new one to be `GAIN` times cheaper, the first probe of each new tuple
-included, and if the saving matters for the whole query: estimates are noisy, and an order that alternates builds indexes in vain. If
-both orders were measured recently, their measured costs must agree.
+An input's order is replaced only if the model expects the new one to be `MIN_COST_RATIO` times cheaper, the first probe of each new
+tuple included, and if the saving matters for the whole query: estimates are noisy, and an order that alternates builds indexes in
+vain. If both orders were measured recently, their measured costs must agree.
 
 Paths that share stages are not judged alone: an order that is more expensive for one query may be cheaper for all. `replan_sharing`
-chooses their orders together, and replaces one if it makes its path, as part of its tree, or the whole tree `GAIN` times cheaper.
+chooses their orders together, and replaces one if it makes its path, as part of its tree, or the whole tree `MIN_COST_RATIO` times
+cheaper.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dovetail.config import Config
-from dovetail.optimizer.adapt.selectivity import PairSelectivities, PredicateIndex
 from dovetail.optimizer.cost.estimates import estimate
 from dovetail.optimizer.cost.probe_cost import probe_cost
-from dovetail.optimizer.graph.from_query import graph_of
+from dovetail.optimizer.graph.from_query import build_graph
 from dovetail.optimizer.graph.join_graph import JoinGraph
+from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
 from dovetail.optimizer.ordering.shared_orders import ReorderableJoin, can_share_orders, choose_shared_orders
-from dovetail.optimizer.planner import access_rule, general_placement, multi_way_orders, objective, scan_cost
+from dovetail.optimizer.planner import access_rule, choose_orders, general_placement, objective, scan_cost
 from dovetail.plan.paths import AccessRule, PathBuilder
 from dovetail.plan.query_plan import Access, QueryPlan, SharingJoin
 from dovetail.query.model import JoinQuery
 from dovetail.stats.probes import ProbeCounts, ProbeKey, ProbeOrderChange, QueryStats
 
-GAIN = 1.2
+MIN_COST_RATIO = 1.2
 """The cost ratio required of a new order."""
-LESS = 0.999
+MAX_COST_RATIO = 0.999
 """The largest cost of a new general nested-loop order, as a fraction of the old one's."""
 MIN_SAVED_FRACTION = 0.02
 """The fraction of a query's whole cost that a change must save."""
@@ -80,13 +81,13 @@ class Replanner:
                 graph = graphs[name] = measured_graph(query, rates, selectivities, measured)
                 orders[name] = self._cheaper_orders(plan, graph, measured, shared)
             else:
-                graph, fixed = graph_of(query, rates, selectivities), query.aliases
+                graph, fixed = build_graph(query, rates, selectivities), query.aliases
             current = {path.driver: path.order for path in plan.paths}
             gain = partial(measured.gain, objective=objective(self.config))
             access = access_rule(query, graph, self.config)
             join = ReorderableJoin(name, query, graph.indexed, access, current, fixed, measured_gain=gain)
             candidates.append(join)
-        for (name, driver), order in choose_shared_orders(candidates, GAIN).orders.items():
+        for (name, driver), order in choose_shared_orders(candidates, MIN_COST_RATIO).orders.items():
             orders[name][driver] = order[1:]
         return {name: self._revise(joins[name].plan, graph, orders[name]) for name, graph in graphs.items()}
 
@@ -99,7 +100,7 @@ class Replanner:
             return {}
         exact = _EXACT if self.config.ordering == "weave" else None
         access = access_rule(plan.query, graph, self.config)
-        best = multi_way_orders(graph, self.config, access, measured.tau, exact)
+        best = choose_orders(graph, self.config, access, measured.tau, exact)
         old_costs, new_costs = (probe_cost(graph, orders, unit).per_input for orders in (current, best))
         min_saved = MIN_SAVED_FRACTION * sum(old_costs.values())
         changed = {}
@@ -107,10 +108,10 @@ class Replanner:
             rate, old_cost, new_cost = graph.rates[driver], old_costs[driver], new_costs[driver]
             if driver in plan.stats.forced or driver in shared:
                 continue
-            if old_cost - new_cost <= min_saved or old_cost + rate <= GAIN * (new_cost + rate):
+            if old_cost - new_cost <= min_saved or old_cost + rate <= MIN_COST_RATIO * (new_cost + rate):
                 continue
             gain = measured.gain(driver, order, best[driver], unit)
-            if gain is None or gain > GAIN:
+            if gain is None or gain > MIN_COST_RATIO:
                 changed[driver] = best[driver]
         return changed
 
@@ -137,13 +138,13 @@ class Replanner:
 
         Rates are those of the plan: a path that does not begin with new tuples does not count them.
         """
-        graph = graph_of(plan.query, plan.stats.rates, self._selectivities(plan))
-        multi_way = multi_way_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
+        graph = build_graph(plan.query, plan.stats.rates, self._selectivities(plan))
+        multi_way = choose_orders(graph, self.config, access_rule(plan.query, graph, self.config), tau)
         best, changes = general_placement(graph, multi_way, tau), list[ProbeOrderChange]()
         orders = {path.driver: path.order for path in plan.paths}
         for driver, order in orders.items():
             old_cost, new_cost = (scan_cost(graph, driver, option, tau) for option in (order, best[driver]))
-            if driver not in plan.stats.forced and new_cost < old_cost * LESS:
+            if driver not in plan.stats.forced and new_cost < old_cost * MAX_COST_RATIO:
                 rate = graph.rates[driver]
                 changes.append(ProbeOrderChange(driver, order, best[driver], old_cost / rate, new_cost / rate))
         orders |= {change.driver: change.after for change in changes}
@@ -154,7 +155,7 @@ class Replanner:
         cached = self._predicates.get(query.name)
         if cached is None or cached[0] is not query:
             cached = self._predicates[query.name] = (query, PredicateIndex.of(query))
-        return PairSelectivities(cached[1], plan.stats.hints)
+        return PairSelectivities(cached[1], plan.stats.selectivities)
 
     def with_orders(
         self,
@@ -165,7 +166,7 @@ class Replanner:
         access: Mapping[str, Mapping[str, Access]] | None = None,
     ) -> QueryPlan:
         """Return the plan with other orders of all aliases; `access`, by driver and alias, overrides the rule."""
-        graph = graph or graph_of(plan.query, plan.stats.rates, self._selectivities(plan))
+        graph = graph or build_graph(plan.query, plan.stats.rates, self._selectivities(plan))
         rule = access_rule(plan.query, graph, self.config)
 
         def rule_of(driver: str) -> AccessRule:
@@ -181,7 +182,7 @@ def measured_graph(
 ) -> JoinGraph:
     """Return the query's graph with measured rates, window sizes and, given enough samples, selectivities."""
     fit(selectivities, measured.probe_counts)
-    return graph_of(query, rates, selectivities, measured)
+    return build_graph(query, rates, selectivities, measured)
 
 
 def fit(selectivities: PairSelectivities, measured: Mapping[ProbeKey, ProbeCounts]) -> None:

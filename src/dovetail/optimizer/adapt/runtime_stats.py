@@ -6,6 +6,8 @@ and path, and then added up, even if shards run different orders. They are kept 
 
 A tuple may be in several shards: a combination of tuples that goes to c shards (`Copies`) is counted c times. A shared window may be
 longer than a join's own window, and may contain tuples that the join's filters reject.
+
+These statistics serve the shared plan. Each engine measures separately for its probe orders (`engine.join.watch`).
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dovetail.optimizer.adapt.reorder import MIN_PROBES, fit
-from dovetail.optimizer.adapt.selectivity import PairSelectivities, PredicateIndex
+from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
 from dovetail.optimizer.sharing.model.translate import sources_of
 from dovetail.plan.query_plan import PlannerStats, QueryPlan
 from dovetail.plan.steps import JOINED, JoinStep
@@ -24,9 +26,9 @@ from dovetail.query.model import JoinQuery
 from dovetail.stats.counters import JoinMetrics, Measurements
 from dovetail.stats.probes import ProbeCounts, ProbeKey
 
-MEMORY = 2000
+MEMORY_PROBES = 2000
 """The number of recent probes that the counts of one probe cover."""
-DRIFT = 1.5
+DRIFT_FACTOR = 1.5
 """The factor by which a rate or a selectivity must change to count as drift."""
 
 Copies: TypeAlias = Callable[[str, Collection[str]], int]
@@ -44,6 +46,14 @@ _MIN_RATE = 1e-9
 def one_shard(query: str, aliases: Collection[str]) -> int:  # noqa: ARG001
     """Return the copies of a tuple in a single engine: 1."""
     return 1
+
+
+class ShardGroupReport(NamedTuple):
+    """Measurements of shards that run the same joins over windows of their own."""
+
+    by_shard: Mapping[int, Measurements]
+    steps: Sequence[JoinStep]
+    """The joins that these shards run."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +85,10 @@ class RuntimeStats:
     _planned_rates: dict[tuple[str, str], float] = field(default_factory=dict)
     _planned_selectivities: dict[tuple[str, ProbeKey], float] = field(default_factory=dict)
 
-    def update(
-        self, parts: Iterable[tuple[Mapping[int, Measurements], Sequence[JoinStep]]], copies: Copies = one_shard
-    ) -> bool:
-        """Add the counters of all shards; return False if event time has not advanced since the last call.
-
-        Each part has the reports by shard, and the steps that these shards run over the same windows.
-        """
-        parts = list(parts)
-        streams = [stream for reports, _ in parts for report in reports.values() for stream in report.streams.values()]
+    def update(self, reports: Sequence[ShardGroupReport], copies: Copies = one_shard) -> bool:
+        """Add the counters of all shards; return False if event time has not advanced since the last call."""
+        shards = [measured for report in reports for measured in report.by_shard.values()]
+        streams = [stream for measured in shards for stream in measured.streams.values()]
         time = max((stream.event_time for stream in streams if stream.event_time is not None), default=None)
         if time is None or (self.time is not None and time <= self.time):
             return False
@@ -92,17 +97,18 @@ class RuntimeStats:
         for counts_by_probe in self.probe_counts.values():
             for counts in counts_by_probe.values():
                 counts.age += 1
-        for reports, steps in parts:
-            increments = self._increments(reports, steps)
+        for report in reports:
+            increments = self._increments(report)
             if self.seconds:  # before the first update the counters cover an unknown time
-                self._add(increments, list(_step_uses(steps)), _window_sizes(reports.values()), copies)
+                uses, sizes = list(_step_uses(report.steps)), _window_sizes(report.by_shard.values())
+                self._add(increments, uses, sizes, copies)
         return self.seconds > 0
 
-    def _increments(self, reports: Mapping[int, Measurements], steps: Sequence[JoinStep]) -> dict[str, _Increments]:
+    def _increments(self, report: ShardGroupReport) -> dict[str, _Increments]:
         """Return the increments of each step's counters since the last call."""
-        increments = {step.name: _Increments() for step in steps}
-        for shard, report in reports.items():
-            counters, old_counters = dict(_path_counters(report, steps)), self._counters.get(shard, {})
+        increments = {step.name: _Increments() for step in report.steps}
+        for shard, measured in report.by_shard.items():
+            counters, old_counters = dict(_path_counters(measured, report.steps)), self._counters.get(shard, {})
             self._counters[shard] = counters
             for path, stages in counters.items():
                 increments[path[0]].add(path, _subtract(stages, old_counters.get(path)))
@@ -142,7 +148,7 @@ class RuntimeStats:
                 distinct_matches = matches / copies(query, {*aliases, alias})
                 newer = ProbeCounts(distinct_probes, distinct_probes * max(size, 1.0), distinct_matches)
                 counts, probe = self.probe_counts.setdefault(query, {}), (aliases, alias)
-                counts[probe] = counts.get(probe, ProbeCounts()).followed_by(newer, MEMORY)
+                counts[probe] = counts.get(probe, ProbeCounts()).followed_by(newer, MEMORY_PROBES)
 
     def planner_stats(
         self, queries: Mapping[str, JoinQuery], plans: Mapping[str, QueryPlan]
@@ -160,7 +166,7 @@ class RuntimeStats:
         stats = {}
         for name, query in queries.items():
             planned = plans[name].stats
-            selectivities = PairSelectivities(PredicateIndex.of(query), planned.hints)
+            selectivities = PairSelectivities(PredicateIndex.of(query), planned.selectivities)
             fit(selectivities, self.probe_counts.get(name, {}))
             rates = {
                 alias: sum(measured) / len(measured)
@@ -168,7 +174,7 @@ class RuntimeStats:
                 else planned.rates[alias]
                 for alias in query.aliases
             }
-            stats[name] = PlannerStats(rates, selectivities.hints, planned.forced)
+            stats[name] = PlannerStats(rates, selectivities.by_pair, planned.forced)
         return stats
 
     def drift(self) -> StatsDrift | None:
@@ -224,9 +230,9 @@ class _Increments:
                 self.probes[probe] = (probes + stages[position][0], matches + stages[position][1])
 
 
-def _path_counters(report: Measurements, steps: Sequence[JoinStep]) -> Iterator[tuple[_Path, _Counts]]:
+def _path_counters(measured: Measurements, steps: Sequence[JoinStep]) -> Iterator[tuple[_Path, _Counts]]:
     for step in steps:
-        metrics: JoinMetrics | None = (report.queries if step.is_private else report.joins).get(step.name)
+        metrics: JoinMetrics | None = (measured.queries if step.is_individual else measured.joins).get(step.name)
         for driver, path in metrics.paths.items() if metrics is not None else ():
             if path and path[0].access == "new":
                 counts = tuple((stage.probes, stage.matches) for stage in path)
@@ -240,18 +246,18 @@ def _subtract(new: _Counts, old: _Counts | None) -> _Counts:
     return tuple((a - c, b - d) for (a, b), (c, d) in zip(new, old, strict=True))
 
 
-def _window_sizes(reports: Iterable[Measurements]) -> dict[str, int]:
+def _window_sizes(shards: Iterable[Measurements]) -> dict[str, int]:
     """Return the tuples in the windows of all shards, by stream."""
     sizes: dict[str, int] = {}
-    for report in reports:
-        for stream, window in report.nodes.windows.items():
+    for measured in shards:
+        for stream, window in measured.nodes.windows.items():
             sizes[stream] = sizes.get(stream, 0) + (window.tuples or 0)
     return sizes
 
 
 def _step_uses(steps: Sequence[JoinStep]) -> Iterator[_StepUse]:
     """Yield each step with each query that its matches serve."""
-    producers = {step.state: step for step in steps if step.state is not None}
+    producers = {step.materialized_as: step for step in steps if step.materialized_as is not None}
     for step in steps:
         for consumer in step.consumers:
             aliases = {source: alias for alias, source in consumer.sources.items()}
@@ -270,4 +276,4 @@ def _step_uses(steps: Sequence[JoinStep]) -> Iterator[_StepUse]:
 def _drift(what: str, before: float | None, now: float) -> list[tuple[float, StatsDrift]]:
     """Return the drift with its factor, if it is large enough; a value without a baseline has none."""
     size = max(now / before, before / now) if before else 1.0
-    return [(size, StatsDrift(what, before or now, now))] if size > DRIFT else []
+    return [(size, StatsDrift(what, before or now, now))] if size > DRIFT_FACTOR else []

@@ -1,8 +1,8 @@
 """Unit costs of a tuple: milliseconds to insert, delete and join it, and bytes to keep it.
 
 The thesis (Alrahmani, table 2-1) has three prices, C_i, C_d and C_j, and counts memory in tuples. This module adds bytes, because a
-budget is in bytes, and because a stored match is smaller than its tuples: the engine stores row numbers, not copies. It also adds two
-prices that the thesis omits: a probe costs even if it finds nothing, and each result has to be delivered.
+budget is in bytes, and because a materialized match is smaller than its tuples: the engine stores row numbers, not copies. It also
+adds two prices that the thesis omits: a probe costs even if it finds nothing, and each result has to be delivered.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class UnitCosts:
     stream_bytes
         Bytes of one tuple in a window, by stream.
     match_bytes, member_bytes
-        Bytes of one stored match: a fixed part, and a part for each of its tuples.
+        Bytes of one materialized match: a fixed part, and a part for each of its tuples.
 
     Examples
     --------
-    >>> UnitCosts(stream_bytes={"orders": 250}).window_bytes("orders"), UnitCosts().state_bytes(3)
+    >>> UnitCosts(stream_bytes={"orders": 250}).window_bytes("orders"), UnitCosts().bytes_per_match(3)
     (250, 48.0)
     """
 
@@ -75,7 +75,7 @@ class UnitCosts:
 
     @classmethod
     def thesis(cls) -> UnitCosts:
-        """Return the prices of table 4-2 (the CAPE engine), with memory in tuples; a stored match is one."""
+        """Return the prices of table 4-2 (the CAPE engine), with memory in tuples; a materialized match is one."""
         return cls(2e-4, 2e-4, 2.2e-3, tuple_bytes=1, match_bytes=1, member_bytes=0)
 
     def with_batch_rate(self, batches_per_second: float) -> UnitCosts:
@@ -97,6 +97,6 @@ class UnitCosts:
         """Return the bytes of a tuple of `stream` in its window."""
         return self.stream_bytes.get(stream, self.tuple_bytes)
 
-    def state_bytes(self, members: int) -> float:
-        """Return the bytes of a stored match of `members` tuples."""
+    def bytes_per_match(self, members: int) -> float:
+        """Return the bytes of a materialized match of `members` tuples."""
         return self.match_bytes + members * self.member_bytes

@@ -1,13 +1,13 @@
-"""The join graph of a query, built from declared rates, windows and the user's selectivity hints.
+"""The join graph of a query, built from rates, windows and the selectivities that are known.
 
-Defaults fill the gaps: `DEFAULT_RATE` for a stream without a rate, and from `adapt.selectivity` 1 / `DEFAULT_EQUALITY` distinct values
-for a key and `DEFAULT_CONDITION` for any other condition.
+Defaults fill the gaps: `DEFAULT_RATE` for a stream without a rate, and from `selectivities` 1 / `DEFAULT_EQUALITY` distinct values for
+a key and `DEFAULT_CONDITION` for any other condition.
 
-A hint is the fraction of pairs of two aliases that match, all conditions between them included. The pair's classes of equal columns
-take their distinct counts from it: a hint of 0.001 for one edge of a common key means 1,000 values on both sides of that edge, and on
-every alias of the class without a hint, because a common key has one domain. If hints contradict each other inside a class
-(containment allows no such counts), an alias gets the smallest count that one of its hints allows; the part of a hint that the counts
-do not explain stays with its pair, so that each hint holds exactly for the pair that it names.
+A selectivity that a user gives, or that was measured, is the fraction of pairs of two aliases that match, all conditions between them
+included. The pair's classes of equal columns take their distinct counts from it: 0.001 for one edge of a common key means 1,000 values
+on both sides of that edge, and on every alias of the class without a selectivity, because a common key has one domain. If the
+selectivities of a class contradict each other (containment allows no such counts), an alias gets the smallest count that one of its
+selectivities allows; the part that the counts do not explain stays with its pair, so that each holds exactly for its own pair.
 
 A condition over more than two aliases is checked once all of them are joined. Its selectivity is spread evenly over their pairs, whose
 product it is. A condition is an edge only if no chain of equalities connects its aliases, because following one takes a scan. A query
@@ -18,34 +18,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.optimizer.adapt.selectivity import PairSelectivities, PredicateIndex
 from dovetail.optimizer.graph.join_graph import JoinGraph
+from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
 from dovetail.plan.query_plan import QueryPlan
-from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, StreamRef
+from dovetail.query.model import CountWindow, JoinQuery, MaterializedWindow, StreamRef
 from dovetail.schema import StreamSchema
 from dovetail.stats.probes import QueryStats
 
 DEFAULT_RATE = 1.0
 MICROS_PER_SECOND = 1_000_000
 _GRAPH = "graph"
-"""Where a `QueryPlan`, which knows no join graphs, keeps its own."""
+"""Key in `QueryPlan.__dict__` that caches its join graph; `plan` may not import the optimizer."""
 
 
-def join_graph(query: JoinQuery, rates: Mapping[str, float], hints: Mapping[frozenset[str], float]) -> JoinGraph:
-    """Return the graph of a query, given rates by alias and selectivity hints by pair of aliases."""
-    return graph_of(query, rates, PairSelectivities(PredicateIndex.of(query), hints))
+def join_graph(
+    query: JoinQuery, rates: Mapping[str, float], selectivities: Mapping[frozenset[str], float]
+) -> JoinGraph:
+    """Return the graph of a query, given rates by alias and selectivities by pair of aliases."""
+    return build_graph(query, rates, PairSelectivities(PredicateIndex.of(query), selectivities))
 
 
 def planned_graph(plan: QueryPlan) -> JoinGraph:
     """Return the graph of a query by the statistics that it was planned with."""
     if _GRAPH not in plan.__dict__:
-        keep_graph(plan, join_graph(plan.query, plan.stats.rates, plan.stats.hints))
+        cache_graph(plan, join_graph(plan.query, plan.stats.rates, plan.stats.selectivities))
     graph: JoinGraph = plan.__dict__[_GRAPH]
     return graph
 
 
-def keep_graph(plan: QueryPlan, graph: JoinGraph) -> None:
-    """Keep a plan's graph with it, as `cached_property` would, so that it is built once."""
+def cache_graph(plan: QueryPlan, graph: JoinGraph) -> None:
+    """Cache the graph of a plan, as `cached_property` would."""
     plan.__dict__[_GRAPH] = graph
 
 
@@ -54,7 +56,7 @@ def declared_rates(query: JoinQuery, streams: Mapping[str, StreamSchema]) -> dic
     return {ref.alias: streams[ref.stream].rate or DEFAULT_RATE for ref in query.refs}
 
 
-def graph_of(
+def build_graph(
     query: JoinQuery, rates: Mapping[str, float], selectivities: PairSelectivities, measured: QueryStats | None = None
 ) -> JoinGraph:
     """Return the graph of a query with the given selectivities.
@@ -75,7 +77,7 @@ def graph_of(
 def _seconds(ref: StreamRef, rate: float) -> float:
     if isinstance(ref.window, CountWindow):
         return ref.window.rows / rate
-    if isinstance(ref.window, StoredWindow):
+    if isinstance(ref.window, MaterializedWindow):
         return ref.window.seconds
     # A window of no length holds the tuples of one instant.
     return max(ref.window.micros, 1) / MICROS_PER_SECOND

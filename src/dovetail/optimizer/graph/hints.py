@@ -9,8 +9,8 @@ from typing import Annotated, TypeAlias
 from dovetail.config import is_number
 from dovetail.errors import ConfigError
 
-LEAST = 1e-30
-Selectivity: TypeAlias = Annotated[float, (LEAST, 1)]
+MIN_HINT = 1e-30
+Selectivity: TypeAlias = Annotated[float, (MIN_HINT, 1)]
 _QUALIFIED = re.compile(r"([A-Za-z_]\w*)\s*\.\s*[A-Za-z_`]")
 
 
@@ -22,9 +22,9 @@ def hints_for(hints: Mapping[frozenset[str], float], aliases: Iterable[str]) -> 
 
 def parse_hint(condition: str, value: float) -> dict[frozenset[str], float]:
     """Return the hint by the pair of aliases that `condition`, such as `i.ad_id = c.ad_id`, names."""
-    if not (is_number(value) and LEAST <= value <= 1):
+    if not (is_number(value) and MIN_HINT <= value <= 1):
         raise ConfigError(
-            f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1, and no less than {LEAST:g}"
+            f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1, and no less than {MIN_HINT:g}"
         )
     pair = frozenset(_QUALIFIED.findall(condition)) if isinstance(condition, str) else frozenset()
     if len(pair) != 2:

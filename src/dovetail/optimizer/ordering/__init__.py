@@ -12,13 +12,13 @@ from dovetail.optimizer.ordering.dmjoin import MAX_INPUTS, dmjoin
 from dovetail.optimizer.ordering.f_greedy import f_greedy
 from dovetail.optimizer.ordering.fab import fab
 from dovetail.optimizer.ordering.golab import golab
+from dovetail.optimizer.ordering.problem import NestedLoopOptions, OrderingProblem, OrderingResult
 from dovetail.optimizer.ordering.q_aware import q_aware
-from dovetail.optimizer.ordering.task import NestedLoopOptions, SearchResult, Task
 from dovetail.optimizer.ordering.treeopt import treeopt
 from dovetail.optimizer.ordering.weave import weave
 from dovetail.stats.probes import Objective
 
-METHODS: Mapping[Ordering, Callable[[Task], SearchResult]] = {
+METHODS: Mapping[Ordering, Callable[[OrderingProblem], OrderingResult]] = {
     "f-greedy": f_greedy,
     "dmjoin": dmjoin,
     "treeopt": treeopt,
@@ -77,7 +77,7 @@ def search(
     cross_products: bool = False,
     loops: NestedLoopOptions | None = None,
     exact: int | None = None,
-) -> SearchResult:
+) -> OrderingResult:
     """Return the paths over numbered inputs, with the steps of the search."""
     if not isinstance(graph, JoinGraph):
         raise PlanError(f"order_probes: graph is {graph!r}; expected a JoinGraph")
@@ -94,4 +94,6 @@ def search(
         raise PlanError(f"order_probes: method {method!r} does not take exact; only 'weave' does")
     if exact is not None and (not isinstance(exact, int) or not 0 <= exact <= MAX_INPUTS):
         raise PlanError(f"order_probes: exact is {exact!r}; it must be a whole number from 0 to {MAX_INPUTS}")
-    return METHODS[method](Task(graph.indexed, objective, cross_products, loops or NestedLoopOptions(), exact))
+    return METHODS[method](
+        OrderingProblem(graph.indexed, objective, cross_products, loops or NestedLoopOptions(), exact)
+    )

@@ -18,24 +18,24 @@ from numpy.typing import NDArray
 from dovetail._typing import Int64Array
 from dovetail.errors import PlanError
 from dovetail.optimizer.graph.indexed import IndexedGraph, members
-from dovetail.optimizer.ordering.task import Path, SearchResult, Task
+from dovetail.optimizer.ordering.problem import IndexPath, OrderingProblem, OrderingResult
 
 MAX_INPUTS = 22
 """The largest graph that is ordered exactly."""
 
 
-def dmjoin(task: Task) -> SearchResult:
+def dmjoin(problem: OrderingProblem) -> OrderingResult:
     """Order the probes of every driver at the least cost."""
-    count = task.graph.count
+    count = problem.graph.count
     if count > MAX_INPUTS:
         raise PlanError(
             f"method 'dmjoin' searches 2^n sets; the graph has {count} inputs, and it takes at most {MAX_INPUTS}",
             "use 'weave', or 'treeopt', which is optimal too if the graph has no cycle",
         )
-    sizes = set_sizes(task.graph)
-    remaining_cost, steps = _remaining_costs(task, sizes)
-    paths = [_cheapest_path(task, sizes, remaining_cost, driver) for driver in range(count)]
-    return SearchResult(paths, steps)
+    sizes = set_sizes(problem.graph)
+    remaining_cost, steps = _remaining_costs(problem, sizes)
+    paths = [_cheapest_path(problem, sizes, remaining_cost, driver) for driver in range(count)]
+    return OrderingResult(paths, steps)
 
 
 def set_sizes(graph: IndexedGraph) -> NDArray[np.float64]:
@@ -65,9 +65,9 @@ def _class_factors(count: int, counts: Mapping[int, float]) -> NDArray[np.float6
     return np.where(np.isinf(least), 1.0, least / product)
 
 
-def _remaining_costs(task: Task, sizes: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+def _remaining_costs(problem: OrderingProblem, sizes: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
     """Return the remaining cost of every set, for `produced` with the set's own size; and the steps."""
-    graph, steps = task.graph, 0
+    graph, steps = problem.graph, 0
     everything = (1 << graph.count) - 1
     reach = np.zeros(1 << graph.count, dtype=np.int32)
     for index in range(graph.count):
@@ -75,8 +75,8 @@ def _remaining_costs(task: Task, sizes: NDArray[np.float64]) -> tuple[NDArray[np
         np.bitwise_or(reach[:half], graph.neighbours[index], out=reach[half : 2 * half])
     # A set's own entry is infinite until it is computed, so a step that adds nothing never wins.
     remaining_cost = np.full(1 << graph.count, np.inf)
-    remaining_cost[-1] = sizes[-1] if task.objective == "produced" else 0.0
-    free = task.cross_products or graph.is_complete
+    remaining_cost[-1] = sizes[-1] if problem.objective == "produced" else 0.0
+    free = problem.cross_products or graph.is_complete
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for layer in reversed(_layers(graph.count)[1:-1]):
             best, size = np.full(len(layer), np.inf), sizes[layer]
@@ -86,24 +86,26 @@ def _remaining_costs(task: Task, sizes: NDArray[np.float64]) -> tuple[NDArray[np
                 costs = remaining_cost[layer | (1 << index)]
                 if not free:
                     costs[(reachable & (1 << index)) == 0] = np.inf
-                if task.objective == "comparisons":
+                if problem.objective == "comparisons":
                     costs += size * graph.sizes[index]
                 np.minimum(best, costs, out=best)
-            remaining_cost[layer] = best + size if task.objective == "produced" else best
+            remaining_cost[layer] = best + size if problem.objective == "produced" else best
     return remaining_cost, steps
 
 
-def _cheapest_path(task: Task, sizes: NDArray[np.float64], remaining_cost: NDArray[np.float64], driver: int) -> Path:
-    path, joined, reach = [driver], 1 << driver, task.graph.neighbours[driver]
-    while candidates := task.candidates(joined, reach):
+def _cheapest_path(
+    problem: OrderingProblem, sizes: NDArray[np.float64], remaining_cost: NDArray[np.float64], driver: int
+) -> IndexPath:
+    path, joined, reach = [driver], 1 << driver, problem.graph.neighbours[driver]
+    while candidates := problem.candidates(joined, reach):
 
         def cost(index: int, joined: int = joined) -> float:
-            compared = sizes[joined] * task.graph.sizes[index] if task.objective == "comparisons" else 0.0
+            compared = sizes[joined] * problem.graph.sizes[index] if problem.objective == "comparisons" else 0.0
             return float(compared + remaining_cost[joined | 1 << index])
 
         path.append(min(members(candidates), key=cost))
         joined |= 1 << path[-1]
-        reach |= task.graph.neighbours[path[-1]]
+        reach |= problem.graph.neighbours[path[-1]]
     return path
 
 

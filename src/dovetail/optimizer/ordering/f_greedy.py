@@ -9,17 +9,17 @@ allowed.
 from __future__ import annotations
 
 from dovetail.optimizer.graph.indexed import Prefix, members
-from dovetail.optimizer.ordering.task import SearchResult, Task
+from dovetail.optimizer.ordering.problem import OrderingProblem, OrderingResult
 
 
-def f_greedy(task: Task) -> SearchResult:
+def f_greedy(problem: OrderingProblem) -> OrderingResult:
     """Order the probes of every driver."""
     paths, steps = [], 0
-    for driver in range(task.graph.count):
-        path, prefix = [driver], Prefix(task.graph, driver)
-        while candidates := task.candidates(prefix.joined, prefix.reach):
+    for driver in range(problem.graph.count):
+        path, prefix = [driver], Prefix(problem.graph, driver)
+        while candidates := problem.candidates(prefix.joined, prefix.reach):
             steps += candidates.bit_count()
             path.append(min(members(candidates), key=prefix.matches.__getitem__))
             prefix.add(path[-1])
         paths.append(path)
-    return SearchResult(paths, steps)
+    return OrderingResult(paths, steps)

@@ -15,24 +15,24 @@ from math import inf
 
 from dovetail.optimizer.graph.indexed import IndexedGraph, KeyClass, members
 from dovetail.optimizer.ordering.f_greedy import f_greedy
-from dovetail.optimizer.ordering.task import Path, SearchResult, Task, cheapest_paths
+from dovetail.optimizer.ordering.problem import IndexPath, OrderingProblem, OrderingResult, cheapest_paths
 
 
-def fab(task: Task) -> SearchResult:
+def fab(problem: OrderingProblem) -> OrderingResult:
     """Order the probes of every driver by global impact and by F-Greedy, and take the cheaper."""
-    return cheapest_paths(task, (global_impact(task), f_greedy(task)))
+    return cheapest_paths(problem, (global_impact(problem), f_greedy(problem)))
 
 
-def global_impact(task: Task) -> SearchResult:
+def global_impact(problem: OrderingProblem) -> OrderingResult:
     """Order the probes of every driver from the back (algorithm 1)."""
-    removal = _Removal(task)
-    contributions = _contributions(task.graph)
-    paths = [_order_from_back(task, removal, contributions, driver) for driver in range(task.graph.count)]
-    return SearchResult(paths, removal.steps)
+    removal = _Removal(problem)
+    contributions = _contributions(problem.graph)
+    paths = [_order_from_back(problem, removal, contributions, driver) for driver in range(problem.graph.count)]
+    return OrderingResult(paths, removal.steps)
 
 
-def _order_from_back(task: Task, removal: _Removal, contributions: list[float], driver: int) -> Path:
-    graph, remaining, backwards = task.graph, task.graph.all, []
+def _order_from_back(problem: OrderingProblem, removal: _Removal, contributions: list[float], driver: int) -> IndexPath:
+    graph, remaining, backwards = problem.graph, problem.graph.all, []
     while remaining != 1 << driver:
         removable = removal.removable(remaining) & ~(1 << driver)
         removal.steps += removable.bit_count()
@@ -78,9 +78,9 @@ def _two_smallest(key_class: KeyClass, remaining: int) -> tuple[float, float, in
 class _Removal:
     """Inputs whose removal leaves the rest of a set connected; cached, because drivers share most sets."""
 
-    def __init__(self, task: Task) -> None:
-        self._neighbours = task.graph.neighbours
-        self._always = task.cross_products or task.graph.is_complete
+    def __init__(self, problem: OrderingProblem) -> None:
+        self._neighbours = problem.graph.neighbours
+        self._always = problem.cross_products or problem.graph.is_complete
         self._removable: dict[int, int] = {}
         self.steps = 0
 

@@ -4,7 +4,8 @@ The method ignores the objective: its cost is comparisons per unit time, as in `
 
 - **One common key** (5.1): one global order for all drivers, each driver's new tuples outermost. Start from the pair with the smallest
   join, in both orders; add the stream that keeps the join smallest; then move fast streams (rate above the mean) to every position
-  but the outermost, and keep the cheapest order. That tries nᶠ orders for f fast streams; beyond `TRIED`, streams move one at a time.
+  but the outermost, and keep the cheapest order. That tries nᶠ orders for f fast streams; beyond `MAX_COMBINED_ORDERS`, streams move
+  one at a time.
 - **Lazy evaluation** (5.2): `tau` makes windows longer by `tau`, because expiry is as lazy. `general_orders` returns for each origin
   an order in which its new tuples may be at any position; the new tuples of `tau` count as its size.
 - **Hash buckets** (5.3): a lookup scans one of `buckets`. The order by discounted sizes, which the section asks for, is tried
@@ -14,7 +15,7 @@ The method ignores the objective: its cost is comparisons per unit time, as in `
 - **Different attributes** (5.4): the driver outermost, then always the most selective join that the graph allows, which for "more
   selective = smaller result" (5.1) is F-Greedy; with the same alternatives for indexes and expensive predicates.
 
-A session passes the windows with an index, with one bucket per value, and the length of its batches (`planner.multi_way_orders`). It
+A session passes the windows with an index, with one bucket per value, and the length of its batches (`planner.choose_orders`). It
 has no information about expensive predicates. General lazy hash joins (3.4: an index, and new tuples anywhere but outermost) are not
 implemented: new tuples that are not outermost would need their own index in each batch, to save probes that read only matches.
 
@@ -32,9 +33,9 @@ from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost.nested_loop import StreamStatistics, multi_way_cost, origin_cost
 from dovetail.optimizer.graph.indexed import Prefix, members
 from dovetail.optimizer.graph.join_graph import JoinGraph
-from dovetail.optimizer.ordering.task import NestedLoopOptions, Path, SearchResult, Task
+from dovetail.optimizer.ordering.problem import IndexPath, NestedLoopOptions, OrderingProblem, OrderingResult
 
-TRIED = 256
+MAX_COMBINED_ORDERS = 256
 """The largest number of orders to try with all fast streams moving at once."""
 _TIE = 1e-12
 
@@ -42,17 +43,17 @@ Names: TypeAlias = tuple[str, ...]
 Cost: TypeAlias = Callable[[Names], float]
 
 
-def golab(task: Task) -> SearchResult:
+def golab(problem: OrderingProblem) -> OrderingResult:
     """Order the probes of every driver."""
-    _check(task.loops, task.graph.names)
-    if not _one_common_key(task):
-        return _order_along_graph(task)
-    streams, tau = _statistics(task), task.loops.tau
+    _check(problem.loops, problem.graph.names)
+    if not _one_common_key(problem):
+        return _order_along_graph(problem)
+    streams, tau = _statistics(problem), problem.loops.tau
     entering = {name: stream.tuples(tau or 0.0) for name, stream in streams.items()}
     order, steps = _cheapest_order(streams, entering, lambda order: sum(multi_way_cost(streams, order, tau).values()))
-    indexes = [task.graph.names.index(name) for name in order]
-    return SearchResult(
-        [[driver, *(index for index in indexes if index != driver)] for driver in range(task.graph.count)], steps
+    indexes = [problem.graph.names.index(name) for name in order]
+    return OrderingResult(
+        [[driver, *(index for index in indexes if index != driver)] for driver in range(problem.graph.count)], steps
     )
 
 
@@ -66,14 +67,14 @@ def general_orders(
     >>> general_orders(graph, tau=50)["4"]
     ('1', '2', '3', '4')
     """
-    task = Task(graph.indexed, "comparisons", loops=NestedLoopOptions(tau, buckets, expense))
-    _check(task.loops, task.graph.names)
-    if not _one_common_key(task):
+    problem = OrderingProblem(graph.indexed, "comparisons", loops=NestedLoopOptions(tau, buckets, expense))
+    _check(problem.loops, problem.graph.names)
+    if not _one_common_key(problem):
         raise PlanError(
             "general_orders: the inputs do not all share one key, and nothing else joins them",
             "give distinct counts for all inputs, in one class, and no selectivities",
         )
-    streams, orders = _statistics(task), {}
+    streams, orders = _statistics(problem), {}
     for origin in streams:
         entering = {name: stream.tuples(tau) for name, stream in streams.items()}
         entering[origin] = streams[origin].rate * tau
@@ -87,7 +88,7 @@ def general_orders(
 
 def has_one_common_key(graph: JoinGraph) -> bool:
     """Whether all inputs share one key, and no other predicate joins them."""
-    return _one_common_key(Task(graph.indexed))
+    return _one_common_key(OrderingProblem(graph.indexed))
 
 
 def _cheapest_order(
@@ -143,7 +144,7 @@ def _move_streams(streams: Mapping[str, StreamStatistics], start: Names, cost: C
     if not moving or not fixed:
         return
     positions = [range(1, len(start) - len(moving) + 1 + index) for index in range(len(moving))]
-    if prod(map(len, positions)) <= TRIED:
+    if prod(map(len, positions)) <= MAX_COMBINED_ORDERS:
         for combination in product(*positions):
             yield _insert(fixed, zip(moving, combination, strict=True))
         return
@@ -165,8 +166,8 @@ def _insert(order: Names, moves: Iterable[tuple[str, int]]) -> Names:
 # -- different attributes -------------------------------------------------------------------------------------------------------
 
 
-def _order_along_graph(task: Task) -> SearchResult:
-    graph, loops = task.graph, task.loops
+def _order_along_graph(problem: OrderingProblem) -> OrderingResult:
+    graph, loops = problem.graph, problem.loops
     buckets, expense = loops.buckets or {}, loops.expense or {}
     scanned = sum(1 << index for index, name in enumerate(graph.names) if buckets.get(name, 1) == 1)
     expensive = sum(1 << index for index, name in enumerate(graph.names) if expense.get(name, 1.0) > 1)
@@ -174,16 +175,16 @@ def _order_along_graph(task: Task) -> SearchResult:
     weights = [expense.get(name, 1.0) / buckets.get(name, 1) for name in graph.names]
     paths, steps = [], 0
     for driver in range(graph.count):
-        options = [_greedy(task, driver, preferred) for preferred in preferences]
-        paths.append(min((path for path, _ in options), key=lambda path: _scans(task, path, weights)))
+        options = [_greedy(problem, driver, preferred) for preferred in preferences]
+        paths.append(min((path for path, _ in options), key=lambda path: _scans(problem, path, weights)))
         steps += sum(option_steps for _, option_steps in options)
-    return SearchResult(paths, steps)
+    return OrderingResult(paths, steps)
 
 
-def _greedy(task: Task, driver: int, preferred: int) -> tuple[Path, int]:
+def _greedy(problem: OrderingProblem, driver: int, preferred: int) -> tuple[IndexPath, int]:
     """Return F-Greedy's path with `preferred` inputs first where the graph allows it, and the steps."""
-    path, prefix, steps = [driver], Prefix(task.graph, driver), 0
-    while candidates := task.candidates(prefix.joined, prefix.reach):
+    path, prefix, steps = [driver], Prefix(problem.graph, driver), 0
+    while candidates := problem.candidates(prefix.joined, prefix.reach):
         candidates = candidates & preferred or candidates
         steps += candidates.bit_count()
         path.append(min(members(candidates), key=prefix.matches.__getitem__))
@@ -191,9 +192,9 @@ def _greedy(task: Task, driver: int, preferred: int) -> tuple[Path, int]:
     return path, steps
 
 
-def _scans(task: Task, path: Path, weights: Sequence[float]) -> float:
+def _scans(problem: OrderingProblem, path: IndexPath, weights: Sequence[float]) -> float:
     """Return the weighted comparisons of `path`; windows are longer by tau."""
-    graph, tau = task.graph, task.loops.tau or 0.0
+    graph, tau = problem.graph, problem.loops.tau or 0.0
     stretch = [1 + tau / window for window in graph.windows]
     prefix, partials, cost = Prefix(graph, path[0]), graph.rates[path[0]], 0.0
     for index in path[1:]:
@@ -203,14 +204,14 @@ def _scans(task: Task, path: Path, weights: Sequence[float]) -> float:
     return cost
 
 
-def _one_common_key(task: Task) -> bool:
-    graph = task.graph
+def _one_common_key(problem: OrderingProblem) -> bool:
+    graph = problem.graph
     plain = all(factor == 1.0 for row in graph.factors for factor in row)
     return plain and len(graph.classes) == 1 and graph.classes[0].members == graph.all
 
 
-def _statistics(task: Task) -> dict[str, StreamStatistics]:
-    graph, loops = task.graph, task.loops
+def _statistics(problem: OrderingProblem) -> dict[str, StreamStatistics]:
+    graph, loops = problem.graph, problem.loops
     counts = graph.classes[0].counts
     buckets, expense = loops.buckets or {}, loops.expense or {}
     return {

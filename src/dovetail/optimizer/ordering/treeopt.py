@@ -19,18 +19,18 @@ from heapq import heapify, heappop, heappush
 from math import inf, isnan
 
 from dovetail.optimizer.graph.indexed import IndexedGraph, members
-from dovetail.optimizer.ordering.task import Path, SearchResult, Task
+from dovetail.optimizer.ordering.problem import IndexPath, OrderingProblem, OrderingResult
 
 
-def treeopt(task: Task) -> SearchResult:
+def treeopt(problem: OrderingProblem) -> OrderingResult:
     """Order the probes of every driver along a tree."""
-    tree, steps = _spanning_tree(task.graph)
+    tree, steps = _spanning_tree(problem.graph)
     paths = []
-    for driver in range(task.graph.count):
-        path, compared = _linearize(task, tree, driver)
+    for driver in range(problem.graph.count):
+        path, compared = _linearize(problem, tree, driver)
         paths.append(path)
         steps += compared
-    return SearchResult(paths, steps)
+    return OrderingResult(paths, steps)
 
 
 def _spanning_tree(graph: IndexedGraph) -> tuple[list[list[tuple[int, float]]], int]:
@@ -53,9 +53,9 @@ def _spanning_tree(graph: IndexedGraph) -> tuple[list[list[tuple[int, float]]], 
     return tree, steps
 
 
-def _linearize(task: Task, tree: list[list[tuple[int, float]]], driver: int) -> tuple[Path, int]:
+def _linearize(problem: OrderingProblem, tree: list[list[tuple[int, float]]], driver: int) -> tuple[IndexPath, int]:
     """Return the cheapest order that keeps parents before children, and the number of runs compared."""
-    sizes, count = task.graph.sizes, task.graph.count
+    sizes, count = problem.graph.sizes, problem.graph.count
     parent, growth, cost = [driver] * count, [1.0] * count, [0.0] * count
     visited = [driver]
     for above in visited:
@@ -63,7 +63,7 @@ def _linearize(task: Task, tree: list[list[tuple[int, float]]], driver: int) -> 
             if below != parent[above] or above == driver:
                 parent[below] = above
                 growth[below] = sizes[below] * selectivity
-                cost[below] = growth[below] if task.objective == "produced" else sizes[below]
+                cost[below] = growth[below] if problem.objective == "produced" else sizes[below]
                 visited.append(below)
     head, last, following = list(range(count)), list(range(count)), [-1] * count
     ranked = [(_rank(growth[index], cost[index]), index) for index in visited[1:]]

@@ -29,7 +29,7 @@ from dovetail.optimizer.graph.indexed import Prefix, members
 from dovetail.optimizer.ordering.dmjoin import dmjoin
 from dovetail.optimizer.ordering.f_greedy import f_greedy
 from dovetail.optimizer.ordering.fab import global_impact
-from dovetail.optimizer.ordering.task import Path, SearchResult, Task
+from dovetail.optimizer.ordering.problem import IndexPath, OrderingProblem, OrderingResult
 from dovetail.optimizer.ordering.treeopt import treeopt
 
 EXACT = 20
@@ -40,42 +40,42 @@ NEIGHBOURS = 800_000
 """Divided by n³, the positions by which an input may move in a neighbouring set: any up to 29 inputs, six at 50."""
 
 
-def weave(task: Task) -> SearchResult:
+def weave(problem: OrderingProblem) -> OrderingResult:
     """Order the probes of every driver by the cheapest paths through the web."""
-    if task.graph.is_acyclic and not task.cross_products:
-        return treeopt(task)
-    if task.graph.count <= (EXACT if task.exact is None else task.exact):
-        return dmjoin(task)
-    starts = [method(task) for method in (global_impact, f_greedy, treeopt)]
-    web = _Web(task)
-    paths: list[Path] = [path for result in starts for path in result.paths]
-    best = [inf] * task.graph.count
+    if problem.graph.is_acyclic and not problem.cross_products:
+        return treeopt(problem)
+    if problem.graph.count <= (EXACT if problem.exact is None else problem.exact):
+        return dmjoin(problem)
+    starts = [method(problem) for method in (global_impact, f_greedy, treeopt)]
+    web = _Web(problem)
+    paths: list[IndexPath] = [path for result in starts for path in result.paths]
+    best = [inf] * problem.graph.count
     for _ in range(ROUNDS):
         for path in paths:
             web.add_path(path)
         costs = web.sweep()
         if all(cost >= old_cost * (1 - 1e-12) for cost, old_cost in zip(costs, best, strict=True)):
             break
-        best, paths = costs, [web.path(driver) for driver in range(task.graph.count)]
-    return SearchResult(paths, sum(result.steps for result in starts) + web.steps)
+        best, paths = costs, [web.path(driver) for driver in range(problem.graph.count)]
+    return OrderingResult(paths, sum(result.steps for result in starts) + web.steps)
 
 
 class _Web:
     """Sets of inputs, their join sizes, and the cheapest next input of each."""
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._graph = task.graph
+    def __init__(self, problem: OrderingProblem) -> None:
+        self._problem = problem
+        self._graph = problem.graph
         self._sizes: dict[int, float] = {}
         self._reach: dict[int, int] = {}
-        self._layers: list[list[int]] = [[] for _ in range(task.graph.count + 1)]
+        self._layers: list[list[int]] = [[] for _ in range(problem.graph.count + 1)]
         self._next: dict[int, int] = {}
-        self._max_distance = max(NEIGHBOURS // task.graph.count**3, 1)
+        self._max_distance = max(NEIGHBOURS // problem.graph.count**3, 1)
         self.steps = 0
-        for index, size in enumerate(task.graph.sizes):
-            self._add(1 << index, size, task.graph.neighbours[index])
+        for index, size in enumerate(problem.graph.sizes):
+            self._add(1 << index, size, problem.graph.neighbours[index])
 
-    def add_path(self, path: Path) -> None:
+    def add_path(self, path: IndexPath) -> None:
         """Add the sets along a path, and their neighbours."""
         prefix = Prefix(self._graph, path[0])
         for position, index in enumerate(path[1:], start=1):
@@ -95,8 +95,8 @@ class _Web:
 
     def _extend_sweep(self, joined: int, remaining_cost: dict[int, float]) -> None:
         size = self._sizes[joined]
-        produced = self._task.objective == "produced"
-        candidates = self._task.candidates(joined, self._reach[joined])
+        produced = self._problem.objective == "produced"
+        candidates = self._problem.candidates(joined, self._reach[joined])
         self.steps += candidates.bit_count()
         while candidates:
             lowest = candidates & -candidates
@@ -109,7 +109,7 @@ class _Web:
                     remaining_cost[joined] = total
                     self._next[joined] = lowest.bit_length() - 1
 
-    def path(self, driver: int) -> Path:
+    def path(self, driver: int) -> IndexPath:
         """Return the path that the last sweep found."""
         path, joined = [driver], 1 << driver
         while joined != self._graph.all:

@@ -1,10 +1,10 @@
 """One plan for many queries, within a CPU and a memory budget (Alrahmani, chapter 3).
 
 - `model`: queries, costs and drafts of plans, common to all strategies. Read `named`, `query_set`, `costs`, `draft`.
-- `search`: Dovetail's own strategies, which search sets of materialized joins. Read `state_plans`, `exchange`.
+- `search`: Dovetail's own strategies, which search sets of materialized joins. Read `join_sets`, `exchange`.
 - `thesis`: the thesis's strategy and its baselines, which plan one query after the other. Read `shared`, `jtrees`.
 
-`STRATEGIES` lists all strategies. `optimizer.lowering` turns a plan into the steps that an engine runs.
+`STRATEGY_FUNCTIONS` lists all strategies. `optimizer.lowering` turns a plan into the steps that an engine runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
-from dovetail.config import Budget, Ordering, Planner
+from dovetail.config import Budget, Ordering, Strategy
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.cost.units import UnitCosts
@@ -32,7 +32,7 @@ from dovetail.optimizer.sharing.thesis.shared import shared
 from dovetail.plan.shared_plan import Load, SharedPlan
 from dovetail.stats.probes import Objective
 
-STRATEGIES: Mapping[Planner, Callable[[CostModel, Sequence[int], Load], list[Draft]]] = {
+STRATEGY_FUNCTIONS: Mapping[Strategy, Callable[[CostModel, Sequence[int], Load], list[Draft]]] = {
     "exchange": exchange,
     "shared": shared,
     "shared-naive": shared_naive,
@@ -41,13 +41,16 @@ STRATEGIES: Mapping[Planner, Callable[[CostModel, Sequence[int], Load], list[Dra
     "mjoin": mjoins,
     "bjtree": bjtrees,
 }
-"""Functions from a cost model, an order of queries and limits to drafts, which share only windows; most return a single draft."""
+"""Each plans the queries of a cost model, in an order and within limits, and returns drafts.
+
+Two drafts share nothing but windows, and most strategies return one.
+"""
 
 
 def plan_queries(
     queries: Mapping[str, JoinGraph | NamedGraph] | Iterable[tuple[str, JoinGraph | NamedGraph]],
     budget: Budget | None = None,
-    strategy: Planner = "exchange",
+    strategy: Strategy = "exchange",
     query_order: QueryOrder = "shared-predicate",
     *,
     units: UnitCosts | None = None,
@@ -89,11 +92,11 @@ def plan_queries(
     ...     known = {"AB": 0.001, "BC": 0.01, "BD": 0.02}
     ...     return JoinGraph({n: rates[n] for n in names}, {tuple(e): known[e] for e in edges}, {n: 10 for n in names})
     >>> plan = plan_queries({"q1": query("AB", "BC"), "q2": query("AB", "BD")}, Budget(cpu_ms_per_second=100))
-    >>> [(state.id, state.queries) for state in plan.states]
+    >>> [(join.id, join.queries) for join in plan.materialized]
     [('state:A+B', ('q1', 'q2'))]
     """
     for parameter, given, allowed in (
-        ("strategy", strategy, STRATEGIES),
+        ("strategy", strategy, STRATEGY_FUNCTIONS),
         ("query_order", query_order, QUERY_ORDERS),
         ("ordering", ordering, METHODS),
         ("objective", objective, OBJECTIVES),
@@ -108,8 +111,8 @@ def plan_queries(
     if available.cpu <= 0:
         raise budget_error(model, available, Load(), proved=True)
     order = order_queries(model.query_set, query_order)
-    plan = PlanBuilder(model, STRATEGIES[strategy](model, order, available)).plan(strategy, order, limits)
-    if not plan.qualified:
+    plan = PlanBuilder(model, STRATEGY_FUNCTIONS[strategy](model, order, available)).plan(strategy, order, limits)
+    if not plan.fits_budget:
         need = Load(plan.load.cpu - model.total_delivery_cost, plan.load.memory)
         raise budget_error(model, available, need, proved=False)
     return plan

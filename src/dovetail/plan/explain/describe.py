@@ -18,7 +18,7 @@ from dovetail.plan.shared_plan import JoinNode, Load, Node, QueryAnswer, SharedP
 from dovetail.plan.steps import Consumer, JoinStep
 from dovetail.query.durations import exact_duration
 from dovetail.query.expressions import Expression, map_columns
-from dovetail.query.model import CountWindow, JoinQuery, StoredWindow, Window
+from dovetail.query.model import CountWindow, JoinQuery, MaterializedWindow, Window
 from dovetail.schema import StreamSchema
 from dovetail.stats.counters import JoinMetrics, Measurements, PlanMetrics
 from dovetail.stats.history import History
@@ -59,14 +59,16 @@ def explain(
     metrics, past = measured or Measurements(), history or History()
     description = _describe_steps(declared, steps, config)
     for step in steps:
-        entry = description["queries" if step.is_private else "joins"][step.name]
-        step_metrics: Mapping[str, JoinMetrics] = metrics.queries if step.is_private else metrics.joins
+        entry = description["queries" if step.is_individual else "joins"][step.name]
+        step_metrics: Mapping[str, JoinMetrics] = metrics.queries if step.is_individual else metrics.joins
         _add_costs(entry, step.plan, step_metrics.get(step.name), units)
-        if step.since:
-            entry["since"] = step.since
+        if step.first_batch:
+            entry["since"] = step.first_batch
         if step.backfill:
             times = past.earliest_visible.get(step.name, {})
-            entry["held_from"] = {s.name: timestamp(times[s.name]) if s.name in times else None for s in step.sources}
+            entry["backfilled_from"] = {
+                s.name: timestamp(times[s.name]) if s.name in times else None for s in step.sources
+            }
     for group in groups if config.can_share_stages else ():
         _add_shared_stages(description, group)
     _add_shedding(description, metrics)
@@ -89,10 +91,10 @@ def explain_shared(plan: SharedPlan, measured: Mapping[str, Any] | None = None) 
 def _add_shared_stages(description: dict[str, Any], steps: Sequence[JoinStep]) -> None:
     """Add, to each stage that several joins share, the queries of the other joins."""
     queries = {step.name: [consumer.query for consumer in step.consumers] or [step.name] for step in steps}
-    private = {step.name for step in steps if step.is_private}
+    individual = {step.name for step in steps if step.is_individual}
     for prefixes in shared_prefixes(steps).values():
         for (step, driver), others in sharing_steps(prefixes).items():
-            stages = description["queries" if step in private else "joins"][step]["paths"][driver]
+            stages = description["queries" if step in individual else "joins"][step]["paths"][driver]
             for stage, names in zip(stages[1:], others, strict=False):
                 if names:
                     stage["shared_with"] = [query for name in names for query in queries[name]]
@@ -112,7 +114,7 @@ def _add_shedding(description: dict[str, Any], metrics: Measurements) -> None:
 def _describe_steps(declared: Declarations, steps: Sequence[JoinStep], config: Config) -> dict[str, Any]:
     """Describe what runs: streams, queries, and the joins that several queries share."""
     queries = declared.queries
-    private = {step.name: step for step in steps if step.is_private}
+    individual = {step.name: step for step in steps if step.is_individual}
     answered = {consumer.query: (step, consumer) for step in steps for consumer in step.consumers}
     description = {
         "evaluation": config.evaluation,
@@ -127,13 +129,13 @@ def _describe_steps(declared: Declarations, steps: Sequence[JoinStep], config: C
             for name, schema in declared.streams.items()
         },
         "queries": {
-            name: _describe_join(private[name], query.sql)
-            if name in private
+            name: _describe_join(individual[name], query.sql)
+            if name in individual
             else _describe_consumer(query, *answered[name])
             for name, query in queries.items()
         },
     }
-    joins = {step.name: _describe_join(step, step.plan.query.sql) for step in steps if not step.is_private}
+    joins = {step.name: _describe_join(step, step.plan.query.sql) for step in steps if not step.is_individual}
     return description | ({"joins": joins} if joins else {})
 
 
@@ -159,6 +161,7 @@ def _describe_join(step: JoinStep, sql: str) -> dict[str, Any]:
         "filters": [condition.text for condition in query.filters],
         "output": query.schema.names,
         "ordering": plan.ordering,
+        **({"forced": list(plan.stats.forced)} if plan.stats.forced else {}),
         "waits_for_watermark": [ref.stream for ref in query.refs if isinstance(ref.window, CountWindow)],
         "paths": {path.driver: [_describe_stage(stage, step) for stage in path.stages] for path in plan.paths},
     }
@@ -217,7 +220,7 @@ def _describe_stage(stage: ProbeStage, step: JoinStep) -> dict[str, Any]:
 def _window_text(window: Window) -> str:
     if isinstance(window, CountWindow):
         return f"last {window.rows} rows" + (f" per {window.partition_by}" if window.partition_by else "")
-    if isinstance(window, StoredWindow):
+    if isinstance(window, MaterializedWindow):
         spans = (f"{source} range {exact_duration(micros)}" for source, micros in window.spans)
         return f"materialized, {', '.join(spans)}"
     if window.micros % 1000 == 999:  # inferred from a strict condition
@@ -231,7 +234,7 @@ def _describe_shared(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
     return {
         "strategy": plan.strategy,
         "query_order": list(plan.query_order),
-        "qualified": plan.qualified,
+        "fits_budget": plan.fits_budget,
         **{name: {"used": used, "limit": limits[name]} for name, used in _resources(plan.load).items()},
         "windows": {node.id: loads.describe(node, "stream", "span", "rate", "tuples") for node in plan.windows},
         "joins": {
@@ -244,14 +247,15 @@ def _describe_shared(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
             for node in plan.joins
         },
         "results": {
-            node.id: loads.describe(node, "join", "stored", "spans", "rate", "tuples") for node in plan.results
+            node.id: loads.describe(node, "join", "spans", "rate", "tuples") | {"stored": node.is_materialized}
+            for node in plan.results
         },
         "queries": {
             answer.query: {
                 "result": answer.result,
                 "aliases": dict(answer.aliases),
                 "seconds": dict(answer.spans),
-                "narrowed": dict(plan.narrowed(answer.query)),
+                "narrower_windows": dict(plan.narrower_windows(answer.query)),
             }
             for answer in plan.answers
         },
@@ -288,10 +292,10 @@ class _MeasuredLoads:
         if isinstance(node, WindowNode):
             metrics = [measured.windows.get(node.stream)]
         elif isinstance(node, JoinNode):
-            # A private join runs under its query's name.
+            # A join that runs an individual plan has its query's name.
             metrics = [measured.joins.get(name) for name in dict.fromkeys((node.id, *self._answered(node.output)))]
         else:
-            metrics = [measured.states.get(node.id), *map(measured.results.get, self._answered(node.id))]
+            metrics = [measured.materialized.get(node.id), *map(measured.results.get, self._answered(node.id))]
         present = [entry for entry in metrics if entry is not None]
         if not present or not seconds:
             return None
@@ -313,7 +317,7 @@ def _label(sources: Sequence[str]) -> str:
 
 def _describe_nodes(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
     """Describe a shared plan by its nodes alone: one made from join graphs has no expressions."""
-    stored = {result.id for result in plan.states}
+    materialized = {result.id for result in plan.materialized}
 
     def window(source: str, spans: Mapping[str, float]) -> dict[str, str]:
         return {"stream": plan.sources[source].stream, "window": f"range {spans[source]:g} s"}
@@ -327,7 +331,7 @@ def _describe_nodes(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
         return {
             "inputs": {
                 _label(edge.sources): {"stream": edge.node, "window": "materialized"}
-                if edge.node in stored
+                if edge.node in materialized
                 else window(edge.sources[0], node.spans)
                 for edge in node.inputs
             },

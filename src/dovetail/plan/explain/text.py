@@ -13,7 +13,21 @@ _MAX_NAMED = 5
 
 
 def plan_text(description: Mapping[str, Any], migrations: Iterable[object] = ()) -> str:
-    """Return a paragraph each for streams, plan and windows, each query and join, and migrations."""
+    """Return a paragraph each for streams, plan and windows, each query and join, and migrations.
+
+    A query that has its own join, for instance:
+
+        query funnel
+          input i: impressions, range 10 min
+          input c: clicks, range 10 min
+          filter i.price > 10
+          probe orders: weave
+          new i: cost 171 rows/s
+            probe c on c.ad_id = i.ad_id: 0.09 rows expected
+          new c: cost 171 rows/s
+            probe i on i.ad_id = c.ad_id: 1.8 rows expected
+          output ad_id, clicked_at
+    """
     plan: Any = description.get("plan")
     nodes = joins_with_results(description)
     paragraphs = [_session_lines(description), *([_plan_lines(plan)] if plan else [])]
@@ -39,7 +53,7 @@ def join_label(name: str) -> str:
 def joins_with_results(description: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], str, Mapping[str, Any]]]:
     """Return the nodes of the shared plan by the join that runs them: the join, the name of its result, and the result.
 
-    A join of one query alone runs under the name of the query.
+    A join that runs an individual plan has the name of its query.
     """
     plan = description.get("plan", {"joins": {}})
     queries = {answer["result"]: query for query, answer in plan.get("queries", {}).items()}
@@ -83,19 +97,19 @@ def _entry_lines(name: str, entry: Mapping[str, Any], plan: Mapping[str, Any] | 
     if "join" in entry:
         renamed = [f"{alias} is {item['source']}" for alias, item in entry["inputs"].items() if alias != item["source"]]
         lines.append(f"reads join {join_label(entry['join'])}" + (f" ({', '.join(renamed)})" if renamed else ""))
-        narrowed = plan["queries"][name]["narrowed"] if plan else {}
-        lines += [f"keep {source} within {span:g} s" for source, span in sorted(narrowed.items())]
+        narrower = plan["queries"][name]["narrower_windows"] if plan else {}
+        lines += [f"window of {source} narrowed to {span:g} s" for source, span in sorted(narrower.items())]
     if "since" in entry:
-        held = [
-            f"{source} from {time}" if time else f"{source} none" for source, time in entry.get("held_from", {}).items()
-        ]
-        lines.append(f"starts at batch {entry['since']}" + (f"; backfill: {', '.join(held)}" if held else ""))
+        times = entry.get("backfilled_from", {}).items()
+        backfill = [f"{source} from {time}" if time else f"{source} none" for source, time in times]
+        lines.append(f"starts at batch {entry['since']}" + (f"; backfill: {', '.join(backfill)}" if backfill else ""))
     lines += [f"filter {text}" for text in entry.get("filters", ())]
     lines += [f"condition {text}" for text in entry.get("conditions", ())]
     if entry.get("waits_for_watermark"):
         lines.append(f"results wait for the watermark of {', '.join(entry['waits_for_watermark'])}")
     if "ordering" in entry:
-        lines.append(f"probe orders: {entry['ordering']}")
+        forced = f"; forced for {', '.join(entry['forced'])}" if "forced" in entry else ""
+        lines.append(f"probe orders: {entry['ordering']}{forced}")
     for driver, stages in entry.get("paths", {}).items():
         lines.append(f"new {driver}{_cost_text(entry, driver)}")
         lines += [f"  {_stage_text(stage)}" for stage in stages if stages[0] is not stage or stage["access"] != "new"]

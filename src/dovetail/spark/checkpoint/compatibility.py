@@ -43,8 +43,10 @@ def current_json(layout: Layout) -> str:
         "numbered": layout.placement.total,
         "ids": layout.shard_ids,
         "widened": layout.widened,
-        "came": {name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.since},
-        "chosen": None if layout.job.chosen is None else to_json(layout.job.chosen),
+        "came": {
+            name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.first_batch
+        },
+        "chosen": None if layout.job.adopted_plan is None else to_json(layout.job.adopted_plan),
     }
     return json.dumps(content, sort_keys=True)
 
@@ -88,10 +90,10 @@ def with_definitions(old: Layout, new: Layout, options: Sequence[str]) -> Layout
 
 def with_valid_plan(old: Layout, new: Layout) -> Layout:
     """Return an old layout without its chosen plan if the new one has another strategy or budget."""
-    chosen, planning = old.job.chosen, JointPlanning({}, new.job.config, new.job.budget)
+    chosen, planning = old.job.adopted_plan, JointPlanning({}, new.job.config, new.job.budget)
     if chosen is None or (chosen.strategy, chosen.limits) == (planning.strategy, limits_of(new.job.budget)):
         return old
-    return replace(old, job=replace(old.job, chosen=None))
+    return replace(old, job=replace(old.job, adopted_plan=None))
 
 
 def check_version(queries: Mapping[str, JoinQuery], current: str) -> None:

@@ -219,7 +219,7 @@ def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout
         grid = Placement(shards).with_query(group.queries[0], streams).groups[0].grid
         assignments |= {query.name: ShardAssignment(grid.splits, first) for query in group.queries}
         first += grid.shards
-    after = Layout.of(replace(layout.job, chosen=None), Placement(shards, assignments))
+    after = Layout.of(replace(layout.job, adopted_plan=None), Placement(shards, assignments))
     return replace(layout, job=after.job, shard_ids=(), pinned_json="")
 
 

@@ -89,7 +89,7 @@ def read_layout(current: str, pinned: str, config: Config) -> Layout:
     firsts = content.get("firsts", {})
     assignments = {name: ShardAssignment(tuple(splits), firsts.get(name)) for name, splits in content["shares"].items()}
     return Layout.of(
-        Job(config, streams=streams, registered=registered, chosen=chosen, upper_bound=None),
+        Job(config, streams=streams, registered=registered, adopted_plan=chosen, upper_bound=None),
         Placement(content["shards"], assignments, content.get("numbered", 0)),
         pinned_json=pinned,
         numbers=content.get("numbers", {}),
@@ -175,7 +175,7 @@ def with_changes(
     for name in (*comparison.dropped, *comparison.changed):
         layout = without_query(layout, name)
     if comparison.streams:  # tuples that are accepted now may match older ones than before
-        layout = replace(layout, job=layout.job.unmerged())
+        layout = replace(layout, job=layout.job.with_standalone_late_queries())
     layout = with_definitions(layout, new, (*_OPTIONS, "rate"))
     for name, query in new.job.registered.items():
         if name in comparison.changed:
@@ -199,7 +199,7 @@ def with_query(
 
     Shards store the columns that only it needs from its first batch on. `assignment` gives its shards if it replaces another query.
     """
-    bound, since = query.plan.query, query.start.since
+    bound, since = query.plan.query, query.start.first_batch
     streams, widened, complete_from = dict[str, StreamSchema](), dict(layout.widened), dict[str, int]()
     for stream in layout.streams:
         names, needed = set(stream.columns.names), projected(declared[stream.name], [bound]).columns
@@ -213,7 +213,7 @@ def with_query(
     if assignment is not None:
         placement = replace(placement, pinned={**placement.pinned, bound.name: assignment})
     job = replace(layout.job, streams=streams, placement=placement)
-    job = job.with_started_query(replace(query, start=replace(query.start, complete_from=complete_from)))
+    job = job.with_late_query_unchecked(replace(query, start=replace(query.start, complete_from=complete_from)))
     numbers[bound.name] = 1 + max((layout.last_number, *numbers.values()))
     return replace(layout, job=job, numbers=numbers, widened=widened)
 

@@ -191,9 +191,9 @@ class Layout:
     @cached_property
     def group_steps(self) -> list[tuple[range, list[JoinStep]]]:
         """The shard numbers of each group, and the joins that these shards run."""
-        joins = self.job.shared_plan.joins if self.job.planned_together else ()
-        steps = [(join.queries[0], step) for join, step in zip(joins, self.job.shared_steps, strict=True)]
-        steps += self.job.separate_steps.items()
+        joins = self.job.joint_plan.joins if self.job.planned_together else ()
+        steps = [(join.queries[0], step) for join, step in zip(joins, self.job.joint_steps, strict=True)]
+        steps += self.job.standalone_steps.items()
         group_steps = []
         for group in self.placement.groups:
             names = {query.name for query in group.queries}
@@ -207,7 +207,7 @@ class Layout:
 
     def first_batch(self, query: str) -> int:
         """Return the first batch whose tuples a query sees."""
-        return self.job.registered[query].start.since
+        return self.job.registered[query].start.first_batch
 
     def number_of(self, query: str) -> int:
         """Return the number of a query in results and reports."""
@@ -246,7 +246,7 @@ class Layout:
         joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.job.queries.values())
         numbers = {name: self.number_of(name) for name in self.job.queries}
         widened = {batch for columns in self.widened.values() for batch in columns.values()}
-        widened |= {query.start.since for query in self.job.registered.values() if query.start.is_merged}
+        widened |= {query.start.first_batch for query in self.job.registered.values() if query.start.is_planned_jointly}
         worker_plan = WorkerPlan(
             self.streams,
             numbers,

@@ -104,7 +104,7 @@ class SparkPipeline:
     def with_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> JobChange:
         """Return the change that adds a query to a job; refuse one that cannot run or exceeds the budget."""
         layout = job.layout
-        query = job.declared.bind(name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone")))
+        query = job.declared.plan_individually(name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone")))
         bound = query.plan.query
         check_sinks({name: sink}, [name])
         if not isinstance(backfill, bool):
@@ -117,8 +117,8 @@ class SparkPipeline:
             )
         for text in bound.warnings:
             warn(text)
-        layout.job.check_running_query(replace(query, start=QueryStart(backfill=backfill)))
-        declared = job.declared.with_started_query(query)
+        layout.job.plan_late_query(replace(query, start=QueryStart(backfill=backfill)))
+        declared = job.declared.with_late_query_unchecked(query)
 
         def layout_from(since: int) -> Layout:
             started = replace(query, start=QueryStart(since, backfill))
@@ -170,7 +170,7 @@ class SparkPipeline:
             shards = [number for group in layout.placement.groups for number in group.numbers]
             needs_counters = shards != before.shards or before.retired or before.since == since
             starts = [query.start for query in layout.job.registered.values()]
-            needs_times = any(start.since == since and not start.max_event_times for start in starts)
+            needs_times = any(start.first_batch == since and not start.max_event_times for start in starts)
             if since and (needs_counters or needs_times) and (reported is None or not reported.progress):
                 reported = read_progress(self.spark, checkpoint.directory.uri, layout.shard_ids)
             reported = reported or BatchProgress()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dovetail.partition import HypercubeGrid, dimensions_of, divide
-from dovetail.plan.names import window_name
+from dovetail.plan.names import WindowCopies, window_name
 from dovetail.plan.steps import Cell
 from dovetail.query.expressions import Expression, rename_alias
 from dovetail.query.model import JoinQuery, Key
@@ -174,16 +174,16 @@ class Placement:
         return {query.name: group.cell(query) for group in self.groups for query in group.queries}
 
     @property
-    def copies(self) -> dict[str, tuple[str, float]]:
+    def window_copies(self) -> dict[str, WindowCopies]:
         """By window of the plan: its name without a scope, and the number of shards that keep each tuple."""
-        copies: dict[str, tuple[str, float]] = {}
+        copies: dict[str, WindowCopies] = {}
         for group in self.groups:
             for query in group.queries:
                 for ref in query.refs:
                     settled, scope = query.has_count_window, self.scopes.get(query.name, "")
                     name = window_name(ref.stream, settled=settled, scope=scope)
                     unscoped, count = copies.get(name, (window_name(ref.stream, settled=settled), 1.0))
-                    copies[name] = (unscoped, max(count, group.copies(query, ref.alias)))
+                    copies[name] = WindowCopies(unscoped, max(count, group.copies(query, ref.alias)))
         return copies
 
     def describe(self) -> str:

@@ -10,15 +10,15 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from dovetail.errors import StateError
+from dovetail.optimizer.adapt.runtime_stats import ShardGroupReport
 from dovetail.plan.names import with_scope
 from dovetail.plan.shared_plan import Load
-from dovetail.plan.steps import JoinStep
 from dovetail.session.metrics import RunningMetrics, session_metrics
 from dovetail.session.monitor import Monitor
 from dovetail.spark.driver.layout import Layout
@@ -26,8 +26,6 @@ from dovetail.spark.state.log import RESTORE_HINT, add_counters
 from dovetail.spark.wire import ResultKind, collect_results, has_kind
 from dovetail.stats.counters import Measurements, StreamMetrics, merge
 
-_Part: TypeAlias = tuple[dict[int, Measurements], list[JoinStep]]
-"""The last reports of a group's shards, and the joins that they run."""
 _KINDS = ("windows", "joins", "states", "results")
 """Kinds of plan nodes."""
 _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
@@ -146,7 +144,7 @@ class ShardReports:
                     times[stream] = max(time, times.get(stream, time))
         visible = {}
         for name, query in self._layout.job.registered.items():
-            times = times_by_start.get(str(query.start.since), {}) if query.start.since else {}
+            times = times_by_start.get(str(query.start.first_batch), {}) if query.start.first_batch else {}
             refs = query.plan.query.refs
             visible[name] = {ref.alias: times[ref.stream] for ref in refs if ref.stream in times}
         return visible
@@ -180,11 +178,11 @@ class ShardReports:
         """The number of tuples that have arrived."""
         return sum(metrics["arrivals"] for report in self._shards.values() for metrics in report["streams"].values())
 
-    def parts(self) -> list[_Part]:
+    def parts(self) -> list[ShardGroupReport]:
         """Return the last reports of each group's shards, and the joins that they run."""
         reports = dict(self._shards)
         return [
-            ({shard: Measurements.from_json(reports[shard]) for shard in numbers if shard in reports}, steps)
+            ShardGroupReport({n: Measurements.from_json(reports[n]) for n in numbers if n in reports}, steps)
             for numbers, steps in self._layout.group_steps
         ]
 
@@ -211,7 +209,7 @@ class ShardReports:
         """Return the measurements of all shards together; windows have the names that the plan gives them."""
         return self._total(self.parts())
 
-    def _total(self, parts: Iterable[_Part]) -> Measurements:
+    def _total(self, parts: Iterable[ShardGroupReport]) -> Measurements:
         total, placement = Measurements(), self._layout.placement
         for shard, measurements in [item for shards, _ in parts for item in shards.items()]:
             scope = placement.scopes.get(placement.group_of(shard).queries[0].name, "")
@@ -220,7 +218,7 @@ class ShardReports:
         return total
 
 
-def _skew(stream: str, parts: Iterable[_Part]) -> float:
+def _skew(stream: str, parts: Iterable[ShardGroupReport]) -> float:
     """Return the largest ratio, over groups, of the most tuples of a stream on a shard to the average."""
     skew = 1.0
     for shards, _ in parts:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.config import Strategy
+from dovetail.config import StrategyOption
 from dovetail.engine.change.savepoint import IRREVERSIBLE
 from dovetail.engine.shard import ShardEngine
 from dovetail.plan.execution import ExecutionPlan
@@ -21,7 +21,7 @@ def _table(*rows: tuple[int, int, int]) -> pa.Table:
     return pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
 
 
-def _planned(strategy: Strategy) -> ShardEngine:
+def _planned(strategy: StrategyOption) -> ShardEngine:
     session = dt.LocalSession(config=dt.Config(strategy=strategy))
     for name in "abcd":
         session.stream(name, SCHEMA, "ts", rate=1000.0)

@@ -30,7 +30,7 @@ def engine(config: dt.Config) -> ShardEngine:
     for stream in STREAMS.values():
         made.add_stream(stream)
     plans = [plan_query(parse_query(name, sql, STREAMS), STREAMS, config) for name, sql in SQL.items()]
-    made.adopt(ExecutionPlan.of(map(Lowering(STREAMS, config).unshared_step, plans)))
+    made.adopt(ExecutionPlan.of(map(Lowering(STREAMS, config).individual_step, plans)))
     return made
 
 

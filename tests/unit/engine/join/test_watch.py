@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dovetail.codec import from_json, to_json
-from dovetail.engine.join.watch import CREDIT_FRACTION, MOST_CREDIT, ProbeWatch, read_cost, replan_cost
+from dovetail.engine.join.watch import CREDIT_FRACTION, MAX_CREDIT, ProbeWatch, read_cost, replan_cost
 from dovetail.stats.probes import PathCost, QueryStats
 
 
@@ -29,12 +29,12 @@ def test_costs_of_other_orders_are_dropped_after_a_drift() -> None:
     look("b", 200)
     look("c", 220)
     look("b", 220)
-    assert {order: cost.produced for order, cost in watch.tried["a"].items()} == pytest.approx(
+    assert {order: cost.produced for order, cost in watch.order_costs["a"].items()} == pytest.approx(
         {("b",): 2.1, ("c",): 2.2}
     )
-    assert from_json(ProbeWatch, json.loads(json.dumps(to_json(watch)))).tried == watch.tried
+    assert from_json(ProbeWatch, json.loads(json.dumps(to_json(watch)))).order_costs == watch.order_costs
     look("b", 500)
-    assert watch.tried["a"] == {("b",): PathCost(5.0, 0.0)}
+    assert watch.order_costs["a"] == {("b",): PathCost(5.0, 0.0)}
 
 
 def test_equal_probes_of_two_paths_are_counted_together() -> None:
@@ -49,7 +49,7 @@ def test_equal_probes_of_two_paths_are_counted_together() -> None:
     runners = {"a": path("acb", 500), "c": path("cab", 1500)}
     considered = [look for look in range(32) if watch.read_counters(runners, 1_000_000 * look)]
     assert considered == [0, 1, 3, 7, 15, 31]
-    assert watch.found[frozenset("ac"), "b"].selectivity == pytest.approx(2000 / 100_000)
+    assert watch.probe_counts[frozenset("ac"), "b"].selectivity == pytest.approx(2000 / 100_000)
 
 
 class Path10:
@@ -87,7 +87,7 @@ def watched(matches: Callable[[int], int], batches: int, watch: ProbeWatch) -> t
     for batch in range(batches):
         for runner in runners.values():
             runner.push(1000, matches(batch))
-        watch.fresh += 10_000
+        watch.new_tuples += 10_000
         if watch.is_ready(runners, batch * 1_000_000, 1_000_000):
             looked.append(batch)
             if watch.read_counters(runners, batch * 1_000_000):
@@ -99,7 +99,7 @@ def test_replanning_under_noise_stays_within_the_credit() -> None:
     """Every other batch matches ten times as often, so each counter read finds a drift."""
     looked, considered, produced = watched(lambda batch: 100 + 900 * (batch % 2), 2000, ProbeWatch())
     spent = len(looked) * read_cost(10) + len(considered) * replan_cost(10)
-    assert spent <= CREDIT_FRACTION * produced + MOST_CREDIT + 4 * (read_cost(10) + replan_cost(10))
+    assert spent <= CREDIT_FRACTION * produced + MAX_CREDIT + 4 * (read_cost(10) + replan_cost(10))
     assert len(considered) >= 0.3 * CREDIT_FRACTION * produced / replan_cost(
         10
     )  # counter reads leave enough credit for replanning
@@ -116,7 +116,7 @@ def test_the_credit_survives_a_restart() -> None:
     watched(lambda batch: 100 if batch < 50 else 1000, 51, watch)
     stored = json.loads(json.dumps(to_json(watch)))
     assert json.loads(json.dumps(to_json(from_json(ProbeWatch, stored)))) == stored
-    assert 0 < stored["credit"] < MOST_CREDIT + 4 * (read_cost(10) + replan_cost(10))
+    assert 0 < stored["credit"] < MAX_CREDIT + 4 * (read_cost(10) + replan_cost(10))
 
 
 def test_with_many_joins_each_is_checked_at_the_rate_it_earns_credit() -> None:
@@ -128,8 +128,8 @@ def test_with_many_joins_each_is_checked_at_the_rate_it_earns_credit() -> None:
             runners: Any = {f"s{number}": runner for number in range(10)}
             for batch in range(200):
                 runner.push(1000, matches)
-                watch.fresh += 1000
+                watch.new_tuples += 1000
                 watch.is_ready(runners, batch * 1_000_000, 1_000_000, joins)
-                glances[matches, joins] += watch.fresh == 0
+                glances[matches, joins] += watch.new_tuples == 0
     assert glances[10, 1] == glances[100, 1] >= 100
     assert glances[10, 1000] < glances[100, 1000] < glances[100, 1]

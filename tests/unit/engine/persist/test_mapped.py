@@ -52,7 +52,7 @@ class Scene:
         steps = []
         for name in names or self.sql:
             plan = plan_query(parse_query(name, self.sql[name], catalog), catalog, self.config)
-            steps.append(Lowering(catalog, self.config, (since or {}).get(name, 0)).unshared_step(plan))
+            steps.append(Lowering(catalog, self.config, (since or {}).get(name, 0)).individual_step(plan))
         return ExecutionPlan.of(steps)
 
     def start(self, arena: Arena) -> ShardEngine:

@@ -19,7 +19,7 @@ from dovetail.engine.shard import ShardEngine
 from dovetail.engine.storage.arena import MappedArena
 from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.optimizer.lowering import Lowering
-from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.planner import PlanningOptions, plan_query
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.sql import parse_query
@@ -47,7 +47,7 @@ class Restless(Replanner):
 @pytest.mark.parametrize("seed", range(12))
 def test_results_do_not_depend_on_changing_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.engine.join.watch.CHECK_AFTER", 1)
-    monkeypatch.setattr("dovetail.engine.join.watch.MOST_PATIENCE", 1)
+    monkeypatch.setattr("dovetail.engine.join.watch.MAX_PATIENCE", 1)
     monkeypatch.setattr("dovetail.session.job_runner.Replanner", Restless)
     rng = random.Random(seed)
     scenario = random_scenario(rng, pushes=6)
@@ -223,7 +223,7 @@ def test_a_steady_join_of_ten_streams_is_seldom_replanned(monkeypatch: pytest.Mo
     for batch in range(30):
         ts = pa.array(np.arange(1000) * 1000 + batch * 1_000_000, TIMESTAMP)
         session.push({name: pa.table([ts, rng.integers(0, 1000, 1000)], schema=columns) for name in names})
-    assert session._engine.run_of("q").watch.found  # counters were read
+    assert session._engine.run_of("q").watch.probe_counts  # counters were read
     assert 1 <= len(made) <= 5
 
 
@@ -231,7 +231,7 @@ def test_an_estimate_names_the_next_best_order() -> None:
     streams = {name: StreamSchema(name, COLUMNS, "ts", rate=10.0) for name in "abc"}
     sql = "SELECT a.ts FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.x = b.x AND a.y = c.y"
     hints = {frozenset("ab"): 0.5, frozenset("ac"): 0.01}
-    plan = plan_query(parse_query("q", sql, streams), streams, dt.Config(), PlanChoices(hints))
+    plan = plan_query(parse_query("q", sql, streams), streams, dt.Config(), PlanningOptions(hints))
     path = plan.estimate.paths["a"]
     assert plan.paths[0].order == ("a", "c", "b")
     assert path.rows == pytest.approx((1.0, 1.0, 50.0))
@@ -248,7 +248,7 @@ def test_arrays_can_be_attached_after_a_reorder_changed_the_indexes(tmp_path: Pa
     }
     config = dt.Config(join="hybrid")
     sql = "SELECT a.ts FROM a [RANGE 5 s], b [RANGE 5 s], c [RANGE 5 s] WHERE a.x = b.x AND a.y = c.y AND b.y = c.x"
-    step = Lowering(streams, config).unshared_step(plan_query(parse_query("q", sql, streams), streams, config))
+    step = Lowering(streams, config).individual_step(plan_query(parse_query("q", sql, streams), streams, config))
     plan, replan = ExecutionPlan.of([step]), Replanner(config)
     engine = ShardEngine(config, MappedArena(tmp_path), replan)
     for stream in streams.values():

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.optimizer.adapt.selectivity import DEFAULT_CONDITION
 from dovetail.optimizer.graph.from_query import declared_rates, join_graph
 from dovetail.optimizer.graph.hints import parse_hint
-from dovetail.optimizer.planner import PlanChoices, plan_query
+from dovetail.optimizer.graph.selectivities import DEFAULT_CONDITION
+from dovetail.optimizer.planner import PlanningOptions, plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
@@ -61,7 +61,7 @@ def test_a_comparison_between_connected_aliases_adds_no_edge() -> None:
         ),
         STREAMS,
         dt.Config(join="hash"),  # which refuses to probe c from a
-        PlanChoices(parse_hint("a.z < c.z", 0.0001)),
+        PlanningOptions(parse_hint("a.z < c.z", 0.0001)),
     )
     assert [path.order for path in plan.paths] == [("a", "b", "c"), ("b", "a", "c"), ("c", "b", "a")]
 

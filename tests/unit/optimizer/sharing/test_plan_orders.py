@@ -10,11 +10,11 @@ from math import prod
 import pytest
 
 import dovetail as dt
-from dovetail.config import Ordering, Planner
+from dovetail.config import Ordering, Strategy
 from dovetail.optimizer import UnitCosts, order_probes, plan_queries
 from dovetail.optimizer.cost.probe_cost import OBJECTIVES
 from dovetail.optimizer.ordering import METHODS
-from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.optimizer.sharing import STRATEGY_FUNCTIONS
 from dovetail.optimizer.sharing.model.named import NamedGraph, name_graph
 from dovetail.plan.shared_plan import JoinNode, SharedPlan, WindowNode
 from dovetail.stats.probes import Objective
@@ -38,7 +38,7 @@ def queries(*, keyed: bool) -> dict[str, dt.JoinGraph]:
     return {name: query(name, keyed=keyed) for name in ("ABCDE", "ABC", "BCD", "CDE", "BCDE")}
 
 
-def planned(strategy: Planner, method: Ordering, objective: Objective, *, keyed: bool) -> SharedPlan:
+def planned(strategy: Strategy, method: Ordering, objective: Objective, *, keyed: bool) -> SharedPlan:
     """Return a plan with unit costs at which some sub-joins are materialized and others are not."""
     units = replace(UnitCosts.thesis(), store=0.1)
     given = queries(keyed=keyed)
@@ -73,11 +73,11 @@ def named_orders(graph: dt.JoinGraph, join: JoinNode) -> dict[str, tuple[str, ..
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
+@pytest.mark.parametrize("strategy", [name for name in STRATEGY_FUNCTIONS if name != "exact"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_join_is_ordered_by_the_chosen_method(
     method: Ordering,
-    strategy: Planner,
+    strategy: Strategy,
     objective: Objective,
     keyed: bool,  # noqa: FBT001
 ) -> None:
@@ -92,7 +92,7 @@ def test_every_join_is_ordered_by_the_chosen_method(
 def test_exact_plans_are_the_best_under_the_chosen_method(method: Ordering) -> None:
     few = {name: query(name) for name in ("ABC", "BCD")}
     loads: dict[str, float] = {}
-    for strategy in STRATEGIES:
+    for strategy in STRATEGY_FUNCTIONS:
         plan = plan_queries(few, None, strategy, ordering=method)
         loads[strategy] = plan.load.cpu
         for join in plan.joins:
@@ -107,7 +107,7 @@ def test_the_test_plans_mix_all_kinds_of_joins_and_methods_differ(keyed: bool) -
     plans = [planned("exchange", *each, keyed=keyed) for each in asked]
     assert len({tuple(join.orders for join in plan.joins) for plan in plans}) > 3
     for plan in plans:
-        stored = {state.id for state in plan.states}
+        stored = {state.id for state in plan.materialized}
         reading = [join for join in plan.joins if stored & {each.node for each in join.inputs}]
         assert max(len(join.inputs) for join in reading) > 2
 

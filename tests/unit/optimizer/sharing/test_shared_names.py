@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.config import Strategy
+from dovetail.config import StrategyOption
 from dovetail.errors import BudgetError, PlanError
 from dovetail.schema import TIMESTAMP
 
@@ -20,7 +20,9 @@ def one(schema: pa.Schema, *values: int | None) -> pa.Table:
     return pa.table([pa.array([0], TIMESTAMP), *([value] for value in values)], schema=schema)
 
 
-def session(streams: dict[str, pa.Schema], queries: dict[str, str], strategy: Strategy = "auto") -> dt.LocalSession:
+def session(
+    streams: dict[str, pa.Schema], queries: dict[str, str], strategy: StrategyOption = "auto"
+) -> dt.LocalSession:
     made = dt.LocalSession(config=dt.Config(strategy=strategy, adaptive=False))
     for name, schema in streams.items():
         made.stream(name, schema, "ts")
@@ -50,7 +52,7 @@ def test_dots_in_names_do_not_confuse_streams_and_columns() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["auto", "bjtree", "exchange"])
-def test_queries_may_be_named_like_joins(strategy: Strategy) -> None:
+def test_queries_may_be_named_like_joins(strategy: StrategyOption) -> None:
     queries = {
         "q1": f"SELECT a.x FROM a {W}, b {W} WHERE a.x = b.x",
         "q2": f"SELECT a.x FROM a {W}, b [RANGE 1 s] WHERE a.x = b.x",
@@ -75,7 +77,7 @@ def test_queries_may_be_named_like_joins(strategy: Strategy) -> None:
         ("a @shards 0 to 1", f"SELECT a.x FROM a {W}, b {W} WHERE a.x = b.x"),
     ],
 )
-def test_streams_may_be_named_like_nodes_of_a_plan(odd: str, first: str, strategy: Strategy) -> None:
+def test_streams_may_be_named_like_nodes_of_a_plan(odd: str, first: str, strategy: StrategyOption) -> None:
     queries = {"q1": first, "q2": f"SELECT p.x FROM `{odd}` p {W}, a {W}, b q {W} WHERE p.x = q.x AND a.x = q.x"}
     made = session({"a": PLAIN, "b": PLAIN, "c": PLAIN, odd: PLAIN}, queries, strategy)
     found = counts(made, {name: one(PLAIN, 1, 1) for name in ("a", "b", "c", odd)})
@@ -113,7 +115,7 @@ def test_explain_follows_added_and_dropped_queries() -> None:
     plan: Any = made.explain().to_dict()["plan"]
     assert set(plan["queries"]) == {"short"}
     assert {entry["seconds"] for entry in plan["windows"].values()} == {2.0}
-    assert plan["queries"]["short"]["narrowed"] == {}
+    assert plan["queries"]["short"]["narrower_windows"] == {}
     made.query("late", sql)
     shown: Any = made.explain().to_dict()
     assert set(shown["queries"]) == {"short", "late"}

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import dovetail as dt
-from dovetail.config import PLANNERS, Planner
+from dovetail.config import STRATEGIES, Strategy
 from dovetail.optimizer import UnitCosts
-from dovetail.optimizer.sharing import STRATEGIES
+from dovetail.optimizer.sharing import STRATEGY_FUNCTIONS
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.query_set import number_queries
 from dovetail.optimizer.sharing.thesis.query_order import QUERY_ORDERS, QueryOrder
@@ -23,7 +23,7 @@ from dovetail.plan.shared_plan import SharedPlan
 UNITS = UnitCosts.thesis()
 RATES = {"A": 10.0, "B": 12.0, "C": 10.0, "D": 30.0, "E": 5.0, "F": 7.0}
 SIGMA = {"AB": 0.002, "BC": 0.01, "BD": 0.005, "AC": 0.02, "CD": 0.005, "EF": 0.05}
-SHARING = tuple(name for name in STRATEGIES if name != "naive")
+SHARING = tuple(name for name in STRATEGY_FUNCTIONS if name != "naive")
 
 
 def query(*edges: str, window: float = 10.0, rates: Mapping[str, float] = RATES) -> dt.JoinGraph:
@@ -35,7 +35,7 @@ def query(*edges: str, window: float = 10.0, rates: Mapping[str, float] = RATES)
     )
 
 
-def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: Planner = "exchange") -> SharedPlan:
+def plan(queries: Mapping[str, dt.JoinGraph], *limits: float, strategy: Strategy = "exchange") -> SharedPlan:
     cpu, memory = limits or (None, None)
     return dt.optimizer.plan_queries(queries, dt.Budget(cpu, memory), strategy, units=UNITS)
 
@@ -44,11 +44,11 @@ THREE = {"q1": query("AB", "BC"), "q2": query("AB", "BD"), "q3": query("AC", "CD
 
 
 def test_config_and_documentation_offer_every_strategy() -> None:
-    assert tuple(STRATEGIES) == PLANNERS
+    assert tuple(STRATEGY_FUNCTIONS) == STRATEGIES
     page = (Path(__file__).parents[4] / "docs" / "many-queries.md").read_text(encoding="utf-8")
     rows = page.split("## Strategies")[1].split("##")[0]
-    assert tuple(re.findall(r"^\| `([a-z-]+)`", rows, re.MULTILINE)) == PLANNERS
-    for name in PLANNERS:
+    assert tuple(re.findall(r"^\| `([a-z-]+)`", rows, re.MULTILINE)) == STRATEGIES
+    for name in STRATEGIES:
         assert dt.Config(strategy=name).strategy == name
         assert f"`{name}`" in (dt.optimizer.plan_queries.__doc__ or "")
 
@@ -58,7 +58,7 @@ def test_config_and_documentation_offer_every_strategy() -> None:
 
 def test_a_common_sub_join_is_materialized_once() -> None:
     found = plan({"q1": THREE["q1"], "q2": THREE["q2"]})
-    (state,) = found.states
+    (state,) = found.materialized
     assert (state.id, state.queries) == ("state:A+B", ("q1", "q2"))
     for name in ("q1", "q2"):
         assert state in found.below(name)
@@ -66,18 +66,18 @@ def test_a_common_sub_join_is_materialized_once() -> None:
     assert [node.id for node in found.shared()] == ["window:A", "window:B", "join:A+B", "state:A+B"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_plan_costs_add_up_over_the_nodes(strategy: Planner) -> None:
+@pytest.mark.parametrize("strategy", STRATEGY_FUNCTIONS)
+def test_plan_costs_add_up_over_the_nodes(strategy: Strategy) -> None:
     found = plan(THREE, strategy=strategy)
     assert found.load.cpu == pytest.approx(sum(node.load.cpu for node in found.nodes.values()))
     assert found.cpu_ms_per_second == found.load.cpu
     assert found.memory_bytes == found.load.memory
     windows = sum(window.tuples for window in found.windows)
-    assert found.load.memory == pytest.approx(windows + sum(state.tuples for state in found.states))
+    assert found.load.memory == pytest.approx(windows + sum(state.tuples for state in found.materialized))
 
 
 @pytest.mark.parametrize("strategy", SHARING)
-def test_equal_queries_share_one_join(strategy: Planner) -> None:
+def test_equal_queries_share_one_join(strategy: Strategy) -> None:
     found = plan({"q1": THREE["q1"], "again": THREE["q1"]}, strategy=strategy)
     assert found.answer("q1").result == found.answer("again").result
     assert found.load == plan({"q1": THREE["q1"]}, strategy=strategy).load
@@ -116,7 +116,7 @@ def renamed(graph: dt.JoinGraph, prefix: str) -> dt.JoinGraph:
 
 
 @pytest.mark.parametrize("strategy", SHARING)
-def test_disjoint_queries_are_planned_independently(strategy: Planner) -> None:
+def test_disjoint_queries_are_planned_independently(strategy: Strategy) -> None:
     found = plan({"q1": THREE["q1"], "other": query("EF")}, strategy=strategy)
     assert found.shared() == ()
     apart = [plan({"q": graph}, strategy=strategy).load for graph in (THREE["q1"], query("EF"))]
@@ -130,15 +130,15 @@ def test_a_contained_query_is_answered_and_reused() -> None:
 
 
 @pytest.mark.parametrize("strategy", SHARING)
-def test_a_shared_join_has_the_longest_window(strategy: Planner) -> None:
+def test_a_shared_join_has_the_longest_window(strategy: Strategy) -> None:
     queries = {"short": query("AB", "BC", window=5), "long": query("AB", "BC", window=20)}
     found = plan(queries, strategy=strategy)
     assert {window.span for window in found.windows} == {20}
     if strategy == "shared-naive":
         return  # naive does not look for answers shared with another query
     assert found.answer("short").result == found.answer("long").result
-    assert found.narrowed("short") == {"A": 5, "B": 5, "C": 5}
-    assert found.narrowed("long") == {}
+    assert found.narrower_windows("short") == {"A": 5, "B": 5, "C": 5}
+    assert found.narrower_windows("long") == {}
     assert found.load == pytest.approx(plan({"long": queries["long"]}, strategy=strategy).load)
 
 
@@ -163,16 +163,16 @@ def test_a_materialized_join_extends_its_base_windows() -> None:
             found = dt.optimizer.plan_queries(queries, dt.Budget(None, int(memory)), "shared", "given", units=UNITS)
         except dt.BudgetError:
             continue
-        held = sum(node.tuples for node in found.windows) + sum(node.tuples for node in found.states)
+        held = sum(node.tuples for node in found.windows) + sum(node.tuples for node in found.materialized)
         assert held <= int(memory)
         spans = {window.stream: window.span for window in found.windows}
-        assert all(spans[name] >= span for state in found.states for name, span in state.spans.items())
+        assert all(spans[name] >= span for state in found.materialized for name, span in state.spans.items())
 
 
 def test_the_same_pair_with_another_selectivity_is_another_predicate() -> None:
     other = dt.JoinGraph({"A": 10, "B": 12, "D": 30}, {("A", "B"): 0.003, ("B", "D"): 0.005}, dict.fromkeys("ABD", 10))
     found = plan({"q1": query("AB", "BC"), "q2": other})
-    assert all(len(state.queries) == 1 for state in found.states)
+    assert all(len(state.queries) == 1 for state in found.materialized)
 
 
 @pytest.mark.parametrize("query_order", QUERY_ORDERS)
@@ -187,7 +187,7 @@ def test_common_keys_and_cycles_are_planned() -> None:
         {name: RATES[name] for name in "ACE"}, {}, dict.fromkeys("ACE", 10.0), distinct=dict.fromkeys("ACE", 50.0)
     )
     found = plan({"all": key, "part": part, "cycle": query("AB", "BC", "AC")})
-    shared_states = {state.id for state in found.states if len(state.queries) > 1}
+    shared_states = {state.id for state in found.materialized if len(state.queries) > 1}
     assert shared_states  # part of a class is the same sub-join in both queries
     assert (
         found.load.cpu <= plan({"all": key, "part": part, "cycle": query("AB", "BC", "AC")}, strategy="shared").load.cpu
@@ -197,8 +197,8 @@ def test_common_keys_and_cycles_are_planned() -> None:
 # -- what does not fit --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_too_little_memory_names_query_resource_need_and_limit(strategy: Planner) -> None:
+@pytest.mark.parametrize("strategy", STRATEGY_FUNCTIONS)
+def test_too_little_memory_names_query_resource_need_and_limit(strategy: Strategy) -> None:
     with pytest.raises(dt.BudgetError) as raised:
         plan(THREE, 1e6, 300, strategy=strategy)
     text = str(raised.value)
@@ -209,17 +209,17 @@ def test_too_little_memory_names_query_resource_need_and_limit(strategy: Planner
         assert help_ in text
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_too_little_cpu_names_query_resource_need_and_limit(strategy: Planner) -> None:
-    with pytest.raises(dt.BudgetError, match=r"(?s)ms per second of CPU.*0\.05.*Hint: .*cpu_ms_per_second") as raised:
+@pytest.mark.parametrize("strategy", STRATEGY_FUNCTIONS)
+def test_too_little_cpu_names_query_resource_need_and_limit(strategy: Strategy) -> None:
+    with pytest.raises(dt.BudgetError, match=r"(?s)ms of CPU per second.*0\.05.*Hint: .*cpu_ms_per_second") as raised:
         plan(THREE, 0.05, 1e6, strategy=strategy)
     assert "query 'q" in str(raised.value)
 
 
 def test_the_reported_minimum_is_needed_by_every_plan() -> None:
-    with pytest.raises(dt.BudgetError, match="every plan needs at least 620 bytes of memory, the limit is 600"):
+    with pytest.raises(dt.BudgetError, match="every plan needs at least 620 bytes of memory; the limit is 600"):
         plan(THREE, 1e6, 600)
-    assert plan(THREE, 1e6, 620).states == ()
+    assert plan(THREE, 1e6, 620).materialized == ()
 
 
 def test_exchange_fits_a_tight_budget_where_the_thesis_fails() -> None:
@@ -370,5 +370,5 @@ def test_feasibility_and_cost_match_brute_force(
     monkeypatch.setattr("dovetail.optimizer.sharing.search.exchange.MAX_CANDIDATES", 0)  # disable the fallback to exact
     for strategy in ("exact", "exchange"):
         assert plan(queries, best * 1.0001, memory, strategy=strategy).load.cpu == pytest.approx(best)
-        with pytest.raises(dt.BudgetError, match="do not fit the budget together"):
+        with pytest.raises(dt.BudgetError, match="no plan fits the budget"):
             plan(queries, best * 0.9999, memory, strategy=strategy)

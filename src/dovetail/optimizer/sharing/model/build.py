@@ -73,12 +73,12 @@ class PlanBuilder:
 
     def _operator(self, draft: Draft, target: Target, names: Mapping[Target, str], users: set[int]) -> str:
         model, query_set, scope = self._model, self._query_set, draft.scope
-        parts, stored = draft.joins[target], target in draft.stored
+        parts, is_materialized = draft.joins[target], target in draft.materialized
         answered = [query for query, answer in draft.answers.items() if answer == target]
         sources = query_set.signatures[target.signature].sources
-        label = "+".join(sources) if stored else query_set.names[min(answered)]
+        label = "+".join(sources) if is_materialized else query_set.names[min(answered)]
         join = self._name(f"{scope}join:{label}")
-        result = self._name(f"{scope}{'state' if stored else 'answer'}:{label}")
+        result = self._name(f"{scope}{'state' if is_materialized else 'answer'}:{label}")
         cost = model.join(target, parts)
         self._joins.append(
             JoinNode(
@@ -93,11 +93,13 @@ class PlanBuilder:
                 Load(model.cpu(target, parts)),
             )
         )
-        load = model.state(target) if stored else Load()
+        load = model.materialization(target) if is_materialized else Load()
         load = load.plus(Load(sum(map(model.delivery_cost, answered))))
         indexes = (query_set.rate(target), query_set.size(target))
         spans = query_set.spans_of(target)
-        self._results.append(ResultNode(result, join, sources, spans, stored, *indexes, self._named(users), load))
+        self._results.append(
+            ResultNode(result, join, sources, spans, is_materialized, *indexes, self._named(users), load)
+        )
         return result
 
     def _input(self, part: Target, names: Mapping[Target, str]) -> JoinInput:

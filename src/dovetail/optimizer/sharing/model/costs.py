@@ -25,7 +25,7 @@ from dovetail.config import Ordering
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.indexed import IndexedGraph, KeyClass, members
 from dovetail.optimizer.ordering import METHODS
-from dovetail.optimizer.ordering.task import Task
+from dovetail.optimizer.ordering.problem import OrderingProblem
 from dovetail.optimizer.sharing.model.query_set import NumberedQuery, QuerySet, Target
 from dovetail.plan.shared_plan import Load
 from dovetail.stats.probes import Objective
@@ -45,7 +45,7 @@ class JoinCost:
 
 
 class CostModel:
-    """Costs of operators, states and windows of a query set; results are cached."""
+    """Costs of operators, materialized joins and windows of a query set; results are cached."""
 
     def __init__(
         self, query_set: QuerySet, units: UnitCosts, ordering: Ordering = "weave", objective: Objective = "produced"
@@ -55,7 +55,7 @@ class CostModel:
         self._order = METHODS[ordering]
         self._objective = objective
         self._joins: dict[tuple[int, tuple[float, ...], Parts], JoinCost] = {}
-        self._states: dict[Target, Load] = {}
+        self._materializations: dict[Target, Load] = {}
 
     def join(self, target: Target, parts: Parts) -> JoinCost:
         """Return the orders and work of an operator that produces `target` from `parts`."""
@@ -65,7 +65,7 @@ class CostModel:
         return self._joins[key]
 
     def cpu(self, target: Target, parts: Parts) -> float:
-        """Return the milliseconds per second of an operator's joining, without its windows and states."""
+        """Return the milliseconds per second of an operator's joining, without its windows and materialized joins."""
         cost = self.join(target, parts)
         calls = len(parts) ** 2 * self.units.batch_stage
         return cost.produced * self.units.join + cost.probes * self.units.probe + calls
@@ -80,13 +80,15 @@ class CostModel:
         results = self.query_set.rate(self.query_set.target(query, self.query_set.queries[query].all))
         return results * self.units.result + self.units.batch_result
 
-    def state(self, target: Target) -> Load:
+    def materialization(self, target: Target) -> Load:
         """Return the load of materializing `target`: inserts, deletes and bytes."""
-        if target not in self._states:
+        if target not in self._materializations:
             size, rate = self.query_set.size(target), self.query_set.rate(target)
-            match_bytes = self.units.state_bytes(target.mask.bit_count())
-            self._states[target] = Load(rate * self.units.keep_match + self.units.batch_store, size * match_bytes)
-        return self._states[target]
+            match_bytes = self.units.bytes_per_match(target.mask.bit_count())
+            self._materializations[target] = Load(
+                rate * self.units.keep_match + self.units.batch_store, size * match_bytes
+            )
+        return self._materializations[target]
 
     def window(self, stream: str, span: float) -> Load:
         """Return the load of a window of `span` seconds of `stream`."""
@@ -111,12 +113,12 @@ class CostModel:
         queries = range(len(self.query_set.queries))
         return self.windows(self.query_set.target(query, self.query_set.queries[query].all) for query in queries)
 
-    def parts(self, target: Target, states: Collection[Target] = ()) -> Parts:
-        """Return the inputs of an operator that reads `states` and base windows, ordered by their first input."""
+    def parts(self, target: Target, materialized: Collection[Target] = ()) -> Parts:
+        """Return the inputs of an operator that reads `materialized` joins and base windows, ordered by their first input."""
         remaining, parts = target.mask, list[tuple[int, Target]]()
-        for state in states:
-            mask = self.query_set.mask(state.signature, target.query)
-            parts.append((mask & -mask, state))
+        for join in materialized:
+            mask = self.query_set.mask(join.signature, target.query)
+            parts.append((mask & -mask, join))
             remaining &= ~mask
         spans = self.query_set.spans_of(target)
         for index in members(remaining):
@@ -135,7 +137,7 @@ class CostModel:
         graph = _coarse(query, masks, sizes, [query_set.rate(part) for part in inside])
         is_own = target == query_set.target(target.query, target.mask) and all(part.is_base for part in parts)
         chosen = query.paths.get(target.mask) if is_own else None
-        paths = chosen or self._order(Task(graph, self._objective)).paths
+        paths = chosen or self._order(OrderingProblem(graph, self._objective)).paths
         # `query.size` is for the query's own windows; the target's may be larger.
         wider = [size / query.size(mask) for size, mask in zip(sizes, masks, strict=True)]
         # A join materialized with larger windows yields more matches than continue.

@@ -28,7 +28,7 @@ class Subplan:
         return self.joins[self.top]
 
     @property
-    def states(self) -> list[Target]:
+    def materialized(self) -> list[Target]:
         """The materialized joins that it defines."""
         return [target for target in self.joins if target != self.top]
 
@@ -44,7 +44,7 @@ class Draft:
     """Prefix of the names of its nodes, if each query has its own draft."""
 
     @cached_property
-    def stored(self) -> frozenset[Target]:
+    def materialized(self) -> frozenset[Target]:
         """Targets that some operator reads."""
         return frozenset(part for parts in self.joins.values() for part in parts if not part.is_base)
 
@@ -66,7 +66,7 @@ class Draft:
     def operators(self, model: CostModel) -> Load:
         """Return the load of operators and materialized joins, without windows."""
         joins = Load(sum(model.cpu(target, parts) for target, parts in self.joins.items()))
-        return Load.total((joins, *map(model.state, self.stored)))
+        return Load.total((joins, *map(model.materialization, self.materialized)))
 
 
 def load_of(model: CostModel, drafts: Sequence[Draft]) -> Load:
@@ -108,25 +108,25 @@ def mjoin(model: CostModel, query: int) -> Subplan:
     return Subplan(top, {top: model.parts(top)})
 
 
-def coalesce(model: CostModel, subplan: Subplan, merged: Collection[Target], state: Target, draft: Draft) -> Subplan:
-    """Replace inputs of the top operator by their materialized join, and define it unless the draft does."""
+def coalesce(model: CostModel, subplan: Subplan, merged: Collection[Target], join: Target, draft: Draft) -> Subplan:
+    """Replace the `merged` inputs of the top operator by their materialized `join`, and define it unless the draft does."""
     top = subplan.top
-    other_states = [part for part in subplan.parts if part not in merged and not part.is_base]
+    others = [part for part in subplan.parts if part not in merged and not part.is_base]
     joins = dict(subplan.joins)
-    joins[top] = model.parts(top, [*other_states, state])
-    if state not in draft.joins:
-        joins[state] = model.parts(state, [part for part in merged if not part.is_base])
+    joins[top] = model.parts(top, [*others, join])
+    if join not in draft.joins:
+        joins[join] = model.parts(join, [part for part in merged if not part.is_base])
     return Subplan(top, reachable_joins(joins, [top]))
 
 
-def remove_state(model: CostModel, subplan: Subplan, state: Target) -> Subplan:
+def remove_join(model: CostModel, subplan: Subplan, join: Target) -> Subplan:
     """Remove a materialized join: the operators that read it read its inputs instead."""
     joins = dict(subplan.joins)
-    inputs = [part for part in joins.pop(state) if not part.is_base]
+    inputs = [part for part in joins.pop(join) if not part.is_base]
     for target, parts in list(joins.items()):
-        if state in parts:
-            other_states = [part for part in parts if part != state and not part.is_base]
-            joins[target] = model.parts(target, [*other_states, *inputs])
+        if join in parts:
+            others = [part for part in parts if part != join and not part.is_base]
+            joins[target] = model.parts(target, [*others, *inputs])
     return Subplan(subplan.top, joins)
 
 
@@ -157,11 +157,11 @@ def tidy(model: CostModel, draft: Draft) -> Draft:
 
 def _fewest_answers(query_set: QuerySet, draft: Draft) -> dict[int, Target]:
     """Answer a query by a materialized join or another query's result, if that is its whole join."""
-    tops = [*draft.stored, *draft.answers.values()]
+    tops = [*draft.materialized, *draft.answers.values()]
     answers = {}
     for query, answer in draft.answers.items():
         serving = [target for target in tops if query_set.serves(target, query)]
-        keeps_answer = answer in draft.stored or not serving
+        keeps_answer = answer in draft.materialized or not serving
         answers[query] = answer if keeps_answer else max(serving, key=lambda target: target.spans)
     return answers
 

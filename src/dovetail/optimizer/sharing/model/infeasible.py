@@ -7,11 +7,11 @@ from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, mjoin
 from dovetail.plan.shared_plan import Load
 
-UNITS = {"CPU": "ms per second", "memory": "bytes"}
+UNITS = {"CPU": "ms of CPU per second", "memory": "bytes of memory"}
 
 
 def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) -> BudgetError:
-    """Return the error that all queries `need` more than the `limits`, naming the most expensive query.
+    """Return the error that all queries together `need` more than the `limits`; it names the most expensive query.
 
     Neither load includes the delivery of results, which the error adds to both.
     """
@@ -20,18 +20,18 @@ def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) ->
     resource = "CPU" if need.cpu / limits.cpu >= need.memory / limits.memory else "memory"
     limit, required = amount(resource, limits), amount(resource, need)
     query_set = model.query_set
-    separate = [
+    alone = [
         amount(resource, Draft().with_query(query, mjoin(model, query)).load(model))
         for query in range(len(query_set.queries))
     ]
-    most_expensive = query_set.queries[separate.index(max(separate))]
-    needs = "every plan needs" if proved else "the best plan found needs"
+    most_expensive = query_set.queries[alone.index(max(alone))]
+    needs = "every plan needs at least" if proved else "the best one found needs"
     within = (
         f" within {limits.memory:.4g} bytes of memory" if resource == "CPU" and limits.memory < float("inf") else ""
     )
     message = (
-        f"the queries do not fit the budget together: {needs} {'at least ' if proved else ''}{required:.4g} {UNITS[resource]} of "
-        f"{resource}{within}, the limit is {limit:.4g}; query {most_expensive.name!r} takes the most, {max(separate):.4g} by itself"
+        f"no plan fits the budget: {needs} {required:.4g} {UNITS[resource]}{within}; the limit is {limit:.4g}, "
+        f"and query {most_expensive.name!r} alone needs {max(alone):.4g}"
     )
     return BudgetError(
         message, budget_hint(resource, most_expensive.name, most_expensive.window, limit / required, limit)
@@ -64,6 +64,6 @@ def budget_hint(resource: str, name: str, window: float, fraction: float, limit:
     shedding = ""
     if resource == "memory" and limit >= 1:
         shedding = (
-            f", or Config(shedding=dt.Shedding(max_bytes={int(limit)})) in the place of the budget, which loses results"
+            f", or replace the budget by Config(shedding=dt.Shedding(max_bytes={int(limit)})), which loses results"
         )
-    return f"plan fewer queries together, or use {smaller}a larger Budget({option}=...){shedding}"
+    return f"register fewer queries, or use {smaller}a larger Budget({option}=...){shedding}"

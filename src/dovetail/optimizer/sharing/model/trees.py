@@ -7,12 +7,13 @@ that of the plan, including probes, results and batches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from dovetail.errors import PlanError, listed
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.join_graph import JoinGraph
+from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.optimizer.sharing.model.build import PlanBuilder
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft
@@ -21,11 +22,10 @@ from dovetail.plan.shared_plan import NO_LIMITS, Load
 
 Tree: TypeAlias = tuple[Any, ...]
 """Inputs by name, and trees."""
-Orders: TypeAlias = Mapping[str, Sequence[str]]
 
 
 def tree_cost(
-    graph: JoinGraph, tree: Tree, units: UnitCosts | None = None, orders: Mapping[Tree, Orders] | None = None
+    graph: JoinGraph, tree: Tree, units: UnitCosts | None = None, orders: Mapping[Tree, ProbeOrders] | None = None
 ) -> Load:
     """Return the CPU (milliseconds per second) and memory (bytes) of a query that runs as a tree of joins.
 
@@ -58,9 +58,9 @@ def tree_cost(
         model.query_set.queries[0].fix_orders(driver_orders)
     joins = {}
     for subtree in _trees(tree):
-        stored = [_target(model.query_set, part) for part in subtree if not isinstance(part, str)]
+        materialized = [_target(model.query_set, part) for part in subtree if not isinstance(part, str)]
         target = _target(model.query_set, subtree)
-        joins[target] = model.parts(target, stored)
+        joins[target] = model.parts(target, materialized)
     draft = Draft(joins, {0: _target(model.query_set, tree)})
     return PlanBuilder(model, [draft]).plan("tree", [0], NO_LIMITS).load
 

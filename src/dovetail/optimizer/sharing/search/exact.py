@@ -1,9 +1,9 @@
 """`exact`, for small cases: the plan of least CPU, by branch and bound over materialized joins.
 
 Every connected sub-join of every query may be materialized or not; given these, each operator reads those that make it cheapest (see
-`state_plans`). The search decides one sub-join after the other. It prunes a branch when the materialized joins exceed the memory, or
+`join_sets`). The search decides one sub-join after the other. It prunes a branch when the materialized joins exceed the memory, or
 when the CPU exceeds the limit or that of the best plan so far even if every undecided sub-join were free. This is a lower bound,
-because more states to read never make an operator more expensive. The result is exact among plans with one producer per sub-join, the
+because more joins to read never make an operator more expensive. The result is exact among plans with one producer per sub-join, the
 largest windows or those of one query that contains it, and orders by the given method.
 """
 
@@ -19,14 +19,14 @@ from dovetail.optimizer.sharing.model.draft import Draft, tidy
 from dovetail.optimizer.sharing.model.infeasible import budget_error, check_windows
 from dovetail.optimizer.sharing.model.query_set import QuerySet, Target
 from dovetail.optimizer.sharing.search.candidates import materializable_targets
-from dovetail.optimizer.sharing.search.state_plans import StatePlans, States
+from dovetail.optimizer.sharing.search.join_sets import JoinSet, JoinSetPlans
 from dovetail.plan.shared_plan import Load
 
 MAX_CANDIDATES = 24
 """The largest number of candidates that the search accepts."""
 
 
-def candidate_states(query_set: QuerySet) -> list[Target]:
+def candidate_joins(query_set: QuerySet) -> list[Target]:
     """Return all sub-joins that may be materialized, those of most queries first."""
     candidates = dict.fromkeys(materializable_targets(query_set, MAX_CANDIDATES + 2))
     return sorted(candidates, key=lambda target: (-len(query_set.holders(target.signature)), target.mask.bit_count()))
@@ -43,46 +43,46 @@ def exact(model: CostModel, _: Sequence[int], limits: Load) -> list[Draft]:
 
 
 def _least_cpu(model: CostModel, limits: Load) -> Draft | None:
-    candidates = candidate_states(model.query_set)
+    candidates = candidate_joins(model.query_set)
     if len(candidates) > MAX_CANDIDATES:
         raise PlanError(
             f"strategy 'exact': {len(candidates)} sub-joins or more could be materialized; it tries every set of them, for at "
             f"most {MAX_CANDIDATES}",
             "use strategy='exchange' for larger cases",
         )
-    search = _Search(StatePlans(model, MAX_CANDIDATES), candidates, limits)
+    search = _Search(JoinSetPlans(model, MAX_CANDIDATES), candidates, limits)
     search.decide(0, 0)
     return None if search.best is None else search.plans.draft(search.best)
 
 
 class _Search:
-    def __init__(self, plans: StatePlans, candidates: Sequence[Target], limits: Load) -> None:
+    def __init__(self, plans: JoinSetPlans, candidates: Sequence[Target], limits: Load) -> None:
         self.plans = plans
         self._candidates = [plans.index_of(target) for target in candidates]
         self._undecided = [
-            sum(1 << state for state in self._candidates[position:]) for position in range(len(candidates) + 1)
+            sum(1 << join for join in self._candidates[position:]) for position in range(len(candidates) + 1)
         ]
         self._limits = limits
         self._load = Load(inf, inf)
-        self.best: States | None = None
+        self.best: JoinSet | None = None
 
-    def decide(self, stored: States, position: int) -> None:
+    def decide(self, materialized: JoinSet, position: int) -> None:
         """Try both choices for the next sub-join: materialized, and not."""
-        bound = self._bound(stored, self._undecided[position])
+        bound = self._bound(materialized, self._undecided[position])
         if not bound.fits(self._limits) or bound.cpu > self._load.cpu * (1 + 1e-12):
             return
         if position == len(self._candidates):
             if bound < self._load:
-                self._load, self.best = bound, stored
+                self._load, self.best = bound, materialized
             return
-        self.decide(stored | 1 << self._candidates[position], position + 1)
-        self.decide(stored, position + 1)
+        self.decide(materialized | 1 << self._candidates[position], position + 1)
+        self.decide(materialized, position + 1)
 
-    def _bound(self, stored: States, undecided: States) -> Load:
-        """Return a lower bound of the load: `stored` states are kept, and `undecided` ones are free to read."""
-        plans, free = self.plans, stored | undecided
-        cpu, memory = plans.storage_load(stored)
-        # An answer that is still undecided as a state of other queries is free, too.
+    def _bound(self, materialized: JoinSet, undecided: JoinSet) -> Load:
+        """Return a lower bound of the load: `materialized` joins are kept, and `undecided` ones are free to read."""
+        plans, free = self.plans, materialized | undecided
+        cpu, memory = plans.storage_load(materialized)
+        # An answer that other queries may read, which is still undecided, is free, too.
         for index in members(plans.operators(free) & ~undecided):
             cpu += plans.best(index, free)[0]
         return Load(cpu, memory)

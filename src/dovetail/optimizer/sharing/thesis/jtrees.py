@@ -26,7 +26,7 @@ from math import inf
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.sharing.model.costs import CostModel
-from dovetail.optimizer.sharing.model.draft import Draft, Subplan, mjoin, remove_state
+from dovetail.optimizer.sharing.model.draft import Draft, Subplan, mjoin, remove_join
 from dovetail.optimizer.sharing.model.query_set import Target, number_queries
 from dovetail.optimizer.sharing.model.trees import Tree
 from dovetail.optimizer.sharing.thesis.next_query import NextQuery
@@ -65,7 +65,7 @@ def bjtree(query: NextQuery) -> Subplan:
 
 def state_removal(query: NextQuery, subplan: Subplan) -> Iterator[Subplan]:
     """Yield the plans from the tree of binary joins `subplan` towards one n-ary join."""
-    while smaller := [remove_state(query.model, subplan, state) for state in subplan.states]:
+    while smaller := [remove_join(query.model, subplan, state) for state in subplan.materialized]:
         before = query.added_load(subplan)
         ratios = []
         for load in map(query.added_load, smaller):

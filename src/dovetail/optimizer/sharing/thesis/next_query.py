@@ -95,8 +95,8 @@ class NextQuery:
         planned = [name for index, name in enumerate(query_set.names) if index not in self.remaining]
         suffix = f", after {listed(planned)}" if planned else ""
         message = (
-            f"query {query.name!r} does not fit the budget: no plan that was tried needs less than {need:.4g} {UNITS[resource]} of "
-            f"{resource}, and {remaining:.4g} of {limit:.4g} are left{suffix}"
+            f"query {query.name!r} does not fit the budget: no plan that was tried needs less than {need:.4g} {UNITS[resource]}; "
+            f"{remaining:.4g} of {limit:.4g} are left{suffix}"
         )
         return BudgetError(message, budget_hint(resource, query.name, query.window, remaining / need, limit))
 
@@ -117,7 +117,7 @@ class NextQuery:
         return sorted(unions, key=lambda union: -union[1].mask.bit_count())
 
     def pairs(self, subplan: Subplan) -> Iterator[tuple[Target, Target]]:
-        """Yield the edges of the coalesced graph that may be stored."""
+        """Yield the edges of the coalesced graph that may be materialized."""
         query = self.model.query_set.queries[self.index]
         for first, second in combinations(subplan.parts, 2):
             mask = self.mask(second)

@@ -1,7 +1,7 @@
 """`shared`: the thesis's method, which plans one query at a time (Alrahmani, algorithm 4).
 
 A query's n-ary join is tried first; if its CPU is within the query's *allocation* and its memory is *available*, state selection
-looks for stored sub-joins with a better effective cost, within the allocation. Otherwise the binary tree is taken if its memory
+looks for materialized sub-joins with a better effective cost, within the allocation. Otherwise the binary tree is taken if its memory
 is within the allocation and its CPU available; if not, states are removed from it, and of the plans that fit the available budget the
 one with the best effective cost is taken.
 

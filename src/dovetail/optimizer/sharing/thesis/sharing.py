@@ -27,15 +27,17 @@ def sharing_degree(query_set: QuerySet, target: Target, queries: Sequence[int]) 
 
 def effective_load(model: CostModel, subplan: Subplan, draft: Draft, remaining: Sequence[int]) -> Load:
     """Return 3-8 and 3-9: the added load, each operation divided by its sharing degree (3-7)."""
-    stored = {part for parts in subplan.joins.values() for part in parts if not part.is_base}
+    materialized = {part for parts in subplan.joins.values() for part in parts if not part.is_base}
     loads = []
     for target, parts in subplan.joins.items():
         degree = sharing_degree(model.query_set, target, remaining)
         cpu = 0.0 if target in draft.joins else model.cpu(target, parts)
-        state = model.state(target) if target in stored - draft.stored else Load()
+        state = model.materialization(target) if target in materialized - draft.materialized else Load()
         loads.append(Load((cpu + state.cpu) / degree, state.memory / degree))
-    # A target of the draft that had no reader so far has to be stored now.
-    loads += [model.state(target) for target in stored - draft.stored if target not in subplan.joins]
+    # A target of the draft that had no reader so far has to be materialized now.
+    loads += [
+        model.materialization(target) for target in materialized - draft.materialized if target not in subplan.joins
+    ]
     return Load.total(loads)
 
 

@@ -41,7 +41,7 @@ def planned(*queries: str) -> SharedPlan:
 
 
 def shared(*queries: str) -> set[tuple[str, ...]]:
-    return {state.sources for state in planned(*queries).states if len(state.queries) > 1}
+    return {state.sources for state in planned(*queries).materialized if len(state.queries) > 1}
 
 
 def common(larger: str, smaller: str) -> bool:
@@ -112,7 +112,7 @@ def test_time_windows_share_the_longest() -> None:
     }
     found = dt.optimizer.plan_queries(queries)
     assert found.answer("short").result == found.answer("long").result
-    assert found.narrowed("short") == {"b": 10, "c": 10}
+    assert found.narrower_windows("short") == {"b": 10, "c": 10}
 
 
 def test_count_windows_are_part_of_a_source_and_never_materialized() -> None:
@@ -120,7 +120,7 @@ def test_count_windows_are_part_of_a_source_and_never_materialized() -> None:
     found = planned(counted, counted, counted.replace("100", "50"))
     assert found.answer("q0").result == found.answer("q1").result
     assert found.answer("q2").result != found.answer("q0").result
-    assert all("last" not in source for state in found.states for source in state.sources)
+    assert all("last" not in source for state in found.materialized for source in state.sources)
     assert {source.name for source in found.sources.values() if not source.materializable} == {
         "a settled",
         "b settled [last 100]",

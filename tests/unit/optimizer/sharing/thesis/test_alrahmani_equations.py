@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 import dovetail as dt
-from dovetail.config import Planner
+from dovetail.config import Strategy
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, mjoin
 from dovetail.optimizer.sharing.model.query_set import QuerySet, number_queries, pace
@@ -85,7 +85,7 @@ def test_a_jtree_of_four_streams_costs_2_5_and_2_6() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["mjoin", "bjtree"])
-def test_a_tree_costs_what_its_plan_costs(strategy: Planner) -> None:
+def test_a_tree_costs_what_its_plan_costs(strategy: Strategy) -> None:
     """All unit costs are non-zero: the thesis has none for probes, results and batches, so its figures do not cover them."""
     units = dt.optimizer.UnitCosts(probe=3e-4, result=5e-4, store=1e-4, batch_result=0.7, batch_store=0.2)
     tree = tuple(CHAIN.rates) if strategy == "mjoin" else dt.optimizer.binary_tree(CHAIN)

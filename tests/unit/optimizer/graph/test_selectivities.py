@@ -6,8 +6,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.optimizer.adapt.reorder import measured_graph
-from dovetail.optimizer.adapt.selectivity import PairSelectivities, PredicateIndex
 from dovetail.optimizer.graph.from_query import declared_rates
+from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema

@@ -10,8 +10,8 @@ from dovetail.schema import StreamSchema
 _COUNTED = "metrics() counts them; this warning appears once."
 
 
-class Losses:
-    """The warnings that a session has given."""
+class DropWarnings:
+    """Gives the warnings about dropped tuples of one session, each once."""
 
     def __init__(self) -> None:
         self._warned: set[tuple[str, str]] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,7 +10,9 @@ from dovetail.optimizer.cost.probe_cost import path_cost
 from dovetail.optimizer.graph.indexed import IndexedGraph
 from dovetail.stats.probes import Objective
 
-Path: TypeAlias = list[int]
+ProbeOrders: TypeAlias = Mapping[str, Sequence[str]]
+"""For each input, the others in the order in which its new tuples probe them."""
+IndexPath: TypeAlias = list[int]
 """Indexes of all inputs, the driver first."""
 
 
@@ -27,7 +29,7 @@ class NestedLoopOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class OrderingProblem:
     """A join graph whose probe orders are to be chosen."""
 
     graph: IndexedGraph
@@ -42,25 +44,25 @@ class Task:
         remaining = self.graph.all & ~joined
         return remaining if self.cross_products else remaining & reach
 
-    def cost(self, path: Path) -> float:
+    def cost(self, path: IndexPath) -> float:
         return path_cost(self.graph, path, self.objective)
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class OrderingResult:
     """The path of every driver, as chosen by one method."""
 
-    paths: list[Path]
+    paths: list[IndexPath]
     """By driver."""
     steps: int
     """Candidates evaluated, sets visited or edges compared: the unit of the stated complexity."""
 
 
-def cheapest_paths(task: Task, alternatives: Iterable[SearchResult]) -> SearchResult:
+def cheapest_paths(problem: OrderingProblem, alternatives: Iterable[OrderingResult]) -> OrderingResult:
     """Return, for each driver, the cheapest path of `alternatives`; the first of equal ones."""
     results = list(alternatives)
     paths = []
     for options in zip(*(result.paths for result in results), strict=True):
         are_equal = all(path == options[0] for path in options)
-        paths.append(options[0] if are_equal else min(options, key=task.cost))
-    return SearchResult(paths, sum(result.steps for result in results))
+        paths.append(options[0] if are_equal else min(options, key=problem.cost))
+    return OrderingResult(paths, sum(result.steps for result in results))

@@ -1,4 +1,4 @@
-"""Selectivities by pair of aliases: from hints, and fitted to measured probes.
+"""Selectivities by pair of aliases: given ones, and those fitted to measured probes.
 
 A running query is replanned often, and each measured probe changes only a few pairs. What never changes is therefore computed once
 (`PredicateIndex`), and a changed pair is updated in place: the graph is built after the last fit, not after each probe.
@@ -16,7 +16,7 @@ from dovetail.stats.probes import ProbeKey
 
 DEFAULT_EQUALITY = 0.01
 DEFAULT_CONDITION = 0.3
-SMALLEST = 1e-12
+MIN_SELECTIVITY = 1e-12
 """The smallest accepted selectivity; without it, seven hundred conditions would multiply to zero."""
 _ROUNDING = 1e-9
 
@@ -66,31 +66,31 @@ def _conditions(query: JoinQuery) -> dict[Pair, float]:
         pairs = [frozenset(pair) for pair in combinations(condition.aliases, 2)]
         for pair in pairs:
             value = selectivities.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs))
-            selectivities[pair] = max(value, SMALLEST)
+            selectivities[pair] = max(value, MIN_SELECTIVITY)
     return selectivities
 
 
 class PairSelectivities:
-    """Selectivities by pair of aliases, from hints that may change."""
+    """Selectivities by pair of aliases: some are given, and `fit` adjusts them; the rest are defaults."""
 
-    def __init__(self, predicates: PredicateIndex, hints: Mapping[Pair, float]) -> None:
+    def __init__(self, predicates: PredicateIndex, given: Mapping[Pair, float]) -> None:
         self.predicates = predicates
-        self._hints: dict[Pair, float] = {}
+        self._by_pair: dict[Pair, float] = {}
         self._largest: list[dict[str, dict[str, float]]] = [{} for _ in predicates.classes]
-        """By class, alias and other alias: the largest distinct count that the pair's hint allows."""
+        """By class, alias and other alias: the largest distinct count that the pair's selectivity allows."""
         self._counts: list[dict[str, float]] = [{} for _ in predicates.classes]
-        """By class and alias: the largest count that all its hints allow."""
+        """By class and alias: the largest count that all its selectivities allow."""
         self._default_counts = [1 / DEFAULT_EQUALITY] * len(predicates.classes)
-        """By class: the count of an alias without a hint, because a common key has one domain."""
-        for pair, value in hints.items():
+        """By class: the count of an alias without a selectivity, because a common key has one domain."""
+        for pair, value in given.items():
             self.set(pair, value)
 
     def set(self, pair: Pair, value: float) -> None:
-        """Set the hint of a pair: its selectivity, all conditions between the two aliases included."""
+        """Set the selectivity of a pair, all conditions between the two aliases included."""
         classes = self.predicates.classes_of_pair.get(pair, ())
         if not classes and pair not in self.predicates.conditions:
             return
-        self._hints[pair] = value
+        self._by_pair[pair] = value
         first, second = sorted(pair)
         for index in classes:
             largest, counts = self._largest[index], self._counts[index]
@@ -101,9 +101,9 @@ class PairSelectivities:
             self._default_counts[index] = max(counts.values())
 
     @property
-    def hints(self) -> dict[Pair, float]:
-        """Selectivities that were given or fitted."""
-        return dict(self._hints)
+    def by_pair(self) -> dict[Pair, float]:
+        """The selectivities that were given or fitted."""
+        return dict(self._by_pair)
 
     def count(self, class_index: int, alias: str) -> float:
         """Return the distinct values that an alias has of a class."""
@@ -111,10 +111,12 @@ class PairSelectivities:
 
     def factor(self, pair: Pair) -> float:
         """Return the selectivity of a pair apart from its common keys."""
-        hint, classes = self._hints.get(pair), self.predicates.classes_of_pair.get(pair)
-        if hint is None or classes is None:
-            return self.predicates.conditions.get(pair, 1.0) if hint is None else hint
-        factor = hint / self._key_selectivity(pair, classes)
+        selectivity, classes = self._by_pair.get(pair), self.predicates.classes_of_pair.get(pair)
+        if selectivity is None:
+            return self.predicates.conditions.get(pair, 1.0)
+        if classes is None:
+            return selectivity
+        factor = selectivity / self._key_selectivity(pair, classes)
         return 1.0 if factor > 1 - _ROUNDING else factor
 
     def _key_selectivity(self, pair: Pair, classes: tuple[int, ...]) -> float:
@@ -126,8 +128,8 @@ class PairSelectivities:
 
     @property
     def factors(self) -> dict[Pair, float]:
-        """Factors of all pairs with a condition or a hint."""
-        return {pair: self.factor(pair) for pair in {**self.predicates.conditions, **self._hints}}
+        """Factors of all pairs with a condition or a selectivity."""
+        return {pair: self.factor(pair) for pair in {**self.predicates.conditions, **self._by_pair}}
 
     @property
     def counts(self) -> dict[tuple[str, int], float]:
@@ -163,4 +165,4 @@ class PairSelectivities:
             for pair in pairs
         ]
         for pair, value in zip(pairs, fitted, strict=True):
-            self.set(pair, min(1.0, max(SMALLEST, value)))
+            self.set(pair, min(1.0, max(MIN_SELECTIVITY, value)))
