@@ -1,8 +1,9 @@
-"""What shedding costs: `python benchmarks/shedding.py [repeats]`.
+"""The cost of shedding: `python benchmarks/shedding.py [repeats]`.
 
-Throughput with a cap that is never reached, and with one that binds, over that without shedding, in one run: sessions take the same
-batches in turn, in processor time. Then nanoseconds per tuple of decisions alone, by policy, at 5 and 7 streams. Every run checks its
-answer: under a cap that is not reached there are all results, under one that binds fewer, and windows hold no more than the cap.
+Measures throughput under a cap that is never reached, and under one that binds, relative to that without shedding. Sessions process
+the same batches in turn, and processor time is counted. Then measures nanoseconds per tuple of the decisions alone, by policy, with 5
+and 7 streams. Every run checks its results: all of them under a cap that is not reached, fewer under one that binds, and windows
+within the cap.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 import dovetail as dt
-from dovetail.engine.kernels.roster import NONE, Incoming, Uses
+from dovetail.engine.kernels.tuple_table import NONE, TupleBatch, WindowReaders
 from dovetail.engine.shedding import POLICIES
 from dovetail.engine.shedding.tracker import Tracker
 from engine import save
@@ -26,11 +27,11 @@ SECOND = 1_000_000
 RATE, SECONDS, BATCHES = 10_000, 60, 60
 SQL = "SELECT a.k AS k FROM a [RANGE 10 s], b [RANGE 10 s], c [RANGE 10 s] WHERE a.k = b.k AND b.k = c.k"
 MOST = 3 * 10 * RATE
-"""About what windows hold when nothing is shed."""
+"""About the number of tuples in the windows when nothing is shed."""
 
 
 def drawn(seed: int) -> list[dict[str, pa.Table]]:
-    """Batches of a second; a key has about one tuple in a window."""
+    """Return batches of a second each; a key has about one tuple in a window."""
     rng, batches = np.random.default_rng(seed), []
     for second in range(BATCHES):
         batch = {}
@@ -43,7 +44,7 @@ def drawn(seed: int) -> list[dict[str, pa.Table]]:
 
 
 def session(shedding: dt.Shedding | None) -> dt.LocalSession:
-    """One that joins three streams."""
+    """Return a session that joins three streams."""
     made = dt.LocalSession(config=dt.Config(shedding=shedding, adaptive=False))
     for stream in STREAMS:
         made.stream(stream, SCHEMA, event_time="ts")
@@ -52,7 +53,7 @@ def session(shedding: dt.Shedding | None) -> dt.LocalSession:
 
 
 def throughput(repeats: int) -> list[dict[str, Any]]:
-    """Tuples per second over those without shedding, medians over repeats."""
+    """Measure tuples per second, and their ratio to those without shedding; medians over repeats."""
     kinds = {"none": None, "never reached": dt.Shedding(max_tuples=2 * MOST)}
     kinds |= {f"binding, {policy}": dt.Shedding(policy, max_tuples=MOST // 2) for policy in (*POLICIES, "auto")}
     taken: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -62,13 +63,13 @@ def throughput(repeats: int) -> list[dict[str, Any]]:
         sessions = {kind: session(shedding) for kind, shedding in kinds.items()}
         seconds, results = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
         for batch in batches:
-            for kind, each in sessions.items():
+            for kind, joined in sessions.items():
                 began = time.process_time()
-                results[kind] += each.push(batch)["q"].num_rows
+                results[kind] += joined.push(batch)["q"].num_rows
                 seconds[kind] += time.process_time() - began
-        for kind, each in sessions.items():
+        for kind, joined in sessions.items():
             taken[kind].append(seconds[kind])
-            held = sum(int(str(stream["state_tuples"])) for stream in each.metrics()["streams"].values())
+            held = sum(int(str(stream["state_tuples"])) for stream in joined.metrics()["streams"].values())
             if kind.startswith("binding") and (held > MOST // 2 or not 0 < results[kind] < results["none"]):
                 raise AssertionError(f"{kind}: {results[kind]} results, {held} tuples held")
         if results["never reached"] != results["none"]:
@@ -85,24 +86,24 @@ def throughput(repeats: int) -> list[dict[str, Any]]:
     return runs
 
 
-def uses(streams: int, cap: int) -> Uses:
-    """A join of so many streams on one key, windows of 100 s, a cap for each."""
-    each = np.arange(streams)
-    kept = np.stack([each, np.full(streams, 100 * SECOND), (1 << streams) - 1 - (1 << each)], axis=1)
+def readers(streams: int, cap: int) -> WindowReaders:
+    """Return the readers of a join of some streams on one key, with windows of 100 s and a cap for each."""
+    positions = np.arange(streams)
+    retention = np.stack([positions, np.full(streams, 100 * SECOND), (1 << streams) - 1 - (1 << positions)], axis=1)
     table, span = np.zeros(streams, np.int64), np.full(streams, 100 * SECOND)
-    caps, late = np.full(streams, cap), np.zeros(streams, np.int64)
-    return Uses(
+    caps, lateness = np.full(streams, cap), np.zeros(streams, np.int64)
+    return WindowReaders(
         np.arange(streams + 1),
         table,
-        each,
+        positions,
         span,
         np.array([streams]),
-        each[None, :].copy(),
-        each,
+        positions[None, :].copy(),
+        positions,
         caps,
-        kept,
-        late,
-        each,
+        retention,
+        lateness,
+        positions,
         np.full(streams, NONE),
         np.zeros(0, np.int64),
         np.zeros(0, np.int64),
@@ -110,7 +111,7 @@ def uses(streams: int, cap: int) -> Uses:
 
 
 def decisions(repeats: int) -> list[dict[str, Any]]:
-    """Nanoseconds per tuple of deciding what goes: keys that come once in each stream, 10 tuples per second, 500 kept."""
+    """Measure nanoseconds per tuple of choosing victims: each key once per stream, 10 tuples/s, 500 held."""
     runs = list[dict[str, Any]]()
     for streams in (5, 7):
         rng, keys = np.random.default_rng(streams), 80_000
@@ -119,24 +120,24 @@ def decisions(repeats: int) -> list[dict[str, Any]]:
         window, key = order % streams, order // streams
         moments = (times.ravel()[order] * SECOND).astype(np.int64)
         codes, seen = key.astype(np.uint64)[:, None].copy(), np.ones(len(order), np.int64)
-        incoming = Incoming(window, np.arange(len(order)), moments, codes, seen, np.ones(len(order), np.int32))
+        incoming = TupleBatch(window, np.arange(len(order)), moments, codes, seen, np.ones(len(order), np.int32))
         for name, policy in POLICIES.items():
             taken = []
             for _ in range(repeats):
-                tracker = Tracker(uses(streams, 500), policy.rank, 0)
+                tracker = Tracker(readers(streams, 500), policy.code, 0)
                 began = time.process_time()
-                shed = tracker.take_in(incoming, np.ones(streams, np.int64))
+                shed = tracker.add_tuples(incoming, np.ones(streams, np.int64))
                 taken.append(time.process_time() - began)
-                if tracker.alive > 500 * streams or not len(shed.row):
-                    raise AssertionError(f"{name}: {tracker.alive} tuples held")
-            each = float(1e9 * np.median(taken) / len(order))
-            print(f"{streams} streams, {name:14} {each:6.0f} ns per tuple")
-            runs.append({"what": "decisions", "streams": streams, "policy": name, "nanoseconds": each})
+                if tracker.used_units > 500 * streams or not len(shed.row):
+                    raise AssertionError(f"{name}: {tracker.used_units} tuples held")
+            nanoseconds = float(1e9 * np.median(taken) / len(order))
+            print(f"{streams} streams, {name:14} {nanoseconds:6.0f} ns per tuple")
+            runs.append({"what": "decisions", "streams": streams, "policy": name, "nanoseconds": nanoseconds})
     return runs
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and save."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     save("shedding", [*throughput(repeats), *decisions(repeats)])
 

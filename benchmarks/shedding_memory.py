@@ -1,7 +1,7 @@
 """Resident memory with and without a cap: `python benchmarks/shedding_memory.py [--tuples N] [--payload BYTES]`.
 
 Five streams on one key, windows that hold `--tuples` tuples (a million by default) without a cap; the cap is half of that. Each
-session is a process of its own, which reports the growth of its resident memory, in the end and at most, after three windows of input.
+session runs in its own process, which reports the final and the peak growth of its resident memory after three windows of input.
 """
 
 from __future__ import annotations

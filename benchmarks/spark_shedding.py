@@ -1,12 +1,12 @@
-"""Measure a job on Spark under a burst that its windows have no room for, with two `kill -9` in it.
+"""Measure a job on Spark under a burst that exceeds the cap of its windows, with two `kill -9` during the burst.
 
-Three streams on a common key; files of a second each are written as time passes, event time being the time of day. Calm, the windows
-fit their cap; in the burst three times as much comes. Looked at after every batch: how far the job is behind, the bytes of its
-windows, what it has shed, and the recall that it reports.
+Three streams on a common key; files of a second each are written in real time, and event time is the time of day. In calm periods the
+windows fit their cap; the burst has three times the rate. After every batch the benchmark records how far the job is behind, the
+bytes of its windows, what it has shed, and the recall that it reports.
 
-Afterwards the same batches are joined by another job, without kills: what is shed follows from the input, so results must be the
-same, row by row. And DuckDB joins all of them: every result given is one of its, once; the share that is there is
-the true recall; and of those whose tuples came after the last shedding none is missing.
+Afterwards another job joins the same batches without kills. Shedding depends on the input alone, so results must be the same, row by
+row. Then DuckDB joins all tuples: every result of the job must be one of its results, and occur once; the fraction that is present is
+the true recall; and no result may be missing whose tuples all arrived after the last shedding.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SQL = "SELECT a.n AS a, b.n AS b, c.n AS c FROM a [RANGE 10 s], b [RANGE 10 s], 
 
 
 def write_file(folder: Path, stream: str, second: int, rows: int, keys: int) -> None:
-    """One second of a stream; no two tuples of it have one event time, so that their order is settled."""
+    """Write one second of a stream; event times are distinct, so that the order of tuples is defined."""
     rng = np.random.default_rng([STREAMS.index(stream), second])
     ts = np.sort(rng.choice(SECOND, rows, replace=False)) + second * SECOND
     numbers = np.arange(rows) + second * SECOND
@@ -61,7 +61,7 @@ def rate_at(second: int, options: argparse.Namespace) -> int:
 
 
 def run_job(work: Path, name: str, files: int, cap: int, *, replay: bool) -> None:
-    """Join what is there, and what comes, until all files are read; print a line after every batch."""
+    """Join existing and new files until all are read; append a line of measurements after every batch."""
     import dovetail as dt  # noqa: PLC0415 - only the child needs it
     from dovetail.spark import session as spark_session  # noqa: PLC0415
 
@@ -98,15 +98,15 @@ def run_job(work: Path, name: str, files: int, cap: int, *, replay: bool) -> Non
 
 
 class Batches(threading.Thread):
-    """Notes which files batches have read, by stream; Spark keeps that of the last ones only."""
+    """Records which files each batch has read, by stream; Spark keeps this for the last batches only."""
 
     def __init__(self, checkpoint: Path) -> None:
         super().__init__(daemon=True)
         self._checkpoint = checkpoint
         self._offsets: dict[int, list[int]] = {}
-        """By batch and stream, the last listing that it has read."""
+        """By batch and stream: the last listing that the batch has read."""
         self._listings: list[dict[int, int]] = [{} for _ in STREAMS]
-        """By stream and listing, the last file in it."""
+        """By stream and listing: the last file in it."""
         self.done = False
 
     def run(self) -> None:
@@ -116,7 +116,7 @@ class Batches(threading.Thread):
 
     def note(self) -> None:
         for path in self._checkpoint.glob("offsets/[0-9]*"):
-            with suppress(OSError, ValueError, KeyError):  # it is being written
+            with suppress(OSError, ValueError, KeyError):  # the file is being written
                 lines = path.read_text(encoding="utf-8").splitlines()[2:]
                 self._offsets[int(path.name)] = [json.loads(line)["logOffset"] for line in lines]
         for place, known in enumerate(self._listings):
@@ -128,7 +128,7 @@ class Batches(threading.Thread):
 
     @property
     def ends(self) -> dict[int, list[int]]:
-        """By batch: how many files of each stream had been read after it."""
+        """By batch: the number of files of each stream that had been read after it."""
         return {
             batch: [known[last] + 1 for known, last in zip(self._listings, lasts, strict=True)]
             for batch, lasts in self._offsets.items()
@@ -136,8 +136,8 @@ class Batches(threading.Thread):
 
 
 def write_again(work: Path, ends: dict[int, list[int]]) -> None:
-    """The same tuples with one file of each stream for each batch."""
-    assert sorted(ends) == list(range(len(ends))), "a batch was not noted"
+    """Write the same tuples again, with one file of each stream for each batch."""
+    assert sorted(ends) == list(range(len(ends))), "a batch was not recorded"
     for place, stream in enumerate(STREAMS):
         (work / "again" / stream).mkdir(parents=True)
         first = 0
@@ -156,7 +156,7 @@ def looks(work: Path, name: str) -> list[dict[str, Any]]:
 
 
 def produce(work: Path, seconds: int, options: argparse.Namespace, began: float) -> None:
-    """Write the files of each second when it is over."""
+    """Write the files of each second once it has passed."""
     for second in range(seconds):
         time.sleep(max(0.0, began + second + 1 - time.time()))
         for stream in STREAMS:
@@ -164,7 +164,7 @@ def produce(work: Path, seconds: int, options: argparse.Namespace, began: float)
 
 
 def run_live(work: Path, seconds: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The job, with kills at a third and at two thirds of the burst."""
+    """Run the job, and kill it after one and two thirds of the burst."""
     command = [sys.executable, __file__, "--child", str(work), "live", str(seconds), str(options.cap)]
     for stream in STREAMS:
         (work / "in" / stream).mkdir(parents=True)

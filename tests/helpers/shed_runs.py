@@ -22,7 +22,7 @@ from dovetail.testing import Oracle
 
 TS = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema([("ts", TS), ("k", pa.int64()), ("j", pa.int64()), ("n", pa.int64())])
-"""`n` numbers the tuples of a stream."""
+"""`n` is the number of a tuple in its stream."""
 WITH_TEXTS = COLUMNS.append(pa.field("s", pa.string()))
 SECOND = 1_000_000
 QUERIES = (
@@ -32,7 +32,7 @@ QUERIES = (
     "SELECT {n} FROM a [RANGE 5 s], a x [RANGE 3 s] WHERE a.k = x.k",
     "SELECT {n} FROM a [RANGE 5 s], b [RANGE 5 s] WHERE a.k = b.k AND b.j > 1",
 )
-"""With a common key."""
+"""Queries with a common key."""
 OTHERS = (
     "SELECT {n} FROM a [RANGE 4 s], b [RANGE 4 s], c [RANGE 4 s] WHERE a.k = b.k AND b.j = c.j",
     "SELECT {n} FROM a [RANGE 1 s], b [RANGE 1 s] WHERE a.j < b.j",
@@ -88,8 +88,8 @@ class Input:
             }
         )
 
-    def cut(self, rng: random.Random, count: int) -> list[dict[str, pa.Table]]:
-        """Cut the input into batches that follow each other in event time."""
+    def split(self, rng: random.Random, count: int) -> list[dict[str, pa.Table]]:
+        """Split the input into batches that follow each other in event time."""
         ends = [*sorted(rng.randrange(20 * SECOND) for _ in range(count - 1)), 1 << 60]
         batches, before = [], -1
         for end in ends:
@@ -103,13 +103,13 @@ class Input:
             before = end
         return batches
 
-    def shuffled(self, rng: random.Random, count: int) -> list[dict[str, pa.Table]]:
-        """Cut the input into batches whose tuples may be some seconds late."""
+    def split_with_disorder(self, rng: random.Random, count: int) -> list[dict[str, pa.Table]]:
+        """Split the input into batches whose tuples may be some seconds late."""
         batches: list[dict[str, list[int]]] = [{stream: [] for stream in self.tables} for _ in range(count)]
         for stream, table in self.tables.items():
-            for place, time in enumerate(table.column("ts").cast(pa.int64()).to_pylist()):
+            for row, time in enumerate(table.column("ts").cast(pa.int64()).to_pylist()):
                 late = time + rng.randrange(3 * SECOND)
-                batches[min(count - 1, late * count // (20 * SECOND))][stream].append(place)
+                batches[min(count - 1, late * count // (20 * SECOND))][stream].append(row)
         return [
             {
                 stream: self.tables[stream].take(pa.array(places, pa.int64()))
@@ -121,7 +121,7 @@ class Input:
 
 
 @dataclass
-class Watched:
+class RecordedSession:
     """A session that records the tuples its windows shed."""
 
     config: dt.Config
@@ -141,10 +141,11 @@ class Watched:
             self.found[name] = []
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
+        """Record the rows that windows hide, and their last instants."""
         hide, all_ends = WindowStore.hide, self.ends
 
-        def hiding(store: WindowStore, rows: Int64Array) -> None:
+        def record_and_hide(store: WindowStore, rows: Int64Array) -> None:
             assert store.row_ends is not None
             shed, ends = store.row_ends
             assert (shed == rows).all()
@@ -155,11 +156,11 @@ class Watched:
             hide(store, rows)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(WindowStore, "hide", hiding)
+            patch.setattr(WindowStore, "hide", record_and_hide)
             yield
 
     def push(self, batch: Mapping[str, pa.Table], piece_rows: int | None = None) -> None:
-        with self.watching():
+        with self.recording():
             if piece_rows is None:
                 given = [*self.session.push(batch).items()]
             else:
@@ -168,10 +169,10 @@ class Watched:
             self.found[name] += _rows(table)
         self.check_caps()
 
-    def break_off(self, batch: Mapping[str, pa.Table]) -> bool:
+    def abandon(self, batch: Mapping[str, pa.Table]) -> bool:
         """Start a batch, abandon it at its first result, and return whether it had one."""
         before = dict(self.ends)
-        with self.watching():
+        with self.recording():
             for _ in self.session.push_iter(batch, piece_rows=2):
                 self.ends.clear()
                 self.ends.update(before)
@@ -217,18 +218,18 @@ def expected(
     return {name: ([ref.stream for ref in parsed[name].refs], _rows(oracle.results_table(name))) for name in parsed}
 
 
-def check(watched: Watched, batches: Sequence[Mapping[str, pa.Table]], *, exact: bool) -> None:
+def check(recorded: RecordedSession, batches: Sequence[Mapping[str, pa.Table]], *, exact: bool) -> None:
     """Check that results are the oracle's, each once, and that every missing one has a shed tuple.
 
     With `exact`, a result is missing if and only if one of its tuples was shed before its latest tuple arrived. In a batch that
     overlaps earlier ones in event time, a tuple matches all held tuples, whatever their event times.
     """
-    for name, (streams, results) in expected(watched.queries, batches, watched.lateness, watched.columns).items():
-        found, shed = Counter(watched.found[name]), dict.fromkeys(watched.ends, -1)
+    for name, (streams, results) in expected(recorded.queries, batches, recorded.lateness, recorded.columns).items():
+        found, shed = Counter(recorded.found[name]), dict.fromkeys(recorded.ends, -1)
         assert found <= Counter(results)
         assert survivors(streams, results, shed) <= found
         if exact:
-            assert found == survivors(streams, results, watched.ends)
+            assert found == survivors(streams, results, recorded.ends)
 
 
 def survivors(

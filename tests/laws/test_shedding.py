@@ -12,7 +12,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from shed_runs import COLUMNS, OTHERS, QUERIES, SECOND, TS, WITH_TEXTS, Input, Watched, check, expected, survivors
+from shed_runs import (
+    COLUMNS,
+    OTHERS,
+    QUERIES,
+    SECOND,
+    TS,
+    WITH_TEXTS,
+    Input,
+    RecordedSession,
+    check,
+    expected,
+    survivors,
+)
 
 import dovetail as dt
 from dovetail.config import POLICIES, SHEDDING, SHEDDING_SCOPES, DriverPolicy, SheddingPolicy, SheddingScope
@@ -63,28 +75,28 @@ def test_every_missing_result_has_a_shed_tuple(
     """Holds under disorder, results in pieces, restarts and abandoned batches."""
     rng = random.Random(seed)
     queries, data = some_queries(rng, config), Input.drawn(rng, rng.choice((10, 25, 40)))
-    pushes = data.cut(rng, batches) if in_order else data.shuffled(rng, batches)
-    watched = Watched(config, queries, lateness)
+    pushes = data.split(rng, batches) if in_order else data.split_with_disorder(rng, batches)
+    recorded = RecordedSession(config, queries, lateness)
     for batch in pushes:
-        if rng.random() > 0.2 or watched.break_off(batch):
-            watched.push(batch, rng.choice((None, 1, 7)))
+        if rng.random() > 0.2 or recorded.abandon(batch):
+            recorded.push(batch, rng.choice((None, 1, 7)))
         if rng.random() < 0.3:
-            watched.restart()
-    check(watched, pushes, exact=in_order)
+            recorded.restart()
+    check(recorded, pushes, exact=in_order)
 
 
 @given(SEEDS, configs(), st.sampled_from(POLICIES), st.integers(1, 9), st.integers(1, 9))
 def test_the_same_input_sheds_the_same_tuples(
     seed: int, config: dt.Config, driver: DriverPolicy, first: int, second: int
 ) -> None:
-    """Holds for any batch cuts in event time and any order of joining the streams of a batch."""
+    """Holds for any split into batches by event time and any order of joining the streams of a batch."""
     rng = random.Random(seed)
     queries, data = some_queries(rng, config), Input.drawn(rng, rng.choice((20, 60)))
-    one = Watched(config, queries)
-    other = Watched(dt.Config(driver_policy=driver, shedding=config.shedding), queries)
-    for batch in data.cut(rng, first):
+    one = RecordedSession(config, queries)
+    other = RecordedSession(dt.Config(driver_policy=driver, shedding=config.shedding), queries)
+    for batch in data.split(rng, first):
         one.push(batch, rng.choice((None, 3)))
-    for batch in data.cut(rng, second):
+    for batch in data.split(rng, second):
         other.push(batch)
         if rng.random() < 0.3:
             other.restart()
@@ -99,17 +111,17 @@ def test_the_same_input_sheds_the_same_tuples(
 def test_dead_keys_change_neither_exactness_nor_determinism(
     seed: int, policy: SheddingPolicy, per: SheddingScope, first: int, second: int
 ) -> None:
-    """Holds for keys that occur once, for any batch cuts, abandoned batches and restarts."""
+    """Holds for keys that occur once, for any split into batches, abandoned batches and restarts."""
     rng = random.Random(seed)
     config = dt.Config(shedding=dt.Shedding(policy, rng.randrange(30, 90), per=per, seed=seed % 7))
     queries = {f"q{number}": sql for number, sql in enumerate(rng.sample(QUERIES, rng.choice((1, 1, 2))))}
     data = Input.with_keys_that_occur_once(rng, 200)
-    one, other = Watched(config, queries), Watched(config, queries)
-    for batch in (batches := data.cut(rng, first)):
+    one, other = RecordedSession(config, queries), RecordedSession(config, queries)
+    for batch in (batches := data.split(rng, first)):
         one.push(batch, rng.choice((None, 3)))
     check(one, batches, exact=True)
-    for batch in data.cut(rng, second):
-        if rng.random() > 0.2 or other.break_off(batch):
+    for batch in data.split(rng, second):
+        if rng.random() > 0.2 or other.abandon(batch):
             other.push(batch)
         if rng.random() < 0.3:
             other.restart()
@@ -121,18 +133,18 @@ def test_queries_can_be_added_and_dropped_while_shedding(seed: int, config: dt.C
     """Tuples stay tracked under a new plan: a remaining query still gives exactly the results of unshed tuples."""
     rng = random.Random(seed)
     first, second = QUERIES[1], rng.choice((QUERIES[0], QUERIES[3], QUERIES[4]))
-    pushes = Input.drawn(rng, 40).cut(rng, batches)
-    watched = Watched(config, {"q": first})
+    pushes = Input.drawn(rng, 40).split(rng, batches)
+    recorded = RecordedSession(config, {"q": first})
     for number, batch in enumerate(pushes):
         if number == batches // 2:
-            watched.session.query("later", second.replace("{n}", "a.n AS x"))
-            watched.found["later"] = []
+            recorded.session.query("later", second.replace("{n}", "a.n AS x"))
+            recorded.found["later"] = []
         if number == batches - 1:
-            watched.session.drop_query("later")
-            del watched.found["later"]
-        watched.push(batch)
+            recorded.session.drop_query("later")
+            del recorded.found["later"]
+        recorded.push(batch)
     ((streams, results),) = expected({"q": first}, pushes, 0.0).values()
-    assert Counter(watched.found["q"]) == survivors(streams, results, watched.ends)
+    assert Counter(recorded.found["q"]) == survivors(streams, results, recorded.ends)
 
 
 @given(SEEDS, st.sampled_from(SHEDDING), st.sampled_from(SHEDDING_SCOPES), st.integers(1, 5))
@@ -140,13 +152,13 @@ def test_memory_stays_within_max_bytes(seed: int, policy: SheddingPolicy, per: S
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "SMALLEST_CAPACITY", 8)
-        patch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
+        patch.setattr("dovetail.engine.shedding.caps.SMALLEST_CAPACITY", 8)
         config = dt.Config(shedding=dt.Shedding(policy, max_bytes=rng.choice((3000, 5000)), per=per))
-        watched = Watched(config, {"q": QUERIES[rng.choice((0, 1))]})
-        pushes = Input.drawn(rng, 60).cut(rng, batches)
+        recorded = RecordedSession(config, {"q": QUERIES[rng.choice((0, 1))]})
+        pushes = Input.drawn(rng, 60).split(rng, batches)
         for batch in pushes:
-            watched.push(batch, rng.choice((None, 5)))
-        check(watched, pushes, exact=False)
+            recorded.push(batch, rng.choice((None, 5)))
+        check(recorded, pushes, exact=False)
 
 
 @given(SEEDS, st.sampled_from(SHEDDING), st.sampled_from(SHEDDING_SCOPES), st.integers(1, 5), st.integers(1, 5))
@@ -154,20 +166,23 @@ def test_memory_stays_within_max_bytes(seed: int, policy: SheddingPolicy, per: S
 def test_memory_stays_within_max_bytes_with_texts(
     seed: int, policy: SheddingPolicy, per: SheddingScope, first: int, second: int
 ) -> None:
-    """Texts count, and what is shed does not depend on batch cuts."""
+    """Texts count, and what is shed does not depend on batch boundaries."""
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "SMALLEST_CAPACITY", 8)
-        patch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
+        patch.setattr("dovetail.engine.shedding.caps.SMALLEST_CAPACITY", 8)
         patch.setattr("dovetail.engine.storage.columns.texts._SMALLEST_HEAP", 256)
         config = dt.Config(shedding=dt.Shedding(policy, max_bytes=rng.choice((8_000, 16_000, 30_000)), per=per))
         text = rng.choice((" AND coalesce(a.s, '') <> coalesce(b.s, 'b')", " AND a.s <= b.s"))
         queries, data = {"q": QUERIES[rng.choice((0, 1))] + text}, Input.drawn(rng, 60).with_texts(rng)
-        one, other = Watched(config, queries, columns=WITH_TEXTS), Watched(config, queries, columns=WITH_TEXTS)
-        for batch in (batches := data.cut(rng, first)):
+        one, other = (
+            RecordedSession(config, queries, columns=WITH_TEXTS),
+            RecordedSession(config, queries, columns=WITH_TEXTS),
+        )
+        for batch in (batches := data.split(rng, first)):
             one.push(batch, rng.choice((None, 5)))
         check(one, batches, exact=False)
-        for batch in data.cut(rng, second):
+        for batch in data.split(rng, second):
             other.push(batch)
             if rng.random() < 0.3:
                 other.restart()
@@ -177,7 +192,10 @@ def test_memory_stays_within_max_bytes_with_texts(
 def _recall(
     seed: int, policy: SheddingPolicy, grain: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[float, Any, Any, Any]:
-    """Return the true recall of a run and the estimate with its interval, from a sample of keys. `grain`: of event times."""
+    """Return the true recall of a run, and the estimate with its interval from a sample of keys.
+
+    `grain`: resolution of event times.
+    """
     monkeypatch.setattr(join_sample, "MIN_SAMPLE", 400)
     monkeypatch.setattr(join_sample, "MIN_LOG", 100)
     rng = np.random.default_rng(seed)
@@ -231,7 +249,7 @@ def test_true_recall_lies_in_the_interval(grain: int, runs: int, monkeypatch: py
 def test_recall_is_exact_while_all_keys_are_followed(
     policy: SheddingPolicy, zipf: float, lag: int, lateness: int, *, restores: bool
 ) -> None:
-    """Skewed keys, NULL keys, streams out of step, disorder and restores do not matter."""
+    """Skewed keys, NULL keys, lagging streams, disorder and restores do not matter."""
     rng = np.random.default_rng(len(policy))
     count, end, batches = 1500, 30 * SECOND, 10
     batch_of, data = {}, {}
@@ -287,7 +305,7 @@ def test_recall_of_several_queries_is_exact_or_unknown_through_all_changes(seed:
         "SELECT a.n AS n FROM a [RANGE 5 s], b [RANGE 5 s], c [RANGE 5 s] WHERE a.k = b.k AND b.k = c.k",
         "SELECT a.n AS n FROM a [RANGE 4 s], a x [RANGE 3 s] WHERE a.k = x.k",
     ]
-    pushes = Input.drawn(rng, 300).cut(rng, 12)
+    pushes = Input.drawn(rng, 300).split(rng, 12)
     policy: SheddingPolicy = rng.choice(("fifo", "random", "frequency", "arrival-order", "auto"))
     session = dt.LocalSession(config=dt.Config(shedding=dt.Shedding(policy, max_tuples=40, seed=seed)))
     for stream in "abc":

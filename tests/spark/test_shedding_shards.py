@@ -1,4 +1,4 @@
-"""Shedding in shards: what is shed follows from the input, whatever fails and is rebuilt, and a log follows what is kept."""
+"""Shedding in shards: it depends on the input alone, whatever fails and is rebuilt, and the log keeps the held tuples only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def layout(queries: Mapping[str, str], config: Config, shards: int, lateness: fl
 
 
 class Shards:
-    """Shards, and the results and figures that they gave."""
+    """Shards, their results and their metrics."""
 
     def __init__(self, made: Layout, folder: Path, seed: int) -> None:
         self.pipeline = Pipeline(made, folder, random.Random(seed))
@@ -60,14 +60,14 @@ class Shards:
                 self.found[name].update(zip(*columns, strict=True))
 
     def lose_arrays(self) -> None:
-        """As after a restart: all is rebuilt from the log."""
+        """Remove the arrays, so that all is rebuilt from the log."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
-    def figures(self) -> list[Any]:
-        """By shard: what was shed, how much is held, and what is said of recall.
+    def measurements(self) -> list[Any]:
+        """By shard: shed tuples, held tuples and recall.
 
-        Until something is shed, windows may hold expired tuples that a rebuild leaves out; then their size is not given.
+        Until a shard sheds, its windows may hold expired tuples that a rebuild omits; then their size is None.
         """
         return [
             [
@@ -118,16 +118,16 @@ def some_queries(rng: random.Random, config: Config) -> dict[str, str]:
 def test_a_rebuild_sheds_and_keeps_the_same(
     tmp_path_factory: pytest.TempPathFactory, seed: int, config: Config, batches: int, shards: int, lateness: float
 ) -> None:
-    """Attempts that fail, arrays that are lost, segments that are written again and slices change nothing."""
+    """Failed attempts, lost arrays, rewritten segments and slices change nothing."""
     rng = random.Random(seed)
     queries = some_queries(rng, config)
     data = Input.drawn(rng, rng.choice((25, 60)))
-    pushes = data.cut(rng, batches) if not lateness else data.shuffled(rng, batches)
+    pushes = data.split(rng, batches) if not lateness else data.split_with_disorder(rng, batches)
     made, folder = layout(queries, config, shards, lateness), tmp_path_factory.mktemp("shards")
     calm, rough = (Shards(made, folder / name, seed) for name in ("calm", "rough"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log, "MAX_SMALL_SEGMENTS", rng.choice((1, 2, 8)))
-        if rng.random() < 0.5:  # segments hold what was shed, too
+        if rng.random() < 0.5:  # segments contain shed tuples, too
             patch.setattr(log.Log, "rewrite_sparse", lambda *_: None)
         patch.setattr(log, "MAX_ENTRY_BYTES", rng.choice((100, 1 << 20)))
         patch.setattr(processor, "SLICE_ROWS", rng.choice((5, 1 << 15)))
@@ -137,12 +137,12 @@ def test_a_rebuild_sheds_and_keeps_the_same(
             calm.push(number, batch)
             rough.push(number, batch, fail=0.3)
             assert rough.found == calm.found
-            assert rough.figures == calm.figures
+            assert rough.measurements == calm.measurements
             if rng.random() < 0.4:
                 rough.lose_arrays()
     for name, (_, results) in expected(queries, pushes, lateness).items():
         assert calm.found[name] <= Counter(results)
-        shed = sum(found[0] for own, _ in calm.figures for found in own.values())
+        shed = sum(found[0] for own, _ in calm.measurements for found in own.values())
         assert shed or calm.found[name] == Counter(results)
 
 
@@ -150,12 +150,12 @@ def test_a_rebuild_sheds_and_keeps_the_same(
 def test_a_rebuild_keeps_expired_tuples_behind_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smallest_rewrite: int
 ) -> None:
-    """Out of order, a tuple stays until those that arrived before it have expired: it takes room, so a rebuild must have it."""
+    """Out of order, a tuple stays until those that arrived before it have expired; it fills the cap, so a rebuild keeps it."""
     monkeypatch.setattr("dovetail.engine.storage.window._SMALLEST_REWRITE", smallest_rewrite)
     batches: list[dict[str, list[float]]] = [
         {"a": [10], "b": [5] * 8},  # one is shed
         {"a": [8.5] * 3},
-        {"b": [15]},  # of a, 9 s and later is needed
+        {"b": [15]},  # tuples of a from 9 s on are needed
         {"a": [14], "b": [15]},
         {"a": [15] * 4, "b": [16]},
     ]
@@ -171,9 +171,9 @@ def test_a_rebuild_keeps_expired_tuples_behind_a_newer_one(
         calm.push(number, tables)
         rough.push(number, tables)
         assert rough.found == calm.found
-        assert rough.figures == calm.figures
+        assert rough.measurements == calm.measurements
         if number == 2:
-            assert rough.figures[0][0]["a"][2] == 4
+            assert rough.measurements[0][0]["a"][2] == 4
         rough.lose_arrays()
     assert rough.pipeline.rebuilt == len(batches) - 1
 
@@ -181,7 +181,7 @@ def test_a_rebuild_keeps_expired_tuples_behind_a_newer_one(
 @pytest.mark.parametrize("policy", SHEDDING)
 def test_one_shard_sheds_what_a_local_session_does(tmp_path: Path, policy: SheddingPolicy) -> None:
     rng = random.Random(3)
-    pushes = Input.drawn(rng, 60).cut(rng, 5)
+    pushes = Input.drawn(rng, 60).split(rng, 5)
     config = Config(shedding=Shedding(policy, 40))
     shard = Shards(layout({"q": QUERIES[1]}, config, 1), tmp_path, 0)
     local = dt.LocalSession(config=config)
@@ -191,20 +191,20 @@ def test_one_shard_sheds_what_a_local_session_does(tmp_path: Path, policy: Shedd
     for number, batch in enumerate(pushes):
         shard.push(number, batch)
         local.push(batch)
-    (figures, recall), measured = shard.figures[0], local.metrics()
-    assert sum(shed for shed, _, _ in figures.values()) > 0
-    assert {name: figure[0] for name, figure in figures.items()} == {
+    (measurements, recall), measured = shard.measurements[0], local.metrics()
+    assert sum(shed for shed, _, _ in measurements.values()) > 0
+    assert {name: figure[0] for name, figure in measurements.items()} == {
         name: found["shed"] for name, found in measured["streams"].items()
     }
     assert recall["q"] == measured["queries"]["q"]["recall"]
 
 
-def test_the_log_follows_what_is_kept(tmp_path: Path) -> None:
-    """It holds at most about twice what windows do, however long a window is."""
+def test_the_log_keeps_few_shed_tuples(tmp_path: Path) -> None:
+    """The log holds at most about twice as many tuples as the windows, however long a window is."""
     rng = random.Random(1)
     config = Config(shedding=Shedding("fifo", 60))
     shards = Shards(layout({"q": QUERIES[1].replace("5 s", "20 s")}, config, 2), tmp_path, 0)
-    for number, batch in enumerate(Input.drawn(rng, 400).cut(rng, 30)):
+    for number, batch in enumerate(Input.drawn(rng, 400).split(rng, 30)):
         shards.push(number, batch)
         assert shards.held <= 60
         assert shards.held <= shards.logged <= 2 * shards.held + 20
@@ -212,44 +212,44 @@ def test_the_log_follows_what_is_kept(tmp_path: Path) -> None:
 
 def test_bytes_stay_within_their_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "SMALLEST_CAPACITY", 8)
-    monkeypatch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
+    monkeypatch.setattr("dovetail.engine.shedding.caps.SMALLEST_CAPACITY", 8)
     monkeypatch.setattr(log, "MAX_SMALL_SEGMENTS", 4)
     rng, cap = random.Random(2), 9000
     calm, rough = (
         Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding("fifo", max_bytes=cap)), 2), tmp_path / name, 0)
         for name in ("calm", "rough")
     )
-    for number, batch in enumerate(Input.drawn(rng, 120).cut(rng, 20)):
+    for number, batch in enumerate(Input.drawn(rng, 120).split(rng, 20)):
         calm.push(number, batch)
         rough.push(number, batch)
         assert rough.found == calm.found
         rough.lose_arrays()
         for found in (*calm.pipeline.metrics.values(), *rough.pipeline.metrics.values()):
             assert sum(it["state_bytes"] for it in found["streams"].values()) <= cap // 2
-    assert sum(found[0] for own, _ in calm.figures for found in own.values()) > 0
+    assert sum(found[0] for own, _ in calm.measurements for found in own.values()) > 0
 
 
-def test_a_rebuild_takes_no_room_for_what_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments hold what windows have let go of; 24 tuples of each stream are in its window, as many as fit."""
+def test_a_rebuild_omits_expired_tuples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments contain expired tuples; 24 tuples of each stream are in its window, as many as fit."""
     monkeypatch.setattr(rows, "SMALLEST_CAPACITY", 8)
-    monkeypatch.setattr("dovetail.engine.shedding.room.SMALLEST_CAPACITY", 8)
+    monkeypatch.setattr("dovetail.engine.shedding.caps.SMALLEST_CAPACITY", 8)
     monkeypatch.setattr(log, "MAX_SMALL_SEGMENTS", 4)
     cap = 9000
     shards = Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding("fifo", max_bytes=cap)), 1), tmp_path, 0)
     for second in range(14):
         table = pa.table([pa.array([second * SECOND + n for n in range(4)], TS), *[range(4)] * 3], schema=COLUMNS)
         shards.push(second, dict.fromkeys("abc", table))
-        figures = shards.pipeline.metrics[0]["streams"].values()
-        assert sum(it["state_bytes"] for it in figures) <= cap
-        assert not any(it["shed"] for it in figures)
+        measurements = shards.pipeline.metrics[0]["streams"].values()
+        assert sum(it["state_bytes"] for it in measurements) <= cap
+        assert not any(it["shed"] for it in measurements)
         shards.lose_arrays()
     assert shards.logged > 3 * 24
 
 
-def test_another_cap_and_none(tmp_path: Path) -> None:
-    """A smaller cap is kept to from the next batch on; without one what was shed stays away, and results are exact from then on."""
+def test_the_cap_changes_with_a_restart(tmp_path: Path) -> None:
+    """A smaller cap holds from the next batch on; without a cap shed tuples stay lost, and later results are exact."""
     rng = random.Random(5)
-    pushes = Input.drawn(rng, 100).cut(rng, 9)
+    pushes = Input.drawn(rng, 100).split(rng, 9)
     sql = {"q": QUERIES[1]}
     shards = Shards(layout(sql, Config(shedding=Shedding("arrival-order", 60)), 2), tmp_path, 0)
     for number, batch in enumerate(pushes):
@@ -274,10 +274,10 @@ def _begin(batch: Mapping[str, pa.Table]) -> int:
     return min(int(table.column("ts").cast(pa.int64()).to_numpy().min()) for table in batch.values())
 
 
-def test_queries_come_and_go_in_shards(tmp_path: Path) -> None:
-    """Under another plan live arrays and rebuilt ones shed the same."""
+def test_shards_shed_the_same_after_a_query_is_dropped(tmp_path: Path) -> None:
+    """Holds for shared-memory arrays and for rebuilt ones."""
     rng = random.Random(7)
-    pushes = Input.drawn(rng, 80).cut(rng, 6)
+    pushes = Input.drawn(rng, 80).split(rng, 6)
     made = layout({"q": QUERIES[1], "r": QUERIES[0]}, Config(shedding=Shedding("output", 40)), 2)
     calm, rough = (Shards(made, tmp_path / name, 0) for name in ("calm", "rough"))
     for number, batch in enumerate(pushes):
@@ -291,13 +291,13 @@ def test_queries_come_and_go_in_shards(tmp_path: Path) -> None:
                     each.lose_arrays()
             each.push(number, batch)
         assert rough.found == calm.found
-        assert [own for own, _ in rough.figures] == [own for own, _ in calm.figures]
+        assert [own for own, _ in rough.measurements] == [own for own, _ in calm.measurements]
 
 
-def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:
+def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     rng = random.Random(3)
     shards = Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding("fifo", 20)), 1), tmp_path, 0)
-    first, second = Input.drawn(rng, 60).cut(rng, 2)
+    first, second = Input.drawn(rng, 60).split(rng, 2)
     shards.push(0, first)
     state = shards.pipeline.states[0]
     (number,) = state.manifest["shedding"]["entries"]
@@ -307,13 +307,13 @@ def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:
         shards.push(1, second)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_small_caps_and_resharding_are_refused(tmp_path: Path) -> None:
     small = layout({"q": QUERIES[1]}, Config(shedding=Shedding(max_tuples=5)), 4)
     with pytest.raises(ConfigError, match="less than one tuple for each of 3 windows in each of 4 shards") as refusal:
         small.for_workers("")
     assert "max_tuples=12" in str(refusal.value)
     few = layout({"q": QUERIES[1]}, Config(shedding=Shedding(max_bytes=1000)), 4)
-    with pytest.raises(ConfigError, match=r"smallest arrays of windows take in each of 4 shards"):
+    with pytest.raises(ConfigError, match=r"smallest arrays of windows in each of 4 shards"):
         few.for_workers("")
     shards = Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding(max_tuples=20)), 2), tmp_path, 0)
     shards.push(0, Input.drawn(random.Random(0), 20).tables)
@@ -321,19 +321,19 @@ def test_what_is_refused(tmp_path: Path) -> None:
         shards.pipeline.move_to(resharded(shards.pipeline.layout, 3, {}))
 
 
-def test_a_changed_query_begins_anew() -> None:
+def test_a_changed_query_starts_anew() -> None:
     config = Config(shedding=Shedding(max_tuples=40))
     old, new = layout({"q": QUERIES[1]}, config, 2), layout({"q": QUERIES[1].replace("5 s", "6 s")}, config, 2)
     assert "from now on" in compare(new, old).changed["q"]
 
 
 @pytest.mark.slow
-def test_a_job_that_sheds_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_job_continues_shedding_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(11)
     # A tuple in every batch: Spark reads a file of each stream at a time.
     pushes = [
         {stream: batch.get(stream, COLUMNS.empty_table()) for stream in "abc"}
-        for batch in Input.drawn(rng, 150).cut(rng, 6)
+        for batch in Input.drawn(rng, 150).split(rng, 6)
     ]
     source, cap = Source(spark, tmp_path / "in"), 60
     observed: list[Any] = []
@@ -364,7 +364,7 @@ def test_a_job_that_sheds_goes_on_after_a_restart(spark: SparkSession, tmp_path:
             recall: Any = metrics["queries"]["q"]["recall"]
             assert 0 < recall["low"] <= recall["estimate"] <= recall["high"] <= 1
             assert f"recall {recall['estimate']:.3f}" in text
-        while len(observed) < len(pushes):  # Spark tells it a little later
+        while len(observed) < len(pushes):  # Spark reports it a little later
             time.sleep(0.05)
     finally:
         spark.streams.removeListener(listener)

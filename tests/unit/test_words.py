@@ -11,6 +11,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "dovetail"
 REPLACED = {
     "GlobalPlan": "SharedPlan",
     "StateStore": "MaterializedJoin",
+    "Roster": "TupleTable",
+    "ShedderMark": "ShedderSavepoint",
     "Picture": "RuntimeStats",
     "Cohort": "QueryStart",
     "Came": "QueryStart",

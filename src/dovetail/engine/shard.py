@@ -22,7 +22,7 @@ from dovetail.engine.join.gather import Collector
 from dovetail.engine.join.step import JoinRun, due_for_joint_replan
 from dovetail.engine.join.watch import Replan
 from dovetail.engine.kernels.times import LONG_AGO
-from dovetail.engine.shedding.stored import restore
+from dovetail.engine.shedding.serialize import restore
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import Arena, HeapArena, MappedArena
 from dovetail.engine.storage.window import WindowStore
@@ -271,7 +271,7 @@ class ShardEngine:
         shedder = self.joined.shedder
         if shedder is None or not self.plan.materialized or self.plan_without_materialized is None:
             return
-        if shedder.may_reach({stream: len(batch) for stream, batch in batches.items()}):
+        if shedder.may_reach_cap({stream: len(batch) for stream, batch in batches.items()}):
             with self.savepoint():
                 self.adopt(self.plan_without_materialized())
 

@@ -22,7 +22,7 @@ from dovetail.calibrate import unit_times_for
 from dovetail.config import Budget, Config
 from dovetail.engine.measure import measure
 from dovetail.engine.persist.snapshot import read_snapshot, write_snapshot
-from dovetail.engine.shedding.room import check_room
+from dovetail.engine.shedding.caps import check_shedding_cap
 from dovetail.engine.time.progress import LATEST
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
 from dovetail.errors import ConfigError, listed, reading, warn
@@ -161,7 +161,9 @@ class LocalSession(JobRunner):
             raise ConfigError.choice("query(backfill=...)", backfill, (True, False))
         job, query = self._job, self._job.plan_individually(name, sql, probe_orders)
         if job.config.shedding is not None:
-            check_room(job.config.shedding, job.unshared_execution_plan([*job.plans.values(), query.plan]), job.streams)
+            check_shedding_cap(
+                job.config.shedding, job.unshared_execution_plan([*job.plans.values(), query.plan]), job.streams
+            )
         for text in query.plan.query.warnings:
             warn(text)
         if not self._is_running:

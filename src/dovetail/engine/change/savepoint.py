@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dovetail.engine.shedding.shedder import ShedderMark
+from dovetail.engine.shedding.shedder import ShedderSavepoint
 from dovetail.engine.storage.window import WindowStore
 from dovetail.plan.execution import ExecutionPlan
 
@@ -43,7 +43,7 @@ class Savepoint:
     """Next row number of each store, and how often it had been compacted."""
     results: Mapping[str, int]
     """Number of results so far, by query."""
-    shedding: ShedderMark | None = None
+    shedding: ShedderSavepoint | None = None
 
     @classmethod
     def of(cls, engine: ShardEngine) -> Savepoint:
@@ -54,7 +54,7 @@ class Savepoint:
             {name: progress.save() for name, progress in engine.progress.streams.items()},
             {store: (store.rows.head, store.rows.renumber_count) for store in engine.stores()},
             {name: collector.results for name, collector in engine.collectors.items()},
-            engine.joined.shedder.mark() if engine.joined.shedder is not None else None,
+            engine.joined.shedder.savepoint() if engine.joined.shedder is not None else None,
         )
 
 

@@ -1,10 +1,10 @@
-"""Dead keys: where a key occurs at most once in each input of a join, a tuple whose partner was shed or has expired is of no use.
+"""Dead keys: if each key occurs at most once per input, a tuple whose partner was shed or has expired is useless.
 
-A key dies when one of its tuples is shed or leaves its window, and when it has been seen in all inputs, for then its result has been
-given. Its tuples leave their queues for the list of dead tuples, which are shed first, and tuples of a dead key are shed on arrival if
-there is no room. A key that is seen twice in one input repeats: it comes back to life, and does not die again.
+A key is marked dead when one of its tuples is shed or leaves its window, and when it has been seen in all inputs, because its result
+is then complete. Its tuples move from their queues to the list of dead tuples, which are shed first. When the cap is reached, a new
+tuple of a dead key is shed on arrival. A key that is seen twice in one input repeats: its mark is removed, and it is not marked again.
 
-All of this happens while hardly any key repeats. Where keys do repeat, arrivals are counted and nothing else is done.
+All of this happens only while hardly any key repeats. Otherwise arrivals are counted and nothing else is done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dovetail.engine.kernels.key_history import (
     REPEATS,
     SINCE,
     advance,
-    arrived,
+    bits_after_arrival,
     entry_of,
     entry_to_replace,
     find_entry,
@@ -34,113 +34,122 @@ from dovetail.engine.kernels.key_history import (
     start_entry,
 )
 from dovetail.engine.kernels.queues import dequeue, enqueue
-from dovetail.engine.kernels.roster import CLOCK, EPOCH_END, IN_DEAD_LIST, NONE, UNSEEN, Incoming, KeySample, Roster
+from dovetail.engine.kernels.tuple_table import (
+    CLOCK,
+    EPOCH_END,
+    IN_DEAD_LIST,
+    NONE,
+    UNSEEN,
+    KeySample,
+    TupleBatch,
+    TupleTable,
+)
 
 NEVER = (1 << 62) - 1
-"""The epoch since which keys have not been repeating, if they are."""
-_LEAST, _PER_REPEAT = 64, 64
-"""Keys count as not repeating with so many partners, and so many partners for each repeat."""
-_FADING = 63 / 64
-"""With each epoch: so counts forget over four windows."""
+"""Stands for the epoch since which keys have not been repeating, while they repeat."""
+_MIN_PARTNERS, _MIN_PARTNERS_PER_REPEAT = 64, 64
+"""Keys count as not repeating from this many partners on, and this many partners for each repeat."""
+_DECAY = 63 / 64
+"""Factor of the counts with each epoch: they decay over four windows."""
 
 
 @inlined
-def is_dead(roster: Roster, place: int) -> bool:
-    """Whether a tuple's key is dead in every use that sees the tuple."""
-    uses, window, found = roster.uses, roster.held[place].window, False
-    for use in range(uses.first[window], uses.first[window + 1]):
-        entry = int(roster.marks[place, use - uses.first[window]].entry)
+def is_dead(table: TupleTable, index: int) -> bool:
+    """Whether a tuple's key is dead for every reader that sees the tuple."""
+    readers, window, is_seen = table.readers, table.tuples[index].window, False
+    for reader in range(readers.first[window], readers.first[window + 1]):
+        entry = int(table.memberships[index, reader - readers.first[window]].entry)
         if entry == UNSEEN:
             continue
-        if entry == NONE or not roster.history.state[uses.join[use], IS_ON]:
+        if entry == NONE or not table.history.state[readers.join[reader], IS_ON]:
             return False
-        if not entry_of(roster.history, entry) & DEAD:
+        if not entry_of(table.history, entry) & DEAD:
             return False
-        found = True
-    return found
+        is_seen = True
+    return is_seen
 
 
 @inlined
-def _bury(roster: Roster, place: int) -> None:
-    """Append a tuple that is in no queue to the dead ones."""
-    held, history = roster.held, roster.history
-    pool = roster.uses.pool[held[place].window]
-    last = int(history.last[pool])
-    held[place].queue, held[place].before, held[place].after = IN_DEAD_LIST, last, NONE
-    history.last[pool] = place
+def _append_dead(table: TupleTable, index: int) -> None:
+    """Append a tuple that is in no queue to the list of dead tuples."""
+    tuples, history = table.tuples, table.history
+    pool = table.readers.pool[tuples[index].window]
+    last = int(history.last_dead[pool])
+    tuples[index].queue, tuples[index].before, tuples[index].after = IN_DEAD_LIST, last, NONE
+    history.last_dead[pool] = index
     if last >= 0:
-        held[last].after = place
+        tuples[last].after = index
     else:
-        history.first[pool] = place
+        history.first_dead[pool] = index
 
 
 @inlined
-def withdraw(roster: Roster, place: int, rank: int) -> None:
-    """Take a tuple out of its queue, or from the dead ones."""
-    held, history = roster.held, roster.history
-    if held[place].queue != IN_DEAD_LIST:
-        dequeue(roster, place, rank)
+def remove_from_queue(table: TupleTable, index: int, policy: int) -> None:
+    """Remove a tuple from its queue, or from the list of dead tuples."""
+    tuples, history = table.tuples, table.history
+    if tuples[index].queue != IN_DEAD_LIST:
+        dequeue(table, index, policy)
         return
-    pool = roster.uses.pool[held[place].window]
-    before, after = int(held[place].before), int(held[place].after)
+    pool = table.readers.pool[tuples[index].window]
+    before, after = int(tuples[index].before), int(tuples[index].after)
     if before >= 0:
-        held[before].after = after
+        tuples[before].after = after
     else:
-        history.first[pool] = after
+        history.first_dead[pool] = after
     if after >= 0:
-        held[after].before = before
+        tuples[after].before = before
     else:
-        history.last[pool] = before
-    held[place].queue = NONE
+        history.last_dead[pool] = before
+    tuples[index].queue = NONE
 
 
 @inlined
-def settle(roster: Roster, place: int, rank: int) -> None:
-    """Put a tuple that is in no queue where it belongs."""
-    if is_dead(roster, place):
-        _bury(roster, place)
+def enqueue_or_mark_dead(table: TupleTable, index: int, policy: int) -> None:
+    """Append a tuple that is in no queue to the list of dead tuples if it is dead, else to its queue."""
+    if is_dead(table, index):
+        _append_dead(table, index)
     else:
-        enqueue(roster, place, rank)
+        enqueue(table, index, policy)
 
 
 @inlined
-def _die(roster: Roster, join: int, entry: int, rank: int) -> None:
-    """Let a key die."""
-    history, most = roster.history, roster.marks.shape[1]
+def _mark_dead(table: TupleTable, join: int, entry: int, policy: int) -> None:
+    """Mark a key dead, and move its tuples to the list of dead tuples."""
+    history, width = table.history, table.memberships.shape[1]
     set_entry(history, entry, entry_of(history, entry) | DEAD)
     link = first_link(history, entry) if history.state[join, IS_ON] else NONE
     while link >= 0:
-        place = link // most
-        if roster.held[place].queue != IN_DEAD_LIST and is_dead(roster, place):
-            withdraw(roster, place, rank)
-            _bury(roster, place)
-        link = int(roster.marks[place, link % most].link)
+        index = link // width
+        if table.tuples[index].queue != IN_DEAD_LIST and is_dead(table, index):
+            remove_from_queue(table, index, policy)
+            _append_dead(table, index)
+        link = int(table.memberships[index, link % width].link)
 
 
 @inlined
-def _unchain(roster: Roster, entry: int, rank: int) -> None:
-    """Forget which tuples have a key; those that were dead come back to life."""
-    history, most = roster.history, roster.marks.shape[1]
+def _release_chain(table: TupleTable, entry: int, policy: int) -> None:
+    """Unlink the tuples of a key, and return dead ones to their queues."""
+    history, width = table.history, table.memberships.shape[1]
     link = first_link(history, entry)
     set_first_link(history, entry, NONE)
     while link >= 0:
-        place = link // most
-        mark = roster.marks[place, link % most]
-        mark.entry = NONE
-        if roster.held[place].queue == IN_DEAD_LIST:
-            withdraw(roster, place, rank)
-            enqueue(roster, place, rank)
-        link = int(mark.link)
+        index = link // width
+        membership = table.memberships[index, link % width]
+        membership.entry = NONE
+        if table.tuples[index].queue == IN_DEAD_LIST:
+            remove_from_queue(table, index, policy)
+            enqueue(table, index, policy)
+        link = int(membership.link)
 
 
 @inlined
-def _note_arrival(roster: Roster, use: int, code: np.uint64, rank: int) -> int:
-    """Note that a key has arrived in a use; return its entry."""
-    history, join, slot = roster.history, roster.uses.join[use], roster.uses.slot[use]
+def _record_key_arrival(table: TupleTable, reader: int, code: np.uint64, policy: int) -> int:
+    """Record that a key has arrived for a reader; return its entry."""
+    history, join, slot = table.history, table.readers.join[reader], table.readers.slot[reader]
     entry = find_entry(history, join, code)
     if entry < 0:
         entry = entry_to_replace(history, join, code)
-        _unchain(roster, entry, rank)
+        _release_chain(table, entry, policy)
         start_entry(history, join, entry, code, slot)
         return entry
     bits = entry_of(history, entry)
@@ -150,117 +159,117 @@ def _note_arrival(roster: Roster, use: int, code: np.uint64, rank: int) -> int:
         history.counts[join, REPEATED] += 1.0
         if not bits & REPEATS:
             bits = (bits | REPEATS) & ~DEAD
-            _unchain(roster, entry, rank)
-    set_entry(history, entry, arrived(history, join, bits, slot))
+            _release_chain(table, entry, policy)
+    set_entry(history, entry, bits_after_arrival(history, join, bits, slot))
     return entry
 
 
 @inlined
-def remember(roster: Roster, place: int, local: int, code: np.uint64, rank: int) -> None:
-    """Note that a tuple, which is in no queue, has arrived in a use of its window."""
-    history, use = roster.history, roster.uses.first[roster.held[place].window] + local
-    join, mark = roster.uses.join[use], roster.marks[place, local]
-    mark.entry = NONE
+def record_arrival(table: TupleTable, index: int, local: int, code: np.uint64, policy: int) -> None:
+    """Record that a tuple, which is in no queue, has arrived for a reader of its window, and link it to its key."""
+    history, reader = table.history, table.readers.first[table.tuples[index].window] + local
+    join, membership = table.readers.join[reader], table.memberships[index, local]
+    membership.entry = NONE
     if join < 0:
         return
-    entry = _note_arrival(roster, use, code, rank)
+    entry = _record_key_arrival(table, reader, code, policy)
     if history.state[join, SINCE] == NEVER or entry_of(history, entry) & REPEATS:
         return
-    mark.entry, mark.link = entry, first_link(history, entry)
-    set_first_link(history, entry, place * roster.marks.shape[1] + local)
+    membership.entry, membership.link = entry, first_link(history, entry)
+    set_first_link(history, entry, index * table.memberships.shape[1] + local)
 
 
 @inlined
-def complete_keys(roster: Roster, place: int, rank: int) -> None:
-    """Let the keys die that a tuple has completed by its arrival."""
-    uses, window = roster.uses, roster.held[place].window
-    for use in range(uses.first[window], uses.first[window + 1]):
-        entry = int(roster.marks[place, use - uses.first[window]].entry)
+def mark_complete_keys(table: TupleTable, index: int, policy: int) -> None:
+    """Mark the keys dead that a new tuple has completed."""
+    readers, window = table.readers, table.tuples[index].window
+    for reader in range(readers.first[window], readers.first[window + 1]):
+        entry = int(table.memberships[index, reader - readers.first[window]].entry)
         if entry >= 0:
-            bits = entry_of(roster.history, entry)
-            if is_complete(bits, uses.inputs[uses.join[use]]) and not bits & DEAD:
-                _die(roster, uses.join[use], entry, rank)
+            bits = entry_of(table.history, entry)
+            if is_complete(bits, readers.inputs[readers.join[reader]]) and not bits & DEAD:
+                _mark_dead(table, readers.join[reader], entry, policy)
 
 
 @inlined
-def forget(roster: Roster, place: int, local: int, rank: int) -> None:
-    """Note that a tuple leaves a use of its window: its key dies, unless that repeats."""
-    history, most, mark = roster.history, roster.marks.shape[1], roster.marks[place, local]
-    entry, own = int(mark.entry), place * most + local
-    mark.entry = UNSEEN
+def record_leave(table: TupleTable, index: int, local: int, policy: int) -> None:
+    """Record that a tuple leaves the window of a reader: its key is dead, unless the key repeats."""
+    history, width, membership = table.history, table.memberships.shape[1], table.memberships[index, local]
+    entry, own_link = int(membership.entry), index * width + local
+    membership.entry = UNSEEN
     if entry < 0:
         return
     link = first_link(history, entry)
-    if link == own:
-        set_first_link(history, entry, int(mark.link))
+    if link == own_link:
+        set_first_link(history, entry, int(membership.link))
     else:
-        while roster.marks[link // most, link % most].link != own:
-            link = int(roster.marks[link // most, link % most].link)
-        roster.marks[link // most, link % most].link = mark.link
+        while table.memberships[link // width, link % width].link != own_link:
+            link = int(table.memberships[link // width, link % width].link)
+        table.memberships[link // width, link % width].link = membership.link
     if not entry_of(history, entry) & DEAD:
-        _die(roster, roster.uses.join[roster.uses.first[roster.held[place].window] + local], entry, rank)
+        _mark_dead(table, table.readers.join[table.readers.first[table.tuples[index].window] + local], entry, policy)
 
 
 @inlined
 def dies_on_arrival(
-    roster: Roster, incoming: Incoming, number: int, rank: int, sample: KeySample, seed: np.uint64
+    table: TupleTable, incoming: TupleBatch, arrival: int, policy: int, sample: KeySample, seed: np.uint64
 ) -> bool:
-    """Whether the keys of a tuple are dead in every use that sees it; if so, note that they have arrived."""
-    uses, history, window, found = roster.uses, roster.history, incoming.window[number], False
-    for noting in (False, True):
-        for use in range(uses.first[window], uses.first[window + 1]):
-            code = incoming.codes[number, use - uses.first[window]]
-            if not incoming.seen[number] >> (use - uses.first[window]) & 1:
+    """Whether the keys of a new tuple are dead for every reader that sees it; if so, record their arrival."""
+    readers, history, window, is_seen = table.readers, table.history, incoming.window[arrival], False
+    for is_recording in (False, True):
+        for reader in range(readers.first[window], readers.first[window + 1]):
+            code = incoming.codes[arrival, reader - readers.first[window]]
+            if not incoming.seen[arrival] >> (reader - readers.first[window]) & 1:
                 continue
-            if sample.alone and spread(code, seed) >= sample.limit:
+            if sample.skips_others and spread(code, seed) >= sample.limit:
                 continue
-            if noting:
-                _note_arrival(roster, use, code, rank)
+            if is_recording:
+                _record_key_arrival(table, reader, code, policy)
                 continue
-            join = uses.join[use]
+            join = readers.join[reader]
             if join < 0 or not history.state[join, IS_ON]:
                 return False
             entry = find_entry(history, join, code)
-            if entry < 0 or not entry_of(history, entry) & DEAD or entry_of(history, entry) >> uses.slot[use] & 1:
+            if entry < 0 or not entry_of(history, entry) & DEAD or entry_of(history, entry) >> readers.slot[reader] & 1:
                 return False
-            found = True
-        if not found:
+            is_seen = True
+        if not is_seen:
             return False
     return True
 
 
 @inlined
-def _judge(roster: Roster, join: int, rank: int) -> None:
-    """Decide whether keys repeat; they must not have for a whole window."""
-    history, now = roster.history, roster.history.state[join, NOW]
+def _update_repeat_state(table: TupleTable, join: int, policy: int) -> None:
+    """Decide whether keys repeat; dead keys are shed first only after a whole window without repeats."""
+    history, now = table.history, table.history.state[join, NOW]
     partners, repeated = history.counts[join, PARTNERS], history.counts[join, REPEATED]
-    if partners >= max(_LEAST, _PER_REPEAT * repeated):
+    if partners >= max(_MIN_PARTNERS, _MIN_PARTNERS_PER_REPEAT * repeated):
         history.state[join, SINCE] = min(history.state[join, SINCE], now)
         if now - history.state[join, SINCE] >= EPOCHS:
             history.state[join, IS_ON] = 1
         return
     history.state[join, SINCE], history.state[join, IS_ON] = NEVER, 0
-    for pool in range(len(history.first)):
-        place = int(history.first[pool])
-        while place >= 0:
-            after = int(roster.held[place].after)
-            if not is_dead(roster, place):
-                withdraw(roster, place, rank)
-                enqueue(roster, place, rank)
-            place = after
+    for pool in range(len(history.first_dead)):
+        index = int(history.first_dead[pool])
+        while index >= 0:
+            after = int(table.tuples[index].after)
+            if not is_dead(table, index):
+                remove_from_queue(table, index, policy)
+                enqueue(table, index, policy)
+            index = after
 
 
 @inlined
-def advance_epochs(roster: Roster, rank: int) -> None:
-    """Advance the history of keys to the clock, after all tuples have left the windows of uses that had to."""
-    history, uses, at = roster.history, roster.uses, roster.at
-    at[EPOCH_END] = NEVER
-    for join in range(len(uses.epoch)):
-        now = at[CLOCK] // uses.epoch[join]
+def advance_epochs(table: TupleTable, policy: int) -> None:
+    """Advance the history of keys to the clock, after `leave_windows`."""
+    history, readers, counters = table.history, table.readers, table.counters
+    counters[EPOCH_END] = NEVER
+    for join in range(len(readers.epoch)):
+        now = counters[CLOCK] // readers.epoch[join]
         steps = now - history.state[join, NOW]
         if steps > 0:
             advance(history, join, now)
             for kind in (PARTNERS, REPEATED):
-                history.counts[join, kind] *= _FADING ** float(min(steps, 1 << 20))
-            _judge(roster, join, rank)
-        at[EPOCH_END] = min(at[EPOCH_END], (now + 1) * uses.epoch[join])
+                history.counts[join, kind] *= _DECAY ** float(min(steps, 1 << 20))
+            _update_repeat_state(table, join, policy)
+        counters[EPOCH_END] = min(counters[EPOCH_END], (now + 1) * readers.epoch[join])

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from dovetail.engine.kernels.compile import inlined
-from dovetail.engine.kernels.roster import Ranks
+from dovetail.engine.kernels.tuple_table import QueueRanking
 
 
 @inlined
-def move(ranks: Ranks, pool: int, queue: int) -> None:
+def restore_order(ranking: QueueRanking, pool: int, queue: int) -> None:
     """Restore the heap order of a queue after its worth or its tie has changed."""
-    heap, start, size = ranks.heap, ranks.start[pool], ranks.size[pool]
-    at = int(ranks.queues[queue].at)
-    worth, tie = heap[start + at].worth, heap[start + at].tie
-    began = at
-    while at > 0:
-        above = (at - 1) >> 1
+    heap, start, size = ranking.heap, ranking.start[pool], ranking.size[pool]
+    position = int(ranking.queues[queue].position)
+    worth, tie = heap[start + position].worth, heap[start + position].tie
+    start_position = position
+    while position > 0:
+        above = (position - 1) >> 1
         other = heap[start + above].worth
         if worth > other or (worth == other and tie >= heap[start + above].tie):
             break
-        put(ranks, start, at, other, heap[start + above].tie, heap[start + above].queue)
-        at = above
+        write_entry(ranking, start, position, other, heap[start + above].tie, heap[start + above].queue)
+        position = above
     while True:
-        below = 2 * at + 1
+        below = 2 * position + 1
         if below >= size:
             break
         least = heap[start + below].worth
@@ -31,27 +31,27 @@ def move(ranks: Ranks, pool: int, queue: int) -> None:
                 below, least = below + 1, other
         if least > worth or (least == worth and heap[start + below].tie >= tie):
             break
-        put(ranks, start, at, least, heap[start + below].tie, heap[start + below].queue)
-        at = below
-    if at != began:
-        put(ranks, start, at, worth, tie, queue)
+        write_entry(ranking, start, position, least, heap[start + below].tie, heap[start + below].queue)
+        position = below
+    if position != start_position:
+        write_entry(ranking, start, position, worth, tie, queue)
 
 
 @inlined
-def put(ranks: Ranks, start: int, at: int, worth: float, tie: int, queue: int) -> None:
+def write_entry(ranking: QueueRanking, start: int, position: int, worth: float, tie: int, queue: int) -> None:
     """Write a queue to an entry of a heap."""
-    entry = ranks.heap[start + at]
+    entry = ranking.heap[start + position]
     entry.worth, entry.tie, entry.queue = worth, tie, queue
-    ranks.queues[queue].at = at
+    ranking.queues[queue].position = position
 
 
 @inlined
-def take_out(ranks: Ranks, pool: int, queue: int) -> None:
+def remove_from_heap(ranking: QueueRanking, pool: int, queue: int) -> None:
     """Remove a queue from its heap."""
-    ranks.size[pool] -= 1
-    start = ranks.start[pool]
-    end = ranks.heap[start + ranks.size[pool]]
+    ranking.size[pool] -= 1
+    start = ranking.start[pool]
+    end = ranking.heap[start + ranking.size[pool]]
     last = int(end.queue)
     if last != queue:
-        put(ranks, start, ranks.queues[queue].at, end.worth, end.tie, last)
-        move(ranks, pool, last)
+        write_entry(ranking, start, ranking.queues[queue].position, end.worth, end.tie, last)
+        restore_order(ranking, pool, last)

@@ -36,7 +36,7 @@ class Chain(NamedTuple):
 
 @inlined
 def spread(code: np.uint64, seed: np.uint64) -> np.uint64:
-    """A hash in which every bit counts."""
+    """Mix a code and a seed into a 64-bit hash (the finalizer of SplitMix64)."""
     mixed = (code ^ seed) + GOLDEN
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dovetail._typing import BoolArray, Float64Array, Int64Array, UInt64Array
 from dovetail.engine.kernels.compile import inlined, kernel
 from dovetail.engine.kernels.index import GOLDEN, spread
-from dovetail.engine.kernels.roster import Incoming
+from dovetail.engine.kernels.tuple_table import TupleBatch
 
 BUCKETS = 32
 """Random groups of the followed keys, whose differences give the interval."""
@@ -45,13 +45,13 @@ def followed(codes: UInt64Array, seed: np.uint64, hot: UInt64Array, level: int) 
 
 @kernel
 def select(
-    incoming: Incoming, window: int, use: int, seed: np.uint64, hot: UInt64Array, level: int, rows: Int64Array
+    incoming: TupleBatch, window: int, local: int, seed: np.uint64, hot: UInt64Array, level: int, rows: Int64Array
 ) -> int:
-    """Write the positions of the followed tuples that one use of a window sees; return their number."""
+    """Write the positions of the followed tuples that one reader of a window sees; return their number."""
     count = 0
     for i in range(len(incoming.ts)):
-        if incoming.window[i] == window and incoming.row[i] >= 0 and incoming.seen[i] >> use & 1:
-            code = incoming.codes[i, use]
+        if incoming.window[i] == window and incoming.row[i] >= 0 and incoming.seen[i] >> local & 1:
+            code = incoming.codes[i, local]
             if level == 0 or _row_of(code, spread(code, seed), hot) >= level:
                 rows[count] = i
                 count += 1
@@ -104,15 +104,15 @@ def count_results(
     inside = np.zeros((count, width), np.int64)
     oldest = np.zeros(width, np.int64)
     for i in range(count):
-        for place in range(width):
-            while ts[oldest[place]] + spans[place] < ts[i]:
-                if inputs[oldest[place]] == place:
-                    inside[keys[oldest[place]], place] -= 1
-                oldest[place] += 1
+        for input_ in range(width):
+            while ts[oldest[input_]] + spans[input_] < ts[i]:
+                if inputs[oldest[input_]] == input_:
+                    inside[keys[oldest[input_]], input_] -= 1
+                oldest[input_] += 1
         results = 1.0
-        for place in range(width):
-            if place != inputs[i]:
-                results *= inside[keys[i], place]
+        for input_ in range(width):
+            if input_ != inputs[i]:
+                results *= inside[keys[i], input_]
         inside[keys[i], inputs[i]] += 1
         if results > 0.0 and ts[i] >= begin:
             hashed = spread(codes[i], seed)

@@ -1,8 +1,8 @@
-"""What is remembered of keys for one window, so that shedding recognizes dead ones.
+"""The key history: for each key of the last window, where it was seen, so that shedding recognizes dead keys.
 
 A key has an entry of 32 bits: a fingerprint, the epoch of its last arrival (there are `EPOCHS` in a window), two flags, and a bit for
-each input of the join in which the key has been seen. Eight entries are a bucket. Behind them stand the chains of the keys' tuples, so
-that a bucket is one cache line. An arriving key takes an empty or outdated entry of its bucket, or the oldest one.
+each input of the join in which the key has been seen. A bucket has eight entries, followed by the first link of each entry's chain of
+tuples, and fills one cache line. An arriving key takes an empty or outdated entry of its bucket, or the oldest one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SEED = np.uint64(0xA24BAED4963EE407)
 NOW, SINCE, IS_ON = range(3)
 """By join: the epoch; since which one keys have not been repeating, or -1; whether dead keys are shed first."""
 PARTNERS, REPEATED = range(2)
-"""By join: arrivals of keys that had been seen in other inputs only, and of keys seen in the same input; both fade."""
+"""By join: arrivals of keys that had been seen in other inputs only, and of keys seen in the same input; both decay."""
 
 
 class KeyHistory(NamedTuple):
@@ -46,9 +46,9 @@ class KeyHistory(NamedTuple):
     """By join: `NOW`, `SINCE`, `IS_ON`."""
     counts: Float64Array
     """By join: `PARTNERS`, `REPEATED`."""
-    first: Int32Array
+    first_dead: Int32Array
     """By pool: the tuple that has been dead longest; others follow."""
-    last: Int32Array
+    last_dead: Int32Array
 
 
 @inlined
@@ -71,12 +71,13 @@ def first_link(history: KeyHistory, entry: int) -> int:
 
 @inlined
 def set_first_link(history: KeyHistory, entry: int, link: int) -> None:
-    """Let an entry's chain begin with a link."""
+    """Set the first link of an entry's chain; -1 empties it."""
     history.lines[entry // SLOTS, SLOTS + entry % SLOTS] = np.uint32(link + 1)
 
 
 @inlined
 def _hash(code: np.uint64) -> np.uint64:
+    """Return the hash of a code: the low 15 bits are the fingerprint, the others choose the bucket."""
     return spread(code, _SEED)
 
 
@@ -94,7 +95,7 @@ def _is_recent(history: KeyHistory, join: int, bits: int) -> bool:
 
 @inlined
 def _age(history: KeyHistory, join: int, bits: int) -> int:
-    """Epochs since the last arrival of an entry's key."""
+    """Return the number of epochs since the last arrival of an entry's key."""
     return int((history.state[join, NOW] - (bits >> _EPOCH)) % _EPOCHS_COUNTED)
 
 
@@ -124,14 +125,14 @@ def entry_to_replace(history: KeyHistory, join: int, code: np.uint64) -> int:
 
 @inlined
 def start_entry(history: KeyHistory, join: int, entry: int, code: np.uint64, slot: int) -> None:
-    """Let an entry, whose chain is empty, stand for a key that has arrived in an input."""
+    """Assign an entry with an empty chain to a key that has arrived in an input."""
     fingerprint = int(np.int64(_hash(code) & np.uint64(0x7FFF)))
-    set_entry(history, entry, arrived(history, join, fingerprint << _FINGERPRINT, slot))
+    set_entry(history, entry, bits_after_arrival(history, join, fingerprint << _FINGERPRINT, slot))
     set_first_link(history, entry, -1)
 
 
 @inlined
-def arrived(history: KeyHistory, join: int, bits: int, slot: int) -> int:
+def bits_after_arrival(history: KeyHistory, join: int, bits: int, slot: int) -> int:
     """Return an entry's bits after its key has arrived in an input."""
     epoch = int(history.state[join, NOW] % _EPOCHS_COUNTED)
     return (bits & ~((_EPOCHS_COUNTED - 1) << _EPOCH)) | epoch << _EPOCH | 1 << slot

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.engine.kernels.compile import inlined
-from dovetail.engine.kernels.roster import NONE, Ranks
+from dovetail.engine.kernels.tuple_table import NONE, QueueRanking
 
 _EXACT = 128
 _HALF = _EXACT // 2
@@ -29,43 +29,43 @@ def level_of(worth: float) -> int:
 
 
 @inlined
-def put_in(ranks: Ranks, pool: int, queue: int, level: int) -> None:
+def append_to_level(ranking: QueueRanking, pool: int, queue: int, level: int) -> None:
     """Append a queue to a level."""
-    entry, bucket = ranks.queues[queue], ranks.levels[pool * LEVELS + level]
-    entry.at, entry.before, entry.after = level, bucket.last, NONE
+    entry, bucket = ranking.queues[queue], ranking.levels[pool * LEVELS + level]
+    entry.position, entry.before, entry.after = level, bucket.last, NONE
     if bucket.last >= 0:
-        ranks.queues[bucket.last].after = queue
+        ranking.queues[bucket.last].after = queue
     else:
         bucket.first = queue
-        ranks.filled[pool * WORDS + (level >> 6)] |= np.uint64(1) << np.uint64(level & 63)
+        ranking.nonempty[pool * WORDS + (level >> 6)] |= np.uint64(1) << np.uint64(level & 63)
     bucket.last = queue
 
 
 @inlined
-def take_off(ranks: Ranks, pool: int, queue: int) -> None:
+def remove_from_level(ranking: QueueRanking, pool: int, queue: int) -> None:
     """Remove a queue from its level."""
-    entry = ranks.queues[queue]
-    level = int(entry.at)
-    bucket = ranks.levels[pool * LEVELS + level]
+    entry = ranking.queues[queue]
+    level = int(entry.position)
+    bucket = ranking.levels[pool * LEVELS + level]
     if entry.before >= 0:
-        ranks.queues[entry.before].after = entry.after
+        ranking.queues[entry.before].after = entry.after
     else:
         bucket.first = entry.after
     if entry.after >= 0:
-        ranks.queues[entry.after].before = entry.before
+        ranking.queues[entry.after].before = entry.before
     else:
         bucket.last = entry.before
     if bucket.first < 0:
-        ranks.filled[pool * WORDS + (level >> 6)] &= ~(np.uint64(1) << np.uint64(level & 63))
+        ranking.nonempty[pool * WORDS + (level >> 6)] &= ~(np.uint64(1) << np.uint64(level & 63))
 
 
 @inlined
-def lowest(ranks: Ranks, pool: int) -> int:
+def lowest_queue(ranking: QueueRanking, pool: int) -> int:
     """Return the first queue of the lowest level that has one; `NONE` if there is none."""
     for word in range(WORDS):
-        bits, level = ranks.filled[pool * WORDS + word], word << 6
+        bits, level = ranking.nonempty[pool * WORDS + word], word << 6
         if bits:
             while not bits & np.uint64(1):
                 bits, level = bits >> np.uint64(1), level + 1
-            return int(ranks.levels[pool * LEVELS + level].first)
+            return int(ranking.levels[pool * LEVELS + level].first)
     return NONE

@@ -1,15 +1,18 @@
 """Queues of equally valuable tuples, ranked by worth: in a heap for patterns, by levels for keys.
 
-By keys, a queue may stand too low: when its tuples come to be worth more it stays, and moves when it comes to be the first to go. It
-moves at once when they come to be worth less. So its level is never above what it is worth.
+A queue may sit below its true level: an increase of worth is applied when the queue reaches the front, a decrease at once. Heaps are
+exact.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from dovetail.engine.kernels.compile import inlined
-from dovetail.engine.kernels.heap import move, put, take_out
-from dovetail.engine.kernels.levels import level_of, lowest, put_in, take_off
-from dovetail.engine.kernels.roster import (
+from dovetail.engine.kernels.heap import remove_from_heap, restore_order, write_entry
+from dovetail.engine.kernels.index import spread
+from dovetail.engine.kernels.levels import append_to_level, level_of, lowest_queue, remove_from_level
+from dovetail.engine.kernels.tuple_table import (
     ARRIVAL_ORDER,
     FREE_QUEUE,
     FREQUENCY,
@@ -17,250 +20,262 @@ from dovetail.engine.kernels.roster import (
     NONE,
     RANDOM,
     USED_QUEUES,
-    Roster,
+    TupleTable,
     serial_of,
 )
 
-FIRST_TO_GO = -1e-300
-"""The value of a pattern in which all bits are set: 0 by definition 3, and dropped before all others by section 3.2."""
-_NOBODY = -2
+_SHED_FIRST = -1e-300
+"""Value of a pattern in which all bits are set: 0 by definition 3, and shed before all others by section 3.2."""
+_NO_READER = -2
+"""No reader sees the tuple any more, so it has no queue."""
 
 
 @inlined
-def _value(roster: Roster, part: int, rank: int) -> float:
-    whose, place = part >> roster.ranks.bits, part & ((1 << roster.ranks.bits) - 1)
-    if rank == ARRIVAL_ORDER:
-        if place == (1 << roster.uses.width[roster.uses.table[whose]]) - 1:
-            return FIRST_TO_GO
-        return float(roster.given[whose, place] / roster.seen[whose, place])
-    if rank == FREQUENCY:
-        return float(roster.keys[whose].total)
-    if rank == FREQUENCY_OWN:
-        return float(roster.slots[whose, place].tuples)
-    return float(roster.keys[whose].results)
+def _term_value(table: TupleTable, term: int, policy: int) -> float:
+    """Return what a policy expects of tuples with a term: results, or tuples of the key."""
+    owner, detail = term >> table.ranking.term_bits, term & ((1 << table.ranking.term_bits) - 1)
+    if policy == ARRIVAL_ORDER:
+        if detail == (1 << table.readers.width[table.readers.key_table[owner]]) - 1:
+            return _SHED_FIRST
+        return float(table.pattern_results[owner, detail] / table.pattern_tuples[owner, detail])
+    if policy == FREQUENCY:
+        return float(table.keys[owner].total)
+    if policy == FREQUENCY_OWN:
+        return float(table.slots[owner, detail].tuple_count)
+    return float(table.keys[owner].results)
 
 
 @inlined
-def _queue_of(roster: Roster, part: int, rank: int) -> int:
-    """A queue that has a part; `NONE` if there is none."""
-    whose, place = part >> roster.ranks.bits, part & ((1 << roster.ranks.bits) - 1)
-    if rank == ARRIVAL_ORDER:
-        return int(roster.ranks.of_pattern[part])
-    return int(roster.slots[whose, place].queue)
+def _first_queue(table: TupleTable, term: int, policy: int) -> int:
+    """Return the first queue with a term; `NONE` if there is none."""
+    owner, detail = term >> table.ranking.term_bits, term & ((1 << table.ranking.term_bits) - 1)
+    if policy == ARRIVAL_ORDER:
+        return int(table.ranking.by_pattern[term])
+    return int(table.slots[owner, detail].queue)
 
 
 @inlined
-def _lead_to(roster: Roster, part: int, queue: int, rank: int) -> None:
-    """Let a part lead to a queue that has it."""
-    whose, place = part >> roster.ranks.bits, part & ((1 << roster.ranks.bits) - 1)
-    if rank == ARRIVAL_ORDER:
-        roster.ranks.of_pattern[part] = queue
+def _set_first_queue(table: TupleTable, term: int, queue: int, policy: int) -> None:
+    """Set the first queue with a term."""
+    owner, detail = term >> table.ranking.term_bits, term & ((1 << table.ranking.term_bits) - 1)
+    if policy == ARRIVAL_ORDER:
+        table.ranking.by_pattern[term] = queue
     else:
-        roster.slots[whose, place].queue = queue
+        table.slots[owner, detail].queue = queue
 
 
 @inlined
-def _worth(roster: Roster, queue: int, rank: int) -> float:
-    """What the tuples of a queue are worth now."""
-    parts, worth = roster.ranks.parts, 0.0
-    for use in range(parts.shape[1]):
-        part = parts[queue, use].part
-        if part >= 0:
-            worth += _value(roster, part, rank)
+def _worth(table: TupleTable, queue: int, policy: int) -> float:
+    """Return the current worth of a queue: the sum of its terms."""
+    terms, worth = table.ranking.terms, 0.0
+    for local in range(terms.shape[1]):
+        term = terms[queue, local].term
+        if term >= 0:
+            worth += _term_value(table, term, policy)
     return worth
 
 
 @inlined
-def _reckon(roster: Roster, queue: int) -> None:
-    """Let a pattern's queue stand in the heap by what it is worth now."""
-    ranks, own = roster.ranks, roster.ranks.queues[queue]
-    pool = roster.uses.pool[own.window]
-    place = ranks.heap[ranks.start[pool] + own.at]
-    place.worth, place.tie = _worth(roster, queue, ARRIVAL_ORDER), serial_of(roster, own.first)
-    move(ranks, pool, queue)
+def _update_heap_entry(table: TupleTable, queue: int) -> None:
+    """Update the worth and the tie of a queue in the heap."""
+    ranking, record = table.ranking, table.ranking.queues[queue]
+    pool = table.readers.pool[record.window]
+    entry = ranking.heap[ranking.start[pool] + record.position]
+    entry.worth, entry.tie = _worth(table, queue, ARRIVAL_ORDER), serial_of(table, record.first)
+    restore_order(ranking, pool, queue)
 
 
 @inlined
-def changed(roster: Roster, part: int, use: int, rank: int) -> None:
-    """A part has another value, of a key a smaller one: queues that have it move. `use`: of which use of its window it is."""
-    ranks, queue = roster.ranks, _queue_of(roster, part, rank)
+def update_queues(table: TupleTable, term: int, local: int, policy: int) -> None:
+    """Move the queues with a term of a reader whose value has changed; queues of keys move only to lower levels."""
+    ranking, queue = table.ranking, _first_queue(table, term, policy)
     while queue >= 0:
-        if rank == ARRIVAL_ORDER:
-            _reckon(roster, queue)
+        if policy == ARRIVAL_ORDER:
+            _update_heap_entry(table, queue)
         else:
-            level, pool = level_of(_worth(roster, queue, rank)), roster.uses.pool[ranks.queues[queue].window]
-            if level < ranks.queues[queue].at:
-                take_off(ranks, pool, queue)
-                put_in(ranks, pool, queue, level)
-        queue = int(ranks.parts[queue, use].after)
+            level, pool = level_of(_worth(table, queue, policy)), table.readers.pool[ranking.queues[queue].window]
+            if level < ranking.queues[queue].position:
+                remove_from_level(ranking, pool, queue)
+                append_to_level(ranking, pool, queue, level)
+        queue = int(ranking.terms[queue, local].after)
 
 
 @inlined
-def first_queue(roster: Roster, pool: int, rank: int) -> int:
-    """The queue whose tuples go first; `NONE` if there is none."""
-    ranks = roster.ranks
-    if rank == ARRIVAL_ORDER:
-        return int(ranks.heap[ranks.start[pool]].queue) if ranks.size[pool] else NONE
-    queue = lowest(ranks, pool)
+def queue_to_shed_from(table: TupleTable, pool: int, policy: int) -> int:
+    """Return the queue to shed from; `NONE` if there is none."""
+    ranking = table.ranking
+    if policy == ARRIVAL_ORDER:
+        return int(ranking.heap[ranking.start[pool]].queue) if ranking.size[pool] else NONE
+    queue = lowest_queue(ranking, pool)
     while queue >= 0:
-        level = level_of(_worth(roster, queue, rank))
-        if level == ranks.queues[queue].at:
+        level = level_of(_worth(table, queue, policy))
+        if level == ranking.queues[queue].position:
             break
-        take_off(ranks, pool, queue)
-        put_in(ranks, pool, queue, level)
-        queue = lowest(ranks, pool)
+        remove_from_level(ranking, pool, queue)
+        append_to_level(ranking, pool, queue, level)
+        queue = lowest_queue(ranking, pool)
     return queue
 
 
 @inlined
-def key_changed(roster: Roster, key: int, rank: int) -> None:
-    """All uses' parts of a key have another value."""
-    uses, table = roster.uses, roster.keys[key].table
-    for slot in range(uses.width[table]):
-        use = uses.of[table, slot]
-        changed(roster, key << roster.ranks.bits | slot, use - uses.first[uses.window[use]], rank)
+def update_queues_of_key(table: TupleTable, key: int, policy: int) -> None:
+    """Move the queues of a key whose value has changed for all readers."""
+    readers, key_table = table.readers, table.keys[key].key_table
+    for slot in range(readers.width[key_table]):
+        reader = readers.by_slot[key_table, slot]
+        update_queues(
+            table, key << table.ranking.term_bits | slot, reader - readers.first[readers.window[reader]], policy
+        )
 
 
 @inlined
-def _part(roster: Roster, place: int, use: int, rank: int) -> int:
-    """What a tuple is judged by in a use of its window; `NONE` if that does not see it."""
-    key = int(roster.marks[place, use].key)
+def _term_of(table: TupleTable, index: int, local: int, policy: int) -> int:
+    """Return a tuple's term for a reader of its window; `NONE` if the reader does not see it."""
+    key = int(table.memberships[index, local].key)
     if key < 0:
         return NONE
-    of_all = roster.uses.first[roster.held[place].window] + use
-    if rank == ARRIVAL_ORDER:
-        return int(of_all << roster.ranks.bits | roster.marks[place, use].pattern)
-    return int(key << roster.ranks.bits | roster.uses.slot[of_all])
+    reader = table.readers.first[table.tuples[index].window] + local
+    if policy == ARRIVAL_ORDER:
+        return int(reader << table.ranking.term_bits | table.memberships[index, local].pattern)
+    return int(key << table.ranking.term_bits | table.readers.slot[reader])
 
 
 @inlined
-def _new_queue(roster: Roster, place: int, rank: int) -> int:
-    ranks, at = roster.ranks, roster.at
-    queue = int(at[FREE_QUEUE])
+def _add_queue(table: TupleTable, index: int, policy: int) -> int:
+    """Return a new empty queue for tuples that are equivalent to a tuple."""
+    ranking, counters = table.ranking, table.counters
+    queue = int(counters[FREE_QUEUE])
     if queue < 0:
-        queue = int(at[USED_QUEUES])
-        at[USED_QUEUES] += 1
+        queue = int(counters[USED_QUEUES])
+        counters[USED_QUEUES] += 1
     else:
-        at[FREE_QUEUE] = ranks.queues[queue].first
-    own = ranks.queues[queue]
-    window = int(roster.held[place].window)
-    own.window, own.first, own.last = window, NONE, NONE
-    for use in range(ranks.parts.shape[1]):
-        part = _part(roster, place, use, rank)
-        ranks.parts[queue, use].part = part
-        ranks.parts[queue, use].before, ranks.parts[queue, use].after = NONE, NONE
-        if part >= 0:
-            following = _queue_of(roster, part, rank)
-            ranks.parts[queue, use].after = following
-            if following >= 0:
-                ranks.parts[following, use].before = queue
-            _lead_to(roster, part, queue, rank)
-    pool = roster.uses.pool[window]
-    if rank == ARRIVAL_ORDER:
-        put(ranks, ranks.start[pool], ranks.size[pool], 0.0, serial_of(roster, place), queue)
-        ranks.size[pool] += 1
+        counters[FREE_QUEUE] = ranking.queues[queue].first
+    record = ranking.queues[queue]
+    window = int(table.tuples[index].window)
+    record.window, record.first, record.last = window, NONE, NONE
+    for local in range(ranking.terms.shape[1]):
+        term = _term_of(table, index, local, policy)
+        ranking.terms[queue, local].term = term
+        ranking.terms[queue, local].before, ranking.terms[queue, local].after = NONE, NONE
+        if term >= 0:
+            after = _first_queue(table, term, policy)
+            ranking.terms[queue, local].after = after
+            if after >= 0:
+                ranking.terms[after, local].before = queue
+            _set_first_queue(table, term, queue, policy)
+    pool = table.readers.pool[window]
+    if policy == ARRIVAL_ORDER:
+        write_entry(ranking, ranking.start[pool], ranking.size[pool], 0.0, serial_of(table, index), queue)
+        ranking.size[pool] += 1
     else:
-        put_in(ranks, pool, queue, level_of(_worth(roster, queue, rank)))
+        append_to_level(ranking, pool, queue, level_of(_worth(table, queue, policy)))
     return queue
 
 
 @inlined
-def _end_queue(roster: Roster, queue: int, rank: int) -> None:
-    ranks, at = roster.ranks, roster.at
-    own = ranks.queues[queue]
-    if rank == ARRIVAL_ORDER:
-        take_out(ranks, roster.uses.pool[own.window], queue)
+def _remove_queue(table: TupleTable, queue: int, policy: int) -> None:
+    """Remove a queue whose last tuple leaves it."""
+    ranking, counters = table.ranking, table.counters
+    record = ranking.queues[queue]
+    if policy == ARRIVAL_ORDER:
+        remove_from_heap(ranking, table.readers.pool[record.window], queue)
     else:
-        take_off(ranks, roster.uses.pool[own.window], queue)
-    for use in range(ranks.parts.shape[1]):
-        part = ranks.parts[queue, use].part
-        if part >= 0:
-            before, after = ranks.parts[queue, use].before, ranks.parts[queue, use].after
+        remove_from_level(ranking, table.readers.pool[record.window], queue)
+    for local in range(ranking.terms.shape[1]):
+        term = ranking.terms[queue, local].term
+        if term >= 0:
+            before, after = ranking.terms[queue, local].before, ranking.terms[queue, local].after
             if before >= 0:
-                ranks.parts[before, use].after = after
+                ranking.terms[before, local].after = after
             else:
-                _lead_to(roster, part, after, rank)
+                _set_first_queue(table, term, after, policy)
             if after >= 0:
-                ranks.parts[after, use].before = before
-    own.first = at[FREE_QUEUE]
-    at[FREE_QUEUE] = queue
+                ranking.terms[after, local].before = before
+    record.first = counters[FREE_QUEUE]
+    counters[FREE_QUEUE] = queue
 
 
 @inlined
-def _matching_queue(roster: Roster, place: int, rank: int) -> int:
-    """The queue of tuples like this one; `NONE` if there is none, `_NOBODY` if nobody sees the tuple any more."""
-    queues, window = roster.ranks.queues, roster.held[place].window
-    count = roster.uses.first[window + 1] - roster.uses.first[window]
-    for use in range(count):
-        part = _part(roster, place, use, rank)
-        if part < 0:
+def _equivalent_queue(table: TupleTable, index: int, policy: int) -> int:
+    """Return the queue of tuples equivalent to a tuple; `NONE` if there is none, `_NO_READER` if no reader sees the tuple."""
+    queues, window = table.ranking.queues, table.tuples[index].window
+    count = table.readers.first[window + 1] - table.readers.first[window]
+    for local in range(count):
+        term = _term_of(table, index, local, policy)
+        if term < 0:
             continue
-        queue = _queue_of(roster, part, rank)
+        queue = _first_queue(table, term, policy)
         while queue >= 0:
             same = queues[queue].window == window
             for other in range(count):
-                same = same and roster.ranks.parts[queue, other].part == _part(roster, place, other, rank)
+                same = same and table.ranking.terms[queue, other].term == _term_of(table, index, other, policy)
             if same:
                 return queue
-            queue = int(roster.ranks.parts[queue, use].after)
+            queue = int(table.ranking.terms[queue, local].after)
         return NONE
-    return _NOBODY
+    return _NO_READER
 
 
 @inlined
-def enqueue(roster: Roster, place: int, rank: int) -> None:
-    """Put a tuple behind those that are like it, or, where any tuple may go, among all others."""
-    held, queues, ranks = roster.held, roster.ranks.queues, roster.ranks
-    held[place].queue = NONE
-    if rank == RANDOM:
-        pool = roster.uses.pool[held[place].window]
-        ranks.members[ranks.start[pool] + ranks.size[pool]] = place
-        held[place].queue = ranks.size[pool]
-        ranks.size[pool] += 1
-    if rank >= RANDOM:
+def pseudo_random(counter: int, count: int, seed: np.uint64) -> int:
+    """Return a pseudo-random index below `count`."""
+    return int(((spread(np.uint64(counter), seed) >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
+
+
+@inlined
+def enqueue(table: TupleTable, index: int, policy: int) -> None:
+    """Append a tuple to the queue of its equivalents, or, under `RANDOM`, to the members of its pool."""
+    tuples, queues, ranking = table.tuples, table.ranking.queues, table.ranking
+    tuples[index].queue = NONE
+    if policy == RANDOM:
+        pool = table.readers.pool[tuples[index].window]
+        ranking.members[ranking.start[pool] + ranking.size[pool]] = index
+        tuples[index].queue = ranking.size[pool]
+        ranking.size[pool] += 1
+    if policy >= RANDOM:
         return
-    queue = _matching_queue(roster, place, rank)
-    if queue == _NOBODY:
+    queue = _equivalent_queue(table, index, policy)
+    if queue == _NO_READER:
         return
     if queue < 0:
-        queue = _new_queue(roster, place, rank)
+        queue = _add_queue(table, index, policy)
     last = queues[queue].last
-    held[place].queue, held[place].before, held[place].after = queue, last, NONE
-    queues[queue].last = place
+    tuples[index].queue, tuples[index].before, tuples[index].after = queue, last, NONE
+    queues[queue].last = index
     if last >= 0:
-        held[last].after = place
+        tuples[last].after = index
         return
-    queues[queue].first = place
-    if rank == ARRIVAL_ORDER:
-        _reckon(roster, queue)
+    queues[queue].first = index
+    if policy == ARRIVAL_ORDER:
+        _update_heap_entry(table, queue)
 
 
 @inlined
-def dequeue(roster: Roster, place: int, rank: int) -> None:
-    """Take a tuple out of its queue, if it stands in one."""
-    held, queues, ranks = roster.held, roster.ranks.queues, roster.ranks
-    queue = int(held[place].queue)
+def dequeue(table: TupleTable, index: int, policy: int) -> None:
+    """Remove a tuple from its queue, if it is in one."""
+    tuples, queues, ranking = table.tuples, table.ranking.queues, table.ranking
+    queue = int(tuples[index].queue)
     if queue < 0:
         return
-    if rank == RANDOM:
-        pool = roster.uses.pool[held[place].window]
-        ranks.size[pool] -= 1
-        last = ranks.members[ranks.start[pool] + ranks.size[pool]]
-        ranks.members[ranks.start[pool] + queue] = last
-        held[last].queue = queue
-        held[place].queue = NONE
+    if policy == RANDOM:
+        pool = table.readers.pool[tuples[index].window]
+        ranking.size[pool] -= 1
+        last = ranking.members[ranking.start[pool] + ranking.size[pool]]
+        ranking.members[ranking.start[pool] + queue] = last
+        tuples[last].queue = queue
+        tuples[index].queue = NONE
         return
-    before, after = held[place].before, held[place].after
+    before, after = tuples[index].before, tuples[index].after
     if after >= 0:
-        held[after].before = before
+        tuples[after].before = before
     else:
         queues[queue].last = before
     if before >= 0:
-        held[before].after = after
+        tuples[before].after = after
     elif after >= 0:
         queues[queue].first = after
-        if rank == ARRIVAL_ORDER:
-            _reckon(roster, queue)
+        if policy == ARRIVAL_ORDER:
+            _update_heap_entry(table, queue)
     else:
-        _end_queue(roster, queue, rank)
-    held[place].queue = NONE
+        _remove_queue(table, queue, policy)
+    tuples[index].queue = NONE

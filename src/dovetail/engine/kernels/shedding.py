@@ -1,41 +1,48 @@
-"""Advance a roster through event time: add tuples, expire them, and shed the least valuable ones."""
+"""Advance a tuple table through event time: add tuples, expire them, and shed the least valuable ones."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
-from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
-from dovetail.engine.kernels.dead_keys import advance_epochs, complete_keys, dies_on_arrival, remember, settle
+from dovetail.engine.kernels.compile import borrowing, inlined
+from dovetail.engine.kernels.dead_keys import (
+    advance_epochs,
+    dies_on_arrival,
+    enqueue_or_mark_dead,
+    mark_complete_keys,
+    record_arrival,
+)
 from dovetail.engine.kernels.index import spread
-from dovetail.engine.kernels.key_history import SLOTS, bucket_of
-from dovetail.engine.kernels.leaving import NOW, leave_windows, look_at, release_over, remove, wait
-from dovetail.engine.kernels.queues import changed, enqueue, first_queue
-from dovetail.engine.kernels.roster import (
+from dovetail.engine.kernels.queues import enqueue, pseudo_random, queue_to_shed_from, update_queues
+from dovetail.engine.kernels.shed_expiry import (
+    ALWAYS_DUE,
+    expire_due,
+    force_check,
+    leave_windows,
+    remove_tuple,
+    set_deadline,
+)
+from dovetail.engine.kernels.shed_prefetch import prefetch_arrivals, prefetch_victims
+from dovetail.engine.kernels.tuple_table import (
     ARRIVAL_ORDER,
     CLOCK,
     EPOCH_END,
-    FIFO,
-    FREE_PLACE,
-    FREQUENCY,
+    FREE_TUPLE,
     IN_DEAD_LIST,
-    LEAVING,
+    NEXT_LEAVE,
     NONE,
     RANDOM,
     SERIAL,
-    SHEDS,
+    SHED_COUNT,
     UNSEEN,
-    USED_PLACES,
+    USED_TUPLES,
     ExpiryDeadline,
-    Incoming,
     KeySample,
-    Roster,
-    Shed,
-    expect_entry,
-    expect_key,
-    expect_partners,
-    expect_queues,
-    find_key,
+    ShedTuples,
+    TupleBatch,
+    TupleTable,
+    find_or_add_key,
     serial_of,
     units_of,
     wrapped,
@@ -43,342 +50,266 @@ from dovetail.engine.kernels.roster import (
 
 _LAST = (1 << 63) - 1
 """A serial number after all others."""
-_FAR, _NEAR, _NEXT = 12, 6, 3
-"""How many tuples ahead keys, entries of keys, and what those lead to are fetched."""
 
 
 @inlined
-def _any(number: int, count: int, seed: np.uint64) -> int:
-    """Any of so many; another one for each number."""
-    return int(((spread(np.uint64(number), seed) >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
+def choose_victim(table: TupleTable, pool: int, policy: int, seed: np.uint64) -> int:
+    """Return the tuple to shed: one that has left all windows, else one with a dead key, else by policy.
 
-
-@inlined
-def first_to_go(roster: Roster, pool: int, rank: int, seed: np.uint64) -> int:
-    """The place of the tuple that goes first: one that is only held for tuples that have not come, a dead one, or as the policy says.
-
-    Of patterns that are worth the same the one with the oldest tuple goes, of keys the one that was found to be so first.
+    Of patterns with equal worth, the one with the oldest tuple is chosen; of keys, the one whose queue entered its level first.
     """
-    uses, ranks = roster.uses, roster.ranks
-    oldest, stale, of_oldest, of_stale = NONE, NONE, _LAST, _LAST
-    for window in range(len(uses.pool)):
-        place = int(roster.oldest[window])
-        if uses.pool[window] != pool or place < 0:
+    readers, ranking = table.readers, table.ranking
+    oldest, stale, oldest_serial, stale_serial = NONE, NONE, _LAST, _LAST
+    for window in range(len(readers.pool)):
+        index = int(table.oldest[window])
+        if readers.pool[window] != pool or index < 0:
             continue
-        serial = serial_of(roster, place)
-        if serial < of_oldest:
-            oldest, of_oldest = place, serial
-        if serial < of_stale:
-            over = True
-            for use in range(uses.first[window], uses.first[window + 1]):
-                over = over and serial <= roster.passed[use]
-            if over:
-                stale, of_stale = place, serial
+        serial = serial_of(table, index)
+        if serial < oldest_serial:
+            oldest, oldest_serial = index, serial
+        if serial < stale_serial:
+            has_left = True
+            for reader in range(readers.first[window], readers.first[window + 1]):
+                has_left = has_left and serial <= table.last_left[reader]
+            if has_left:
+                stale, stale_serial = index, serial
     if stale >= 0:
         return stale
-    if roster.history.first[pool] >= 0:
-        return int(roster.history.first[pool])
-    if rank == RANDOM:
-        return int(ranks.members[ranks.start[pool] + _any(roster.at[SHEDS], ranks.size[pool], seed)])
-    queue = first_queue(roster, pool, rank) if rank < RANDOM else NONE
-    return int(ranks.queues[queue].first) if queue >= 0 else oldest
+    if table.history.first_dead[pool] >= 0:
+        return int(table.history.first_dead[pool])
+    if policy == RANDOM:
+        return int(
+            ranking.members[ranking.start[pool] + pseudo_random(table.counters[SHED_COUNT], ranking.size[pool], seed)]
+        )
+    queue = queue_to_shed_from(table, pool, policy) if policy < RANDOM else NONE
+    return int(ranking.queues[queue].first) if queue >= 0 else oldest
 
 
 @inlined
-def _credit(roster: Roster, place: int, use: int, rank: int) -> None:
+def _count_results(table: TupleTable, index: int, local: int, policy: int) -> None:
     """Count the results that a new tuple completes, for all tuples that are part of them (procedure Join of section 3.2)."""
-    held, uses, keys = roster.held, roster.uses, roster.keys
-    key = int(roster.marks[place, use].key)
-    of_all = uses.first[held[place].window] + use
-    table, own = uses.table[of_all], uses.slot[of_all]
-    made = 1.0
-    for slot in range(uses.width[table]):
-        if slot != own:
-            made *= roster.slots[key, slot].tuples
-    if made == 0.0:
+    tuples, readers, keys = table.tuples, table.readers, table.keys
+    key = int(table.memberships[index, local].key)
+    reader = readers.first[tuples[index].window] + local
+    key_table, own_slot = readers.key_table[reader], readers.slot[reader]
+    results = 1.0
+    for slot in range(readers.width[key_table]):
+        if slot != own_slot:
+            results *= table.slots[key, slot].tuple_count
+    if results == 0.0:
         return
-    roster.results[table] += made
-    keys[key].results += made
-    patterns = roster.given.shape[1]
+    table.results[key_table] += results
+    keys[key].results += results
+    patterns = table.pattern_results.shape[1]
     if patterns > 1:
-        roster.given[of_all, int(roster.marks[place, use].pattern)] += made
-        for slot in range(uses.width[table]):
-            if slot != own:
-                other = uses.of[table, slot]
-                local = other - uses.first[uses.window[other]]
-                each = made / roster.slots[key, slot].tuples
-                partner = int(roster.slots[key, slot].first)
+        table.pattern_results[reader, int(table.memberships[index, local].pattern)] += results
+        for slot in range(readers.width[key_table]):
+            if slot != own_slot:
+                other = readers.by_slot[key_table, slot]
+                other_local = other - readers.first[readers.window[other]]
+                results_each = results / table.slots[key, slot].tuple_count
+                partner = int(table.slots[key, slot].first)
                 while partner >= 0:
-                    pattern = int(roster.marks[partner, local].pattern)
-                    roster.given[other, pattern] += each
-                    if rank == ARRIVAL_ORDER:
-                        changed(roster, other << roster.ranks.bits | pattern, local, rank)
-                    partner = int(roster.marks[partner, local].after)
+                    pattern = int(table.memberships[partner, other_local].pattern)
+                    table.pattern_results[other, pattern] += results_each
+                    if policy == ARRIVAL_ORDER:
+                        update_queues(table, other << table.ranking.term_bits | pattern, other_local, policy)
+                    partner = int(table.memberships[partner, other_local].after)
 
 
 @inlined
-def _insert(roster: Roster, incoming: Incoming, number: int, rank: int, sample: KeySample, seed: np.uint64) -> None:
-    """A tuple enters its window (procedure Insertion of section 3.2, parts b and c), and completes results."""
-    held, uses, keys, at = roster.held, roster.uses, roster.keys, roster.at
-    window = incoming.window[number]
-    place = int(at[FREE_PLACE])
-    if place < 0:
-        place = int(at[USED_PLACES])
-        at[USED_PLACES] += 1
+def _insert(
+    table: TupleTable, incoming: TupleBatch, arrival: int, policy: int, sample: KeySample, seed: np.uint64
+) -> None:
+    """Add a tuple to its window (procedure Insertion of section 3.2, parts b and c), and count the results that it completes."""
+    tuples, readers, keys, counters = table.tuples, table.readers, table.keys, table.counters
+    window = incoming.window[arrival]
+    index = int(counters[FREE_TUPLE])
+    if index < 0:
+        index = int(counters[USED_TUPLES])
+        counters[USED_TUPLES] += 1
     else:
-        at[FREE_PLACE] = held[place].newer
-    own = held[place]
-    at[SERIAL] += 1
-    own.window, own.row, own.ts, own.serial = window, incoming.row[number], incoming.ts[number], wrapped(at[SERIAL])
-    older = roster.newest[window]
-    own.older, own.newer, own.queue, own.before, own.after = older, NONE, NONE, NONE, NONE
-    roster.newest[window] = place
+        counters[FREE_TUPLE] = tuples[index].newer
+    new = tuples[index]
+    counters[SERIAL] += 1
+    new.window, new.row, new.ts, new.serial = (
+        window,
+        incoming.row[arrival],
+        incoming.ts[arrival],
+        wrapped(counters[SERIAL]),
+    )
+    older = table.newest[window]
+    new.older, new.newer, new.queue, new.before, new.after = older, NONE, NONE, NONE, NONE
+    table.newest[window] = index
     if older >= 0:
-        held[older].newer = place
+        tuples[older].newer = index
     else:
-        roster.oldest[window] = place
-    if len(roster.units) > 1:
-        roster.units[place] = incoming.units[number]
-    roster.alive[uses.pool[window]] += units_of(roster, place)
-    for use in range(roster.marks.shape[1]):
-        roster.marks[place, use].key, roster.marks[place, use].entry = NONE, UNSEEN
-    for use in range(uses.first[window], uses.first[window + 1]):
-        local = use - uses.first[window]
-        if roster.inside[use] < 0:
-            roster.inside[use] = place
-            at[LEAVING] = min(at[LEAVING], held[place].ts + uses.span[use])
-        table, code = uses.table[use], incoming.codes[number, local]
-        if not incoming.seen[number] >> local & 1 or (sample.alone and spread(code, seed) >= sample.limit):
+        table.oldest[window] = index
+    if len(table.units) > 1:
+        table.units[index] = incoming.units[arrival]
+    table.used_units[readers.pool[window]] += units_of(table, index)
+    for local in range(table.memberships.shape[1]):
+        table.memberships[index, local].key, table.memberships[index, local].entry = NONE, UNSEEN
+    for reader in range(readers.first[window], readers.first[window + 1]):
+        local = reader - readers.first[window]
+        if table.oldest_inside[reader] < 0:
+            table.oldest_inside[reader] = index
+            counters[NEXT_LEAVE] = min(counters[NEXT_LEAVE], tuples[index].ts + readers.span[reader])
+        key_table, code = readers.key_table[reader], incoming.codes[arrival, local]
+        if not incoming.seen[arrival] >> local & 1 or (sample.skips_others and spread(code, seed) >= sample.limit):
             continue
-        remember(roster, place, local, code, rank)
-        if table < 0:
+        record_arrival(table, index, local, code, policy)
+        if key_table < 0:
             continue
-        key, slot = find_key(roster, table, code), uses.slot[use]
-        inside, mark = roster.slots[key, slot], roster.marks[place, local]
-        inside.tuples += 1
+        key, slot = find_or_add_key(table, key_table, code), readers.slot[reader]
+        inside, membership = table.slots[key, slot], table.memberships[index, local]
+        inside.tuple_count += 1
         keys[key].total += 1
         after = inside.first
-        mark.key, mark.before, mark.after = key, NONE, after
+        membership.key, membership.before, membership.after = key, NONE, after
         if after >= 0:
-            roster.marks[after, local].before = place
-        inside.first = place
-        if roster.given.shape[1] > 1:
+            table.memberships[after, local].before = index
+        inside.first = index
+        if table.pattern_results.shape[1] > 1:
             pattern = 0
-            for other in range(uses.width[table]):
-                pattern |= int(roster.slots[key, other].tuples > 0) << other
-            mark.pattern = pattern
-            roster.seen[use, pattern] += 1.0
-        _credit(roster, place, local, rank)
-        if rank == ARRIVAL_ORDER:
-            changed(roster, use << roster.ranks.bits | mark.pattern, local, rank)
-    complete_keys(roster, place, rank)
-    if own.queue != IN_DEAD_LIST:
-        settle(roster, place, rank)
+            for other in range(readers.width[key_table]):
+                pattern |= int(table.slots[key, other].tuple_count > 0) << other
+            membership.pattern = pattern
+            table.pattern_tuples[reader, pattern] += 1.0
+        _count_results(table, index, local, policy)
+        if policy == ARRIVAL_ORDER:
+            update_queues(table, reader << table.ranking.term_bits | membership.pattern, local, policy)
+    mark_complete_keys(table, index, policy)
+    if new.queue != IN_DEAD_LIST:
+        enqueue_or_mark_dead(table, index, policy)
 
 
 @inlined
-def _shed(roster: Roster, watch: ExpiryDeadline, place: int, rank: int) -> None:
-    """Let go of a tuple; if an older one comes to be a window's oldest, that may be over."""
-    window = int(roster.held[place].window)
-    remove(roster, place, rank)
-    oldest = int(roster.oldest[window])
-    if oldest >= 0 and roster.held[oldest].ts < roster.held[place].ts:
-        look_at(watch, window)
-
-
-@inlined
-def _expect(roster: Roster, incoming: Incoming, number: int) -> None:
-    """Let memory bring what tuples need that come soon: waiting for it would take most of the time."""
-    uses, last = roster.uses, len(incoming.ts) - 1
-    for ahead in (_FAR, _NEAR, _NEXT):
-        window = incoming.window[min(number + ahead, last)]
-        use = uses.first[window]
-        if use == uses.first[window + 1]:
-            continue
-        code = incoming.codes[min(number + ahead, last), 0]
-        if ahead == _FAR and uses.join[use] >= 0:
-            prefetch(roster.history.lines, bucket_of(roster.history, uses.join[use], code))
-        if uses.table[use] >= 0:
-            if ahead == _FAR:
-                expect_key(roster, uses.table[use], code)
-            elif ahead == _NEAR:
-                expect_entry(roster, uses.table[use], code)
-            else:
-                expect_partners(roster, uses.table[use], uses.slot[use], code)
-
-
-@inlined
-def _behind(roster: Roster, place: int, rank: int) -> int:
-    """The tuple that goes after another, if nothing changes; `NONE` if that is not known."""
-    if place < 0:
-        return NONE
-    own = roster.held[place]
-    if rank == FIFO and own.queue != IN_DEAD_LIST:
-        return int(own.newer)
-    if own.after >= 0 or rank == ARRIVAL_ORDER or own.queue < 0:
-        return int(own.after)
-    queues = roster.ranks.queues
-    queue = int(queues[own.queue].after)
-    if queue < 0:
-        return NONE
-    if queues[queue].after >= 0:
-        prefetch(queues, queues[queue].after)
-    return int(queues[queue].first)
-
-
-@inlined
-def _expect_victims(roster: Roster, place: int, pool: int, rank: int, seed: np.uint64) -> None:
-    """The same for tuples that are shed soon: those behind one that is shed now, or, where any may go, those whose turn it will be."""
-    held, keys = roster.held, roster.keys
-    if rank == RANDOM and held[place].queue != IN_DEAD_LIST:
-        members, first, size, sheds = (
-            roster.ranks.members,
-            roster.ranks.start[pool],
-            roster.ranks.size[pool],
-            roster.at[SHEDS],
-        )
-        prefetch(members, first + _any(sheds + 4, size, seed))
-        prefetch(held, int(members[first + _any(sheds + 3, size, seed)]))
-        following = int(members[first + _any(sheds + 2, size, seed)])
-        then = int(members[first + _any(sheds + 1, size, seed)])
-    else:
-        then = _behind(roster, place, rank)
-        following = _behind(roster, then, rank)
-        last = _behind(roster, following, rank)
-        if last >= 0:
-            prefetch(held, last)
-    if following >= 0 and roster.marks[following, 0].key >= 0:
-        prefetch(keys, roster.marks[following, 0].key)
-    if then >= 0:
-        if roster.marks[then, 0].entry >= 0:
-            prefetch(roster.history.lines, roster.marks[then, 0].entry // SLOTS)
-        if held[then].older >= 0:
-            prefetch(held, held[then].older)
-        if held[then].newer >= 0:
-            prefetch(held, held[then].newer)
-        key = int(roster.marks[then, 0].key)
-        if key >= 0:
-            expect_key(roster, keys[key].table, keys[key].code)
-            if rank == FREQUENCY:
-                expect_queues(roster, key)
+def _shed_tuple(table: TupleTable, deadline: ExpiryDeadline, index: int, policy: int) -> None:
+    """Remove a tuple that is shed; if an older one, out of order, becomes the window's oldest, it may have expired."""
+    window = int(table.tuples[index].window)
+    remove_tuple(table, index, policy)
+    oldest = int(table.oldest[window])
+    if oldest >= 0 and table.tuples[oldest].ts < table.tuples[index].ts:
+        force_check(deadline, window)
 
 
 @borrowing
-def take_in(
-    roster: Roster,
-    incoming: Incoming,
-    least: UInt64Array,
-    moving: Int64Array,
-    rank: int,
+def add_tuples(
+    table: TupleTable,
+    incoming: TupleBatch,
+    min_hashes: UInt64Array,
+    advancing: Int64Array,
+    policy: int,
     sample: KeySample,
     seed: np.uint64,
-    watch: ExpiryDeadline,
-    shed: Shed,
+    deadline: ExpiryDeadline,
+    shed: ShedTuples,
 ) -> tuple[int, int]:
     """Add tuples in order; return how many were added and how many were shed, which are written to `shed`.
 
-    `least`: from `least_hashes`, if only sampled tuples are added. `moving`: by window, whether its tuples advance its stream's time;
-    otherwise `heads` is the time. If `shed` has no room, nothing can be shed, and tuples are added only while the roster has room.
+    `min_hashes`: from `smallest_hashes`, needed only if the sample skips other tuples. `advancing`: by window, whether its tuples
+    advance the time of their stream. If `shed` has no room, nothing can be shed, and tuples are added only while they fit the caps.
     """
-    uses, at, count = roster.uses, roster.at, 0
-    for window in range(len(uses.pool)):
-        look_at(watch, window)
-    at[LEAVING] = NOW
-    for number in range(len(incoming.ts)):
-        window, ts = incoming.window[number], incoming.ts[number]
-        if moving[window]:
-            roster.heads[window] = max(roster.heads[window], ts)
-        at[CLOCK] = max(at[CLOCK], ts)
-        # At every tuple, and not only when there is no room: what is let go, and in which order, must not depend on batches.
-        if roster.heads[window] > watch.alarm[window]:
-            release_over(roster, watch, rank)
-        if incoming.row[number] < 0 or (sample.alone and least[number] >= sample.limit):
+    readers, counters, count = table.readers, table.counters, 0
+    for window in range(len(readers.pool)):
+        force_check(deadline, window)
+    counters[NEXT_LEAVE] = ALWAYS_DUE
+    for arrival in range(len(incoming.ts)):
+        window, ts = incoming.window[arrival], incoming.ts[arrival]
+        if advancing[window]:
+            table.max_event_times[window] = max(table.max_event_times[window], ts)
+        counters[CLOCK] = max(counters[CLOCK], ts)
+        # At every tuple, not only when the cap is reached: which tuples expire, and in which order, must not depend on batches.
+        if table.max_event_times[window] > deadline.earliest[window]:
+            expire_due(table, deadline, policy)
+        if incoming.row[arrival] < 0 or (sample.skips_others and min_hashes[arrival] >= sample.limit):
             continue
-        if not sample.alone:
-            _expect(roster, incoming, number)
-        if at[CLOCK] > at[LEAVING]:
-            leave_windows(roster, rank)
-        if at[CLOCK] >= at[EPOCH_END]:
-            advance_epochs(roster, rank)
-        pool, units = uses.pool[window], incoming.units[number]
-        if roster.alive[pool] + units > uses.cap[pool] and count < len(shed.row):
-            fits = units <= uses.cap[pool]
-            if not fits or dies_on_arrival(roster, incoming, number, rank, sample, seed):
-                shed.window[count], shed.row[count] = window, incoming.row[number]
-                shed.end[count] = (at[CLOCK] if fits else ts) - 1  # what never fits is in no result
+        if not sample.skips_others:
+            prefetch_arrivals(table, incoming, arrival)
+        if counters[CLOCK] > counters[NEXT_LEAVE]:
+            leave_windows(table, policy)
+        if counters[CLOCK] >= counters[EPOCH_END]:
+            advance_epochs(table, policy)
+        pool, units = readers.pool[window], incoming.units[arrival]
+        if table.used_units[pool] + units > readers.cap[pool] and count < len(shed.row):
+            fits = units <= readers.cap[pool]
+            if not fits or dies_on_arrival(table, incoming, arrival, policy, sample, seed):
+                shed.window[count], shed.row[count] = window, incoming.row[arrival]
+                shed.end[count] = (counters[CLOCK] if fits else ts) - 1  # a tuple that never fits is in no result
                 count += 1
-                at[SHEDS] += 1
+                counters[SHED_COUNT] += 1
                 continue
-        while roster.alive[pool] + units > uses.cap[pool]:
+        while table.used_units[pool] + units > readers.cap[pool]:
             if count == len(shed.row):
-                return number, count
-            place = first_to_go(roster, pool, rank, seed)
-            shed.window[count] = roster.held[place].window
-            shed.row[count] = roster.held[place].row
-            shed.end[count] = at[CLOCK] - 1
+                return arrival, count
+            index = choose_victim(table, pool, policy, seed)
+            shed.window[count] = table.tuples[index].window
+            shed.row[count] = table.tuples[index].row
+            shed.end[count] = counters[CLOCK] - 1
             count += 1
-            at[SHEDS] += 1
-            _expect_victims(roster, place, pool, rank, seed)
-            _shed(roster, watch, place, rank)
-        empty = roster.oldest[window] < 0
-        _insert(roster, incoming, number, rank, sample, seed)
+            counters[SHED_COUNT] += 1
+            prefetch_victims(table, index, pool, policy, seed)
+            _shed_tuple(table, deadline, index, policy)
+        empty = table.oldest[window] < 0
+        _insert(table, incoming, arrival, policy, sample, seed)
         if empty:
-            wait(roster, watch, window)
+            set_deadline(table, deadline, window)
     return len(incoming.ts), count
 
 
 @borrowing
-def enqueue_all(roster: Roster, rank: int) -> None:
-    """Rank all tuples of a roster that has no queues yet."""
-    for window in range(len(roster.uses.pool)):
-        place = int(roster.oldest[window])
-        while place >= 0:
-            if roster.held[place].queue != IN_DEAD_LIST:
-                enqueue(roster, place, rank)
-            place = int(roster.held[place].newer)
+def enqueue_all(table: TupleTable, policy: int) -> None:
+    """Rank all tuples of a table that has no queues yet."""
+    for window in range(len(table.readers.pool)):
+        index = int(table.oldest[window])
+        while index >= 0:
+            if table.tuples[index].queue != IN_DEAD_LIST:
+                enqueue(table, index, policy)
+            index = int(table.tuples[index].newer)
 
 
 @borrowing
-def number_anew(roster: Roster, window: int, first: int, alive: BoolArray, numbers: Int64Array, rank: int) -> None:
+def renumber(table: TupleTable, window: int, first: int, alive: BoolArray, numbers: Int64Array, policy: int) -> None:
     """Remove a window's tuples that are not `alive`, and renumber the rest; new `numbers` exceed all old ones.
 
     Both arrays begin with row `first`.
     """
-    held, dead = roster.held, False
-    for place in range(roster.at[USED_PLACES]):  # one after another in memory, which a walk along the window is not
-        if held[place].row >= 0 and held[place].window == window:
-            if alive[held[place].row - first]:
-                held[place].row = numbers[held[place].row - first]
+    tuples, dead = table.tuples, False
+    for index in range(table.counters[USED_TUPLES]):  # in memory order, which is faster than along the window
+        if tuples[index].row >= 0 and tuples[index].window == window:
+            if alive[tuples[index].row - first]:
+                tuples[index].row = numbers[tuples[index].row - first]
             else:
                 dead = True
-    place = int(roster.oldest[window]) if dead else NONE
-    while place >= 0:
-        newer = int(held[place].newer)
-        if held[place].row < first + len(alive):
-            remove(roster, place, rank)
-        place = newer
+    index = int(table.oldest[window]) if dead else NONE
+    while index >= 0:
+        newer = int(tuples[index].newer)
+        if tuples[index].row < first + len(alive):
+            remove_tuple(table, index, policy)
+        index = newer
 
 
 @borrowing
-def list_rows(roster: Roster, window: int, rows: Int64Array) -> int:
+def list_rows(table: TupleTable, window: int, rows: Int64Array) -> int:
     """Write the row numbers of a window's tuples, at most as many as `rows` holds; return their number."""
-    held, count = roster.held, 0
-    for place in range(roster.at[USED_PLACES]):
-        if held[place].row >= 0 and held[place].window == window and count < len(rows):
-            rows[count] = held[place].row
+    tuples, count = table.tuples, 0
+    for index in range(table.counters[USED_TUPLES]):
+        if tuples[index].row >= 0 and tuples[index].window == window and count < len(rows):
+            rows[count] = tuples[index].row
             count += 1
     return count
 
 
 @borrowing
-def rows_in_order(roster: Roster) -> bool:
+def rows_in_order(table: TupleTable) -> bool:
     """Whether row numbers ascend in order of arrival in every window; those of initial tuples need not."""
-    held = roster.held
-    for window in range(len(roster.oldest)):
-        place = int(roster.oldest[window])
-        while place >= 0:
-            newer = int(held[place].newer)
-            if newer >= 0 and held[newer].row < held[place].row:
+    tuples = table.tuples
+    for window in range(len(table.oldest)):
+        index = int(table.oldest[window])
+        while index >= 0:
+            newer = int(tuples[index].newer)
+            if newer >= 0 and tuples[newer].row < tuples[index].row:
                 return False
-            place = newer
+            index = newer
     return True

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dovetail.engine.join.watch import Replan
 from dovetail.engine.persist.snapshot import arena_manifest, attach
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.shedding import stored as shedding
+from dovetail.engine.shedding import serialize as shedding
 from dovetail.engine.storage.arena import MappedArena
 from dovetail.errors import StateError, reading
 from dovetail.plan.execution import ExecutionPlan
@@ -41,7 +41,7 @@ def write_mapped(engine: ShardEngine, key: str) -> bytes | None:
             live_bytes.update(column.live_bytes)
     manifest, shedder_state = arena_manifest(engine), None
     if engine.joined.shedder is not None:
-        shedder_state = shedding.written(engine.joined.shedder)
+        shedder_state = shedding.serialize_shedder(engine.joined.shedder)
         (arena.directory / SHEDDING).write_bytes(shedder_state)
         manifest["shedding"] = _digest(shedder_state, key).hex()
     content = json.dumps(manifest | {"seal": arena.checksums(live_bytes, int.from_bytes(_digest(b"", key)))}).encode()

@@ -28,7 +28,7 @@ from dovetail.engine.persist.schemas import (
 )
 from dovetail.engine.persist.tables import read_window, write_window
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.shedding import stored as shedding
+from dovetail.engine.shedding import serialize as shedding
 from dovetail.engine.storage.arena import Arena, MappedArena
 from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
@@ -91,7 +91,7 @@ def write_snapshot(engine: ShardEngine, extra: Mapping[str, Any]) -> bytes:
         table = write_window(store)
         parts += [_LENGTH.pack(len(table)), table.to_pybytes()]
     if engine.joined.shedder is not None:
-        shedder_state = shedding.written(engine.joined.shedder)
+        shedder_state = shedding.serialize_shedder(engine.joined.shedder)
         parts += [_LENGTH.pack(len(shedder_state)), shedder_state]
     whole = b"".join(parts)
     return _HEADER.pack(MAGIC, VERSION, _digest(len(header), whole), len(header)) + whole

@@ -1,4 +1,4 @@
-"""What to forget when windows become too large, and what that costs. Start reading at `shedder.Shedder`."""
+"""Load shedding: which tuples to drop under a cap, and the recall that remains. Start reading at `shedder.Shedder`."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from dovetail.engine.shedding import arrival_order, fifo, frequency, frequency_o
 POLICIES = {
     module.POLICY.name: module.POLICY for module in (arrival_order, frequency, frequency_own, output, random, fifo)
 }
-"""Those that tell by themselves what goes; `auto` follows one of them."""
+"""Policies other than `auto`, which selects one of them."""

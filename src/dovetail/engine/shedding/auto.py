@@ -1,13 +1,11 @@
-"""`auto`: follow the policy that keeps most, as seen on a sample of the keys.
+"""`auto`: select the policy that keeps the most results on a sample of the keys.
 
-Every policy is tried all the time, on a hash-sampled share of the keys with the same share of the memory: a miniature of the
-windows in which it decides alone. Which one completes most results there is what the data says about repeating values, skewed
-patterns and late partners together, without a rule for each. Looked at after every so many tuples, which do not depend on how batches
-are cut; the windows go over to another policy when that is ahead by more than chance. Nothing is lost by that at once: tuples only
-stand in other queues. But what has been shed is gone, and a policy that comes too late does not find what it would have kept, so what
-is followed first matters.
+Each policy runs on a hash sample of the keys with a cap in proportion, as if it alone decided. The number of results that it completes
+there reflects repeating keys, skewed patterns and late partners, without a rule for each. Every N tuples, wherever batches begin, the
+windows switch to a policy with significantly more results. A switch only moves tuples to other queues; it cannot recover what is
+already shed, so the initial choice matters.
 
-Where a query has no common key results cannot be counted by key, and the oldest tuples go.
+Without a common key results cannot be counted by key, and the oldest tuples are shed.
 """
 
 from __future__ import annotations
@@ -19,114 +17,126 @@ import numpy as np
 
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.config import Shedding
-from dovetail.engine.kernels.roster import (
+from dovetail.engine.kernels.tuple_table import (
     ARRIVAL_ORDER,
     FIFO,
     FREQUENCY,
     OUTPUT,
     RANDOM,
-    Incoming,
     KeySample,
-    Roster,
+    TupleBatch,
+    TupleTable,
 )
-from dovetail.engine.shedding.room import Room
-from dovetail.engine.shedding.shape import RosterShape
+from dovetail.engine.shedding.caps import ShedCaps
+from dovetail.engine.shedding.layout import TableLayout
 from dovetail.engine.shedding.tracker import EVERYTHING, Tracker
 from dovetail.errors import StateError
 from dovetail.plan.sheddable import MAX_ARRIVAL_INPUTS
 
-_TRIED = (FIFO, ARRIVAL_ORDER, FREQUENCY, OUTPUT, RANDOM)
-_MINIATURE = 256
-"""Tuples that a miniature of a window holds at least."""
-_AHEAD = 0.02
-"""How much more another policy must have completed; and more than one standard deviation of such counts."""
-_MEMORY = 0.75
-"""What was completed weighs so much less with each look."""
-_MANY = 32
-"""So many results of held tuples say something."""
+_CANDIDATES = (FIFO, ARRIVAL_ORDER, FREQUENCY, OUTPUT, RANDOM)
+_MIN_SAMPLE_CAPACITY = 256
+"""Cap of a sample, in tuples per window, at least."""
+_MIN_LEAD = 0.02
+"""Relative lead that a policy needs to be selected; the lead must also exceed one standard deviation of such counts."""
+_DECAY = 0.75
+"""Factor of earlier results with each evaluation."""
+_MIN_RESULTS = 32
+"""With fewer results of held tuples there is no evidence for `fifo`."""
 
 
-class Choice:
-    """Which policy to follow."""
+class PolicySelector:
+    """Selects the policy that windows follow."""
 
-    def __init__(self, shape: RosterShape, room: Room, shedding: Shedding) -> None:
-        self.rank = FIFO
-        caps, seed = room.caps, shedding.seed
-        total = min(sum(caps), 1 << 30)
-        halvings = max(0, (total // len(shape.streams) // _MINIATURE).bit_length() - 1)
-        self.every = max(128, total // 4)
-        """Tuples from one look to the next."""
-        self._until = self.every
-        narrow = all(
-            sum(use.table == table for use in shape.uses) <= MAX_ARRIVAL_INPUTS for table in range(len(shape.tables))
+    def __init__(self, layout: TableLayout, caps: ShedCaps, shedding: Shedding) -> None:
+        self.policy = FIFO
+        max_units, seed = caps.max_units, shedding.seed
+        total = min(sum(max_units), 1 << 30)
+        halvings = max(0, (total // len(layout.streams) // _MIN_SAMPLE_CAPACITY).bit_length() - 1)
+        self.interval = max(128, total // 4)
+        """Tuples from one evaluation to the next."""
+        self._remaining = self.interval
+        fits_patterns = all(
+            sum(reader.key_table == key_table for reader in layout.readers) <= MAX_ARRIVAL_INPUTS
+            for key_table in range(len(layout.key_tables))
         )
-        tried = [rank for rank in _TRIED if rank != ARRIVAL_ORDER or narrow] if shape.is_common else []
-        uses, self._halved = (
-            shape.arrays(room.pools, [max(1, cap >> times) for cap in caps], dead_keys_first=shedding.dead_keys_first)
+        candidates = (
+            [policy for policy in _CANDIDATES if policy != ARRIVAL_ORDER or fits_patterns]
+            if layout.has_common_keys
+            else []
+        )
+        readers, self._half_readers = (
+            layout.arrays(
+                caps.pools, [max(1, cap >> times) for cap in max_units], dead_keys_first=shedding.dead_keys_first
+            )
             for times in (halvings, halvings + 1)
         )
-        self.tracked = {rank: Tracker(uses, rank, seed, weighed=room.weighed) for rank in tried}
-        self._seed, self._weighed = seed, room.weighed
-        self._scores = np.zeros(len(tried))
-        self._before = np.zeros(len(tried))
+        self.trackers = {policy: Tracker(readers, policy, seed, has_weights=caps.has_weights) for policy in candidates}
+        self._seed, self._has_weights = seed, caps.has_weights
+        self._scores = np.zeros(len(candidates))
+        self._last_results = np.zeros(len(candidates))
         self._sample = KeySample(EVERYTHING >> np.uint64(halvings), True)
-        self.needs_patterns = ARRIVAL_ORDER in self.tracked
+        self.needs_patterns = ARRIVAL_ORDER in self.trackers
 
     @property
-    def until(self) -> int:
-        """Tuples to the next look."""
-        return self._until
+    def tuples_to_next_evaluation(self) -> int:
+        """Tuples to the next evaluation."""
+        return self._remaining
 
-    def begin(self, held: Incoming, moving: Int64Array) -> None:
-        """Begin with tuples that windows hold, and with the policy that would have kept most of their results in half the memory.
+    def start(self, held: TupleBatch, advancing: Int64Array) -> None:
+        """Start with the tuples that windows hold, and select the policy that would have kept most of their results at half the cap.
 
-        Where nothing tells them apart that is `frequency`: results are few then, and what it keeps for long takes long to come again.
-        `fifo` is what windows have done so far, so it goes on as it did, while others first live on what it has kept. If it would have
-        kept half of the results or more, partners come soon, and it stays.
+        If policies tie, results are few and `frequency` is selected, because what it keeps takes longest to arrive again. `fifo` is in
+        its steady state, while the others still profit from tuples that it would have kept; so `fifo` is selected if it keeps at least
+        half of the results: partners then arrive soon.
         """
         kept = {}
-        for rank, tracker in self.tracked.items():
-            tracker.take_in(held, moving, self._sample)
-            tried = Tracker(self._halved, rank, self._seed, weighed=self._weighed)
-            tried.take_in(held, moving, self._sample)
-            kept[rank] = float(tried.roster.results.sum())
-        if kept and kept[FIFO] < max(_MANY, self.tracked[FIFO].roster.results.sum() / 2):
-            self.rank = max(kept, key=lambda rank: (kept[rank], rank == FREQUENCY))
+        for policy, tracker in self.trackers.items():
+            tracker.add_tuples(held, advancing, self._sample)
+            trial = Tracker(self._half_readers, policy, self._seed, has_weights=self._has_weights)
+            trial.add_tuples(held, advancing, self._sample)
+            kept[policy] = float(trial.table.results.sum())
+        if kept and kept[FIFO] < max(_MIN_RESULTS, self.trackers[FIFO].table.results.sum() / 2):
+            self.policy = max(kept, key=lambda policy: (kept[policy], policy == FREQUENCY))
 
-    def take_in(self, incoming: Incoming, moving: Int64Array, least: UInt64Array) -> None:
-        """Try all policies on at most `until` tuples, whose hashes are `least`."""
-        for tracker in self.tracked.values():
-            tracker.take_in(incoming, moving, self._sample, least)
-        self._until -= len(incoming.ts)
+    def add_tuples(self, incoming: TupleBatch, advancing: Int64Array, min_hashes: UInt64Array) -> None:
+        """Run all policies on at most `tuples_to_next_evaluation` tuples; `min_hashes` are theirs."""
+        for tracker in self.trackers.values():
+            tracker.add_tuples(incoming, advancing, self._sample, min_hashes)
+        self._remaining -= len(incoming.ts)
 
-    def look(self) -> Roster | None:
-        """After `until` tuples: change to a policy that is ahead; return what it knows, if there is one."""
-        self._until = self.every
-        if not self.tracked:
+    def reevaluate(self) -> TupleTable | None:
+        """Switch to a significantly better policy, if there is one, and return its tuple table."""
+        self._remaining = self.interval
+        if not self.trackers:
             return None
-        ranks = list(self.tracked)
-        results = np.array([tracker.roster.results.sum() for tracker in self.tracked.values()])
-        self._scores = self._scores * _MEMORY + results - self._before
-        self._before = results
+        policies = list(self.trackers)
+        results = np.array([tracker.table.results.sum() for tracker in self.trackers.values()])
+        self._scores = self._scores * _DECAY + results - self._last_results
+        self._last_results = results
         best = int(self._scores.argmax())
-        most, own = float(self._scores[best]), float(self._scores[ranks.index(self.rank)])
-        if most - own <= max(_AHEAD * own, sqrt(most + own)):
+        best_score, current_score = float(self._scores[best]), float(self._scores[policies.index(self.policy)])
+        if best_score - current_score <= max(_MIN_LEAD * current_score, sqrt(best_score + current_score)):
             return None
-        self.rank = ranks[best]
-        return self.tracked[self.rank].roster
+        self.policy = policies[best]
+        return self.trackers[self.policy].table
 
     # -- state ------------------------------------------------------------------------------------------------------------------
 
     @property
-    def figures(self) -> list[list[float]]:
-        return [[float(self.rank), float(self._until)], self._scores.tolist(), self._before.tolist()]
+    def state(self) -> list[list[float]]:
+        """Everything that changes, except the trackers."""
+        return [[float(self.policy), float(self._remaining)], self._scores.tolist(), self._last_results.tolist()]
 
-    def restore(self, figures: Sequence[Sequence[float]]) -> None:
-        """Go on from what `figures` gave."""
-        if [len(values) for values in figures] != [2, len(self._scores), len(self._before)]:
-            raise StateError("the shedding state is corrupt: it has scores of other policies than are tried")
-        rank, until = int(figures[0][0]), int(figures[0][1])
-        if not (rank == FIFO or rank in self.tracked) or not 1 <= until <= self.every:
-            raise StateError(f"the shedding state is corrupt: policy {rank}, to be judged after {until} tuples")
-        self.rank, self._until = rank, until
-        self._scores, self._before = np.array(figures[1], float), np.array(figures[2], float)
+    def restore(self, state: Sequence[Sequence[float]]) -> None:
+        """Continue from a `state`."""
+        policies = len(self._scores)
+        if [len(values) for values in state] != [2, policies, policies]:
+            found = len(state[1]) if len(state) > 1 else 0
+            raise StateError(f"the shedding state is corrupt: expected scores of {policies} policies, got {found}")
+        policy, remaining = int(state[0][0]), int(state[0][1])
+        if not (policy == FIFO or policy in self.trackers) or not 1 <= remaining <= self.interval:
+            raise StateError(
+                f"the shedding state is corrupt: it selects policy {policy}, to be evaluated after {remaining} tuples"
+            )
+        self.policy, self._remaining = policy, remaining
+        self._scores, self._last_results = np.array(state[1], float), np.array(state[2], float)

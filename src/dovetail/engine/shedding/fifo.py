@@ -1,8 +1,8 @@
-"""The oldest tuple goes. It is missing from the paper, and best where partners come soon: the oldest have met theirs."""
+"""Shed the oldest tuple. Not in the paper; best when matches follow quickly."""
 
 from __future__ import annotations
 
-from dovetail.engine.kernels.roster import FIFO
+from dovetail.engine.kernels.tuple_table import FIFO
 from dovetail.engine.shedding.policy import Policy
 
 POLICY = Policy("fifo", FIFO)

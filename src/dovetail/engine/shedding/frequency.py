@@ -1,8 +1,8 @@
-"""Law, Zaniolo, as Kwon et al. compare with it: tuples go first whose key is rarest in all windows of the join. Ties by the seed."""
+"""Shed the tuple whose key is rarest in all windows of the join (Law and Zaniolo, as described by Kwon et al.)."""
 
 from __future__ import annotations
 
-from dovetail.engine.kernels.roster import FREQUENCY
+from dovetail.engine.kernels.tuple_table import FREQUENCY
 from dovetail.engine.shedding.policy import Policy
 
 POLICY = Policy("frequency", FREQUENCY)

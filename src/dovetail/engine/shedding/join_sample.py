@@ -1,10 +1,10 @@
 """A sample of the keys of a join, joined as if nothing were shed, to estimate what the join has lost.
 
 The sample holds event times and key codes only. It counts the results that followed keys would have (`whole`) and those that were
-given (`kept`); the difference was lost. As long as all keys fit, they are all followed, and the loss is known exactly. When there are
-too many tuples, half of the keys are given up, with all that was counted for them, so that the counters always have the whole history
-of the same keys. Keys that were frequent when shedding began stay: few of them may have most of the results, and a sample of keys
-has them or has them not.
+given (`kept`); the difference was lost. As long as all keys fit, all are followed and the loss is known exactly. When there are too
+many tuples, half of the keys are dropped together with their counts, so that the counters always cover the whole history of the same
+keys. Keys that were frequent when shedding began are kept: a few of them may have most of the results, and a random sample of keys
+may miss them.
 
 A result is counted at its latest tuple, in order of event time, whatever the order of arrival; so lag and disorder do not matter.
 """
@@ -20,23 +20,23 @@ from numpy.typing import NDArray
 
 from dovetail._typing import Array, BoolArray, Float64Array, Int64Array, UInt64Array
 from dovetail.engine.kernels.join_sample import BUCKETS, HOT, count_keys, count_results, followed, select
-from dovetail.engine.kernels.roster import Incoming
 from dovetail.engine.kernels.times import LONG_AGO
-from dovetail.engine.shedding.shape import WindowUse
+from dovetail.engine.kernels.tuple_table import TupleBatch
+from dovetail.engine.shedding.layout import WindowReader
 from dovetail.errors import StateError
 from dovetail.stats.recall import LossEstimate
 
 MIN_SAMPLE = 1 << 16
-"""Tuples that the samples of all joins may hold together; if windows may hold more than four times as many, a quarter of that."""
+"""Tuples that the samples of all joins may hold together; or a quarter of the cap, if that is more."""
 MIN_LOG = 4096
-"""New tuples that are collected, at least, before results are counted."""
+"""Results are counted after at least this many new tuples."""
 _MAX_PARTS = 64
-"""Parts of the log, before they are merged into one."""
+"""The log is merged when it has more parts."""
 _MAX_HOT = 512
-_HOT_SHARE = 0.0005
+_HOT_FRACTION = 0.0005
 """Fraction of the held tuples of a join from which on a key is hot."""
 _MIN_GROUPS = 12.0
-"""Groups of keys that share the results of the sample evenly, at least; with fewer, a few keys decide and nothing is known."""
+"""With fewer effective groups of keys, a few keys have most of the results, and the loss is unknown."""
 _LATEST = 1 << 61
 """Event times plus windows must not overflow."""
 _T_95 = 2.0395
@@ -48,9 +48,9 @@ _CORRECTION = BUCKETS / (BUCKETS - 1)
 class SampleInput:
     """One input of a sampled join."""
 
-    use: WindowUse
+    reader: WindowReader
     position: int
-    """Position among the uses of its window."""
+    """Position among the readers of its window."""
     window: int
     """Position of its window among those that are shed from."""
     lateness: int
@@ -96,13 +96,13 @@ class SampleState:
     """No tuple from before this event time can arrive; results of latest tuples from before it are in `whole`."""
     whole: Float64Array
     kept: Float64Array
-    """Results that followed keys would have and those that they have; by the row that `HOT` describes, and by bucket."""
+    """Results that followed keys would have, and results that they have; by row (see `HOT`) and by bucket."""
     given: int = 0
     """Results of all keys."""
     level: int = 0
-    """The followed keys that are not hot have hashes with so many leading zeros: one of 2^level."""
+    """The hashes of followed keys that are not hot have this many leading zeros: one key of 2^level is followed."""
     log: tuple[FollowedTuples, ...] = ()
-    """Tuples that have arrived since."""
+    """Tuples that have arrived since the last count."""
 
 
 class JoinSample:
@@ -113,7 +113,7 @@ class JoinSample:
         self.inputs, self.signature = inputs, signature
         self.capacity = capacity
         self._seed = np.uint64(seed)
-        self._spans = np.array([entry.use.span for entry in inputs], np.int64)
+        self._spans = np.array([entry.reader.span for entry in inputs], np.int64)
         self.hot = np.zeros(0, np.uint64)
         """Codes of hot keys, sorted."""
         empty = np.zeros((HOT + 1, BUCKETS))
@@ -121,11 +121,11 @@ class JoinSample:
         self._last: tuple[SampleState, dict[str, int], LossEstimate | str] | None = None
         """The last estimate, and what it was made from."""
 
-    def begin(self, held: Incoming) -> None:
+    def begin(self, held: TupleBatch) -> None:
         """Begin with the tuples that windows hold before the first one is shed; their results among each other do not count."""
         tuples = self._select(held)
         codes, counts = np.unique(tuples.codes, return_counts=True)
-        hot = np.flatnonzero(counts >= max(2, _HOT_SHARE * len(tuples)))
+        hot = np.flatnonzero(counts >= max(2, _HOT_FRACTION * len(tuples)))
         hot = hot[np.argsort(counts[hot], kind="stable")[::-1][:_MAX_HOT]]
         hot = hot[np.cumsum(counts[hot]) <= self.capacity // 4]
         self.hot = np.sort(codes[hot])
@@ -133,8 +133,8 @@ class JoinSample:
         self.state = replace(self.state, whole=-before)
         self._add(tuples)
 
-    def take_in(self, incoming: Incoming) -> None:
-        """Let tuples arrive."""
+    def add_tuples(self, incoming: TupleBatch) -> None:
+        """Add new tuples."""
         self._add(self._select(incoming))
 
     def count_given(self, codes: UInt64Array) -> None:
@@ -143,36 +143,38 @@ class JoinSample:
         count_keys(codes, self._seed, self.hot, self.state.level, kept)
         self.state = replace(self.state, kept=kept, given=self.state.given + len(codes))
 
-    def advance(self, heads: Mapping[str, int]) -> None:
-        """Count results once enough tuples have arrived; `heads`: the largest event time of each stream."""
+    def advance(self, max_event_times: Mapping[str, int]) -> None:
+        """Count results once enough tuples have arrived; `max_event_times`: by stream."""
         if sum(map(len, self.state.log)) < max(MIN_LOG, len(self.state.tuples) // 2):
             return
-        self.state = self._settled(heads)
+        self.state = self._settled(max_event_times)
         if np.isin(self.state.tuples.codes, self.hot).sum() > self.capacity * 3 // 4:
             self._follow_fewer(HOT + 1)
         while len(self.state.tuples) > self.capacity:
             self._follow_fewer(self.state.level + 1)
 
-    def estimate(self, heads: Mapping[str, int]) -> LossEstimate | str:
+    def estimate(self, max_event_times: Mapping[str, int]) -> LossEstimate | str:
         """Return how many results were lost, or why that is unknown."""
-        if self._last is None or self._last[0] is not self.state or self._last[1] != heads:
-            self._last = self.state, dict(heads), self._estimate(heads)
+        if self._last is None or self._last[0] is not self.state or self._last[1] != max_event_times:
+            self._last = self.state, dict(max_event_times), self._estimate(max_event_times)
         return self._last[2]
 
-    def _estimate(self, heads: Mapping[str, int]) -> LossEstimate | str:
-        state = self._settled(heads)
+    def _estimate(self, max_event_times: Mapping[str, int]) -> LossEstimate | str:
+        state = self._settled(max_event_times)
         whole = state.whole + self._count(state.tuples, state.settled_to, state.settled_to)[1]
         return _extrapolated_loss(whole, state.kept, state.given, state.level)
 
     # -- tuples -------------------------------------------------------------------------------------------------------------
 
-    def _select(self, incoming: Incoming) -> FollowedTuples:
+    def _select(self, incoming: TupleBatch) -> FollowedTuples:
         rows, parts = np.empty(len(incoming.ts), np.int64), []
-        for place, entry in enumerate(self.inputs):
+        for input_number, entry in enumerate(self.inputs):
             count = select(incoming, entry.window, entry.position, self._seed, self.hot, self.state.level, rows)
-            chosen = rows[:count]
-            inputs = np.full(count, place, np.int16)
-            parts.append(FollowedTuples(incoming.ts[chosen], incoming.codes[chosen, entry.position], inputs))
+            rows_of_input = rows[:count]
+            inputs = np.full(count, input_number, np.int16)
+            parts.append(
+                FollowedTuples(incoming.ts[rows_of_input], incoming.codes[rows_of_input, entry.position], inputs)
+            )
         return FollowedTuples.concat(tuple(parts))
 
     def _add(self, tuples: FollowedTuples) -> None:
@@ -181,13 +183,14 @@ class JoinSample:
         log = (*self.state.log, tuples)
         self.state = replace(self.state, log=(FollowedTuples.concat(log),) if len(log) > _MAX_PARTS else log)
 
-    def _settled(self, heads: Mapping[str, int]) -> SampleState:
+    def _settled(self, max_event_times: Mapping[str, int]) -> SampleState:
         """Return the state with the log merged, results up to the watermark counted, and expired tuples removed."""
         state = self.state
         tuples = FollowedTuples.concat((state.tuples, *state.log))
         tuples = tuples[np.argsort(tuples.ts, kind="stable")]
         end = max(
-            state.settled_to, min(heads.get(entry.use.stream, LONG_AGO) - entry.lateness for entry in self.inputs)
+            state.settled_to,
+            min(max_event_times.get(entry.reader.stream, LONG_AGO) - entry.lateness for entry in self.inputs),
         )
         settled, _ = self._count(tuples, state.settled_to, end)
         needed = tuples.ts + self._spans[tuples.inputs] >= end
@@ -202,13 +205,13 @@ class JoinSample:
         return settled, unsettled
 
     def _follow_fewer(self, level: int) -> None:
-        """Give up the keys whose hash has fewer than `level` leading zeros, unless they are hot."""
+        """Drop the keys whose hash has fewer than `level` leading zeros, unless they are hot."""
         tuples = self.state.tuples
         mask = followed(tuples.codes, self._seed, self.hot, level)
         self.state = replace(self.state, tuples=tuples[mask], level=level)
 
     def warm_up(self) -> None:
-        """Run the kernels that are needed only now and then."""
+        """Run the kernels that are rarely needed, so that they are compiled."""
         self.count_given(np.zeros(1, np.uint64))
         self.estimate({})
         followed(self.state.tuples.codes, self._seed, self.hot, 1)
@@ -235,7 +238,9 @@ class JoinSample:
         for name, like in empty.items():
             array = arrays.get(name)
             if array is None or array.dtype != like.dtype or array.ndim != like.ndim:
-                raise StateError(f"the sample of a join has {name!r} of another shape")
+                raise StateError(
+                    f"the sample of a join is corrupt: {name!r} is missing or has another type; expected {like.dtype}"
+                )
         tuples = FollowedTuples(arrays["ts"], arrays["codes"], arrays["inputs"])
         whole, kept, hot = (arrays[name].copy() for name in ("whole", "kept", "hot"))
         count, settled_to, given, level = (int(value) for value in arrays["numbers"].tolist())
@@ -253,7 +258,7 @@ class JoinSample:
             and 0 <= level <= HOT + 1
         )
         if not is_valid:
-            raise StateError("the sample of a join is damaged: its arrays do not fit each other")
+            raise StateError("the sample of a join is corrupt: its arrays are inconsistent")
         rows = np.arange(len(tuples))
         log = (tuples[rows >= count],) if count < len(tuples) else ()
         self.hot = hot
@@ -263,9 +268,9 @@ class JoinSample:
 def _extrapolated_loss(whole: Float64Array, kept: Float64Array, given: int, level: int) -> LossEstimate | str:
     """Estimate the lost results of all keys: exactly those of hot keys, and those of the others from followed ones.
 
-    The ratio of kept to whole results of the followed keys is that of all; its error follows from the differences between random
-    groups of keys (Wolter, Introduction to Variance Estimation, chapter 2). If some groups have most of the results, the differences
-    show less than there is, so the error grows by the square root of the groups over those that count.
+    The ratio of kept to whole results of the followed keys estimates that of all keys. Its error follows from the differences between
+    random groups of keys (Wolter, Introduction to Variance Estimation, chapter 2). If a few groups have most of the results, the
+    differences understate the error, so it is widened by the square root of all groups over the effective ones.
     """
     lost_of_hot = float(whole[HOT].sum() - kept[HOT].sum())
     whole, kept, given_of_others = (
@@ -285,7 +290,7 @@ def _extrapolated_loss(whole: Float64Array, kept: Float64Array, given: int, leve
     spread = _T_95 * sqrt(BUCKETS / groups * _CORRECTION)
     ratio = left / total
     error = spread * sqrt(float(((kept - ratio * whole) ** 2).sum())) / total
-    if ratio <= error:  # only an upper end of the ratio is known: count what the followed keys have lost
+    if ratio <= error:  # the ratio has no positive lower bound: extrapolate the losses of followed keys instead
         missing = (whole - kept) * 2.0**level
         error = spread * sqrt(float(((missing - missing.mean()) ** 2).sum()))
         return LossEstimate(lost_of_hot + float(missing.sum()), error, error)

@@ -1,4 +1,4 @@
-"""What a policy is: a name, and by what kernels rank tuples for it. Each is a file of this package; `POLICIES` lists them."""
+"""A shedding policy: its name, and the code by which kernels rank tuples. Each policy is a module of this package."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One way to choose what is forgotten."""
+    """A rule that chooses the tuple to shed."""
 
     name: str
-    rank: int
-    """How kernels call it."""
+    code: int
+    """Constant that kernels use."""

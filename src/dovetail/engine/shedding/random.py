@@ -1,8 +1,8 @@
-"""Any tuple goes, each as likely as the others."""
+"""Shed a uniformly random tuple."""
 
 from __future__ import annotations
 
-from dovetail.engine.kernels.roster import RANDOM
+from dovetail.engine.kernels.tuple_table import RANDOM
 from dovetail.engine.shedding.policy import Policy
 
 POLICY = Policy("random", RANDOM)

@@ -14,10 +14,10 @@ from dovetail._typing import Array
 from dovetail.engine.change.adopt import InstalledPlan
 from dovetail.engine.join.gather import MatchRows
 from dovetail.engine.join.step import JoinRun
-from dovetail.engine.kernels.roster import Incoming
+from dovetail.engine.kernels.tuple_table import TupleBatch
 from dovetail.engine.keys import combine
 from dovetail.engine.shedding.join_sample import MIN_SAMPLE, JoinSample, SampleInput, SampleState
-from dovetail.engine.shedding.shape import RosterShape
+from dovetail.engine.shedding.layout import TableLayout
 from dovetail.plan.sheddable import common_key
 from dovetail.stats.recall import LossEstimate
 
@@ -27,8 +27,8 @@ REPLACED = "its join was replaced while tuples were being shed"
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLosses:
-    """Losses as a snapshot has them."""
+class SerializedLosses:
+    """Losses as they are serialized."""
 
     is_counting: bool
     samples: Mapping[tuple[str, str], Mapping[str, Array]]
@@ -45,7 +45,7 @@ class LossesSavepoint:
 
     is_counting: bool
     installed: InstalledPlan
-    shape: RosterShape
+    layout: TableLayout
     samples: Mapping[str, tuple[JoinSample, tuple[SampleInput, ...], SampleState]]
     earlier: Mapping[str, Loss]
     uncounted: Mapping[str, float]
@@ -65,12 +65,12 @@ class ResultLosses:
         self.uncounted: dict[str, float] = {}
         """By query that reads a join whose sample is older: results that were lost before."""
         self._installed = InstalledPlan()
-        self._shape = RosterShape((), (), (), (), ())
+        self._layout = TableLayout((), (), (), (), ())
         self._max_event_times: Mapping[str, int] = {}
 
-    def begin(self, shape: RosterShape, held: Incoming, capacity: int) -> None:
+    def begin(self, layout: TableLayout, held: TupleBatch, capacity: int) -> None:
         """Begin to count losses when windows hold all tuples that later results need; samples may have `capacity` tuples."""
-        self._shape = shape
+        self._layout = layout
         if not self.is_counting:
             self.is_counting = True
             inputs_by_join = self._inputs()
@@ -79,10 +79,10 @@ class ResultLosses:
                 self.samples[step].begin(held)
         self._connect()
 
-    def take_in(self, incoming: Incoming) -> None:
-        """Let tuples arrive, before it is decided what is shed."""
+    def add_tuples(self, incoming: TupleBatch) -> None:
+        """Add new tuples, before any are shed."""
         for sample in self.samples.values():
-            sample.take_in(incoming)
+            sample.add_tuples(incoming)
 
     def advance(self, max_event_times: Mapping[str, int]) -> None:
         """Note the largest event times of streams, after a batch."""
@@ -90,15 +90,15 @@ class ResultLosses:
         for sample in self.samples.values():
             sample.advance(max_event_times)
 
-    def install(self, installed: InstalledPlan, shape: RosterShape | None, capacity: int) -> None:
-        """Continue under another plan: samples of joins that both plans have continue. `shape` is needed while losses are counted."""
+    def install(self, installed: InstalledPlan, layout: TableLayout | None, capacity: int) -> None:
+        """Continue under another plan: samples of joins that both plans have continue. `layout` is needed while losses are counted."""
         before, old = self._installed, self.samples
         losses = {query: self.of(query) for query in before.queries} if self.is_counting else {}
         read_before = self._samples_by_query()
         self._installed = installed
         if self.is_counting:
-            assert shape is not None  # noqa: S101 - see above
-            self._shape = shape
+            assert layout is not None  # noqa: S101 - see above
+            self._layout = layout
             inputs_by_join, spare = self._inputs(), dict(old)
             self.samples = {}
             for step, inputs in inputs_by_join.items():
@@ -148,9 +148,9 @@ class ResultLosses:
         missing = max(0.0, estimate.middle - self.uncounted.get(query, 0.0))
         return (earlier or LossEstimate()) + LossEstimate(missing, estimate.below, estimate.above)
 
-    def restore(self, shape: RosterShape, stored: StoredLosses, capacity: int) -> None:
+    def restore(self, layout: TableLayout, stored: SerializedLosses, capacity: int) -> None:
         """Continue stored samples; a query whose sample is missing has its losses so far."""
-        self._shape, self.is_counting = shape, stored.is_counting
+        self._layout, self.is_counting = layout, stored.is_counting
         inputs_by_join, spare = self._inputs(), dict(stored.samples)
         for step, inputs in inputs_by_join.items():
             signature = self._signature(step, inputs)
@@ -173,11 +173,11 @@ class ResultLosses:
     def savepoint(self) -> LossesSavepoint:
         samples = {step: (sample, sample.inputs, sample.state) for step, sample in self.samples.items()}
         return LossesSavepoint(
-            self.is_counting, self._installed, self._shape, samples, dict(self.earlier), dict(self.uncounted)
+            self.is_counting, self._installed, self._layout, samples, dict(self.earlier), dict(self.uncounted)
         )
 
     def rollback(self, saved: LossesSavepoint) -> None:
-        self.is_counting, self._installed, self._shape = saved.is_counting, saved.installed, saved.shape
+        self.is_counting, self._installed, self._layout = saved.is_counting, saved.installed, saved.layout
         self.samples = {}
         for step, (sample, inputs, state) in saved.samples.items():
             sample.inputs, sample.state = inputs, state
@@ -190,14 +190,17 @@ class ResultLosses:
     def _inputs(self) -> dict[str, tuple[SampleInput, ...]]:
         """The inputs of each join of which some query's losses can be known."""
         return {
-            table.step: tuple(
-                SampleInput(use, place, self._shape.streams.index(use.stream), self._shape.lateness_of(use.stream))
-                for stream in self._shape.streams
-                for place, use in enumerate(self._shape.by_stream[stream])
-                if use.table == number
+            key_table.step: tuple(
+                SampleInput(
+                    reader, position, self._layout.streams.index(reader.stream), self._layout.lateness_of(reader.stream)
+                )
+                for stream in self._layout.streams
+                for position, reader in enumerate(self._layout.by_stream[stream])
+                if reader.key_table == table_number
             )
-            for number, table in enumerate(self._shape.tables)
-            if table.whole and any(why_unknown(run, query) is None for run, query in self._readers(table.step))
+            for table_number, key_table in enumerate(self._layout.key_tables)
+            if key_table.covers_join
+            and any(why_unknown(run, query) is None for run, query in self._readers(key_table.step))
         }
 
     def _readers(self, step: str) -> list[tuple[JoinRun, str]]:
@@ -214,9 +217,9 @@ class ResultLosses:
         sources = {source.name: source for source in plan.sources}
         parts: list[object] = [self._seed, plan.first_batch, plan.backfill]
         for entry in inputs:
-            source = sources[entry.use.source]
+            source = sources[entry.reader.source]
             conditions = [str(expression) for expression in (*source.filters, *source.keys)]
-            parts += [source.stream, entry.use.span, conditions, source.complete_from, entry.use.parts]
+            parts += [source.stream, entry.reader.span, conditions, source.complete_from, entry.reader.key_parts]
         return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def _samples_by_query(self) -> dict[str, JoinSample]:
@@ -240,9 +243,9 @@ def _carried(samples: dict[str, JoinSample], step: str, signature: str) -> JoinS
 
 def _count(sample: JoinSample, run: JoinRun, rows: MatchRows) -> None:
     """Count results that a join gives, by the codes of their keys."""
-    use = sample.inputs[0].use
-    codes = run.source_rows[use.source].store.codes
-    sample.count_given(combine([rows.array(use.source, codes[part]).view(np.uint64) for part in use.parts]))
+    reader = sample.inputs[0].reader
+    codes = run.source_rows[reader.source].store.codes
+    sample.count_given(combine([rows.array(reader.source, codes[part]).view(np.uint64) for part in reader.key_parts]))
 
 
 def _is_new(query: str, installed: InstalledPlan, before: InstalledPlan) -> bool:

@@ -1,4 +1,4 @@
-"""A roster that grows, is copied and is stored: one way to decide what goes, followed through event time."""
+"""A tuple table that grows, is copied and is serialized, and the kernels that advance it."""
 
 from __future__ import annotations
 
@@ -7,190 +7,217 @@ from collections.abc import Mapping
 import numpy as np
 
 from dovetail._typing import Array, BoolArray, Int64Array, UInt64Array
-from dovetail.engine.kernels.batches import least_hashes
-from dovetail.engine.kernels.leaving import release
-from dovetail.engine.kernels.roster import (
+from dovetail.engine.kernels.batches import smallest_hashes
+from dovetail.engine.kernels.shed_expiry import expire
+from dovetail.engine.kernels.shedding import (
+    add_tuples,
+    enqueue_all,
+    list_rows,
+    renumber,
+    rows_in_order,
+)
+from dovetail.engine.kernels.tuple_table import (
     ARRIVAL_ORDER,
     FREE_QUEUE,
     IN_DEAD_LIST,
     NONE,
     USED_QUEUES,
     ExpiryDeadline,
-    Incoming,
     KeySample,
-    Roster,
-    Shed,
-    Uses,
+    ShedTuples,
+    TupleBatch,
+    TupleTable,
+    WindowReaders,
 )
-from dovetail.engine.kernels.shedding import (
-    enqueue_all,
-    list_rows,
-    number_anew,
-    rows_in_order,
-    take_in,
-)
-from dovetail.engine.shedding.rosters import (
-    MOST_PLACES,
-    PackedRoster,
+from dovetail.engine.shedding.table_arrays import (
+    MAX_CAPACITY,
+    CompressedTupleTable,
     arrays_of,
-    check,
-    empty,
-    grown,
-    no_ranks,
-    used_of,
+    check_table,
+    empty_ranking,
+    empty_table,
+    used_entries,
+    with_capacity,
 )
 from dovetail.errors import StateError
 
 EVERYTHING = np.uint64(0xFFFFFFFFFFFFFFFF)
 ALL = KeySample(EVERYTHING, False)
-_NOTHING = Shed(*np.empty((3, 0), np.int64))
-_FIRST_PLACES = 64
+_NOTHING = ShedTuples(*np.empty((3, 0), np.int64))
+_FIRST_CAPACITY = 64
 
 
 class Tracker:
-    """What windows hold if tuples go as `rank` says."""
+    """Tracks the tuples that windows hold under one policy."""
 
-    def __init__(self, uses: Uses, rank: int, seed: int, *, patterns: bool = False, weighed: bool = False) -> None:
-        """Start with nothing; `patterns`: note existence patterns although tuples are not ranked by them.
+    def __init__(
+        self, readers: WindowReaders, policy: int, seed: int, *, patterns: bool = False, has_weights: bool = False
+    ) -> None:
+        """Start with empty windows.
 
-        `weighed`: tuples may take more than one unit of the cap.
+        `patterns`: record existence patterns even if the policy does not rank by them. `has_weights`: tuples may take more than one
+        unit of the cap.
         """
-        self.rank, self._seed = rank, np.uint64(seed)
-        self._patterns = patterns or rank == ARRIVAL_ORDER
-        self.roster = empty(uses, rank, _FIRST_PLACES, patterns=self._patterns, weighed=weighed)
-        self._watch = ExpiryDeadline(*np.empty((3, len(uses.pool)), np.int64))
+        self.policy, self._seed = policy, np.uint64(seed)
+        self._patterns = patterns or policy == ARRIVAL_ORDER
+        self.table = empty_table(readers, policy, _FIRST_CAPACITY, patterns=self._patterns, has_weights=has_weights)
+        self._deadline = ExpiryDeadline(*np.empty((3, len(readers.pool)), np.int64))
         self._in_order: bool | None = None
-        """Whether older tuples of a window have smaller row numbers; None if it has to be looked at."""
+        """Whether older tuples of a window have smaller row numbers; None if it has to be checked."""
 
     @property
-    def places(self) -> int:
-        return len(self.roster.held)
+    def capacity(self) -> int:
+        """Tuples for which there is memory."""
+        return len(self.table.tuples)
 
     @property
-    def _is_weighed(self) -> bool:
+    def _has_weights(self) -> bool:
         """Whether tuples may take more than one unit of the cap."""
-        return len(self.roster.units) > 1
+        return len(self.table.units) > 1
 
     @property
-    def alive(self) -> int:
-        """What the tuples that are held take of the cap; they are not more."""
-        return int(self.roster.alive.sum())
+    def used_units(self) -> int:
+        """Units of the cap that the held tuples take: at least one each."""
+        return int(self.table.used_units.sum())
 
-    def take_in(
-        self, incoming: Incoming, moving: Int64Array, sample: KeySample = ALL, least: UInt64Array | None = None
-    ) -> Shed:
-        """Let tuples arrive; return what was shed. `least`: their `hashes`, if they are known already."""
-        self._make_room(len(incoming.ts))
-        # A tuple may take the place of several lighter ones, and of one otherwise.
-        most = len(incoming.ts) + (self.alive if self._is_weighed else 0)
-        shed = Shed(*np.empty((3, most), np.int64))
-        if least is None:
-            least = self.hashes(incoming) if sample.alone else np.empty(0, np.uint64)
-        _, count = take_in(self.roster, incoming, least, moving, self.rank, sample, self._seed, self._watch, shed)
-        return Shed(*(values[:count] for values in shed))
+    def add_tuples(
+        self,
+        incoming: TupleBatch,
+        advancing: Int64Array,
+        sample: KeySample = ALL,
+        min_hashes: UInt64Array | None = None,
+    ) -> ShedTuples:
+        """Add new tuples; return those that are shed. `min_hashes`: the result of `min_hashes`, if it is known already."""
+        self._grow_for(len(incoming.ts))
+        # A tuple may replace several lighter ones; without weights it replaces one.
+        most = len(incoming.ts) + (self.used_units if self._has_weights else 0)
+        shed = ShedTuples(*np.empty((3, most), np.int64))
+        if min_hashes is None:
+            min_hashes = self.min_hashes(incoming) if sample.skips_others else np.empty(0, np.uint64)
+        _, count = add_tuples(
+            self.table, incoming, min_hashes, advancing, self.policy, sample, self._seed, self._deadline, shed
+        )
+        return ShedTuples(*(values[:count] for values in shed))
 
-    def hashes(self, incoming: Incoming) -> UInt64Array:
-        """By which tuples are sampled: the smallest hash of each one's codes."""
-        least = np.empty(len(incoming.ts), np.uint64)
-        least_hashes(incoming.codes, incoming.seen, self._seed, least)
-        return least
+    def min_hashes(self, incoming: TupleBatch) -> UInt64Array:
+        """Return the smallest hash of each tuple's codes, by which tuples are sampled."""
+        min_hashes = np.empty(len(incoming.ts), np.uint64)
+        smallest_hashes(incoming.codes, incoming.seen, self._seed, min_hashes)
+        return min_hashes
 
-    def fill(self, incoming: Incoming, moving: Int64Array) -> int:
-        """Let tuples arrive while there is room; return how many have."""
-        self._make_room(len(incoming.ts))
-        least = np.empty(0, np.uint64)
-        arrived, _ = take_in(self.roster, incoming, least, moving, self.rank, ALL, self._seed, self._watch, _NOTHING)
+    def add_until_full(self, incoming: TupleBatch, advancing: Int64Array) -> int:
+        """Add tuples until the first that would exceed the cap; return how many were added."""
+        self._grow_for(len(incoming.ts))
+        min_hashes = np.empty(0, np.uint64)
+        arrived, _ = add_tuples(
+            self.table, incoming, min_hashes, advancing, self.policy, ALL, self._seed, self._deadline, _NOTHING
+        )
         return int(arrived)
 
-    def release(self) -> None:
-        """Let go of what no later tuple can need."""
-        release(self.roster, self.rank)
+    def expire(self) -> None:
+        """Remove the tuples that no later tuple can need."""
+        expire(self.table, self.policy)
 
     def rows(self, window: int) -> Int64Array:
-        """Row numbers of a window's tuples."""
-        rows = np.empty(self.places, np.int64)
-        return rows[: list_rows(self.roster, window, rows)]
+        """Return the row numbers of a window's tuples."""
+        rows = np.empty(self.capacity, np.int64)
+        return rows[: list_rows(self.table, window, rows)]
 
     def first_row(self, window: int) -> int:
-        """A row number that none of a window's tuples is below: that of the oldest, where rows are in order; 0 if it is not known."""
+        """Return a lower bound of a window's row numbers: that of the oldest tuple if rows are in order, else 0."""
         if self._in_order is None:
-            self._in_order = rows_in_order(self.roster)
-        place = int(self.roster.oldest[window])
-        return int(self.roster.held[place].row) if self._in_order and place >= 0 else 0
+            self._in_order = rows_in_order(self.table)
+        index = int(self.table.oldest[window])
+        return int(self.table.tuples[index].row) if self._in_order and index >= 0 else 0
 
-    def number_anew(self, window: int, rows: range, alive: BoolArray) -> None:
-        """Let go of those of a window's rows that are not alive; the others are numbered from the end of `rows` on."""
+    def renumber(self, window: int, rows: range, alive: BoolArray) -> None:
+        """Drop rows of a window that are not alive and renumber the rest, starting at `rows.stop`."""
         numbers = rows.stop - 1 + np.cumsum(alive)
-        self._in_order = self._in_order or None  # in order they stay so
-        number_anew(self.roster, window, rows.start, alive, numbers, self.rank)
+        self._in_order = self._in_order or None  # renumbering keeps the order
+        renumber(self.table, window, rows.start, alive, numbers, self.policy)
 
-    def ranked_by(self, rank: int, statistics: Roster | None = None) -> None:
-        """Go on with another way to rank, and what was counted of patterns elsewhere."""
-        self.rank = rank
+    def change_policy(self, policy: int, statistics: TupleTable | None = None) -> None:
+        """Rank tuples by another policy, with pattern counts from another table if given."""
+        self.policy = policy
         if statistics is not None:
-            self.roster.given[:], self.roster.seen[:] = statistics.given, np.maximum(statistics.seen, 1)
-        width, patterns = self.roster.slots.shape[1], self.roster.given.shape[1]
-        self.roster = self.roster._replace(
-            ranks=no_ranks(self.roster.uses, rank, self.places, width, patterns=patterns)
+            self.table.pattern_results[:], self.table.pattern_tuples[:] = (
+                statistics.pattern_results,
+                np.maximum(statistics.pattern_tuples, 1),
+            )
+        width, patterns = self.table.slots.shape[1], self.table.pattern_results.shape[1]
+        self.table = self.table._replace(
+            ranking=empty_ranking(self.table.readers, policy, self.capacity, width, patterns=patterns)
         )
-        self.roster.at[FREE_QUEUE], self.roster.at[USED_QUEUES] = NONE, 0
-        used = used_of(self.roster)
-        queue = self.roster.held.queue[: used["held"]]
-        queue[queue != IN_DEAD_LIST], self.roster.slots.queue[: used["slots"]] = NONE, NONE
-        enqueue_all(self.roster, rank)
+        self.table.counters[FREE_QUEUE], self.table.counters[USED_QUEUES] = NONE, 0
+        used = used_entries(self.table)
+        queue = self.table.tuples.queue[: used["tuples"]]
+        queue[queue != IN_DEAD_LIST], self.table.slots.queue[: used["slots"]] = NONE, NONE
+        enqueue_all(self.table, policy)
 
     # -- arrays -----------------------------------------------------------------------------------------------------------------
 
-    def _make_room(self, count: int) -> None:
-        caps = self.roster.uses.cap
-        self.reserve(min(self.alive + count, int(np.minimum(caps, MOST_PLACES).sum()) + 1))
+    def _grow_for(self, count: int) -> None:
+        """Grow for this many new tuples, as far as the caps allow."""
+        caps = self.table.readers.cap
+        self.reserve(min(self.used_units + count, int(np.minimum(caps, MAX_CAPACITY).sum()) + 1))
 
     def reserve(self, needed: int) -> None:
-        """Have room for so many tuples, and one more."""
-        places = self.places
-        while needed >= places:
-            places *= 2
-        if places > self.places:
-            self.roster = grown(self.roster, self.rank, places, patterns=self._patterns)
+        """Grow until there is memory for `needed` tuples and one more."""
+        capacity = self.capacity
+        while needed >= capacity:
+            capacity *= 2
+        if capacity > self.capacity:
+            self.table = with_capacity(self.table, self.policy, capacity, patterns=self._patterns)
 
-    def copy(self) -> PackedRoster:
-        """What it knows now, to go back to."""
-        return PackedRoster(self.roster)
+    def copy(self) -> CompressedTupleTable:
+        """Return a compressed copy of the table."""
+        return CompressedTupleTable(self.table)
 
-    def rollback(self, copy: PackedRoster) -> None:
-        """Go on from a copy, which stays as it is."""
-        self.roster = copy.unpack(self.roster.uses, self.rank, patterns=self._patterns)
+    def rollback(self, copy: CompressedTupleTable) -> None:
+        """Continue from a copy, which does not change."""
+        self.table = copy.decompress(self.table.readers, self.policy, patterns=self._patterns)
         self._in_order = None
 
     def to_arrays(self) -> dict[str, Array]:
-        """Everything, by name; of records so many as have been used."""
-        used = used_of(self.roster)
-        found = {"places": np.array([self.places])}
-        for name, array in arrays_of(self.roster):
-            found[name] = np.ascontiguousarray(array[: used.get(name.rpartition(".")[0])])
-        return found
+        """Return all arrays by name; records up to their high-water marks."""
+        used = used_entries(self.table)
+        arrays = {"capacity": np.array([self.capacity])}
+        for name, array in arrays_of(self.table):
+            arrays[name] = np.ascontiguousarray(array[: used.get(name.rpartition(".")[0])])
+        return arrays
 
     def restore(self, stored: Mapping[str, Array]) -> None:
-        """Go on from what `to_arrays` gave."""
+        """Continue from the result of `to_arrays`."""
         stored = dict(stored)
-        places = int(stored.pop("places", np.zeros(1))[0])
-        if places < 1 or places & (places - 1) or places > MOST_PLACES:
-            raise StateError(f"what is known for shedding has room for {places} tuples")
-        roster = empty(self.roster.uses, self.rank, places, patterns=self._patterns, weighed=self._is_weighed)
-        for name, array in arrays_of(roster):
-            found, is_lazy = stored.get(name), name.rpartition(".")[0] in used_of(roster)
-            if found is None or found.dtype != array.dtype or found.shape[1:] != array.shape[1:]:
-                raise StateError(f"what is known for shedding has {name!r} of another shape")
-            if len(found) > len(array) or (len(found) < len(array) and not is_lazy):
-                raise StateError(f"what is known for shedding has {name!r} of another shape")
-            array[: len(found)] = found
-        if any(len(stored[f"{name}.{field}"]) != count for name, field, count in _used_fields(roster)):
-            raise StateError("what is known for shedding is cut short")
-        check(roster, self.rank)
-        self.roster, self._in_order = roster, None
+        capacity = int(stored.pop("capacity", np.zeros(1))[0])
+        if capacity < 1 or capacity & (capacity - 1) or capacity > MAX_CAPACITY:
+            raise StateError(
+                f"the shedding state is corrupt: its capacity is {capacity}; expected a power of two up to {MAX_CAPACITY}"
+            )
+        table = empty_table(
+            self.table.readers, self.policy, capacity, patterns=self._patterns, has_weights=self._has_weights
+        )
+        for name, array in arrays_of(table):
+            values, is_record = stored.get(name), name.rpartition(".")[0] in used_entries(table)
+            if values is None:
+                raise StateError(f"the shedding state is corrupt: {name!r} is missing")
+            fits = len(values) <= len(array) if is_record else len(values) == len(array)
+            if values.dtype != array.dtype or values.shape[1:] != array.shape[1:] or not fits:
+                raise StateError(
+                    f"the shedding state is corrupt: {name!r} has {values.dtype} of shape {values.shape}, "
+                    f"expected {array.dtype} of shape {array.shape}"
+                )
+            array[: len(values)] = values
+        for name, field, count in _used_fields(table):
+            if len(stored[f"{name}.{field}"]) != count:
+                raise StateError(f"the shedding state is corrupt: {name!r} is truncated")
+        check_table(table, self.policy)
+        self.table, self._in_order = table, None
 
 
-def _used_fields(roster: Roster) -> list[tuple[str, str, int]]:
-    """A field of each kind of records, and how many entries it has."""
-    used = used_of(roster)
-    return [(name, field, used[name]) for name, field in (("held", "ts"), ("keys", "code"), ("ranks.queues", "first"))]
+def _used_fields(table: TupleTable) -> list[tuple[str, str, int]]:
+    """Return a field of each kind of records, and its number of used entries."""
+    used = used_entries(table)
+    return [
+        (name, field, used[name]) for name, field in (("tuples", "ts"), ("keys", "code"), ("ranking.queues", "first"))
+    ]

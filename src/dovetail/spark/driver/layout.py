@@ -218,11 +218,11 @@ class Layout:
         shedding = self.job.config.shedding
         if shedding is None:
             return self.job.config
-        from dovetail.engine.shedding.room import check_room  # noqa: PLC0415 - the driver loads the engine only if it sheds
+        from dovetail.engine.shedding.caps import check_shedding_cap  # noqa: PLC0415 - the driver loads the engine only if it sheds
 
         shards = sum(group.shards for group in groups)
         for group in groups:
-            check_room(shedding, group.plan, self.job.streams, shards)
+            check_shedding_cap(shedding, group.plan, self.job.streams, shards)
         return replace(self.job.config, shedding=shedding.per_shard(shards))
 
     def for_workers(

@@ -23,7 +23,7 @@ from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.measure import measure
 from dovetail.engine.persist.mapped import read_mapped, write_mapped
 from dovetail.engine.shard import ShardEngine
-from dovetail.engine.shedding.stored import numbers_kept
+from dovetail.engine.shedding.serialize import numbers_kept
 from dovetail.engine.storage.arena import MappedArena
 from dovetail.engine.time.progress import LATEST
 from dovetail.errors import StateError

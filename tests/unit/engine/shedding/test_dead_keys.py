@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pytest
-from tracker_uses import SECOND, uses
+from tracker_readers import SECOND, readers
 
 import dovetail as dt
 from dovetail.config import SHEDDING, SheddingPolicy
 from dovetail.engine.kernels.compile import INTERPRETED
 from dovetail.engine.kernels.dead_keys import is_dead
 from dovetail.engine.kernels.key_history import EPOCHS, IS_ON
-from dovetail.engine.kernels.roster import (
+from dovetail.engine.kernels.tuple_table import (
     ARRIVAL_ORDER,
     FIFO,
     FREQUENCY,
@@ -25,10 +25,10 @@ from dovetail.engine.kernels.roster import (
     OUTPUT,
     RANDOM,
     UNSEEN,
-    USED_PLACES,
-    Incoming,
+    USED_TUPLES,
+    TupleBatch,
 )
-from dovetail.engine.shedding import rosters
+from dovetail.engine.shedding import table_arrays
 from dovetail.engine.shedding.tracker import Tracker
 
 SPAN = 100 * SECOND
@@ -184,21 +184,21 @@ class Model:
             self.dead.clear()
 
 
-def tracker(rank: int, windows: int, cap: int = CAP) -> Tracker:
+def tracker(policy: int, windows: int, cap: int = CAP) -> Tracker:
     """Return a tracker of a join on one key that remembers keys."""
-    remembering = uses(windows, cap, SPAN)._replace(
+    remembering = readers(windows, cap, SPAN)._replace(
         join=np.zeros(windows, np.int64), inputs=np.array([windows]), epoch=np.array([EPOCH])
     )
-    return Tracker(remembering, rank, seed=1)
+    return Tracker(remembering, policy, seed=1)
 
 
-def take_in(into: Tracker, rows: range, values: list[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+def add_tuples(into: Tracker, rows: range, values: list[tuple[int, int]], count: int) -> list[tuple[int, int]]:
     """Let tuples arrive, a second apart; return the window and key of each that was shed."""
     windows, keys = (np.array(column, np.int64) for column in zip(*(values[row] for row in rows), strict=True))
     numbers = np.arange(rows.start, rows.stop)
     codes, seen = keys.astype(np.uint64)[:, None], np.ones(len(rows), np.int64)
-    shed = into.take_in(
-        Incoming(windows, numbers, numbers * SECOND, codes, seen, np.ones(len(rows), np.int32)),
+    shed = into.add_tuples(
+        TupleBatch(windows, numbers, numbers * SECOND, codes, seen, np.ones(len(rows), np.int32)),
         np.ones(count, np.int64),
     )
     return [values[row] for row in shed.row]
@@ -207,8 +207,8 @@ def take_in(into: Tracker, rows: range, values: list[tuple[int, int]], count: in
 @pytest.mark.parametrize("seed", range(1 if INTERPRETED else 30))
 def test_tuples_are_shed_as_the_model_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model remembers every key, so the table gets room for all of them."""
-    make = rosters._no_history
-    monkeypatch.setattr(rosters, "_no_history", lambda uses: make(uses._replace(cap=64 * uses.cap)))
+    make = table_arrays.empty_history
+    monkeypatch.setattr(table_arrays, "empty_history", lambda readers: make(readers._replace(cap=64 * readers.cap)))
     rng = random.Random(seed)
     count = rng.randrange(2, 5)
     values = list(arrivals(rng, 3000, count))
@@ -217,8 +217,8 @@ def test_tuples_are_shed_as_the_model_says(seed: int, monkeypatch: pytest.Monkey
     while at < len(values):
         rows = range(at, min(len(values), at + rng.choice((1, 10, 200))))
         expected = [shed for row in rows for shed in model.arrive(*values[row], row * SECOND)]
-        assert take_in(own, rows, values, count) == expected, rows
-        assert bool(own.roster.history.state[0, IS_ON]) == model.is_on
+        assert add_tuples(own, rows, values, count) == expected, rows
+        assert bool(own.table.history.state[0, IS_ON]) == model.is_on
         was_on += model.is_on
         if rng.random() < 0.1:
             again = tracker(FIFO, count)
@@ -228,28 +228,30 @@ def test_tuples_are_shed_as_the_model_says(seed: int, monkeypatch: pytest.Monkey
     assert was_on
 
 
-@pytest.mark.parametrize("rank", [ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO])
-def test_only_dead_tuples_are_in_the_list_of_dead_tuples(rank: int) -> None:
-    rng = random.Random(rank)
+@pytest.mark.parametrize("policy", [ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO])
+def test_only_dead_tuples_are_in_the_list_of_dead_tuples(policy: int) -> None:
+    rng = random.Random(policy)
     values = list(arrivals(rng, 4000, 3))
-    own, found, at = tracker(rank, 3, cap=40), 0, 0
+    own, found, at = tracker(policy, 3, cap=40), 0, 0
     while at < len(values):
         rows = range(at, min(len(values), at + 100))
-        take_in(own, rows, values, 3)
-        roster = own.roster
-        places = np.flatnonzero(roster.held.row[: roster.at[USED_PLACES]] >= 0)
-        dead = {place for place in places.tolist() if is_dead(roster, place)}
+        add_tuples(own, rows, values, 3)
+        table = own.table
+        indexes = np.flatnonzero(table.tuples.row[: table.counters[USED_TUPLES]] >= 0)
+        dead = {index for index in indexes.tolist() if is_dead(table, index)}
         listed = set[int]()
         for pool in range(3):
-            place = int(roster.history.first[pool])
-            while place >= 0:
-                assert roster.held[place].window == pool
-                listed.add(place)
-                place = int(roster.held[place].after)
-        assert listed == {int(place) for place in places if roster.held[place].queue == IN_DEAD_LIST}
-        assert all(roster.marks[place, 0].entry == UNSEEN for place in listed - dead), "they have left their windows"
-        if rank == RANDOM:
-            assert roster.ranks.size.sum() == len(places) - len(listed)
+            index = int(table.history.first_dead[pool])
+            while index >= 0:
+                assert table.tuples[index].window == pool
+                listed.add(index)
+                index = int(table.tuples[index].after)
+        assert listed == {int(index) for index in indexes if table.tuples[index].queue == IN_DEAD_LIST}
+        assert all(table.memberships[index, 0].entry == UNSEEN for index in listed - dead), (
+            "they have left their windows"
+        )
+        if policy == RANDOM:
+            assert table.ranking.size.sum() == len(indexes) - len(listed)
         found += len(listed)
         at = rows.stop
     assert found

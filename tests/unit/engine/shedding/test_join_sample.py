@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from dovetail.engine.kernels.join_sample import BUCKETS, HOT
-from dovetail.engine.kernels.roster import Incoming
+from dovetail.engine.kernels.tuple_table import TupleBatch
 from dovetail.engine.shedding import join_sample
 from dovetail.engine.shedding.join_sample import JoinSample, SampleInput
-from dovetail.engine.shedding.shape import WindowUse
+from dovetail.engine.shedding.layout import WindowReader
 from dovetail.errors import StateError
 from dovetail.stats.recall import LossEstimate
 
@@ -22,19 +22,24 @@ Tuples = list[tuple[int, int, int]]
 
 
 def inputs(spans: Sequence[int], windows: Sequence[int], lateness: int) -> tuple[SampleInput, ...]:
-    """Inputs of a join; those with the same window are uses of it."""
-    positions = [list(windows[:place]).count(window) for place, window in enumerate(windows)]
+    """Return the inputs of a join; those with the same window are readers of it."""
+    positions = [list(windows[:number]).count(window) for number, window in enumerate(windows)]
     return tuple(
-        SampleInput(WindowUse(f"s{window}", "j", f"i{place}", 0, span, 0, place, ()), position, window, lateness)
-        for place, (span, window, position) in enumerate(zip(spans, windows, positions, strict=True))
+        SampleInput(WindowReader(f"s{window}", "j", f"i{number}", 0, span, 0, number, ()), position, window, lateness)
+        for number, (span, window, position) in enumerate(zip(spans, windows, positions, strict=True))
     )
 
 
-def incoming(tuples: Tuples, uses: int) -> Incoming:
+def incoming(tuples: Tuples, readers: int) -> TupleBatch:
     window, ts, key = (np.array(column, np.int64) for column in zip(*tuples, strict=True))
-    codes = np.repeat(key.astype(np.uint64)[:, None], uses, axis=1)
-    return Incoming(
-        window, np.arange(len(tuples)), ts, codes, np.full(len(tuples), (1 << uses) - 1), np.ones(len(tuples), np.int32)
+    codes = np.repeat(key.astype(np.uint64)[:, None], readers, axis=1)
+    return TupleBatch(
+        window,
+        np.arange(len(tuples)),
+        ts,
+        codes,
+        np.full(len(tuples), (1 << readers) - 1),
+        np.ones(len(tuples), np.int32),
     )
 
 
@@ -67,25 +72,25 @@ def test_all_lost_results_are_counted_while_all_keys_fit(seed: int, monkeypatch:
     sample = JoinSample(inputs(spans, windows, lateness), 1 << 16, seed)
     batches = [tuples[first : first + 7] for first in range(0, len(tuples), 7)]
     sample.begin(incoming(batches[0], 2))
-    heads: dict[str, int] = {}
+    max_event_times: dict[str, int] = {}
     for number, batch in enumerate(batches):
         if number:
-            sample.take_in(incoming(batch, 2))
+            sample.add_tuples(incoming(batch, 2))
         for window, ts, _ in batch:
-            heads[f"s{window}"] = max(heads.get(f"s{window}", ts), ts)
-        sample.advance(heads)
+            max_event_times[f"s{window}"] = max(max_event_times.get(f"s{window}", ts), ts)
+        sample.advance(max_event_times)
         arrived = [entry for earlier in batches[: number + 1] for entry in earlier]
         expected = joined(arrived, spans, windows) - joined(batches[0], spans, windows)
-        assert sample.estimate(heads) == LossEstimate(expected)
+        assert sample.estimate(max_event_times) == LossEstimate(expected)
     again = JoinSample(sample.inputs, 1 << 16, seed)
     again.restore(sample.to_arrays())
-    assert again.estimate(heads) == sample.estimate(heads)
+    assert again.estimate(max_event_times) == sample.estimate(max_event_times)
     assert all((again.to_arrays()[name] == array).all() for name, array in sample.to_arrays().items())
 
 
 def test_given_results_are_not_lost() -> None:
     sample = JoinSample(inputs((9, 9), (0, 1), 0), 200, 0)
-    sample.take_in(incoming([(0, 1, 7), (1, 2, 7), (1, 3, 7)], 1))
+    sample.add_tuples(incoming([(0, 1, 7), (1, 2, 7), (1, 3, 7)], 1))
     sample.count_given(np.array([7], np.uint64))
     assert sample.estimate({"s0": 3, "s1": 3}) == LossEstimate(1.0)
 
@@ -99,7 +104,7 @@ def test_a_loss_that_few_keys_decide_is_unknown(keys: int, known: bool, monkeypa
     for batch in range(20):
         times = np.sort(rng.integers(1000 * batch, 1000 * (batch + 1), 200))
         tuples = [(int(rng.integers(0, 2)), int(ts), int(rng.integers(0, keys))) for ts in times]
-        sample.take_in(incoming(tuples, 1))
+        sample.add_tuples(incoming(tuples, 1))
         sample.advance({"s0": int(times[-1]), "s1": int(times[-1])})
         all_tuples += tuples
     assert sample.state.level > 0
