@@ -253,11 +253,11 @@ def test_recalls_of_shards_add_up() -> None:
 
 
 _UNCOMPILED = """
-from dovetail.engine.kernels import join_sample, queues, shed_expiry, shedding, tuple_table
+from dovetail.engine.kernels import batches, join_sample, queues, shed_expiry, shedding, tuple_table
 from dovetail.engine.warm_up import warm_up_shedding
 
 warm_up_shedding()
-for module in (join_sample, queues, shed_expiry, shedding, tuple_table):
+for module in (batches, join_sample, queues, shed_expiry, shedding, tuple_table):
     for name, found in vars(module).items():
         if getattr(found, "__module__", "") == module.__name__ and found.__class__.__name__ == "CPUDispatcher":
             if found.targetoptions.get("forceinline"):
