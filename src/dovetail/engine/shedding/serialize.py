@@ -140,7 +140,10 @@ def restore(shedder: Shedder, content: pa.Buffer, *, strict: bool = True) -> Non
     shedder.counts, shedder.max_event_times = dict(state["counts"]), dict(state["heads"])
     shedder.set_result_counts(state["given"])
     if strict and state["format"] != FORMAT:
-        raise StateError(f"the shedding state has format {state['format']}; this release reads format {FORMAT}")
+        raise StateError(
+            f"the shedding state has format {state['format']}; this release reads format {FORMAT}",
+            "restore it with the release that wrote it",
+        )
     is_same = (state["format"], state["settings"]) == (FORMAT, _settings(shedder))
     if strict and not is_same:
         raise StateError("the shedding state was written under another cap, policy or plan")
