@@ -20,7 +20,8 @@ class StreamCounters(TypedDict):
     lateness_needed: float
     """The smallest lateness, in seconds, at which no tuple would have been late."""
     event_time: int | None
-    """The largest one so far, in microseconds since 1970."""
+    """How far the stream has progressed, in microseconds since 1970: its largest event time, or with `progress_by` the minimum over
+    the partitions; an idle stream is advanced with the others."""
     state_tuples: int
     state_bytes: int
     hottest: dict[str, dict[str, int]]

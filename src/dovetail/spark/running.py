@@ -219,7 +219,7 @@ class RunningSession:
     # -- changes of the job -------------------------------------------------------------------------------------------
 
     def add_query(self, name: str, sql: str, sink: Sink, *, backfill: bool = False) -> float:
-        """Add a query while data flows; it sees the tuples of batches that begin from now on.
+        """Add a query while data flows; it sees the tuples of batches that are completed from now on.
 
         The streaming query stops after the current batch, and another continues from there.
 
@@ -235,7 +235,7 @@ class RunningSession:
 
         Returns
         -------
-        The seconds that the change took.
+        The seconds that the change took, without the checks and the planning before.
         """
         with self._changing(f"query {name!r} cannot be added"):
             return self._switch_to(self._pipeline.with_query(self._job, name, sql, sink, backfill=backfill))

@@ -109,11 +109,11 @@ class Session:
         rate
             Expected tuples per second of event time; helps the planner.
         progress_by
-            A column whose values (files, partitions) are read out of step: progress is the minimum over them.
+            A column that identifies source partitions (Kafka partition, file); progress is the minimum over them.
         idle_after
             After this long without progress, by the clock of micro-batches, the stream stops delaying expiry in the others.
         max_ahead
-            Tuples further ahead of that clock are set aside and counted.
+            Tuples further ahead of that clock are dropped and counted.
         """
         self._check_declaring(f"stream {name!r}")
         check_name("stream", name)

@@ -1,8 +1,8 @@
 """Join one batch of one shard: what the second callback does, between Spark's state store and the engine.
 
-An attempt reads the manifest, acquires the shared-memory arrays of its token or rebuilds them from the log, joins the batch, writes
-log and manifest under a new token, and publishes the arrays under that token. Spark commits the state only if the task succeeds;
-until then no committed state names the new token, so a failed or repeated attempt changes nothing.
+An attempt reads the manifest, acquires the shared-memory arrays of its token or rebuilds them from the log, joins the batch, appends
+its tuples to the log, publishes the arrays under a new token, and writes that token into the manifest. Spark commits the state only if
+the task succeeds; until then no committed state names the new token, so a failed or repeated attempt changes nothing.
 """
 
 from __future__ import annotations
