@@ -15,7 +15,7 @@ from dovetail.optimizer.planner import plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.session.registered_query import QueryStart, RegisteredQuery
-from dovetail.spark.checkpoint.compatibility import WITHOUT_BOUNDS, pinned_json
+from dovetail.spark.checkpoint.compatibility import VERSION_WITHOUT_INFERRED_WINDOWS, pinned_json
 from dovetail.spark.driver.job_diff import bind, with_query, without_query
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
@@ -29,10 +29,10 @@ def test_texts_that_meant_other_windows_are_refused() -> None:
         layout = layout_of(STREAMS, {"q": sql}, 2)
         stored = json.loads(pinned_json(layout))
         assert bind(layout, json.dumps(stored), "first")[0].pinned_json == "first"
-        before = json.dumps(stored | {"version": WITHOUT_BOUNDS})
+        before = json.dumps(stored | {"version": VERSION_WITHOUT_INFERRED_WINDOWS})
         if refused:
             with pytest.raises(
-                StateError, match="the windows of query 'q', then of brackets, now follow from its cond"
+                StateError, match="query 'q' took its windows from brackets when the checkpoint was written"
             ):
                 bind(layout, before, before)
         else:
@@ -47,7 +47,9 @@ def test_options_of_streams_may_change_and_are_said_in_words() -> None:
     assert changes is not None
     assert changes.kept == ("q",)
     lateness = "lateness of stream 'a' was 1500 ms, is 2 min"
-    assert f"{lateness}: tuples that are no longer late miss partners that have expired already" in changes.streams
+    assert (
+        f"{lateness}: tuples accepted by the new lateness may miss matches that have already expired" in changes.streams
+    )
     assert "idle_after of stream 'b' was None, is 1 h" in str(changes)
 
 
@@ -93,8 +95,8 @@ def test_what_becomes_of_queries() -> None:
     assert list(old.job.queries) == ["same", "wider", "moved", "gone"]
     assert str(changes) == (
         "query 'same' is kept\n"
-        "query 'wider' is changed: new tuples meet those that the log holds\n"
-        "query 'moved' is changed: its tuples lie in other shards, where it sees them from now on\n"
+        "query 'wider' is changed: new tuples are joined with those in the log\n"
+        "query 'moved' is changed: its tuples are partitioned differently; it starts with empty windows\n"
         "query 'new' is new: it sees tuples from now on\n"
         "query 'gone' is dropped"
     )

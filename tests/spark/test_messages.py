@@ -77,7 +77,9 @@ def test_sinks_that_are_none(session: dt.Session, tmp_path: Path, sinks: Any, me
 
 @pytest.mark.parametrize("checkpoint", [None, 3, "", {"availableNow": True}, dt.sinks.memory()])
 def test_a_checkpoint_is_a_path(session: dt.Session, checkpoint: Any) -> None:
-    with pytest.raises(ConfigError, match=r"start\(checkpoint=...\) is .*; expected the path of a directory") as error:
+    with pytest.raises(
+        ConfigError, match=r"start\(checkpoint=...\) is .*; expected the path of a checkpoint directory"
+    ) as error:
         session.start({"pairs": dt.sinks.memory()}, checkpoint)
     refused(error)
 

@@ -141,8 +141,8 @@ class Session:
     def _check_declaring(self, what: str) -> None:
         if self._is_started:
             raise ConfigError(
-                f"{what} comes after start(): what runs was settled then, and this would run nowhere",
-                "declare everything before start(); for more queries use add_query() of what start() returned",
+                f"{what} cannot be declared after start(): the running job is fixed",
+                "for more queries use add_query() of what start() returned; streams and selectivities need a new Session",
             )
 
     def explain(self) -> Explanation:
@@ -219,7 +219,7 @@ class Session:
             for target in {target for old in checkpoint.log for target in old.sinks.values()}:
                 sweep_abandoned(Path(target))
             if changes is not None:
-                warn(f"the checkpoint {directory.uri} goes on with other queries or streams\n{changes}")
+                warn(f"the checkpoint {directory.uri} continues with a changed job\n{changes}")
             checkpoint.discard_uncommitted_state(checkpoint.next_batch)
             checkpoint.append_entry(entry)  # from here on the checkpoint belongs to this session
             running.begin()

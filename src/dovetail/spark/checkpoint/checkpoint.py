@@ -37,7 +37,8 @@ from dovetail.spark.state.log import RESTORE_HINT
 
 LAYOUT, IDENTITY, LOCK = "layout.json", "_identity.json", "_lock"
 RESHARDED, UNFINISHED = "_migrated.json", "_unfinished.json"
-"""The underscores keep earlier releases from reading these files as layouts."""
+"""The underscores keep earlier releases from reading these files as layouts. The name `_migrated.json` stays: resharding was once
+called migration (the `migrations` of the metrics are changes of the plan), and existing checkpoints have such notes."""
 _STATE_FILE = re.compile(r"\.?(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)(?:\.crc)*")
 """Matches a file of one state store version; batch n writes version n + 1."""
 
@@ -89,7 +90,7 @@ class Checkpoint:
             )
         if last_batch < 0 and any(name.isdigit() for name in directory.within("state").names()):
             raise StateError(
-                f"{directory.uri} holds state and no offsets: the log of its batches was removed",
+                f"{directory.uri} has state but no offset log",
                 f"{RESTORE_HINT} and new sinks",
             )
         stored = subdirectory.read(IDENTITY)
@@ -105,8 +106,8 @@ class Checkpoint:
         entries = in_force(self.log, self.next_batch)
         if self.log and not entries and min(entry.epoch for entry in self.log) > 0:
             raise StateError(
-                f"the checkpoint {self.directory.uri} was put back to batch {self.next_batch}, "
-                "which its plan log no longer reaches",
+                f"the checkpoint {self.directory.uri} was restored to batch {self.next_batch}, "
+                "before the oldest entry of its plan log",
                 RESTORE_HINT,
             )
         return entries[-1] if entries else None

@@ -25,7 +25,7 @@ from dovetail.spark.driver.layout import Layout
 
 VERSION = 4
 """Covers the assignment of tuples to shards, the state of a shard, and the windows that a text means."""
-WITHOUT_BOUNDS = 3
+VERSION_WITHOUT_INFERRED_WINDOWS = 3
 """The version in which an alias without a bracket always took the next bracket to its right."""
 
 
@@ -97,16 +97,18 @@ def with_valid_plan(old: Layout, new: Layout) -> Layout:
 def check_version(queries: Mapping[str, JoinQuery], current: str) -> None:
     """Refuse a current layout, as JSON, that this release cannot read or in which `queries` had other windows."""
     version, faults = json.loads(current).get("version", 1), []
-    if version not in (WITHOUT_BOUNDS, VERSION):
+    if version not in (VERSION_WITHOUT_INFERRED_WINDOWS, VERSION):
         faults = [f"its layout has format version {version}; this release writes version {VERSION}"]
-    elif version == WITHOUT_BOUNDS:
+    elif version == VERSION_WITHOUT_INFERRED_WINDOWS:
         inferred = [name for name, query in queries.items() if query.inferred]
         faults = [
-            f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in inferred
+            f"query {name!r} took its windows from brackets when the checkpoint was written; this release infers them from its "
+            "conditions"
+            for name in inferred
         ]
     if faults:
         raise StateError(
-            f"the checkpoint cannot go on with this session: {'; '.join(faults)}",
+            f"the checkpoint cannot continue with this session: {'; '.join(faults)}",
             "start with a new checkpoint directory and new sinks, or with the release that wrote this one",
         )
 

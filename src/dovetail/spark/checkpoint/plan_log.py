@@ -32,7 +32,7 @@ FOLDER = "_plans"
 """The underscore keeps earlier releases from reading the folder as a layout."""
 _ENTRY = re.compile(r"\d{8}\.json")
 MAX_LOG_ENTRIES = 32
-"""Entries in force that are kept; a checkpoint cannot be put back to a batch before the oldest one."""
+"""Entries in force that are kept; a checkpoint cannot be restored to a batch before the oldest one."""
 MAX_PACKED_BYTES = 700_000
 """Spark broadcasts closures of more than a megabyte, and a stateful operator cannot read broadcasts."""
 _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
@@ -101,9 +101,7 @@ def _read_entry(folder: Directory, name: str, *, is_last: bool) -> PlanLogEntry:
     except ValueError:
         raise StateError(
             f"the plan log entry {folder.uri}/{name} is damaged or was not written completely",
-            "remove that file and start again: a start that is cut off while it writes the entry runs no batch"
-            if is_last
-            else RESTORE_HINT,
+            "remove that file and start again: that start ran no batch" if is_last else RESTORE_HINT,
         ) from None
     return replace(from_json(PlanLogEntry, content, f"{folder.uri}/{name}"), epoch=int(name.removesuffix(".json")))
 
@@ -119,7 +117,7 @@ def in_force(log: Iterable[PlanLogEntry], next_batch: int) -> tuple[PlanLogEntry
     """Return the entries that still determine which plan runs which batch, by first batch.
 
     An entry replaces all earlier ones from its first batch on. One whose first batch is after `next_batch` has never run: the
-    checkpoint was put back to an earlier state.
+    checkpoint was restored to an earlier state.
     """
     entries: list[PlanLogEntry] = []
     for entry in log:

@@ -75,7 +75,7 @@ class Move:
         active = {number: manifests[number] for number in before.shards if number in manifests}
         if any(manifest.shedding is not None for manifest in active.values()):
             raise StateError(
-                "tuples of this checkpoint may have been shed, and what its shards know of the others cannot be repartitioned",
+                "tuples of this checkpoint may have been shed, and shedder state cannot be repartitioned",
                 "start the session once without Config(shedding=...), stop it after a batch, then reshard",
             )
         counted = total_progress(manifests.values())
@@ -131,7 +131,9 @@ class Move:
         plan, old = read_worker_plan(self.after), Log(segments, read_worker_plan(self.before).digest)
         token = old.manifest.token
         if token != self.tokens.get(shard):
-            raise StateError(f"the manifest of shard id {shard} is another than the state reader gave", RESTORE_HINT)
+            raise StateError(
+                f"the manifest of shard id {shard} differs from the one the state reader returned", RESTORE_HINT
+            )
         old.clear()
         log, tokens = Log(segments, plan.digest), set[str]()
         for frame in frames:
@@ -141,7 +143,7 @@ class Move:
                 elif content is not None:
                     tokens.add(bytes(content).decode())
         if shard in self.shards_to_read and tokens != {token}:
-            raise StateError(f"the log of shard id {shard} was not read, or not all of it", "reshard again")
+            raise StateError(f"the log of shard id {shard} was not read completely", "reshard again")
         if shard in self.manifests:
             manifest = ShardManifest.from_json(self.manifests[shard].encode(), plan.digest)
             manifest.segments, manifest.next = log.manifest.segments, log.manifest.next
@@ -163,7 +165,7 @@ def first_copies(group: ShardGroupPlan, cell: int, stream: str, table: pa.Table)
         return np.ones(table.num_rows, np.bool_)
     cells, rows = cells_of(group, stream, table)
     if np.count_nonzero(cells == cell) != table.num_rows:
-        raise StateError(f"tuples of stream {stream!r} lie in shard {group.first + cell}, where they do not belong")
+        raise StateError(f"tuples of stream {stream!r} are stored in the wrong shard {group.first + cell}")
     first = np.zeros(table.num_rows, np.int64)
     # Copies of a row are in the order of their cells, and the last assignment wins.
     first[rows[::-1]] = cells[::-1]

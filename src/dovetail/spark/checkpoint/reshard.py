@@ -86,7 +86,7 @@ def reshard(
         )
     if source.holds(target) or target.holds(source):
         raise ConfigError(
-            f"the new directory {target.uri} and the checkpoint {source.uri} are, or contain, one another",
+            f"the new directory {target.uri} and the checkpoint {source.uri} overlap",
             "give a directory beside it",
         )
     clear_ended()
@@ -148,7 +148,7 @@ class Resharding:
         after = resharded(before, shards, rates or counted)
         if shards == before.shards and after.placement.splits == before.placement.splits:
             raise ConfigError(
-                f"the checkpoint {where} has {shards} shards already, and its tuples lie in the same ones by these rates",
+                f"the checkpoint {where} has {shards} shards already, and these rates give the same splits",
                 "start the session with it as it is, or give another number of shards or other rates",
             )
         after = with_shard_ids(spark, after)
@@ -177,7 +177,9 @@ class Resharding:
         if not source.within("dovetail").create(
             RESHARDED, json.dumps({"version": 1, "to": target.uri, "token": token})
         ):
-            raise StateError(f"the checkpoint {source.uri} has been resharded by somebody else", "use the other one")
+            raise StateError(
+                f"the checkpoint {source.uri} has been resharded by another call", "use the checkpoint it wrote"
+            )
         subdirectory.remove(UNFINISHED)
 
     def _run_batch(self, target: Directory) -> None:

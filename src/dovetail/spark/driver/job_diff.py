@@ -114,7 +114,7 @@ def compare(new: Layout, old: Layout) -> Comparison:
     """Return the changes between two layouts; raise `StateError` if a checkpoint of `old` forbids them."""
     if faults := incompatibilities(new, old):
         raise StateError(
-            f"the checkpoint cannot go on with this session: {'; '.join(faults)}",
+            f"the checkpoint cannot continue with this session: {'; '.join(faults)}",
             "start with a new checkpoint directory and new sinks (the old ones belong to the old checkpoint), or with the "
             "streams and shards that wrote this one; dovetail reshard changes the number of shards",
         )
@@ -139,10 +139,10 @@ def compare(new: Layout, old: Layout) -> Comparison:
                 texts = ["None" if value is None else exact_duration(value) for value in (before, after)]
                 text = f"{option} of stream {stream.name!r} was {texts[0]}, is {texts[1]}"
                 if option == "lateness" and after > before:
-                    text += ": tuples that are no longer late miss partners that have expired already"
+                    text += ": tuples accepted by the new lateness may miss matches that have already expired"
                 streams.append(text)
         columns_added = [name for name in declared.columns.names if name not in stream.columns.names]
-        streams += [f"column {name!r} of stream {stream.name!r} is carried from now on" for name in columns_added]
+        streams += [f"column {name!r} of stream {stream.name!r} is stored from now on" for name in columns_added]
     added = tuple(name for name in new_queries if name not in old_queries)
     dropped = tuple(name for name in old_queries if name not in new_queries)
     return Comparison(tuple(kept), changed, added, dropped, tuple(streams))
@@ -151,12 +151,12 @@ def compare(new: Layout, old: Layout) -> Comparison:
 def _describe_change(query: JoinQuery, before: JoinQuery, *, sheds: bool) -> str:
     """Return what the windows of a changed query begin with."""
     if sheds:
-        return "where tuples may be shed the log holds only what queries needed: it sees tuples from now on"
+        return "with shedding, the log keeps only tuples that queries needed; the query starts with empty windows"
     if query.has_count_window:
-        return "its count windows are empty, and fill from now on"
+        return "its count windows start empty"
     if _routes(query) != _routes(before):
-        return "its tuples lie in other shards, where it sees them from now on"
-    return "new tuples meet those that the log holds"
+        return "its tuples are partitioned differently; it starts with empty windows"
+    return "new tuples are joined with those in the log"
 
 
 def _routes(query: JoinQuery) -> object:

@@ -264,7 +264,7 @@ def read_manifests(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> 
     except JVM_ERRORS as error:
         raise StateError(
             f"Spark cannot read the state of {checkpoint}: {reason(error)}",
-            "if it was renamed or copied, put it back to the path that it was started with: Spark writes whole paths into it",
+            "if it was renamed or copied, move it back to the path that it was started with: Spark stores absolute paths in it",
         ) from error
     return {ids.index(row.shard): bytes(row.content) for row in rows}
 

@@ -70,7 +70,7 @@ def _parent() -> Path:
         if status.st_uid in (0, os.getuid()) and (not others_write or status.st_mode & stat.S_ISVTX):
             return parent
     raise StateError(
-        f"others can replace our files in {listed(map(str, parents))}", f"set {_VARIABLE} to a directory of yours"
+        f"other users can write to {listed(map(str, parents))}", f"set {_VARIABLE} to a directory of yours"
     )
 
 
@@ -79,7 +79,7 @@ def _parents() -> list[Path]:
     chosen = os.environ.get(_VARIABLE)
     if chosen and not (Path(chosen).is_absolute() and Path(chosen).is_dir()):
         raise StateError(
-            f"{_VARIABLE} is {chosen!r} on {socket.gethostname()}; expected the whole path of a directory that exists",
+            f"{_VARIABLE} is {chosen!r} on {socket.gethostname()}; expected the absolute path of an existing directory",
             f"create it there, or unset {_VARIABLE}",
         )
     if chosen:
