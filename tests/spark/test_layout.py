@@ -105,11 +105,11 @@ def test_what_becomes_of_queries() -> None:
 def test_a_dropped_name_is_placed_anew() -> None:
     """A query that takes the name of a dropped one gets shards of its own: its tuples are placed by other keys."""
     layout = layout_of(STREAMS, {"q": BRACKETS, "r": BRACKETS.replace("a.k = b.k", "a.k + 1 = b.k")}, 2)
-    assert [group.first for group in layout.placement.groups] == [0, 2]
+    assert [group.first_shard for group in layout.placement.groups] == [0, 2]
     other = parse_query("r", BRACKETS.replace("a.k = b.k", "a.k + 2 = b.k"), layout.job.streams)
     added = RegisteredQuery(plan_query(other, layout.job.streams, Config()), start=QueryStart(3))
     again = with_query(without_query(layout, "r"), added, layout.job.streams)
-    assert [(group.first, group.queries[0].name) for group in again.placement.groups] == [(0, "q"), (4, "r")]
+    assert [(group.first_shard, group.queries[0].name) for group in again.placement.groups] == [(0, "q"), (4, "r")]
     assert again.for_workers("", layout.for_workers(""), 3).retired == (2, 3)
 
 

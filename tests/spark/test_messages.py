@@ -93,7 +93,7 @@ def test_a_checkpoint_is_a_path(session: dt.Session, checkpoint: Any) -> None:
         ({"continuous": "1 second"}, "has the entry 'continuous'; allowed: 'processingTime'", "write"),
         ({"availableNow": "yes"}, "start(trigger={'availableNow': ...}) is 'yes' (str); expected True", "write"),
         ({"processingTime": 10}, "is 10 (int); expected text such as '10 seconds'", "write"),
-        ({"availableNow": True, "once": True}, "has the entries 'availableNow', 'once'; one of them", "write"),
+        ({"availableNow": True, "once": True}, "has the entries 'availableNow', 'once'; give exactly one", "write"),
     ],
 )
 def test_triggers_that_are_none(trigger: Any, message: str, hint: str) -> None:
@@ -245,7 +245,9 @@ def test_the_order_of_declarations_is_the_checkpoints(tmp_path: Path) -> None:
     again, _ = bind(new, pinned_json(old), pinned_json(old))
     assert [stream.name for stream in again.streams] == [stream.name for stream in old.streams]
     assert [name for name, _ in again.queries] == ["q", "r"]
-    assert [group.first for group in again.placement.groups] == [group.first for group in old.placement.groups]
+    assert [group.first_shard for group in again.placement.groups] == [
+        group.first_shard for group in old.placement.groups
+    ]
     assert digest(again) == digest(old)
     assert not list(tmp_path.iterdir())
 

@@ -78,7 +78,7 @@ class RunningSession:
 
     def __repr__(self) -> str:
         state = "has ended" if self.has_ended else "runs"
-        return f"<RunningSession with {self._layout.job} on {self._layout.shards} shards; it {state}>"
+        return f"<RunningSession with {self._layout.job} on {self._layout.requested_shards} shards; it {state}>"
 
     def _repr_html_(self) -> str:
         return job_html(repr(self), self._layout.job)
@@ -183,8 +183,8 @@ class RunningSession:
                 job, monitor = self._layout.job, self._monitor
                 proposal = job.propose(monitor.stats, cause, caught_up, monitor.batch_rate, monitor.load_near_limit)
                 if proposal is not None:
-                    self._switch_to(self._pipeline.replanned(self._job, proposal))
-                    helped, batch = True, self._job.checkpoint.log[-1].first
+                    self._switch_to(self._pipeline.prepare_replan(self._job, proposal))
+                    helped, batch = True, self._job.checkpoint.plan_log[-1].first_batch
                     before, after = proposal.before.cpu, proposal.after.cpu
                     migration = Migration(batch, cause, before, after, perf_counter() - began)
                     self._monitor.record_migration(migration)
@@ -238,12 +238,12 @@ class RunningSession:
         The seconds that the change took, without the checks and the planning before.
         """
         with self._changing(f"query {name!r} cannot be added"):
-            return self._switch_to(self._pipeline.with_query(self._job, name, sql, sink, backfill=backfill))
+            return self._switch_to(self._pipeline.prepare_add_query(self._job, name, sql, sink, backfill=backfill))
 
     def drop_query(self, name: str) -> float:
         """Stop a query after the current batch and free what only it used; return the seconds that the change took."""
         with self._changing(f"query {name!r} cannot be dropped"):
-            return self._switch_to(self._pipeline.without_query(self._job, name))
+            return self._switch_to(self._pipeline.prepare_drop_query(self._job, name))
 
     @contextmanager
     def _changing(self, what: str) -> Iterator[None]:
@@ -262,7 +262,7 @@ class RunningSession:
             raise
         try:
             self._stop_after(written, change)
-            self._replace_job(change.commit(self._reports.progress))
+            self._replace_job(change.commit(self._reports.recent_batches))
         except BaseException:
             self._begin_again(unchanged=True)
             raise
@@ -277,7 +277,7 @@ class RunningSession:
         try:
             checkpoint = self._job.checkpoint
             if unchanged and checkpoint.refreshed().next_epoch > checkpoint.next_epoch:
-                self._replace_job(self._pipeline.unchanged(self._job).commit(self._reports.progress))
+                self._replace_job(self._pipeline.prepare_restart(self._job).commit(self._reports.recent_batches))
             self.begin()
         except Exception as error:
             self._failure = DovetailError(

@@ -199,24 +199,24 @@ class Session:
             run_id = uuid.uuid4().hex
             pipeline = self._pipeline(run_id, trigger)
             layout = with_shard_ids(self._spark, layout)
-            before = _plan_before(layout, checkpoint, entry)
+            previous_plan = _previous_plan(layout, checkpoint, entry)
             if changes is not None:
                 layout = with_changes(self._layout(), layout, changes, self._job.streams, checkpoint.next_batch)
                 layout = with_shard_ids(self._spark, layout)
-            layout, entry = pipeline.next_entry(layout, before, checkpoint)  # plan before any sink is claimed
+            layout, entry = pipeline.next_entry(layout, previous_plan, checkpoint)  # plan before any sink is claimed
             uses, locks = claim_sinks(self._spark, layout, sinks, checkpoint)
             stagings = {layout.number_of(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
             staged = {number: staging for number, staging in stagings.items() if staging is not None}
             entry = replace(entry, sinks=staging_directories(layout, staged))
-            plans = (entry.plan,) if before is None else (before.to_json(), entry.plan)
-            bound = replace(checkpoint, pinned_json=pinned_json(layout), log=(*checkpoint.log, entry))
+            plans = (entry.plan,) if previous_plan is None else (previous_plan.to_json(), entry.plan)
+            bound = replace(checkpoint, pinned_json=pinned_json(layout), plan_log=(*checkpoint.plan_log, entry))
             job = RunningJob(self._job, layout, plans, sinks, bound, staged, {CHECKPOINT: checkpoint, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
             create_run_directory(run_id)
             for staging in staged.values():
                 staging.prepare()
-            for target in {target for old in checkpoint.log for target in old.sinks.values()}:
+            for target in {target for old in checkpoint.plan_log for target in old.sinks.values()}:
                 sweep_abandoned(Path(target))
             if changes is not None:
                 warn(f"the checkpoint {directory.uri} continues with a changed job\n{changes}")
@@ -261,7 +261,7 @@ class Session:
         return layout
 
 
-def _plan_before(layout: Layout, checkpoint: Checkpoint, entry: PlanLogEntry | None) -> WorkerPlan | None:
+def _previous_plan(layout: Layout, checkpoint: Checkpoint, entry: PlanLogEntry | None) -> WorkerPlan | None:
     """Return the plan that the next one replaces: that of `entry`; None if the checkpoint is new."""
     if checkpoint.pinned_json is None:
         return None

@@ -37,12 +37,12 @@ def pinned_json(layout: Layout) -> str:
 def current_json(layout: Layout) -> str:
     """Return the current layout as JSON: with all changes since its checkpoint was created."""
     content = _content(layout) | {
-        "firsts": {name: assignment.first for name, assignment in layout.placement.assignments.items()},
+        "firsts": {name: assignment.first_shard for name, assignment in layout.placement.assignments.items()},
         "numbers": {name: layout.number_of(name) for name in layout.job.queries},
         "last_number": layout.last_number,
         "numbered": layout.placement.total,
         "ids": layout.shard_ids,
-        "widened": layout.widened,
+        "widened": layout.added_columns,
         "came": {name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.since},
         "chosen": None if layout.job.chosen is None else to_json(layout.job.chosen),
     }
@@ -54,7 +54,7 @@ def _content(layout: Layout) -> dict[str, Any]:
         "version": VERSION,
         "streams": [to_json(replace(stream, rate=None)) for stream in layout.streams],
         "queries": layout.queries,
-        "shards": layout.shards,
+        "shards": layout.requested_shards,
         "shares": layout.placement.splits,
     }
     return content | ({"time_zones": layout.time_zones} if layout.time_zones else {})
@@ -116,8 +116,8 @@ def check_version(queries: Mapping[str, JoinQuery], current: str) -> None:
 def incompatibilities(new: Layout, old: Layout) -> list[str]:
     """Return the reasons why a checkpoint of the old layout cannot continue with the new one."""
     faults = []
-    if old.shards != new.shards:
-        faults.append(f"it has {old.shards} shards, this session {new.shards}")
+    if old.requested_shards != new.requested_shards:
+        faults.append(f"it has {old.requested_shards} shards, this session {new.requested_shards}")
     used = {ref.stream for query in new.job.queries.values() for ref in query.refs}
     faults += [f"it lacks stream {name!r}" for name in sorted(used - old.job.streams.keys())]
     faults += [f"it also has stream {name!r}" for name in sorted(old.job.streams.keys() - new.job.streams.keys())]

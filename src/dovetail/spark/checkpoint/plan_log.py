@@ -5,7 +5,7 @@ the epoch that wrote their state, and refuse state whose epoch is not the one th
 never committed wrote it.
 
 Workers do not read the log. The driver packs the plan of the new entry, and the one before it, into the callbacks that Spark pickles;
-each task takes the last plan that applies to its batch. The plan before tells a worker how to read the arrays that it left.
+each task takes the last plan that applies to its batch. The previous plan lets a worker read the arrays written under it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
 
 @dataclass(frozen=True, eq=False)
 class PlanLogEntry:
-    """The plan of a job from batch `first` on, until a later entry replaces it."""
+    """The plan of a job from a batch on, until a later entry replaces it."""
 
-    first: int
-    contract: str
-    """The current layout as JSON, see `compatibility.current_json`; the name is part of the stored format."""
+    first_batch: int = field(metadata={"name": "first"})
+    layout_json: str = field(metadata={"name": "contract"})
+    """The current layout, see `compatibility.current_json`."""
     plan: str
     """The `WorkerPlan` as JSON."""
     cause: str = ""
@@ -82,9 +82,9 @@ def unpack(packed: bytes) -> tuple[WorkerPlan, ...]:
 
 def plan_for(plans: Sequence[WorkerPlan], batch: int | None) -> WorkerPlan:
     """Return the last plan that applies to `batch`, or the last of all if `batch` is None."""
-    candidates = [plan for plan in plans if batch is None or plan.since <= batch]
+    candidates = [plan for plan in plans if batch is None or plan.first_batch <= batch]
     if not candidates:
-        raise StateError(f"batch {batch} is older than the plans of this start, which begin at {plans[0].since}")
+        raise StateError(f"batch {batch} is older than the plans of this start, which begin at {plans[0].first_batch}")
     return candidates[-1]
 
 
@@ -121,8 +121,8 @@ def in_force(log: Iterable[PlanLogEntry], next_batch: int) -> tuple[PlanLogEntry
     """
     entries: list[PlanLogEntry] = []
     for entry in log:
-        if entry.first <= next_batch:
-            while entries and entries[-1].first >= entry.first:
+        if entry.first_batch <= next_batch:
+            while entries and entries[-1].first_batch >= entry.first_batch:
                 entries.pop()
             entries.append(entry)
     return tuple(entries)

@@ -43,7 +43,7 @@ class RunningQuery:
 class RunningJob:
     """A job with its plans for workers, its sinks, and the locks that it holds until it ends."""
 
-    declared: Job
+    declared_job: Job
     """The job with all columns of its streams; that of the layout has the columns that queries read."""
     layout: Layout
     plans: tuple[str, ...]

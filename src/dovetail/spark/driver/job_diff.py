@@ -95,7 +95,7 @@ def read_layout(current: str, pinned: str, config: Config) -> Layout:
         numbers=content.get("numbers", {}),
         last_number=content.get("last_number", -1),
         shard_ids=tuple(content.get("ids", ())),
-        widened=content.get("widened", {}),
+        added_columns=content.get("widened", {}),
     )
 
 
@@ -167,9 +167,9 @@ def _routes(query: JoinQuery) -> object:
 
 
 def with_changes(
-    new: Layout, old: Layout, comparison: Comparison, declared: Mapping[str, StreamSchema], since: int
+    new: Layout, old: Layout, comparison: Comparison, declared_streams: Mapping[str, StreamSchema], first_batch: int
 ) -> Layout:
-    """Return an old layout with the queries and streams of a new one, from batch `since` on."""
+    """Return an old layout with the queries and streams of a new one, from `first_batch` on."""
     assignments = old.placement.assignments
     layout = with_valid_plan(old, new)
     for name in (*comparison.dropped, *comparison.changed):
@@ -181,18 +181,18 @@ def with_changes(
         if name in comparison.changed:
             bound = query.plan.query
             keeps_shards = not bound.has_count_window and _routes(bound) == _routes(old.job.queries[name])
-            start = QueryStart(since, backfill=keeps_shards and new.job.config.shedding is None)
+            start = QueryStart(first_batch, backfill=keeps_shards and new.job.config.shedding is None)
             assignment = assignments[name] if keeps_shards else None
-            layout = with_query(layout, replace(query, start=start), declared, assignment)
+            layout = with_query(layout, replace(query, start=start), declared_streams, assignment)
         elif name in comparison.new:
-            layout = with_query(layout, replace(query, start=QueryStart(since)), declared)
+            layout = with_query(layout, replace(query, start=QueryStart(first_batch)), declared_streams)
     return layout
 
 
 def with_query(
     layout: Layout,
     query: RegisteredQuery,
-    declared: Mapping[str, StreamSchema],
+    declared_streams: Mapping[str, StreamSchema],
     assignment: ShardAssignment | None = None,
 ) -> Layout:
     """Return a layout with a query that starts while others run.
@@ -200,22 +200,22 @@ def with_query(
     Shards store the columns that only it needs from its first batch on. `assignment` gives its shards if it replaces another query.
     """
     bound, since = query.plan.query, query.start.since
-    streams, widened, complete_from = dict[str, StreamSchema](), dict(layout.widened), dict[str, int]()
+    streams, added_columns, complete_from = dict[str, StreamSchema](), dict(layout.added_columns), dict[str, int]()
     for stream in layout.streams:
-        names, needed = set(stream.columns.names), projected(declared[stream.name], [bound]).columns
+        names, needed = set(stream.columns.names), projected(declared_streams[stream.name], [bound]).columns
         added = [column for column in needed if column.name not in names]
         streams[stream.name] = replace(stream, columns=pa.schema([*stream.columns, *added]))
-        first_batches = {**widened.get(stream.name, {}), **{column.name: since for column in added}}
-        widened |= {stream.name: first_batches} if first_batches else {}
-        first = max((first_batches.get(column.name, 0) for column in needed), default=0)
-        complete_from |= {stream.name: first} if first else {}
+        first_batches = {**added_columns.get(stream.name, {}), **{column.name: since for column in added}}
+        added_columns |= {stream.name: first_batches} if first_batches else {}
+        last_added = max((first_batches.get(column.name, 0) for column in needed), default=0)
+        complete_from |= {stream.name: last_added} if last_added else {}
     placement, numbers = layout.placement, _query_numbers(layout)
     if assignment is not None:
         placement = replace(placement, pinned={**placement.pinned, bound.name: assignment})
     job = replace(layout.job, streams=streams, placement=placement)
     job = job.with_started_query(replace(query, start=replace(query.start, complete_from=complete_from)))
     numbers[bound.name] = 1 + max((layout.last_number, *numbers.values()))
-    return replace(layout, job=job, numbers=numbers, widened=widened)
+    return replace(layout, job=job, numbers=numbers, added_columns=added_columns)
 
 
 def without_query(layout: Layout, name: str) -> Layout:

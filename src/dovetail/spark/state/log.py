@@ -39,6 +39,8 @@ FIRST_TUPLE_NUMBER = 1 << 60
 CODEC = "zstd"
 MAX_ENTRY_BYTES = 4 << 20
 """Larger map values take longer per byte."""
+_JSON_NAMES = {"next_segment": "next", "next_batch": "batches", "backfill_from": "reach"}
+"""Fields of a manifest that have another name in JSON; the JSON names are part of the stored format."""
 RESTORE_HINT = "restore the checkpoint directory from a copy, or start with a new one"
 
 
@@ -87,17 +89,18 @@ class ShardManifest:
 
     layout: str
     token: str | None = None
-    next: int = 0
+    next_segment: int = 0
+    """The number of the next entry of the map."""
     progress: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By stream, as `StreamProgress.to_json` gives it."""
     segments: list[Segment] = field(default_factory=list)
-    batches: int = 0
+    next_batch: int = 0
     """The batch after the last one that the state contains."""
     epoch: int | None = None
     """Start of the streaming query that wrote it; None if resharding wrote it, or a release without epochs."""
     kept_from: dict[str, int] = field(default_factory=dict)
-    """By stream: the event time from which on all tuples are in the log."""
-    reach: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By stream: the log is complete from this event time on."""
+    backfill_from: dict[str, dict[str, int]] = field(default_factory=dict)
     """By start batch of a query with backfill and by stream: the earliest event time that the query sees."""
     numbers: dict[str, int] = field(default_factory=dict)
     """By stream whose tuples are numbered: the next number."""
@@ -106,7 +109,7 @@ class ShardManifest:
     version: int = VERSION
 
     def to_json(self) -> str:
-        content = asdict(self)
+        content = {_JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
         return json.dumps(content | {"digest": _digest_of(content)})
 
     @classmethod
@@ -133,10 +136,12 @@ class ShardManifest:
         stored.pop("plan", None)  # checkpoints of earlier releases have it instead of the epoch
         shedding = Blob(**stored["shedding"]) if stored.get("shedding") else None
         segments = [Segment(**segment) for segment in stored["segments"]]
-        return cls(**{**stored, "segments": segments, "shedding": shedding})
+        names = {json_name: name for name, json_name in _JSON_NAMES.items()}
+        content = {names.get(json_name, json_name): value for json_name, value in stored.items()}
+        return cls(**{**content, "segments": segments, "shedding": shedding})
 
 
-class Log:
+class ShardLog:
     """The manifest and segments of one shard.
 
     If tuples may be shed, the log is *numbered*: one more column gives each tuple of a stream a number, in order of arrival.
@@ -183,9 +188,9 @@ class Log:
 
     def _add_entry(self, content: bytes) -> int:
         """Add an entry to the map and return its number."""
-        number = self.manifest.next
+        number = self.manifest.next_segment
         self._segments.updateValue((number,), (content,))
-        self.manifest.next = number + 1
+        self.manifest.next_segment = number + 1
         return number
 
     def number_tuples(self, stream: str, table: pa.Table) -> pa.Table:
@@ -270,8 +275,8 @@ class Log:
     ) -> None:
         """Merge a stream's small segments if there are too many.
 
-        Tuples older than `oldest` or not in `numbers` are dropped. `boundaries` are the batches from which on some query sees tuples:
-        no merged segment spans one of them.
+        Tuples older than `oldest` or not in `numbers` are dropped. A merged segment does not span any of `boundaries`: batches in
+        which queries start, and first batches of added columns.
         """
         small = [s for s in self.manifest.segments if s.stream == stream.name and s.size < SMALL_SEGMENT_BYTES]
         for part in {bisect(boundaries, segment.batch) for segment in small}:

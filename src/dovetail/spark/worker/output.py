@@ -45,10 +45,10 @@ class ShardOutput:
 
     def _file(self, query: int, schema: pa.Schema) -> StagedFile:
         if query not in self._files:
-            batch = current_batch()
-            if batch is None:
+            batch_id = current_batch()
+            if batch_id is None:
                 hint = "use dt.sinks.format('parquet', path=...) instead"
-                raise StateError("Spark does not say which batch this is", hint)
-            writer = self._staged[query].writer(batch, self._shard, schema)
+                raise StateError("the task has no batch id (streaming.sql.batchId is not set)", hint)
+            writer = self._staged[query].writer(batch_id, self._shard, schema)
             self._files[query] = self._open.enter_context(writer)
         return self._files[query]
