@@ -39,7 +39,7 @@ class StageCounters(TypedDict):
     alias: str
     access: str
     probes: int
-    looked: int
+    rows_read: int
     matches: int
     ms: float
     timed: NotRequired[int]
@@ -63,7 +63,7 @@ class JoinCounters(TypedDict):
     """Counters of a join. On Spark a rebuilt shard counts from zero."""
 
     probes: int
-    looked: int
+    rows_read: int
     matches: int
     paths: dict[str, list[StageCounters]]
     """By driver; empty until the first batch has been joined."""
@@ -190,7 +190,7 @@ class MetricsTables(dict[str, Any]):
 
 _COLUMNS = {
     "streams": ("arrivals", "late", "ahead", "refused", "shed", "state_tuples", "state_bytes"),
-    "queries": ("results", "probes", "looked", "matches", "recall"),
+    "queries": ("results", "probes", "rows_read", "matches", "recall"),
     "budget": ("used", "limit"),
 }
 _COUNTED = ("batches", "migrations", "breaches", "rebuilt_shards")
