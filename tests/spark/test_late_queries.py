@@ -132,8 +132,8 @@ class Changing:
         plan = plan_query(query, DECLARED, self.layout.job.config)
         registered = RegisteredQuery(plan, start=QueryStart(self.batches, backfill))
         self.change(with_query(self.layout, registered, DECLARED))
-        assert self.layout.number_of(name) not in self.numbers.values()
-        self.numbers[name] = self.layout.number_of(name)
+        assert self.layout.query_id(name) not in self.numbers.values()
+        self.numbers[name] = self.layout.query_id(name)
         kept = self.kept.get(self.layout.placement.assignments[name].first_shard or 0, {})
         carried = self.layout.job.registered[name].start.complete_from
         held: dict[str, int | tuple[int, int]] = {}

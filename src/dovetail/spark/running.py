@@ -132,18 +132,18 @@ class RunningSession:
         counts = self._reports.collect(encoded, batch_id)
         self._warn_of_losses()
         self._monitor_batch(batch_id)
-        for number, staging in self._job.staged.items():
-            with self._naming_sink(number, batch_id):
-                staging.check(batch_id, counts.by_shard.get(number, {}))
-        for number, query in self._job.queries.items():
-            rows = counts.rows[number]
-            with self._naming_sink(number, batch_id):
+        for query_id, staging in self._job.staged.items():
+            with self._record_sink_failure(query_id, batch_id):
+                staging.check(batch_id, counts.by_shard.get(query_id, {}))
+        for query_id, query in self._job.queries.items():
+            rows = counts.rows[query_id]
+            with self._record_sink_failure(query_id, batch_id):
                 if not rows:
                     self._discard_earlier_attempt(query, batch_id)
-                elif number in self._job.staged:
-                    self._job.staged[number].commit(batch_id)
+                elif query_id in self._job.staged:
+                    self._job.staged[query_id].commit(batch_id)
                 else:
-                    query.sink.write(decode_results(encoded, number, query.schema), batch_id)
+                    query.sink.write(decode_results(encoded, query_id, query.schema), batch_id)
                     query.sink.verify(batch_id, rows)
             self._reports.add_results(query.name, rows)
 
@@ -198,12 +198,12 @@ class RunningSession:
             self._planning = None
 
     @contextmanager
-    def _naming_sink(self, number: int, batch_id: int) -> Iterator[None]:
+    def _record_sink_failure(self, query_id: int, batch_id: int) -> Iterator[None]:
         """Keep a sink's error as one that names query, sink and batch; Spark passes on only its text."""
         try:
             yield
         except Exception as error:
-            self._failure = sink_failure(self._job.queries[number], batch_id, error)
+            self._failure = sink_failure(self._job.queries[query_id], batch_id, error)
             silence_spark_log(self.query)
             raise
 
@@ -335,14 +335,14 @@ class RunningSession:
 
     def _replace_job(self, job: RunningJob) -> None:
         """Switch to `job` and release what only dropped queries used."""
-        before, self._job = self._job, job
+        previous, self._job = self._job, job
         self._reports.replace_layout(job.layout)
-        for name in before.layout.job.queries.keys() - job.layout.job.queries.keys():
+        for name in previous.layout.job.queries.keys() - job.layout.job.queries.keys():
             self._monitor.stats.drop_query(name)
-        for number in before.staged.keys() - job.staged.keys():
-            before.staged[number].clear()
-        for name in before.locks.keys() - job.locks.keys():
-            before.locks[name].release()
+        for query_id in previous.staged.keys() - job.staged.keys():
+            previous.staged[query_id].clear()
+        for name in previous.locks.keys() - job.locks.keys():
+            previous.locks[name].release()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the job ends or `timeout` seconds pass; return whether it has ended. Its error, if any, is raised."""

@@ -195,7 +195,7 @@ class Session:
         with ExitStack() as undo:  # releases everything if the start fails
             checkpoint = Checkpoint.open(directory)
             undo.callback(checkpoint.release)
-            layout, changes, entry = checkpoint.bind(self._layout())
+            layout, changes, entry = checkpoint.reconcile(self._layout())
             run_id = uuid.uuid4().hex
             pipeline = self._pipeline(run_id, trigger)
             layout = with_shard_ids(self._spark, layout)
@@ -205,12 +205,12 @@ class Session:
                 layout = with_shard_ids(self._spark, layout)
             layout, entry = pipeline.next_entry(layout, previous_plan, checkpoint)  # plan before any sink is claimed
             uses, locks = claim_sinks(self._spark, layout, sinks, checkpoint)
-            stagings = {layout.number_of(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
-            staged = {number: staging for number, staging in stagings.items() if staging is not None}
+            stagings = {layout.query_id(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
+            staged = {query_id: staging for query_id, staging in stagings.items() if staging is not None}
             entry = replace(entry, sinks=staging_directories(layout, staged))
             plans = (entry.plan,) if previous_plan is None else (previous_plan.to_json(), entry.plan)
-            bound = replace(checkpoint, pinned_json=pinned_json(layout), plan_log=(*checkpoint.plan_log, entry))
-            job = RunningJob(self._job, layout, plans, sinks, bound, staged, {CHECKPOINT: checkpoint, **locks})
+            updated = replace(checkpoint, pinned_json=pinned_json(layout), plan_log=(*checkpoint.plan_log, entry))
+            job = RunningJob(self._job, layout, plans, sinks, updated, staged, {CHECKPOINT: checkpoint, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
             create_run_directory(run_id)
@@ -236,10 +236,10 @@ class Session:
             return Comparison(new=tuple(layout.job.queries))
         opened = Checkpoint.open(directory)
         try:
-            bound, changes, _ = opened.bind(layout)
+            reconciled, changes, _ = opened.reconcile(layout)
         finally:
             opened.release()
-        return changes or Comparison(tuple(bound.job.queries))
+        return changes or Comparison(tuple(reconciled.job.queries))
 
     def _layout(self, only: str | None = None) -> Layout:
         job = self._job

@@ -1,4 +1,4 @@
-"""A checkpoint directory: its identity, the job it is bound to, its plan log and its lock.
+"""A checkpoint directory: its identity, its layouts, its plan log and its lock.
 
 Beside Spark's own files there is a directory `dovetail` with the pinned layout and a random identity, both written once. Sinks store
 the identity, so that results of two checkpoints never mix. A checkpoint written by a release without identities takes the id in
@@ -31,7 +31,7 @@ from dovetail.spark.checkpoint.plan_log import (
     read_entries,
     write_entry,
 )
-from dovetail.spark.driver.job_diff import Comparison, bind
+from dovetail.spark.driver.job_diff import Comparison, reconcile
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.state.log import RESTORE_HINT
 
@@ -122,7 +122,7 @@ class Checkpoint:
     def next_epoch(self) -> int:
         return 1 + max((entry.epoch for entry in self.plan_log), default=-1)
 
-    def bind(self, layout: Layout) -> tuple[Layout, Comparison | None, PlanLogEntry | None]:
+    def reconcile(self, layout: Layout) -> tuple[Layout, Comparison | None, PlanLogEntry | None]:
         """Return this checkpoint's layout, the changes that `layout` makes, and the log entry to continue.
 
         There are no changes if `layout` means the same. A layout that the checkpoint cannot continue with is refused.
@@ -130,14 +130,14 @@ class Checkpoint:
         if self.pinned_json is None:
             return layout, None, None
         last = self.entry_in_force
-        bound, changes = bind(layout, self.current_json or "", self.pinned_json)
+        reconciled, changes = reconcile(layout, self.current_json or "", self.pinned_json)
         if changes is not None and last is not None and last.first_batch == self.next_batch:
             # The last entry has completed no batch. A job that equals the one before it reverts that change.
             for previous in in_force(self.plan_log, self.next_batch - 1)[-1:]:
-                restored, difference = bind(layout, previous.layout_json, self.pinned_json)
+                restored, difference = reconcile(layout, previous.layout_json, self.pinned_json)
                 if difference is None:
                     return restored, None, previous
-        return bound, changes, last
+        return reconciled, changes, last
 
     def refreshed(self) -> Checkpoint:
         """Return this checkpoint with its plan log, and the batches that Spark has begun and completed, as of now."""

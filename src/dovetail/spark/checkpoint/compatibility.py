@@ -38,8 +38,8 @@ def current_json(layout: Layout) -> str:
     """Return the current layout as JSON: with all changes since its checkpoint was created."""
     content = _content(layout) | {
         "firsts": {name: assignment.first_shard for name, assignment in layout.placement.assignments.items()},
-        "numbers": {name: layout.number_of(name) for name in layout.job.queries},
-        "last_number": layout.last_number,
+        "numbers": {name: layout.query_id(name) for name in layout.job.queries},
+        "last_number": layout.last_query_id,
         "numbered": layout.placement.total,
         "ids": layout.shard_ids,
         "widened": layout.added_columns,

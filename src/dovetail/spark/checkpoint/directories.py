@@ -61,7 +61,7 @@ class Directory:
         local = None if self.local is None else self.local.joinpath(*names)
         return Directory("/".join((self.uri, *names)), local, self.files)
 
-    def holds(self, other: Directory) -> bool:
+    def contains(self, other: Directory) -> bool:
         """Whether another directory is this one or below it."""
         if self.local is not None and other.local is not None:
             return other.local.is_relative_to(self.local)

@@ -90,7 +90,7 @@ def reshard(
         raise ConfigError(
             f"there is no checkpoint at {source.uri}", "give the directory that a session was started with"
         )
-    if source.holds(target) or target.holds(source):
+    if source.contains(target) or target.contains(source):
         raise ConfigError(
             f"the new directory {target.uri} and the checkpoint {source.uri} overlap",
             "give a directory beside it",
@@ -251,8 +251,8 @@ def _check_offsets_and_state(checkpoint: Checkpoint) -> None:
 
 def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int, ShardManifest]:
     """Read the manifests of a checkpoint, by shard number; raise `StateError` if one is missing or behind."""
-    contents, bound = read_manifests(spark, checkpoint, layout.shard_ids), digest(layout)
-    manifests = {shard: ShardManifest.from_json(content, bound) for shard, content in contents.items()}
+    contents, pinned_digest = read_manifests(spark, checkpoint, layout.shard_ids), digest(layout)
+    manifests = {shard: ShardManifest.from_json(content, pinned_digest) for shard, content in contents.items()}
     groups = layout.placement.groups
     active = [shard for group in groups for shard in group.shard_range if shard in manifests]
     next_batch = max((manifests[shard].next_batch for shard in active), default=0)

@@ -92,14 +92,14 @@ def read_layout(current: str, pinned: str, config: Config) -> Layout:
         Job(config, streams=streams, registered=registered, chosen=chosen, upper_bound=None),
         Placement(content["shards"], assignments, content.get("numbered", 0)),
         pinned_json=pinned,
-        numbers=content.get("numbers", {}),
-        last_number=content.get("last_number", -1),
+        query_ids=content.get("numbers", {}),
+        last_query_id=content.get("last_number", -1),
         shard_ids=tuple(content.get("ids", ())),
         added_columns=content.get("widened", {}),
     )
 
 
-def bind(layout: Layout, current: str, pinned: str) -> tuple[Layout, Comparison | None]:
+def reconcile(layout: Layout, current: str, pinned: str) -> tuple[Layout, Comparison | None]:
     """Return the layout of a checkpoint and the changes that `layout` makes to it, if any.
 
     `current` and `pinned` are the checkpoint's layouts as JSON. Raise `StateError` if it cannot continue with `layout`.
@@ -209,25 +209,25 @@ def with_query(
         added_columns |= {stream.name: first_batches} if first_batches else {}
         last_added = max((first_batches.get(column.name, 0) for column in needed), default=0)
         complete_from |= {stream.name: last_added} if last_added else {}
-    placement, numbers = layout.placement, _query_numbers(layout)
+    placement, query_ids = layout.placement, _query_ids(layout)
     if assignment is not None:
         placement = replace(placement, pinned={**placement.pinned, bound.name: assignment})
     job = replace(layout.job, streams=streams, placement=placement)
     job = job.with_started_query(replace(query, start=replace(query.start, complete_from=complete_from)))
-    numbers[bound.name] = 1 + max((layout.last_number, *numbers.values()))
-    return replace(layout, job=job, numbers=numbers, added_columns=added_columns)
+    query_ids[bound.name] = 1 + max((layout.last_query_id, *query_ids.values()))
+    return replace(layout, job=job, query_ids=query_ids, added_columns=added_columns)
 
 
 def without_query(layout: Layout, name: str) -> Layout:
-    """Return a layout without a query; the others keep their shards and numbers."""
-    numbers = _query_numbers(layout)
-    last_number = max((layout.last_number, *numbers.values()))
-    del numbers[name]
-    return replace(layout, job=layout.job.without_query(name), numbers=numbers, last_number=last_number)
+    """Return a layout without a query; the others keep their shards and ids."""
+    query_ids = _query_ids(layout)
+    last_query_id = max((layout.last_query_id, *query_ids.values()))
+    del query_ids[name]
+    return replace(layout, job=layout.job.without_query(name), query_ids=query_ids, last_query_id=last_query_id)
 
 
-def _query_numbers(layout: Layout) -> dict[str, int]:
-    return {name: layout.number_of(name) for name in layout.job.registered}
+def _query_ids(layout: Layout) -> dict[str, int]:
+    return {name: layout.query_id(name) for name in layout.job.registered}
 
 
 def projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSchema:

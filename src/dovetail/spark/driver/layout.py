@@ -1,4 +1,4 @@
-"""The layout of a job on Spark: its shards and query numbers, and the plan that workers get.
+"""The layout of a job on Spark: its shards and query ids, and the plan that workers get.
 
 The driver makes a `Layout` when a session starts; `placement` assigns tuples to shards, `checkpoint.compatibility` decides what a
 checkpoint pins of it. Workers get a `WorkerPlan` as JSON, in the pickled callbacks: no SQL, and nothing left to plan but probe orders.
@@ -71,7 +71,7 @@ class WorkerPlan:
 
     streams: tuple[StreamSchema, ...]
     queries: Mapping[str, int]
-    """Number of each query, which identifies its results to the driver."""
+    """Id of each query, which identifies its results to the driver."""
     joins: tuple[tuple[str, ...], ...]
     """The streams of each query: those of a join delay each other's expiry, on all shards alike."""
     config: Config
@@ -136,20 +136,20 @@ def read_worker_plan(text: str) -> WorkerPlan:
 
 @dataclass(frozen=True)
 class Layout:
-    """A job with its shards and the numbers that identify its queries to workers."""
+    """A job with its shards and the ids of its queries."""
 
     job: Job
     """Its streams have the columns that the pipeline carries."""
     pinned_json: str = ""
     """The pinned layout of its checkpoint, see `compatibility`; empty if the checkpoint is new."""
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    """By query, its number; a query without an entry has that of its position."""
-    last_number: int = -1
-    """The largest number of a dropped query, which no other query gets; -1 if none was dropped."""
+    query_ids: Mapping[str, int] = field(default_factory=dict)
+    """By query, the id in results and reports; a query without an entry has its position as the id."""
+    last_query_id: int = -1
+    """The largest id of a dropped query, which no other query gets; -1 if none was dropped."""
     added_columns: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By stream, the columns that were added later, each with the first batch whose tuples have it."""
     shard_ids: tuple[int, ...] = ()
-    """By number of a shard, the id by which Spark groups its rows; see `pipeline.with_shard_ids`."""
+    """By shard, the id by which Spark groups its rows; see `pipeline.with_shard_ids`."""
 
     @classmethod
     def of(cls, job: Job, placement: Placement, **numbering: Any) -> Layout:
@@ -207,9 +207,9 @@ class Layout:
         """Return the first batch whose tuples a query sees."""
         return self.job.registered[query].start.since
 
-    def number_of(self, query: str) -> int:
-        """Return the number of a query in results and reports."""
-        return self.numbers[query] if query in self.numbers else list(self.job.registered).index(query)
+    def query_id(self, query: str) -> int:
+        """Return the id of a query in results and reports."""
+        return self.query_ids[query] if query in self.query_ids else list(self.job.registered).index(query)
 
     def _shard_config(self, groups: Sequence[ShardGroupPlan]) -> Config:
         """Return the configuration with a shard's part of the shedding cap; refuse a cap that is too small."""
@@ -243,12 +243,12 @@ class Layout:
             plan = ExecutionPlan.of(steps, previous_plans.get(group.first_shard))
             groups.append(ShardGroupPlan(group.first_shard, group.grid.splits, routes, plan))
         joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.job.queries.values())
-        numbers = {name: self.number_of(name) for name in self.job.queries}
+        query_ids = {name: self.query_id(name) for name in self.job.queries}
         boundaries = {batch for columns in self.added_columns.values() for batch in columns.values()}
         boundaries |= {query.start.since for query in self.job.registered.values() if query.start.is_merged}
         worker_plan = WorkerPlan(
             self.streams,
-            numbers,
+            query_ids,
             tuple(joins),
             self._shard_config(groups),
             digest,

@@ -59,14 +59,15 @@ class SparkPipeline:
         self, layout: Layout, plans: Sequence[str], staged: Mapping[int, Staging] | None = None
     ) -> DataFrame:
         """Return the rows that shards produce: results as Arrow IPC bytes, counts and metrics."""
-        ids = list(with_shard_ids(self.spark, layout).shard_ids)
+        shard_ids = list(with_shard_ids(self.spark, layout).shard_ids)
         # Spark stores the time of a batch, so a replay reads the same.
         clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
         packed, routed = pack(plans), []
-        for number, stream in enumerate(layout.streams):
+        for stream_index, stream in enumerate(layout.streams):
             frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
-            routed.append(frame.mapInArrow(router_function(packed, number, ids), from_arrow_schema(ROUTED_SCHEMA)))
-        processor = ShardProcessor(packed, ids, self.run_id, staged)
+            route = router_function(packed, stream_index, shard_ids)
+            routed.append(frame.mapInArrow(route, from_arrow_schema(ROUTED_SCHEMA)))
+        processor = ShardProcessor(packed, shard_ids, self.run_id, staged)
         joined = (
             reduce(DataFrame.unionAll, routed)
             .groupBy(SHARD_ID)
@@ -212,7 +213,7 @@ class JobChange:
         staging = self.sinks[self.added].staging(uses[self.added], self.pipeline.run_id)
         if staging is not None:
             staging.prepare()
-            self.staged[layout.number_of(self.added)] = staging
+            self.staged[layout.query_id(self.added)] = staging
 
     def undo(self) -> None:
         """Release the staging and locks of the added query."""
@@ -232,9 +233,9 @@ class JobChange:
             layout, previous_plan = self.layout_from(first_batch), read_worker_plan(self.job.plans[-1])
             batch_end = recent_batches.get(first_batch - 1)
             layout, entry = self.pipeline.next_entry(layout, previous_plan, checkpoint, batch_end, self.cause)
-            numbers = {layout.number_of(name) for name in layout.job.queries}
+            query_ids = {layout.query_id(name) for name in layout.job.queries}
             staged = {**self.job.staged, **self.staged}
-            staged = {number: staging for number, staging in staged.items() if number in numbers}
+            staged = {query_id: staging for query_id, staging in staged.items() if query_id in query_ids}
             checkpoint.discard_uncommitted_state(first_batch)
             # Last of all: once the log names the new epoch, the old job cannot continue.
             checkpoint = checkpoint.append_entry(replace(entry, sinks=staging_directories(layout, staged)))
@@ -251,8 +252,8 @@ class JobChange:
 
 def staging_directories(layout: Layout, staged: Mapping[int, Staging]) -> dict[str, str]:
     """Return the sink directories in which shards stage results, by query."""
-    numbers = {layout.number_of(name): name for name in layout.job.queries}
-    return {numbers[number]: staging.target for number, staging in staged.items()}
+    names = {layout.query_id(name): name for name in layout.job.queries}
+    return {names[query_id]: staging.target for query_id, staging in staged.items()}
 
 
 def read_state(spark: SparkSession, checkpoint: str) -> DataFrame:
@@ -261,8 +262,8 @@ def read_state(spark: SparkSession, checkpoint: str) -> DataFrame:
     return state.select(f"key.{SHARD_ID}", "user_map_key.number", "user_map_value.content")
 
 
-def read_manifests(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> dict[int, bytes]:
-    """Read the manifests of a checkpoint, by shard; `ids` are the keys of the stored state."""
+def read_manifests(spark: SparkSession, checkpoint: str, shard_ids: Sequence[int]) -> dict[int, bytes]:
+    """Read the manifests of a checkpoint, by shard; `shard_ids` are the keys of the stored state."""
     try:
         rows = read_state(spark, checkpoint).where(F.col("number") == MANIFEST).collect()
     except JVM_ERRORS as error:
@@ -270,12 +271,12 @@ def read_manifests(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> 
             f"Spark cannot read the state of {checkpoint}: {reason(error)}",
             "if it was renamed or copied, move it back to the path that it was started with: Spark stores absolute paths in it",
         ) from error
-    return {ids.index(row[SHARD_ID]): bytes(row.content) for row in rows}
+    return {shard_ids.index(row[SHARD_ID]): bytes(row.content) for row in rows}
 
 
-def read_batch_end(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> BatchEndState:
+def read_batch_end(spark: SparkSession, checkpoint: str, shard_ids: Sequence[int]) -> BatchEndState:
     """Read the streams' progress and the shards' counters from the state of the last completed batch."""
-    manifests = {shard: json.loads(content) for shard, content in read_manifests(spark, checkpoint, ids).items()}
+    manifests = {shard: json.loads(content) for shard, content in read_manifests(spark, checkpoint, shard_ids).items()}
     counters = {shard: manifest["progress"] for shard, manifest in manifests.items()}
     latest = max(manifests, key=lambda shard: int(manifests[shard]["batches"]), default=None)
     return BatchEndState({} if latest is None else counters[latest], counters)

@@ -185,8 +185,8 @@ class ShardReports:
         """Return the last reports of each group's shards, and the joins that they run."""
         reports = dict(self._shards)
         return [
-            ({shard: Measurements.from_json(reports[shard]) for shard in numbers if shard in reports}, steps)
-            for numbers, steps in self._layout.group_steps
+            ({shard: Measurements.from_json(reports[shard]) for shard in shard_range if shard in reports}, steps)
+            for shard_range, steps in self._layout.group_steps
         ]
 
     def take_load(self) -> Load:
@@ -245,7 +245,7 @@ def _counters(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 def observed_columns(layout: Layout) -> Iterator[Column]:
     """Yield the columns that a `StreamingQueryListener` sees: results by query, counters by stream."""
     for name in layout.job.queries:
-        rows = F.when(F.col("query") == layout.number_of(name), F.col("rows"))
+        rows = F.when(F.col("query") == layout.query_id(name), F.col("rows"))
         yield F.coalesce(F.sum(rows), F.lit(0)).alias(f"{name}.results")
     sheds = layout.job.config.shedding is not None
     summed = (*_SUMMED, "shed") if sheds else _SUMMED

@@ -39,7 +39,9 @@ FIRST_TUPLE_NUMBER = 1 << 60
 CODEC = "zstd"
 MAX_ENTRY_BYTES = 4 << 20
 """Larger map values take longer per byte."""
-_JSON_NAMES = {"next_segment": "next", "next_batch": "batches", "backfill_from": "reach"}
+_JSON_NAMES = {
+    "next_segment": "next", "next_batch": "batches", "backfill_from": "reach", "next_tuple_numbers": "numbers",
+}  # fmt: skip
 """Fields of a manifest that have another name in JSON; the JSON names are part of the stored format."""
 RESTORE_HINT = "restore the checkpoint directory from a copy, or start with a new one"
 
@@ -59,6 +61,7 @@ class Segment:
     """One entry of the log: tuples of one stream."""
 
     number: int
+    """Its key in the map."""
     stream: str
     rows: int
     size: int
@@ -102,7 +105,7 @@ class ShardManifest:
     """By stream: the log is complete from this event time on."""
     backfill_from: dict[str, dict[str, int]] = field(default_factory=dict)
     """By start batch of a query with backfill and by stream: the earliest event time that the query sees."""
-    numbers: dict[str, int] = field(default_factory=dict)
+    next_tuple_numbers: dict[str, int] = field(default_factory=dict)
     """By stream whose tuples are numbered: the next number."""
     shedding: Blob | None = None
     """State of the shedder."""
@@ -195,8 +198,8 @@ class ShardLog:
 
     def number_tuples(self, stream: str, table: pa.Table) -> pa.Table:
         """Return new tuples of a stream with a column of their numbers."""
-        first = self.manifest.numbers.get(stream, FIRST_TUPLE_NUMBER)
-        self.manifest.numbers[stream] = first + table.num_rows
+        first = self.manifest.next_tuple_numbers.get(stream, FIRST_TUPLE_NUMBER)
+        self.manifest.next_tuple_numbers[stream] = first + table.num_rows
         return table.append_column(NUMBER_COLUMN, pa.array(np.arange(first, first + table.num_rows)))
 
     def remove_older(self, stream: str, oldest: int | None) -> None:

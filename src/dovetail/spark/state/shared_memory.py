@@ -117,7 +117,7 @@ def _open_private(name: str | Path, parent: int | None = None) -> Iterator[int |
 
 def create_run_directory(run_id: str) -> None:
     """Create a run's directory, owned by this process, and sweep the directories of dead runs."""
-    with explaining_full_disk():
+    with translate_disk_full():
         _make_run(shared_memory_root(run_id), here=True)
 
 
@@ -131,7 +131,7 @@ def remove_run_directory(run_id: str) -> None:
 
 
 @contextmanager
-def explaining_full_disk() -> Iterator[None]:
+def translate_disk_full() -> Iterator[None]:
     """Turn the error of a full disk into one that names the directory of the shards and says what to do."""
     try:
         yield
@@ -232,7 +232,7 @@ class SharedMemoryShard:
         """Open the shard's directory in the run's `root`; on a host without a driver, a worker creates both."""
         self._home = root / str(shard)
         if not self._home.exists():
-            with explaining_full_disk():
+            with translate_disk_full():
                 self._make_home(root)
 
     def _make_home(self, root: Path) -> None:

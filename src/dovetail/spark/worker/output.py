@@ -17,8 +17,8 @@ from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 class ShardOutput:
     """Collector of a shard's results; a context manager that completes or removes the staged files."""
 
-    def __init__(self, query_numbers: Mapping[str, int], staged: Mapping[int, Staging], shard: int) -> None:
-        self._query_numbers = query_numbers
+    def __init__(self, query_ids: Mapping[str, int], staged: Mapping[int, Staging], shard: int) -> None:
+        self._query_ids = query_ids
         self._staged = staged
         self._shard = shard
         self._files: dict[int, StagedFile] = {}
@@ -34,7 +34,7 @@ class ShardOutput:
     def add(self, results: Mapping[str, pa.Table]) -> None:
         """Add results of some queries, by query name."""
         for name, table in results.items():
-            query = self._query_numbers[name]
+            query = self._query_ids[name]
             if not table.num_rows:
                 continue
             if query in self._staged:

@@ -43,7 +43,7 @@ from dovetail.spark.state.log import (
     event_times,
     select_numbers,
 )
-from dovetail.spark.state.shared_memory import SharedMemoryShard, explaining_full_disk, shared_memory_root
+from dovetail.spark.state.shared_memory import SharedMemoryShard, shared_memory_root, translate_disk_full
 from dovetail.spark.wire import ResultKind, ResultRow, from_ipc
 from dovetail.spark.worker.memory import release_memory
 from dovetail.spark.worker.output import ShardOutput
@@ -76,7 +76,7 @@ def join_rows(
     else:
         attempt = ShardAttempt(plan, shard, log, memory, batch_id, plans)
         release_memory()
-        with explaining_full_disk(), ShardOutput(plan.queries, staged, shard) as output:
+        with translate_disk_full(), ShardOutput(plan.queries, staged, shard) as output:
             metrics = attempt.join(shard_input, output.add)
         attempt.log.save()
         release_memory()
