@@ -161,7 +161,7 @@ def test_a_checkpoint_that_sheds_is_refused_before_anything_is_written(
         module.Resharding.of(spark, checkpoint, 7, {})
     kept = {shard: replace(manifest, shedding=None) for shard, manifest in manifests.items()}
     monkeypatch.setattr(module, "_manifests", lambda *_: kept)
-    assert module.Resharding.of(spark, checkpoint, 7, {}).after.requested_shards == 7
+    assert module.Resharding.of(spark, checkpoint, 7, {}).new_layout.requested_shards == 7
 
 
 def test_rows_that_got_columns_stay_where_they_are() -> None:

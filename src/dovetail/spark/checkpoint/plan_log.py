@@ -4,7 +4,7 @@ Every start of a streaming query appends a `PlanLogEntry` before its first batch
 the epoch that wrote their state, and refuse state whose epoch is not the one that the log names for its batch: an attempt that was
 never committed wrote it.
 
-Workers do not read the log. The driver packs the plan of the new entry, and the one before it, into the callbacks that Spark pickles;
+Workers do not read the log. The driver packs the plan of the new entry, and the previous one, into the callbacks that Spark pickles;
 each task takes the last plan that applies to its batch. The previous plan lets a worker read the arrays written under it.
 """
 

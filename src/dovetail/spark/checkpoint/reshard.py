@@ -106,7 +106,7 @@ def reshard(
             held.callback(lock.release)
         _check_free(target, source)  # another process may have held the lock until now
         resharding.run(target)
-    return resharding.after.placement.describe()
+    return resharding.new_layout.placement.describe()
 
 
 def _check_free(target: Directory, source: Directory) -> None:
@@ -129,7 +129,7 @@ class Resharding:
 
     spark: SparkSession
     checkpoint: Checkpoint
-    after: Layout
+    new_layout: Layout
     repartition_plan: RepartitionPlan
 
     @classmethod
@@ -143,25 +143,27 @@ class Resharding:
             )
         _check_offsets_and_state(checkpoint)
         check_version({}, current)
-        before = with_shard_ids(spark, read_layout(current, checkpoint.pinned_json, Config()))
-        check_version(before.job.queries, current)
-        manifests = _manifests(spark, where, before)
-        if unknown := [name for name in rates if name not in before.job.streams]:
+        old_layout = with_shard_ids(spark, read_layout(current, checkpoint.pinned_json, Config()))
+        check_version(old_layout.job.queries, current)
+        manifests = _manifests(spark, where, old_layout)
+        if unknown := [name for name in rates if name not in old_layout.job.streams]:
             raise ConfigError(
-                f"reshard(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(before.job.streams)}"
+                f"reshard(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(old_layout.job.streams)}"
             )
         counted = {name: max(1, progress["arrived"]) for name, progress in total_progress(manifests.values()).items()}
-        after = resharded(before, shards, rates or counted)
-        if shards == before.requested_shards and after.placement.splits == before.placement.splits:
+        new_layout = resharded(old_layout, shards, rates or counted)
+        if shards == old_layout.requested_shards and new_layout.placement.splits == old_layout.placement.splits:
             raise ConfigError(
                 f"the checkpoint {where} has {shards} shards already, and these rates give the same splits",
                 "start the session with it as it is, or give another number of shards or other rates",
             )
-        after = with_shard_ids(spark, after)
-        after = replace(after, pinned_json=current_json(after))
-        old_plan, new_plan = (layout.for_workers(digest(layout)) for layout in (before, after))
-        repartition_plan = RepartitionPlan.between(old_plan, new_plan, before.shard_ids, after.shard_ids, manifests)
-        return cls(spark, checkpoint, after, repartition_plan)
+        new_layout = with_shard_ids(spark, new_layout)
+        new_layout = replace(new_layout, pinned_json=current_json(new_layout))
+        old_plan, new_plan = (layout.for_workers(digest(layout)) for layout in (old_layout, new_layout))
+        repartition_plan = RepartitionPlan.between(
+            old_plan, new_plan, old_layout.shard_ids, new_layout.shard_ids, manifests
+        )
+        return cls(spark, checkpoint, new_layout, repartition_plan)
 
     def run(self, target: Directory) -> None:
         """Create the new checkpoint. It can be started as soon as the old one has its note."""
@@ -179,7 +181,7 @@ class Resharding:
             source.copy("sources", target)
         if (identity := source.within("dovetail").read(IDENTITY)) is not None:
             subdirectory.create(IDENTITY, identity)
-        subdirectory.create(LAYOUT, self.after.pinned_json or "")
+        subdirectory.create(LAYOUT, self.new_layout.pinned_json or "")
         if not source.within("dovetail").create(
             RESHARDED, json.dumps({"version": 1, "to": target.uri, "token": token})
         ):
@@ -227,8 +229,8 @@ def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout
         grid = Placement(shards).with_query(group.queries[0], streams).groups[0].grid
         assignments |= {query.name: ShardAssignment(grid.splits, first_shard) for query in group.queries}
         first_shard += grid.shards
-    after = Layout.of(replace(layout.job, chosen=None), Placement(shards, assignments))
-    return replace(layout, job=after.job, shard_ids=(), pinned_json="")
+    new_layout = Layout.of(replace(layout.job, chosen=None), Placement(shards, assignments))
+    return replace(layout, job=new_layout.job, shard_ids=(), pinned_json="")
 
 
 def _check_offsets_and_state(checkpoint: Checkpoint) -> None:
@@ -301,13 +303,13 @@ def _relocate(target: Directory) -> None:
 @contextmanager
 def _options_set(spark: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
     """Set options of a Spark session within a block."""
-    before = {name: spark.conf.get(name, None) for name in options}
+    old_values = {name: spark.conf.get(name, None) for name in options}
     try:
         for name, value in options.items():
             spark.conf.set(name, value)
         yield
     finally:
-        for name, old_value in before.items():
+        for name, old_value in old_values.items():
             if old_value is None:
                 spark.conf.unset(name)
             else:

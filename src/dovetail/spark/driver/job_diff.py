@@ -148,13 +148,13 @@ def compare(new: Layout, old: Layout) -> Comparison:
     return Comparison(tuple(kept), changed, added, dropped, tuple(streams))
 
 
-def _describe_change(query: JoinQuery, before: JoinQuery, *, sheds: bool) -> str:
+def _describe_change(query: JoinQuery, old_query: JoinQuery, *, sheds: bool) -> str:
     """Return what the windows of a changed query begin with."""
     if sheds:
         return "with shedding, the log keeps only tuples that queries needed; the query starts with empty windows"
     if query.has_count_window:
         return "its count windows start empty"
-    if _routes(query) != _routes(before):
+    if _routes(query) != _routes(old_query):
         return "its tuples are partitioned differently; it starts with empty windows"
     return "new tuples are joined with those in the log"
 

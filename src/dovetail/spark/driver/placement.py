@@ -84,7 +84,7 @@ class ShardGroup:
         """Return the number of shards that a tuple of an alias goes to; queries share splits, not dimensions."""
         return HypercubeGrid(dimensions_of(query), self.grid.splits).copies(alias)
 
-    def cell(self, query: JoinQuery) -> Cell:
+    def cell_check(self, query: JoinQuery) -> Cell:
         """Return the keys that a shard checks before it emits a result.
 
         Each entry is (key, splits, dimension); `ShardGroupPlan.plan_of` replaces the dimension by the shard's coordinate. Empty if
@@ -92,12 +92,12 @@ class ShardGroup:
         """
         if all(len(routes) == 1 for routes in self.routes.values()):
             return ()
-        cell = []
+        checks = []
         for dimension, (axis, splits) in enumerate(zip(dimensions_of(query), self.grid.splits, strict=True)):
             alias, expression = axis.keys[0]
             if splits > 1 and expression is not None:
-                cell.append((Key(alias, expression), splits, dimension))
-        return tuple(cell)
+                checks.append((Key(alias, expression), splits, dimension))
+        return tuple(checks)
 
 
 def _without_alias(expression: Expression | None) -> Expression | None:
@@ -171,7 +171,7 @@ class Placement:
     @cached_property
     def cells(self) -> dict[str, Cell]:
         """By query, the keys that a shard checks before it emits a result."""
-        return {query.name: group.cell(query) for group in self.groups for query in group.queries}
+        return {query.name: group.cell_check(query) for group in self.groups for query in group.queries}
 
     @property
     def copies(self) -> dict[str, tuple[str, float]]:
