@@ -97,10 +97,10 @@ def one_by_one(data: Tuples, begin: float) -> Iterator[dict[str, pa.Table]]:
             yield {f"s{name}": pa.table({"ts": pa.array([moment], TS), "attr": pa.array([value], pa.int64())})}
 
 
-def looked_at(session: dt.LocalSession) -> dict[str, int]:
+def rows_read(session: dt.LocalSession) -> dict[str, int]:
     """Rows compared so far, by origin; the outermost loop compares nothing."""
     paths: Any = session.metrics()["queries"]["q"]["paths"]
-    return {driver[1:]: sum(stage["looked"] for stage in stages[1:]) for driver, stages in paths.items()}
+    return {driver[1:]: sum(stage["rows_read"] for stage in stages[1:]) for driver, stages in paths.items()}
 
 
 def chosen_orders(streams: Streams, config: dt.Config, step: int, *, seed: int = 0) -> Orders:
@@ -126,14 +126,14 @@ def drive(
     data = evenly_spaced(streams, fill + units, seed)
     for begin in range(0, fill, step or fill):
         session.push(cut(data, begin, begin + (step or fill)))
-    before = looked_at(session)
+    before = rows_read(session)
     batches = one_by_one(data, fill) if step is None else _cuts(data, fill, units, step)
     prepared = list(batches)
     began = time.process_time()
     for batch in prepared:
         session.push(batch)
     seconds = time.process_time() - began
-    counted = {name: (count - before[name]) / units for name, count in looked_at(session).items()}
+    counted = {name: (count - before[name]) / units for name, count in rows_read(session).items()}
     return Run(counted, sum(table.num_rows for batch in prepared for table in batch.values()), seconds)
 
 

@@ -60,7 +60,7 @@ STREAMS = ("s1", "s2", "s3")
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])
 SQL = "SELECT s1.k AS k FROM s1 [RANGE 1 HOUR], s2 [RANGE 1 HOUR], s3 [RANGE 1 HOUR] WHERE s1.k = s2.k AND s2.k = s3.k"
 ORDERS = {"s1": ("s2", "s3"), "s2": ("s1", "s3"), "s3": ("s1", "s2")}
-COUNTED = ("probes", "looked", "matches", "results")
+COUNTED = ("probes", "rows_read", "matches", "results")
 """What the engine counts of a query; `matches` are results and the intermediate tuples on the way to them."""
 LEFT_OUT = 0.2
 """The share of batches, the first ones, that the tables and figures leave out."""
@@ -249,7 +249,7 @@ def _timed(session: dt.LocalSession, batch: Batch, rows: int) -> Trace:
 def _counted(session: dt.LocalSession, batch: Batch, rows: int) -> Trace:
     def clock() -> float:
         made = _work(session)
-        return made["probes"] + made["looked"]
+        return made["probes"] + made["rows_read"]
 
     return _pieces(session, batch, rows, clock)
 

@@ -281,7 +281,7 @@ def _rank_reason(results: Results) -> str:
 
 def _results_reason(results: Results) -> str:
     shares = [
-        counted(results, cell, "timestamp", "results") / counted(results, cell, "timestamp", "probes", "looked")
+        counted(results, cell, "timestamp", "results") / counted(results, cell, "timestamp", "probes", "rows_read")
         for cell in CELLS
     ]
     least = min(np.min(values(results, cell, policy, "to60", "work")) for cell in CELLS for policy in POLICIES)

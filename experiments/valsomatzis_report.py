@@ -47,7 +47,7 @@ def rows(results: Results) -> Iterator[dict[str, Any]]:
             made |= {f"push_{name}": result["whole"]["policies"][policy][name] for name in ("cost", "total")}
             work = result["work"]["policies"][policy] if "work" in result else {}
             made |= {f"work_{name}": work.get(name) for name in ("cost", "total", "to60", "half")}
-            yield made | {name: counts[name] for name in ("probes", "looked", "matches", "results")}
+            yield made | {name: counts[name] for name in ("probes", "rows_read", "matches", "results")}
 
 
 def beside_paper(results: Results, period: str, field: str, unit: str = "seconds") -> Iterator[list[str]]:
@@ -101,7 +101,7 @@ def work(results: Results) -> Iterator[list[str]]:
     """Per policy: counters over those of timestamp, the least and the most of all datasets, by period."""
     for policy in POLICIES[1:]:
         cells = []
-        for names in (("probes",), ("looked",), ("matches",)):
+        for names in (("probes",), ("rows_read",), ("matches",)):
             for period in PERIODS:
                 ratios = [
                     np.mean(_less_results(results, (dataset, period), policy, names))

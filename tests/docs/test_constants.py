@@ -51,7 +51,7 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     (r"slices come from one event time in (\w+)", (WORDS[processor.SAMPLE_STEP],)),
     (r"collects up to (\d+) MB of tuples", (mb(cut._LARGEST_PIECE),)),
     (r"makes anew [^|]*\|[^|]*\| pieces of (\d+) MB", (mb(cut._LARGEST_PIECE),)),
-    (r"after (\d+) MB for a shard a cut task", (mb(cut._SENT_WITHOUT_FILLERS),)),
+    (r"after (\d+) MB for a shard a cut task", (mb(cut._PADDING_THRESHOLD_BYTES),)),
     (r"as many empty rows as ([\d,]+) are to (\d+) MB", (f"{wire.FRAME_ROWS:,}", mb(wire.FRAME_BYTES))),
     (r"`maxRecordsPerBatch` is at most ([\d,]*\d)", (f"{wire.FRAME_ROWS:,}",)),
     (r"large ones in pieces of (\d+) MB", (mb(wire.MAX_RESULT_BYTES),)),

@@ -20,11 +20,11 @@ from dovetail.schema import StreamSchema
 from dovetail.session.job import Job
 from dovetail.session.registered_query import RegisteredQuery
 from dovetail.spark.checkpoint.compatibility import current_json, digest
-from dovetail.spark.checkpoint.repartition import Move
+from dovetail.spark.checkpoint.repartition import RepartitionPlan
 from dovetail.spark.checkpoint.reshard import resharded
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.driver.placement import Placement
-from dovetail.spark.state.log import MANIFEST, Log, ShardManifest
+from dovetail.spark.state.log import MANIFEST, ShardLog, ShardManifest
 from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import CLOCK, ResultRow, from_ipc
 from dovetail.spark.worker.output import ShardOutput
@@ -107,40 +107,40 @@ class Pipeline:
     def reshard(self, shards: int, rates: Mapping[str, float] | None = None) -> None:
         """Partition again what the shards hold, as workers do it; the live arrays of before are of no use then."""
         layout = self.resharded(shards, rates)
-        move = self.move_to(layout)
-        self.take(move, self.repartition(move))
+        plan = self.repartition_plan(layout)
+        self.take(plan, self.repartition(plan))
         self.layout, self.plan = layout, layout.for_workers(digest(layout))
         self.known = [self.plan]
-        self.states = {shard: self.states.get(shard, Segments()) for shard in self.plan.shards}
+        self.states = {shard: self.states.get(shard, Segments()) for shard in self.plan.shard_list}
 
     def resharded(self, shards: int, rates: Mapping[str, float] | None = None) -> Layout:
         layout = resharded(self.layout, shards, rates or {})
         return replace(layout, pinned_json=current_json(layout))
 
-    def move_to(self, layout: Layout) -> Move:
+    def repartition_plan(self, layout: Layout) -> RepartitionPlan:
         plan, ids = layout.for_workers(digest(layout)), tuple(range(100))
         manifests = {
             shard: ShardManifest.from_json(state.content[MANIFEST], self.plan.digest)
             for shard, state in self.states.items()
             if state.content
         }
-        return Move.between(self.plan, plan, ids, ids, manifests)
+        return RepartitionPlan.between(self.plan, plan, ids, ids, manifests)
 
-    def repartition(self, move: Move) -> list[dict[str, Any]]:
+    def repartition(self, plan: RepartitionPlan) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        for shard in move.shards_to_read:
+        for shard in plan.shards_to_read:
             content = self.states[shard].content
             held = {"shard": [shard] * len(content), "number": list(content), "content": list(content.values())}
-            rows += move.repartition(pa.table(held)).to_pylist()
+            rows += plan.repartition(pa.table(held)).to_pylist()
         return rows
 
-    def take(self, move: Move, rows: list[dict[str, Any]]) -> None:
-        called = {*self.states, *read_worker_plan(move.after).shards}
+    def take(self, plan: RepartitionPlan, rows: list[dict[str, Any]]) -> None:
+        called = {*self.states, *read_worker_plan(plan.new_plan).shard_list}
         rows = rows + [{"shard": shard, "stream": None, "batch": 0, "content": None} for shard in called]
         self.rng.shuffle(rows)
         for shard in called:
             own = pd.DataFrame([row for row in rows if row["shard"] == shard])
-            move.replace_state(shard, [own], self.states.setdefault(shard, Segments()))
+            plan.replace_state(shard, [own], self.states.setdefault(shard, Segments()))
 
     def _cut(self, tables: Mapping[str, pa.Table], tasks: int, number_of_batch: int | None) -> pd.DataFrame:
         parts = []
@@ -157,15 +157,15 @@ class Pipeline:
                     frame = batch.to_pandas()
                     frame["order"] = f"{number}/{task}/{order}"
                     parts.append(frame)
-        columns = ["shard", "stream", "kind", "counted", "content", "order"]
+        columns = ["shard", "stream", "kind", "first_copies", "content", "order"]
         return pd.concat(parts) if parts else pd.DataFrame(columns=columns)
 
     def _attempt(
         self, shard: int, frames: list[pd.DataFrame], batch: int | None, *, commit: bool
     ) -> tuple[list[ResultRow], dict[str, Any]]:
         trial = copy.deepcopy(self.states[shard])
-        log, live = Log(trial, self.plan.digest, self.plan.catalog), SharedMemoryShard(self.live, shard)
-        if shard not in self.plan.shards:
+        log, live = ShardLog(trial, self.plan.digest, self.plan.catalog), SharedMemoryShard(self.live, shard)
+        if shard not in self.plan.shard_list:
             retire(log, live)
             if commit:
                 self.states[shard] = trial

@@ -91,7 +91,7 @@ class ReplayedJob(JobRecord):
         self._started_with = self.next_batch
         last = max(entry_numbers(self.checkpoint / "offsets"), default=-1)
         if any(max(self.written(name), default=-1) > last for name in self.queries):
-            with pytest.raises(StateError, match=r"holds batch \d+, but the checkpoint .* has come to"):
+            with pytest.raises(StateError, match=r"holds batch \d+, but the checkpoint .* has started no batch"):
                 self._start(available_now=available_now)
             self._remove_batches_after(last)
         self.lines.append(f"start with batch {self._started_with}{'' if available_now else ', to run on'}")

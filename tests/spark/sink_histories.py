@@ -80,12 +80,12 @@ class Driver:
     def run(self) -> int:
         try:
             taken = Checkpoint.open(here(self._checkpoint))
-            layout, _, _ = taken.bind(LAYOUT)
+            layout, _, _ = taken.reconcile(LAYOUT)
             self._pause()
             sinks: dict[str, Sink] = {name: HereSink(str(path)) for name, path in self._sinks.items()}
             uses, locks = claim_sinks(cast("Any", None), layout, sinks, taken)
             run_id = uuid.uuid4().hex
-            found = {layout.number_of(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
+            found = {layout.query_id(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
             staged = {number: staging for number, staging in found.items() if staging is not None}
             for staging in staged.values():
                 self._pause()

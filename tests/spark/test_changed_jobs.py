@@ -37,7 +37,7 @@ KINDS = {
     "a query less": Kind({"other": OTHER_SHARDS}, "query 'base' is dropped"),
     "a wider window": Kind(
         {"base": BASE.replace("8 s", "20 s"), "other": OTHER_SHARDS},
-        "query 'base' is changed: new tuples meet those that the log holds",
+        "query 'base' is changed: new tuples are joined with those in the log",
     ),
     "a narrower window": Kind({"base": BASE.replace("8 s", "1 s"), "other": OTHER_SHARDS}, "query 'base' is changed"),
     "another select list": Kind(
@@ -45,11 +45,11 @@ KINDS = {
     ),
     "a filter": Kind({"base": f"{BASE} AND a.k > 1", "other": OTHER_SHARDS}, "query 'base' is changed"),
     "a column that was not read": Kind(
-        {"base": f"{BASE} AND a.v > 0", "other": OTHER_SHARDS}, "column 'v' of stream 'a' is carried from now on"
+        {"base": f"{BASE} AND a.v > 0", "other": OTHER_SHARDS}, "column 'v' of stream 'a' is stored from now on"
     ),
     "another key": Kind(
         {"base": BASE.replace("a.k = b.k", "a.j = b.j"), "other": OTHER_SHARDS},
-        "query 'base' is changed: its tuples lie in other shards, where it sees them from now on",
+        "query 'base' is changed: its tuples are partitioned differently; it starts with empty windows",
     ),
     "more lateness": Kind(
         {"base": BASE, "other": OTHER_SHARDS},
@@ -58,7 +58,7 @@ KINDS = {
     ),
     "a count window": Kind(
         {"base": BASE.replace("a [RANGE 8 s]", "a [ROWS 2]"), "other": OTHER_SHARDS},
-        "query 'base' is changed: its count windows are empty, and fill from now on",
+        "query 'base' is changed: its count windows start empty",
     ),
 }
 
@@ -106,7 +106,7 @@ def test_a_changed_job_goes_on(
     session = session_of(live, streams, change.queries)
     assert change.said in str(session.compare(place))
     sinks: dict[str, Any] = {name: dt.sinks.memory() for name in change.queries}
-    with pytest.warns(DovetailWarning, match="goes on with other queries or streams") as said:
+    with pytest.warns(DovetailWarning, match="continues with a changed job") as said:
         live.running = session.start(sinks, place)
     assert change.said in str(said[0].message)
     changes = live.running.changes

@@ -56,7 +56,7 @@ def pipeline_with_state(tmp_path: Path) -> Pipeline:
 
 def test_a_shard_refuses_the_state_of_another_attempt(tmp_path: Path) -> None:
     pipeline = pipeline_with_state(tmp_path)
-    pipeline.plan = replace(pipeline.plan, since=1, epoch=1, epochs=((0, 0), (1, 1)))
+    pipeline.plan = replace(pipeline.plan, first_batch=1, epoch=1, epochs=((0, 0), (1, 1)))
     message = "epoch 0 wrote its state of batch 1, but epoch 1 completed that batch"
     with pytest.raises(StateError, match=message):
         pipeline.run(batch(pipeline.rng, 2), batch=2)
@@ -64,7 +64,7 @@ def test_a_shard_refuses_the_state_of_another_attempt(tmp_path: Path) -> None:
 
 def test_a_shard_goes_on_from_the_state_of_an_earlier_epoch(tmp_path: Path) -> None:
     pipeline = pipeline_with_state(tmp_path)
-    pipeline.plan = replace(pipeline.plan, since=2, epoch=1, epochs=((0, 0), (2, 1)))
+    pipeline.plan = replace(pipeline.plan, first_batch=2, epoch=1, epochs=((0, 0), (2, 1)))
     pipeline.run(batch(pipeline.rng, 2), batch=2)
     assert {state.manifest["epoch"] for state in pipeline.states.values()} == {1}
 
@@ -82,7 +82,7 @@ class Encoded:
         self.rows = []
         for shard, batch_id in continued.items():
             nodes: dict[str, Any] = {kind: {} for kind in ("windows", "joins", "states", "results")}
-            report = {"shard": shard, "continues": batch_id, "rebuilt": False, "streams": {}, "nodes": nodes}
+            report = {"shard": shard, "last_batch": batch_id, "rebuilt": False, "streams": {}, "nodes": nodes}
             self.rows.append(ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(report).encode()))
 
 
@@ -177,7 +177,7 @@ def test_a_renamed_checkpoint_is_refused_and_a_link_helps(spark: SparkSession, t
 
 def test_a_checkpoint_without_offsets_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "state" / "0" / "0").mkdir(parents=True)
-    with pytest.raises(StateError, match="holds state and no offsets: the log of its batches was removed"):
+    with pytest.raises(StateError, match="has state but no offset log"):
         Checkpoint.open(Directory.of(spark, str(tmp_path)))
 
 

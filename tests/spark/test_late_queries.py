@@ -29,7 +29,7 @@ from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.session.registered_query import QueryStart, RegisteredQuery
 from dovetail.spark.driver.job_diff import projected, with_query, without_query
 from dovetail.spark.driver.layout import Layout, read_worker_plan
-from dovetail.spark.driver.reports import BatchProgress, ShardReports
+from dovetail.spark.driver.reports import BatchEndState, ShardReports
 from dovetail.testing import Oracle, assert_same_rows
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.int64())])
@@ -96,7 +96,7 @@ class Changing:
     @property
     def progress(self) -> dict[str, Any] | None:
         """How far streams have come, as shards know it."""
-        known = self.pipeline.states[self.pipeline.plan.shards[0]]
+        known = self.pipeline.states[self.pipeline.plan.shard_list[0]]
         return known.manifest["progress"] if known.content else None
 
     def migrate(self) -> None:
@@ -132,9 +132,9 @@ class Changing:
         plan = plan_query(query, DECLARED, self.layout.job.config)
         registered = RegisteredQuery(plan, start=QueryStart(self.batches, backfill))
         self.change(with_query(self.layout, registered, DECLARED))
-        assert self.layout.number_of(name) not in self.numbers.values()
-        self.numbers[name] = self.layout.number_of(name)
-        kept = self.kept.get(self.layout.placement.assignments[name].first or 0, {})
+        assert self.layout.query_id(name) not in self.numbers.values()
+        self.numbers[name] = self.layout.query_id(name)
+        kept = self.kept.get(self.layout.placement.assignments[name].first_shard or 0, {})
         carried = self.layout.job.registered[name].start.complete_from
         held: dict[str, int | tuple[int, int]] = {}
         for stream, (time, first) in kept.items():
@@ -162,14 +162,14 @@ class Changing:
 
     def _note_kept(self) -> None:
         for group in self.layout.placement.groups:
-            kept = self.kept.setdefault(group.first, {})
+            kept = self.kept.setdefault(group.first_shard, {})
             now = bounds(self.oracle, group.queries)
             for stream in [stream for stream in kept if stream not in now]:
                 del kept[stream]
             for stream, time in now.items():
                 before, begun = kept.get(stream, (time, self.batches - 1))
                 kept[stream] = (max(time, before), begun)
-        firsts = {group.first for group in self.layout.placement.groups}
+        firsts = {group.first_shard for group in self.layout.placement.groups}
         self.kept = {first: kept for first, kept in self.kept.items() if first in firsts}
 
     def check(self, name: str) -> None:
@@ -208,7 +208,7 @@ def test_queries_come_and_go_and_plans_migrate(tmp_path_factory: pytest.TempPath
         case.run()
     for name in case.sql:
         case.check(name)
-    active = set(case.pipeline.plan.shards)
+    active = set(case.pipeline.plan.shard_list)
     assert {shard for shard, state in case.pipeline.states.items() if state.content} <= active | set(
         case.pipeline.plan.retired
     )
@@ -361,6 +361,6 @@ def test_a_batch_that_may_run_again_does_not_meet_what_was_before_a_query() -> N
     registered["late"] = replace(registered["late"], start=QueryStart(3, max_event_times=heads))
     reports = ShardReports(replace(layout, job=replace(layout.job, registered=registered)))
     far, near = ({name: {"head": time} for name in DECLARED} for time in (15_000_000, 11_000_000))
-    reports.progress = {6: BatchProgress(near), 7: BatchProgress(far)}
+    reports.recent_batches = {6: BatchEndState(near), 7: BatchEndState(far)}
     assert reports.caught_up(7) == []
     assert reports.caught_up(8) == ["late"]

@@ -15,8 +15,8 @@ from dovetail.optimizer.planner import plan_query
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.session.registered_query import QueryStart, RegisteredQuery
-from dovetail.spark.checkpoint.compatibility import WITHOUT_BOUNDS, pinned_json
-from dovetail.spark.driver.job_diff import bind, with_query, without_query
+from dovetail.spark.checkpoint.compatibility import VERSION_WITHOUT_INFERRED_WINDOWS, pinned_json
+from dovetail.spark.driver.job_diff import reconcile, with_query, without_query
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_500_000) for name in "ab")
@@ -28,26 +28,28 @@ def test_texts_that_meant_other_windows_are_refused() -> None:
     for sql, refused in ((BRACKETS, False), (BOUNDS, True)):
         layout = layout_of(STREAMS, {"q": sql}, 2)
         stored = json.loads(pinned_json(layout))
-        assert bind(layout, json.dumps(stored), "first")[0].pinned_json == "first"
-        before = json.dumps(stored | {"version": WITHOUT_BOUNDS})
+        assert reconcile(layout, json.dumps(stored), "first")[0].pinned_json == "first"
+        before = json.dumps(stored | {"version": VERSION_WITHOUT_INFERRED_WINDOWS})
         if refused:
             with pytest.raises(
-                StateError, match="the windows of query 'q', then of brackets, now follow from its cond"
+                StateError, match="query 'q' took its windows from brackets when the checkpoint was written"
             ):
-                bind(layout, before, before)
+                reconcile(layout, before, before)
         else:
-            bound, changes = bind(layout, before, before)
+            bound, changes = reconcile(layout, before, before)
             assert (bound.pinned_json, changes) == (before, None)
 
 
 def test_options_of_streams_may_change_and_are_said_in_words() -> None:
     before = pinned_json(layout_of(STREAMS, {"q": BRACKETS}, 2))
     changed = tuple(replace(stream, lateness=120_000_000, idle_after=3_600_000_000) for stream in STREAMS)
-    _, changes = bind(layout_of(changed, {"q": BRACKETS}, 2), before, before)
+    _, changes = reconcile(layout_of(changed, {"q": BRACKETS}, 2), before, before)
     assert changes is not None
     assert changes.kept == ("q",)
     lateness = "lateness of stream 'a' was 1500 ms, is 2 min"
-    assert f"{lateness}: tuples that are no longer late miss partners that have expired already" in changes.streams
+    assert (
+        f"{lateness}: tuples accepted by the new lateness may miss matches that have already expired" in changes.streams
+    )
     assert "idle_after of stream 'b' was None, is 1 h" in str(changes)
 
 
@@ -74,7 +76,7 @@ def test_what_a_checkpoint_cannot_go_on_with() -> None:
         ),
     ):
         with pytest.raises(StateError, match=message) as refusal:
-            bind(layout_of(streams, {"q": sql}, shards), before, before)
+            reconcile(layout_of(streams, {"q": sql}, shards), before, before)
         assert "start with a new checkpoint directory and new sinks" in str(refusal.value)
 
 
@@ -88,13 +90,13 @@ def test_what_becomes_of_queries() -> None:
         "moved": BRACKETS.replace("a.k = b.k", "a.k + 1 = b.k"),
         "new": BRACKETS,
     }
-    old, changes = bind(layout_of(STREAMS, queries, 2), before, before)
+    old, changes = reconcile(layout_of(STREAMS, queries, 2), before, before)
     assert changes is not None
     assert list(old.job.queries) == ["same", "wider", "moved", "gone"]
     assert str(changes) == (
         "query 'same' is kept\n"
-        "query 'wider' is changed: new tuples meet those that the log holds\n"
-        "query 'moved' is changed: its tuples lie in other shards, where it sees them from now on\n"
+        "query 'wider' is changed: new tuples are joined with those in the log\n"
+        "query 'moved' is changed: its tuples are partitioned differently; it starts with empty windows\n"
         "query 'new' is new: it sees tuples from now on\n"
         "query 'gone' is dropped"
     )
@@ -103,11 +105,11 @@ def test_what_becomes_of_queries() -> None:
 def test_a_dropped_name_is_placed_anew() -> None:
     """A query that takes the name of a dropped one gets shards of its own: its tuples are placed by other keys."""
     layout = layout_of(STREAMS, {"q": BRACKETS, "r": BRACKETS.replace("a.k = b.k", "a.k + 1 = b.k")}, 2)
-    assert [group.first for group in layout.placement.groups] == [0, 2]
+    assert [group.first_shard for group in layout.placement.groups] == [0, 2]
     other = parse_query("r", BRACKETS.replace("a.k = b.k", "a.k + 2 = b.k"), layout.job.streams)
     added = RegisteredQuery(plan_query(other, layout.job.streams, Config()), start=QueryStart(3))
     again = with_query(without_query(layout, "r"), added, layout.job.streams)
-    assert [(group.first, group.queries[0].name) for group in again.placement.groups] == [(0, "q"), (4, "r")]
+    assert [(group.first_shard, group.queries[0].name) for group in again.placement.groups] == [(0, "q"), (4, "r")]
     assert again.for_workers("", layout.for_workers(""), 3).retired == (2, 3)
 
 

@@ -226,7 +226,7 @@ def test_a_place_without_a_sticky_bit_is_not_used(
         loose.chmod(0o1777)
         assert shared_memory_root("run") == loose / COMMON / "run"
     else:
-        with pytest.raises(StateError, match="others can replace"):
+        with pytest.raises(StateError, match="other users can write to"):
             shared_memory_root("run")
 
 
@@ -276,7 +276,7 @@ def test_a_directory_that_cannot_be_chosen(tmp_path: Path, monkeypatch: pytest.M
     path = "." if chosen == "relative" else str(tmp_path / chosen)
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_DIR", path)
     with pytest.raises(
-        StateError, match=rf"DOVETAIL_SHARED_MEMORY_DIR is '{path}' on .*; expected the whole path"
+        StateError, match=rf"DOVETAIL_SHARED_MEMORY_DIR is '{path}' on .*; expected the absolute path"
     ) as error:
         create_run_directory("mine")
     assert error.value.hint == "create it there, or unset DOVETAIL_SHARED_MEMORY_DIR"

@@ -23,7 +23,7 @@ from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.driver.arguments import check_trigger
 from dovetail.spark.driver.builder import PROVIDER, check_session
-from dovetail.spark.driver.job_diff import bind
+from dovetail.spark.driver.job_diff import reconcile
 from dovetail.spark.driver.layout import Layout, read_worker_plan
 
 SQL = "SELECT a.value, b.value AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.value = b.value"
@@ -77,7 +77,9 @@ def test_sinks_that_are_none(session: dt.Session, tmp_path: Path, sinks: Any, me
 
 @pytest.mark.parametrize("checkpoint", [None, 3, "", {"availableNow": True}, dt.sinks.memory()])
 def test_a_checkpoint_is_a_path(session: dt.Session, checkpoint: Any) -> None:
-    with pytest.raises(ConfigError, match=r"start\(checkpoint=...\) is .*; expected the path of a directory") as error:
+    with pytest.raises(
+        ConfigError, match=r"start\(checkpoint=...\) is .*; expected the path of a checkpoint directory"
+    ) as error:
         session.start({"pairs": dt.sinks.memory()}, checkpoint)
     refused(error)
 
@@ -91,7 +93,7 @@ def test_a_checkpoint_is_a_path(session: dt.Session, checkpoint: Any) -> None:
         ({"continuous": "1 second"}, "has the entry 'continuous'; allowed: 'processingTime'", "write"),
         ({"availableNow": "yes"}, "start(trigger={'availableNow': ...}) is 'yes' (str); expected True", "write"),
         ({"processingTime": 10}, "is 10 (int); expected text such as '10 seconds'", "write"),
-        ({"availableNow": True, "once": True}, "has the entries 'availableNow', 'once'; one of them", "write"),
+        ({"availableNow": True, "once": True}, "has the entries 'availableNow', 'once'; give exactly one", "write"),
     ],
 )
 def test_triggers_that_are_none(trigger: Any, message: str, hint: str) -> None:
@@ -210,12 +212,12 @@ def layout(sql: str, **others: str) -> Layout:
 )
 def test_a_query_may_be_written_otherwise(text: str) -> None:
     old = layout(TEXT)
-    new, changes = bind(layout(text), pinned_json(old), pinned_json(old))
+    new, changes = reconcile(layout(text), pinned_json(old), pinned_json(old))
     assert changes is None
     assert digest(new) == digest(old)  # which every shard has stored
     assert read_worker_plan(new.for_workers(digest(new)).to_json()).digest == digest(old)
     assert dict(new.queries)["q"] == text
-    assert digest(bind(layout(TEXT), pinned_json(new), pinned_json(new))[0]) == digest(old)
+    assert digest(reconcile(layout(TEXT), pinned_json(new), pinned_json(new))[0]) == digest(old)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_a_query_may_be_written_otherwise(text: str) -> None:
     ],
 )
 def test_another_query_is_one_that_has_changed(text: str) -> None:
-    _, changes = bind(layout(text), pinned_json(layout(TEXT)), "")
+    _, changes = reconcile(layout(text), pinned_json(layout(TEXT)), "")
     assert changes is not None
     assert (list(changes.changed), changes.kept) == (["q"], ())
 
@@ -240,10 +242,12 @@ def test_the_order_of_declarations_is_the_checkpoints(tmp_path: Path) -> None:
     old = layout(TEXT, r=OTHER)
     new = layout_of(STREAMS[::-1], {"r": OTHER, "q": TEXT}, 4)
     assert digest(new) != digest(old)
-    again, _ = bind(new, pinned_json(old), pinned_json(old))
+    again, _ = reconcile(new, pinned_json(old), pinned_json(old))
     assert [stream.name for stream in again.streams] == [stream.name for stream in old.streams]
     assert [name for name, _ in again.queries] == ["q", "r"]
-    assert [group.first for group in again.placement.groups] == [group.first for group in old.placement.groups]
+    assert [group.first_shard for group in again.placement.groups] == [
+        group.first_shard for group in old.placement.groups
+    ]
     assert digest(again) == digest(old)
     assert not list(tmp_path.iterdir())
 
@@ -275,10 +279,10 @@ def test_spellings_of_one_directory(spark: SparkSession, tmp_path: Path, monkeyp
         f"{tmp_path}/x/../real",
     ):
         other = Directory.of(spark, path)
-        assert real.holds(other), path
-        assert other.holds(real), path
-    assert real.holds(Directory.of(spark, f"{tmp_path}/real/inside"))
-    assert not real.holds(Directory.of(spark, f"{tmp_path}/real-not"))
+        assert real.contains(other), path
+        assert other.contains(real), path
+    assert real.contains(Directory.of(spark, f"{tmp_path}/real/inside"))
+    assert not real.contains(Directory.of(spark, f"{tmp_path}/real-not"))
     relative = Directory.of(spark, "out")
     monkeypatch.chdir(tmp_path)  # the JVM stays where it was
     assert Directory.of(spark, "out").local == relative.local

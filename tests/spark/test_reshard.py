@@ -27,7 +27,7 @@ from dovetail.spark.checkpoint import reshard as module
 from dovetail.spark.checkpoint.checkpoint import RESHARDED, UNFINISHED, Checkpoint
 from dovetail.spark.checkpoint.compatibility import pinned_json
 from dovetail.spark.checkpoint.directories import Directory
-from dovetail.spark.checkpoint.repartition import Move, first_copies
+from dovetail.spark.checkpoint.repartition import RepartitionPlan, first_copies
 from dovetail.spark.state.log import MANIFEST, ShardManifest
 from dovetail.spark.worker.router import cells_of
 from dovetail.testing import Oracle, assert_same_rows
@@ -66,7 +66,7 @@ def test_any_query_between_any_numbers_of_shards(seed: int, tmp_path: Path) -> N
         expected = oracle.results_table(name)
         actual = pa.concat_tables(found[name]) if found[name] else expected.slice(0, 0)
         assert_same_rows(actual, expected, query.sql)
-    shards = [pipeline.metrics[shard] for shard in pipeline.plan.shards if shard in pipeline.metrics]
+    shards = [pipeline.metrics[shard] for shard in pipeline.plan.shard_list if shard in pipeline.metrics]
     for stream in {ref.stream for query in queries.values() for ref in query.refs}:
         counted = sum(shard["streams"][stream]["arrivals"] for shard in shards)
         assert counted == sum(len(push.get(stream, ())) for push in pushes)
@@ -76,9 +76,9 @@ class Moving(Changing):
     """Queries that come and go, plans that change, and shards that are cut again meanwhile."""
 
     def reshard(self) -> None:
-        before = [group.first for group in self.layout.placement.groups]
+        before = [group.first_shard for group in self.layout.placement.groups]
         self.pipeline.reshard(self.rng.choice((1, 3, 4, 6)))
-        after = [group.first for group in self.layout.placement.groups]
+        after = [group.first_shard for group in self.layout.placement.groups]
         self.kept = {new: self.kept[old] for old, new in zip(before, after, strict=True) if old in self.kept}
         self.batches += 1  # the one without input
         self.came.append(self.came[-1])
@@ -101,15 +101,15 @@ def test_queries_come_and_go_and_shards_change(tmp_path: Path, seed: int) -> Non
         case.check(name)
 
 
-def held(spoil: Callable[[dict[int, bytes]], None], tmp_path: Path) -> tuple[Pipeline, Move]:
+def held(spoil: Callable[[dict[int, bytes]], None], tmp_path: Path) -> tuple[Pipeline, RepartitionPlan]:
     """Shards with tuples, one of whose states is spoiled after the driver has read the manifests."""
     rng = random.Random(1)
     pipeline = Pipeline(layout_of(tuple(STREAMS.values()), {"cube": CUBE}, 4), tmp_path, rng)
     for number in range(3):
         pipeline.run(batch(rng, number))
-    move = pipeline.move_to(pipeline.resharded(7))
+    plan = pipeline.repartition_plan(pipeline.resharded(7))
     spoil(pipeline.states[0].content)
-    return pipeline, move
+    return pipeline, plan
 
 
 @pytest.mark.parametrize(
@@ -123,18 +123,18 @@ def held(spoil: Callable[[dict[int, bytes]], None], tmp_path: Path) -> tuple[Pip
 def test_what_is_lost_or_damaged_is_an_error(
     spoil: Callable[[dict[int, bytes]], None], message: str, tmp_path: Path
 ) -> None:
-    pipeline, move = held(spoil, tmp_path)
+    pipeline, plan = held(spoil, tmp_path)
     with pytest.raises(StateError, match=message):
-        pipeline.repartition(move)
+        pipeline.repartition(plan)
 
 
 def test_a_shard_that_was_not_read_is_an_error(tmp_path: Path) -> None:
-    pipeline, move = held(lambda _: None, tmp_path)
-    rows = pipeline.repartition(replace(move, shards_to_read=move.shards_to_read - {0}))
-    with pytest.raises(StateError, match="the manifest of shard id 0 is another than the state reader gave"):
-        pipeline.take(replace(move, tokens={**move.tokens, 0: "another"}), rows)
+    pipeline, plan = held(lambda _: None, tmp_path)
+    rows = pipeline.repartition(replace(plan, shards_to_read=plan.shards_to_read - {0}))
+    with pytest.raises(StateError, match="the manifest of shard id 0 differs from the one the state reader returned"):
+        pipeline.take(replace(plan, tokens={**plan.tokens, 0: "another"}), rows)
     with pytest.raises(StateError, match="the log of shard id 0 was not read"):
-        pipeline.take(move, rows)
+        pipeline.take(plan, rows)
 
 
 def test_a_checkpoint_that_sheds_is_refused_before_anything_is_written(
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_sheds_is_refused_before_anything_is_written(
         for shard, state in pipeline.states.items()
         if state.content
     }
-    monkeypatch.setattr(module, "_check_logs", lambda _: None)
+    monkeypatch.setattr(module, "_check_offsets_and_state", lambda _: None)
     monkeypatch.setattr(module, "_manifests", lambda *_: manifests)
     monkeypatch.setattr(module, "with_shard_ids", lambda _, it: replace(it, shard_ids=tuple(range(it.placement.total))))
     checkpoint, spark = (
@@ -161,7 +161,7 @@ def test_a_checkpoint_that_sheds_is_refused_before_anything_is_written(
         module.Resharding.of(spark, checkpoint, 7, {})
     kept = {shard: replace(manifest, shedding=None) for shard, manifest in manifests.items()}
     monkeypatch.setattr(module, "_manifests", lambda *_: kept)
-    assert module.Resharding.of(spark, checkpoint, 7, {}).after.shards == 7
+    assert module.Resharding.of(spark, checkpoint, 7, {}).new_layout.requested_shards == 7
 
 
 def test_rows_that_got_columns_stay_where_they_are() -> None:
@@ -277,10 +277,10 @@ def test_what_cannot_be_resharded_is_refused_and_nothing_is_touched(stopped: Job
         (ConfigError, "there is no checkpoint at .*none", lambda: dt.reshard(spark, tmp_path / "none", new, 3)),
         (ConfigError, "there is no checkpoint at .*full", lambda: dt.reshard(spark, full, new, 3)),
         (StateError, "has no completed batch", lambda: dt.reshard(spark, empty, new, 3)),
-        (ConfigError, "has 2 shards already, and its tuples lie in the same ones", lambda: dt.reshard(spark, old, new, 2)),
+        (ConfigError, "has 2 shards already, and these rates give the same splits", lambda: dt.reshard(spark, old, new, 2)),
         (ConfigError, "full holds 'mine'", lambda: dt.reshard(spark, old, full, 3)),
         (ConfigError, "begun holds ", lambda: dt.reshard(spark, old, begun, 3)),
-        (ConfigError, "are, or contain, one another", lambda: dt.reshard(spark, old, old / "new", 3)),
+        (ConfigError, "overlap", lambda: dt.reshard(spark, old, old / "new", 3)),
         (StateError, "batch 2 of .* was begun and is not completed", lambda: dt.reshard(spark, begun, new, 3)),
         (ConfigError, r"reshard\(shards=0\)", lambda: dt.reshard(spark, old, new, 0)),
         (ConfigError, r"reshard\(new=...\) is None", lambda: dt.reshard(spark, old, None, 3)),  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema, sql_type
 from dovetail.spark.checkpoint.plan_log import pack, unpack
-from dovetail.spark.state.log import MANIFEST, MAX_SMALL_SEGMENTS, Log
+from dovetail.spark.state.log import MANIFEST, MAX_SMALL_SEGMENTS, ShardLog
 from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import FRAME_BYTES, FRAME_ROWS
 from dovetail.spark.worker import router as cut
@@ -154,7 +154,7 @@ def test_shards_are_rebuilt_from_their_log(seed: int, tmp_path: Path) -> None:
 def test_large_results_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.spark.wire.MAX_RESULT_BYTES", 500)
     monkeypatch.setattr("dovetail.spark.worker.router._LARGEST_PIECE", 500)
-    monkeypatch.setattr("dovetail.spark.worker.router._SENT_WITHOUT_FILLERS", 2000)
+    monkeypatch.setattr("dovetail.spark.worker.router._PADDING_THRESHOLD_BYTES", 2000)
     monkeypatch.setattr("dovetail.spark.wire.FRAME_BYTES", 1 << 20)
     for seed in range(8):
         rng = random.Random(3000 + seed)
@@ -175,7 +175,7 @@ def test_frames_that_end_by_rows_are_not_too_large() -> None:
         sizes = pc.fill_null(pc.binary_length(rows.filter(pc.field("shard") == shard)["content"]), 0).to_numpy()
         frames = np.add.reduceat(sizes, range(0, len(sizes), FRAME_ROWS))
         assert len(frames) > 2
-        assert max(frames) < FRAME_BYTES + 2 * cut._SENT_WITHOUT_FILLERS
+        assert max(frames) < FRAME_BYTES + 2 * cut._PADDING_THRESHOLD_BYTES
     assert np.count_nonzero(rows["content"].is_valid()) < len(rows) < 300 * few / 4
 
 
@@ -200,7 +200,7 @@ def test_many_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_long_window_is_not_written_again_with_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.spark.state.log.SMALL_SEGMENT_BYTES", 20_000)
     stream = StreamSchema("s", pa.schema([("ts", TIMESTAMP)]), "ts")
-    log = Log(Segments(), "layout")
+    log = ShardLog(Segments(), "layout")
     written = []
     for batch in range(600):
         table = pa.table({"ts": pa.array([batch] * 50, TIMESTAMP)})
@@ -251,7 +251,7 @@ class Halfway:
         shutil.copytree(self.directory, here)
         damage(here)
         plan = self.pipeline.plan
-        log = Log(self.pipeline.states[0], plan.digest)
+        log = ShardLog(self.pipeline.states[0], plan.digest)
         attempt = ShardAttempt(plan, 0, log, SharedMemoryShard(self.pipeline.live, 0))
         try:
             attempt._check_matches_log(sealed.read_mapped(here, self.token, plan.plan_of(0), Replanner(plan.config)))
@@ -422,12 +422,12 @@ def test_a_listing_that_does_not_fit_is_never_an_engine_with_less_in_it(name: st
 def test_a_damaged_manifest_is_an_error_and_never_a_smaller_log() -> None:
     stream = StreamSchema("s", pa.schema([("ts", TIMESTAMP)]), "ts")
     segments = Segments()
-    log = Log(segments, "layout")
+    log = ShardLog(segments, "layout")
     for batch in range(3):
         log.append(stream, pa.table({"ts": pa.array([batch] * 5, TIMESTAMP)}), batch)
     log.manifest.token = uuid.uuid4().hex
     log.save()
-    assert sum(len(tables["s"]) for _, tables in Log(segments, "layout").read_all()) == 15
+    assert sum(len(tables["s"]) for _, tables in ShardLog(segments, "layout").read_all()) == 15
     whole, stored = segments.content[MANIFEST], segments.manifest
     damaged = [
         whole[: len(whole) // 2],
@@ -446,14 +446,14 @@ def test_a_damaged_manifest_is_an_error_and_never_a_smaller_log() -> None:
     for content in damaged:
         segments.content[MANIFEST] = content
         with pytest.raises(StateError, match=r"damaged|version|belongs to other"):
-            Log(segments, "layout")
+            ShardLog(segments, "layout")
     earlier = {key: value for key, value in stored.items() if key != "digest"}  # as earlier releases wrote it
     segments.content[MANIFEST] = json.dumps(earlier).encode()
-    assert sum(len(tables["s"]) for _, tables in Log(segments, "layout").read_all()) == 15
+    assert sum(len(tables["s"]) for _, tables in ShardLog(segments, "layout").read_all()) == 15
     earlier["segments"][0]["rows"] = 4
     segments.content[MANIFEST] = json.dumps(earlier).encode()
     with pytest.raises(StateError, match="5 tuples"):
-        list(Log(segments, "layout").read_all())
+        list(ShardLog(segments, "layout").read_all())
 
 
 def test_plans_of_many_queries_fit_a_stateful_operator() -> None:

@@ -127,8 +127,8 @@ def test_a_rebuild_sheds_and_keeps_the_same(
     calm, rough = (Shards(made, folder / name, seed) for name in ("calm", "rough"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log, "MAX_SMALL_SEGMENTS", rng.choice((1, 2, 8)))
-        if rng.random() < 0.5:  # segments contain shed tuples, too
-            patch.setattr(log.Log, "rewrite_sparse", lambda *_: None)
+        if rng.random() < 0.5:  # segments hold what was shed, too
+            patch.setattr(log.ShardLog, "rewrite_sparse", lambda *_: None)
         patch.setattr(log, "MAX_ENTRY_BYTES", rng.choice((100, 1 << 20)))
         patch.setattr(processor, "SLICE_ROWS", rng.choice((5, 1 << 15)))
         patch.setattr(processor, "SAMPLE_STEP", 1)
@@ -318,13 +318,13 @@ def test_small_caps_and_resharding_are_refused(tmp_path: Path) -> None:
     shards = Shards(layout({"q": QUERIES[1]}, Config(shedding=Shedding(max_tuples=20)), 2), tmp_path, 0)
     shards.push(0, Input.drawn(random.Random(0), 20).tables)
     with pytest.raises(StateError, match="may have been shed"):
-        shards.pipeline.move_to(resharded(shards.pipeline.layout, 3, {}))
+        shards.pipeline.repartition_plan(resharded(shards.pipeline.layout, 3, {}))
 
 
 def test_a_changed_query_starts_anew() -> None:
     config = Config(shedding=Shedding(max_tuples=40))
     old, new = layout({"q": QUERIES[1]}, config, 2), layout({"q": QUERIES[1].replace("5 s", "6 s")}, config, 2)
-    assert "from now on" in compare(new, old).changed["q"]
+    assert "the query starts with empty windows" in compare(new, old).changed["q"]
 
 
 @pytest.mark.slow

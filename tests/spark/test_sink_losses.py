@@ -190,7 +190,7 @@ def test_a_directory_that_is_removed_while_the_job_runs(
     assert error.value.hint is not None
     assert error.value.hint.startswith("start again with the same checkpoint")
     assert not out.exists()
-    with pytest.warns(DovetailWarning, match="is new, and the checkpoint has come to batch 1"):
+    with pytest.warns(DovetailWarning, match="is new, but the checkpoint is at batch 1"):
         again = session(spark, source, queries, shards=2).start(sinks, tmp_path / "c", NOW)
     again.await_termination()
     assert batches_in(out) == ["batch_id=1", "batch_id=2"]

@@ -20,7 +20,8 @@ class StreamCounters(TypedDict):
     lateness_needed: float
     """The smallest lateness, in seconds, at which no tuple would have been late."""
     event_time: int | None
-    """The largest one so far, in microseconds since 1970."""
+    """How far the stream has progressed, in microseconds since 1970: its largest event time, or with `progress_by` the minimum over
+    the partitions; an idle stream is advanced with the others."""
     state_tuples: int
     state_bytes: int
     hottest: dict[str, dict[str, int]]
@@ -38,7 +39,7 @@ class StageCounters(TypedDict):
     alias: str
     access: str
     probes: int
-    looked: int
+    rows_read: int
     matches: int
     ms: float
     timed: NotRequired[int]
@@ -62,7 +63,7 @@ class JoinCounters(TypedDict):
     """Counters of a join. On Spark a rebuilt shard counts from zero."""
 
     probes: int
-    looked: int
+    rows_read: int
     matches: int
     paths: dict[str, list[StageCounters]]
     """By driver; empty until the first batch has been joined."""
@@ -189,7 +190,7 @@ class MetricsTables(dict[str, Any]):
 
 _COLUMNS = {
     "streams": ("arrivals", "late", "ahead", "refused", "shed", "state_tuples", "state_bytes"),
-    "queries": ("results", "probes", "looked", "matches", "recall"),
+    "queries": ("results", "probes", "rows_read", "matches", "recall"),
     "budget": ("used", "limit"),
 }
 _COUNTED = ("batches", "migrations", "breaches", "rebuilt_shards")

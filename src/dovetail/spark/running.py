@@ -78,7 +78,7 @@ class RunningSession:
 
     def __repr__(self) -> str:
         state = "has ended" if self.has_ended else "runs"
-        return f"<RunningSession with {self._layout.job} on {self._layout.shards} shards; it {state}>"
+        return f"<RunningSession with {self._layout.job} on {self._layout.requested_shards} shards; it {state}>"
 
     def _repr_html_(self) -> str:
         return job_html(repr(self), self._layout.job)
@@ -132,18 +132,18 @@ class RunningSession:
         counts = self._reports.collect(encoded, batch_id)
         self._warn_of_losses()
         self._monitor_batch(batch_id)
-        for number, staging in self._job.staged.items():
-            with self._naming_sink(number, batch_id):
-                staging.check(batch_id, counts.by_shard.get(number, {}))
-        for number, query in self._job.queries.items():
-            rows = counts.rows[number]
-            with self._naming_sink(number, batch_id):
+        for query_id, staging in self._job.staged.items():
+            with self._record_sink_failure(query_id, batch_id):
+                staging.check(batch_id, counts.by_shard.get(query_id, {}))
+        for query_id, query in self._job.queries.items():
+            rows = counts.rows[query_id]
+            with self._record_sink_failure(query_id, batch_id):
                 if not rows:
                     self._discard_earlier_attempt(query, batch_id)
-                elif number in self._job.staged:
-                    self._job.staged[number].commit(batch_id)
+                elif query_id in self._job.staged:
+                    self._job.staged[query_id].commit(batch_id)
                 else:
-                    query.sink.write(decode_results(encoded, number, query.schema), batch_id)
+                    query.sink.write(decode_results(encoded, query_id, query.schema), batch_id)
                     query.sink.verify(batch_id, rows)
             self._reports.add_results(query.name, rows)
 
@@ -183,8 +183,8 @@ class RunningSession:
                 job, monitor = self._layout.job, self._monitor
                 proposal = job.propose(monitor.stats, cause, caught_up, monitor.batch_rate, monitor.load_near_limit)
                 if proposal is not None:
-                    self._switch_to(self._pipeline.replanned(self._job, proposal))
-                    helped, batch = True, self._job.checkpoint.log[-1].first
+                    self._switch_to(self._pipeline.prepare_replan(self._job, proposal))
+                    helped, batch = True, self._job.checkpoint.plan_log[-1].first_batch
                     before, after = proposal.before.cpu, proposal.after.cpu
                     migration = Migration(batch, cause, before, after, perf_counter() - began)
                     self._monitor.record_migration(migration)
@@ -198,12 +198,12 @@ class RunningSession:
             self._planning = None
 
     @contextmanager
-    def _naming_sink(self, number: int, batch_id: int) -> Iterator[None]:
+    def _record_sink_failure(self, query_id: int, batch_id: int) -> Iterator[None]:
         """Keep a sink's error as one that names query, sink and batch; Spark passes on only its text."""
         try:
             yield
         except Exception as error:
-            self._failure = sink_failure(self._job.queries[number], batch_id, error)
+            self._failure = sink_failure(self._job.queries[query_id], batch_id, error)
             silence_spark_log(self.query)
             raise
 
@@ -219,7 +219,7 @@ class RunningSession:
     # -- changes of the job -------------------------------------------------------------------------------------------
 
     def add_query(self, name: str, sql: str, sink: Sink, *, backfill: bool = False) -> float:
-        """Add a query while data flows; it sees the tuples of batches that begin from now on.
+        """Add a query while data flows; it sees the tuples of batches that are completed from now on.
 
         The streaming query stops after the current batch, and another continues from there.
 
@@ -235,15 +235,15 @@ class RunningSession:
 
         Returns
         -------
-        The seconds that the change took.
+        The seconds that the change took, without the checks and the planning before.
         """
         with self._changing(f"query {name!r} cannot be added"):
-            return self._switch_to(self._pipeline.with_query(self._job, name, sql, sink, backfill=backfill))
+            return self._switch_to(self._pipeline.prepare_add_query(self._job, name, sql, sink, backfill=backfill))
 
     def drop_query(self, name: str) -> float:
         """Stop a query after the current batch and free what only it used; return the seconds that the change took."""
         with self._changing(f"query {name!r} cannot be dropped"):
-            return self._switch_to(self._pipeline.without_query(self._job, name))
+            return self._switch_to(self._pipeline.prepare_drop_query(self._job, name))
 
     @contextmanager
     def _changing(self, what: str) -> Iterator[None]:
@@ -262,7 +262,7 @@ class RunningSession:
             raise
         try:
             self._stop_after(written, change)
-            self._replace_job(change.commit(self._reports.progress))
+            self._replace_job(change.commit(self._reports.recent_batches))
         except BaseException:
             self._begin_again(unchanged=True)
             raise
@@ -277,7 +277,7 @@ class RunningSession:
         try:
             checkpoint = self._job.checkpoint
             if unchanged and checkpoint.refreshed().next_epoch > checkpoint.next_epoch:
-                self._replace_job(self._pipeline.unchanged(self._job).commit(self._reports.progress))
+                self._replace_job(self._pipeline.prepare_restart(self._job).commit(self._reports.recent_batches))
             self.begin()
         except Exception as error:
             self._failure = DovetailError(
@@ -335,14 +335,14 @@ class RunningSession:
 
     def _replace_job(self, job: RunningJob) -> None:
         """Switch to `job` and release what only dropped queries used."""
-        before, self._job = self._job, job
+        previous, self._job = self._job, job
         self._reports.replace_layout(job.layout)
-        for name in before.layout.job.queries.keys() - job.layout.job.queries.keys():
+        for name in previous.layout.job.queries.keys() - job.layout.job.queries.keys():
             self._monitor.stats.drop_query(name)
-        for number in before.staged.keys() - job.staged.keys():
-            before.staged[number].clear()
-        for name in before.locks.keys() - job.locks.keys():
-            before.locks[name].release()
+        for query_id in previous.staged.keys() - job.staged.keys():
+            previous.staged[query_id].clear()
+        for name in previous.locks.keys() - job.locks.keys():
+            previous.locks[name].release()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the job ends or `timeout` seconds pass; return whether it has ended. Its error, if any, is raised."""

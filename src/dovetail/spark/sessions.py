@@ -109,11 +109,11 @@ class Session:
         rate
             Expected tuples per second of event time; helps the planner.
         progress_by
-            A column whose values (files, partitions) are read out of step: progress is the minimum over them.
+            A column that identifies source partitions (Kafka partition, file); progress is the minimum over them.
         idle_after
             After this long without progress, by the clock of micro-batches, the stream stops delaying expiry in the others.
         max_ahead
-            Tuples further ahead of that clock are set aside and counted.
+            Tuples further ahead of that clock are dropped and counted.
         """
         self._check_declaring(f"stream {name!r}")
         check_name("stream", name)
@@ -143,8 +143,8 @@ class Session:
     def _check_declaring(self, what: str) -> None:
         if self._is_started:
             raise ConfigError(
-                f"{what} comes after start(): what runs was settled then, and this would run nowhere",
-                "declare everything before start(); for more queries use add_query() of what start() returned",
+                f"{what} cannot be declared after start(): the running job is fixed",
+                "for more queries use add_query() of what start() returned; streams and selectivities need a new Session",
             )
 
     def explain(self) -> Explanation:
@@ -197,31 +197,31 @@ class Session:
         with ExitStack() as undo:  # releases everything if the start fails
             checkpoint = Checkpoint.open(directory)
             undo.callback(checkpoint.release)
-            layout, changes, entry = checkpoint.bind(self._layout())
+            layout, changes, entry = checkpoint.reconcile(self._layout())
             run_id = uuid.uuid4().hex
             pipeline = self._pipeline(run_id, trigger)
             layout = with_shard_ids(self._spark, layout)
-            before = _plan_before(layout, checkpoint, entry)
+            previous_plan = _previous_plan(layout, checkpoint, entry)
             if changes is not None:
                 layout = with_changes(self._layout(), layout, changes, self._job.streams, checkpoint.next_batch)
                 layout = with_shard_ids(self._spark, layout)
-            layout, entry = pipeline.next_entry(layout, before, checkpoint)  # plan before any sink is claimed
+            layout, entry = pipeline.next_entry(layout, previous_plan, checkpoint)  # plan before any sink is claimed
             uses, locks = claim_sinks(self._spark, layout, sinks, checkpoint)
-            stagings = {layout.number_of(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
-            staged = {number: staging for number, staging in stagings.items() if staging is not None}
+            stagings = {layout.query_id(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
+            staged = {query_id: staging for query_id, staging in stagings.items() if staging is not None}
             entry = replace(entry, sinks=staging_directories(layout, staged))
-            plans = (entry.plan,) if before is None else (before.to_json(), entry.plan)
-            bound = replace(checkpoint, pinned_json=pinned_json(layout), log=(*checkpoint.log, entry))
-            job = RunningJob(self._job, layout, plans, sinks, bound, staged, {CHECKPOINT: checkpoint, **locks})
+            plans = (entry.plan,) if previous_plan is None else (previous_plan.to_json(), entry.plan)
+            updated = replace(checkpoint, pinned_json=pinned_json(layout), plan_log=(*checkpoint.plan_log, entry))
+            job = RunningJob(self._job, layout, plans, sinks, updated, staged, {CHECKPOINT: checkpoint, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running.clear)
             create_run_directory(run_id)
             for staging in staged.values():
                 staging.prepare()
-            for target in {target for old in checkpoint.log for target in old.sinks.values()}:
+            for target in {target for old in checkpoint.plan_log for target in old.sinks.values()}:
                 sweep_abandoned(Path(target))
             if changes is not None:
-                warn(f"the checkpoint {directory.uri} goes on with other queries or streams\n{changes}")
+                warn(f"the checkpoint {directory.uri} continues with a changed job\n{changes}")
             checkpoint.discard_uncommitted_state(checkpoint.next_batch)
             checkpoint.append_entry(entry)  # from here on the checkpoint belongs to this session
             running.begin()
@@ -238,10 +238,10 @@ class Session:
             return Comparison(new=tuple(layout.job.queries))
         opened = Checkpoint.open(directory)
         try:
-            bound, changes, _ = opened.bind(layout)
+            reconciled, changes, _ = opened.reconcile(layout)
         finally:
             opened.release()
-        return changes or Comparison(tuple(bound.job.queries))
+        return changes or Comparison(tuple(reconciled.job.queries))
 
     def _layout(self, only: str | None = None) -> Layout:
         job = self._job
@@ -263,7 +263,7 @@ class Session:
         return layout
 
 
-def _plan_before(layout: Layout, checkpoint: Checkpoint, entry: PlanLogEntry | None) -> WorkerPlan | None:
+def _previous_plan(layout: Layout, checkpoint: Checkpoint, entry: PlanLogEntry | None) -> WorkerPlan | None:
     """Return the plan that the next one replaces: that of `entry`; None if the checkpoint is new."""
     if checkpoint.pinned_json is None:
         return None

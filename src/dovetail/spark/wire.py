@@ -24,17 +24,18 @@ from dovetail.codec import to_json
 if TYPE_CHECKING:
     import pandas as pd
 
+SHARD_ID = "shard"
+"""Column with the id by which Spark groups rows, see `Layout.shard_ids`. The key of the state store has its name, so it stays."""
 ROUTED_SCHEMA = pa.schema(
-    {"shard": pa.int32(), "stream": pa.int32(), "kind": pa.int8(), "counted": pa.int64(), "content": pa.binary()}
+    {SHARD_ID: pa.int32(), "stream": pa.int32(), "kind": pa.int8(), "first_copies": pa.int64(), "content": pa.binary()}
 )
-"""`shard` is the id by which Spark groups, see `Layout.shard_ids`. A tuple that goes to several shards is counted by one of them: each
-counts the first `counted` tuples of a row."""
+"""`first_copies` is the number of leading tuples that are first copies. A tuple may go to several shards; one counts it."""
 RESULT_SCHEMA = "shard int, query int, kind tinyint, rows bigint, content binary"
 """`shard` and `query` are the numbers in the layout; `rows` is the number of results that the row stands for."""
 CLOCK = "__dovetail_clock"
 """Column with the batch's processing time in microseconds, for streams that need it."""
 FRAME_ROWS, FRAME_BYTES = 10_000, 64 << 20
-"""Rows and bytes that Spark passes to Python at a time; see `filler_rows`."""
+"""Rows and bytes that Spark passes to Python at a time; see `padding_rows`."""
 MAX_RESULT_BYTES = 32 << 20
 """Bytes of results in one row."""
 
@@ -46,7 +47,7 @@ class RoutedKind(IntEnum):
     UNPLACED = 1
     """Event times of tuples that go to no shard but may still be late."""
     REPORT = 2
-    FILLER = 3
+    PADDING = 3
     """No content: the row only adds to Spark's row count."""
 
 
@@ -64,7 +65,7 @@ class ResultKind(IntEnum):
 
 
 Header = tuple[int, RoutedKind, int]
-"""Shard, kind and `counted` of a row from the router."""
+"""Shard id, kind and `first_copies` of a row from the router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,36 +92,36 @@ def tuple_rows(stream: int, parts: Iterable[tuple[Header, pa.Table]]) -> pa.Reco
     return _routed_rows(stream, headers, pa.BinaryArray.from_buffers(pa.binary(), len(headers), buffers))
 
 
-def report_rows(stream: int, shards: Sequence[int], report: Report) -> pa.RecordBatch:
+def report_rows(stream: int, shard_ids: Sequence[int], report: Report) -> pa.RecordBatch:
     """Encode a report for every shard; only the first shard gets the counters, which must be added once."""
     without_counters = replace(report, arrived=0, ahead=0, refused=0)
     first, rest = (json.dumps(to_json(content)).encode() for content in (report, without_counters))
-    content = pa.array([first] + [rest] * (len(shards) - 1), pa.binary())
-    return _routed_rows(stream, [(shard, RoutedKind.REPORT, 0) for shard in shards], content)
+    content = pa.array([first] + [rest] * (len(shard_ids) - 1), pa.binary())
+    return _routed_rows(stream, [(shard_id, RoutedKind.REPORT, 0) for shard_id in shard_ids], content)
 
 
-def filler_rows(stream: int, shard: int, sent: int) -> pa.RecordBatch:
-    """Return empty rows that make Spark end a shard's frame in time, after `sent` bytes.
+def padding_rows(stream: int, shard_id: int, sent: int) -> pa.RecordBatch:
+    """Return padding rows that trip Spark's row limit, so that an Arrow batch ends after about `sent` bytes.
 
-    Spark's byte limit of a frame makes Spark add up its output after every tuple that the router reads, which takes as long as
-    all other work. So `dovetail.spark.session` lifts that limit and keeps the row limit, which ignores the size of rows.
+    With a byte limit Spark would sum the size of its output for every input tuple, which doubles the router's cost. So
+    `dovetail.spark.session` lifts that limit and keeps the row limit, which ignores the size of rows.
     """
     count = FRAME_ROWS * sent // FRAME_BYTES
-    return _routed_rows(stream, [(shard, RoutedKind.FILLER, 0)] * count, pa.nulls(count, pa.binary()))
+    return _routed_rows(stream, [(shard_id, RoutedKind.PADDING, 0)] * count, pa.nulls(count, pa.binary()))
 
 
 def _routed_rows(stream: int, headers: Sequence[Header], content: pa.Array) -> pa.RecordBatch:
-    shards, kinds, counted = zip(*headers, strict=True) if headers else ((), (), ())
-    return pa.record_batch([shards, [stream] * len(headers), kinds, counted, content], schema=ROUTED_SCHEMA)
+    shard_ids, kinds, first_copies = zip(*headers, strict=True) if headers else ((), (), ())
+    return pa.record_batch([shard_ids, [stream] * len(headers), kinds, first_copies, content], schema=ROUTED_SCHEMA)
 
 
 def read_routed_rows(frames: Iterable[pd.DataFrame]) -> Iterator[tuple[int, RoutedKind, int, bytes]]:
-    """Yield stream, kind, `counted` and content of each row that Spark passes to a shard, without fillers."""
+    """Yield stream, kind, `first_copies` and content of each row that Spark passes to a shard, without padding."""
     for frame in frames:
         columns = (frame[name] for name in ROUTED_SCHEMA.names[1:])
-        for stream, kind, counted, content in zip(*columns, strict=True):
-            if kind != RoutedKind.FILLER:
-                yield int(stream), RoutedKind(kind), int(counted), bytes(content)
+        for stream, kind, first_copies, content in zip(*columns, strict=True):
+            if kind != RoutedKind.PADDING:
+                yield int(stream), RoutedKind(kind), int(first_copies), bytes(content)
 
 
 # -- from the shards to the driver and the sinks ------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class StageMetrics(Metrics):
     access: str = field(metadata={"add": _first})
     probes: int
     """Partial results that probed the window."""
-    looked: int
+    rows_read: int
     """Rows of the window that were compared."""
     matches: int
     ms: float
@@ -117,7 +117,7 @@ class JoinMetrics(Metrics):
     """Counters of one join."""
 
     probes: int
-    looked: int
+    rows_read: int
     matches: int
     paths: Mapping[str, PathMetrics] = field(metadata={"add": _add_paths})
     """By driver."""

@@ -141,8 +141,8 @@ def test_key_names_do_not_collide() -> None:
 # -- metrics ----------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("join", "access", "looked"), [("hash", "hash", [0, 2]), ("nested-loop", "scan", [0, 4])])
-def test_metrics_of_a_small_case(join: Join, access: str, looked: list[int]) -> None:
+@pytest.mark.parametrize(("join", "access", "rows_read"), [("hash", "hash", [0, 2]), ("nested-loop", "scan", [0, 4])])
+def test_metrics_of_a_small_case(join: Join, access: str, rows_read: list[int]) -> None:
     # Streams are joined in declared order. New tuples of a probe an empty b; those of b probe both of a.
     #     a   0s:1  1s:2
     #     b         1s:1  2s:1
@@ -157,12 +157,18 @@ def test_metrics_of_a_small_case(join: Join, access: str, looked: list[int]) -> 
     assert isinstance(metrics["streams"]["a"]["state_bytes"], int)
     assert metrics["streams"]["a"]["state_bytes"] > 0
     query = metrics["queries"]["pairs"]
-    assert (query["results"], query["probes"], query["looked"], query["matches"]) == (2, 4, sum(looked), 2)
+    assert (query["results"], query["probes"], query["rows_read"], query["matches"]) == (2, 4, sum(rows_read), 2)
     paths: Any = query["paths"]
-    for driver, other, rows, matches in (("a", "b", looked[0], 0), ("b", "a", looked[1], 2)):
+    for driver, other, rows, matches in (("a", "b", rows_read[0], 0), ("b", "a", rows_read[1], 2)):
         assert [stage["alias"] for stage in paths[driver]] == [driver, other]
         assert paths[driver][0]["access"] == "new"
-        assert paths[driver][1] == {"alias": other, "access": access, "probes": 2, "looked": rows, "matches": matches}
+        assert paths[driver][1] == {
+            "alias": other,
+            "access": access,
+            "probes": 2,
+            "rows_read": rows,
+            "matches": matches,
+        }
 
     session.push({"a": table((0.5, 1, "late"), (1, 1, "not late"))})
     streams = session.metrics()["streams"]

@@ -1,4 +1,4 @@
-"""A checkpoint directory: its identity, the job it is bound to, its plan log and its lock.
+"""A checkpoint directory: its identity, its layouts, its plan log and its lock.
 
 Beside Spark's own files there is a directory `dovetail` with the pinned layout and a random identity, both written once. Sinks store
 the identity, so that results of two checkpoints never mix. A checkpoint written by a release without identities takes the id in
@@ -31,13 +31,14 @@ from dovetail.spark.checkpoint.plan_log import (
     read_entries,
     write_entry,
 )
-from dovetail.spark.driver.job_diff import Comparison, bind
+from dovetail.spark.driver.job_diff import Comparison, reconcile
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.state.log import RESTORE_HINT
 
 LAYOUT, IDENTITY, LOCK = "layout.json", "_identity.json", "_lock"
 RESHARDED, UNFINISHED = "_migrated.json", "_unfinished.json"
-"""The underscores keep earlier releases from reading these files as layouts."""
+"""The underscores keep earlier releases from reading these files as layouts. The name `_migrated.json` stays: resharding was once
+called migration (the `migrations` of the metrics are changes of the plan), and existing checkpoints have such notes."""
 _STATE_FILE = re.compile(r"\.?(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)(?:\.crc)*")
 """Matches a file of one state store version; batch n writes version n + 1."""
 
@@ -57,7 +58,7 @@ class Checkpoint:
     next_batch: int
     """The batch that Spark runs next: the last one that was begun, unless it is completed."""
     lock: Lock | None = None
-    log: tuple[PlanLogEntry, ...] = ()
+    plan_log: tuple[PlanLogEntry, ...] = ()
 
     @classmethod
     def open(cls, directory: Directory) -> Checkpoint:
@@ -89,24 +90,24 @@ class Checkpoint:
             )
         if last_batch < 0 and any(name.isdigit() for name in directory.within("state").names()):
             raise StateError(
-                f"{directory.uri} holds state and no offsets: the log of its batches was removed",
+                f"{directory.uri} has state but no offset log",
                 f"{RESTORE_HINT} and new sinks",
             )
         stored = subdirectory.read(IDENTITY)
         lacks_identity = stored is None and bool(layout)
         new_identity = _spark_id(directory) if lacks_identity else uuid.uuid4().hex
         identity = new_identity if stored is None else str(json.loads(stored)["identity"])
-        log = tuple(read_entries(subdirectory))
-        return cls(directory, identity, layout or None, lacks_identity, last_batch, next_batch, lock, log)
+        plan_log = tuple(read_entries(subdirectory))
+        return cls(directory, identity, layout or None, lacks_identity, last_batch, next_batch, lock, plan_log)
 
     @property
     def entry_in_force(self) -> PlanLogEntry | None:
         """The log entry in force for the next batch; None if there is none."""
-        entries = in_force(self.log, self.next_batch)
-        if self.log and not entries and min(entry.epoch for entry in self.log) > 0:
+        entries = in_force(self.plan_log, self.next_batch)
+        if self.plan_log and not entries and min(entry.epoch for entry in self.plan_log) > 0:
             raise StateError(
-                f"the checkpoint {self.directory.uri} was put back to batch {self.next_batch}, "
-                "which its plan log no longer reaches",
+                f"the checkpoint {self.directory.uri} was restored to batch {self.next_batch}, "
+                "before the oldest entry of its plan log",
                 RESTORE_HINT,
             )
         return entries[-1] if entries else None
@@ -115,13 +116,13 @@ class Checkpoint:
     def current_json(self) -> str | None:
         """The current layout, see `compatibility`; None if the checkpoint is new."""
         entry = self.entry_in_force
-        return self.pinned_json if entry is None else entry.contract
+        return self.pinned_json if entry is None else entry.layout_json
 
     @property
     def next_epoch(self) -> int:
-        return 1 + max((entry.epoch for entry in self.log), default=-1)
+        return 1 + max((entry.epoch for entry in self.plan_log), default=-1)
 
-    def bind(self, layout: Layout) -> tuple[Layout, Comparison | None, PlanLogEntry | None]:
+    def reconcile(self, layout: Layout) -> tuple[Layout, Comparison | None, PlanLogEntry | None]:
         """Return this checkpoint's layout, the changes that `layout` makes, and the log entry to continue.
 
         There are no changes if `layout` means the same. A layout that the checkpoint cannot continue with is refused.
@@ -129,20 +130,20 @@ class Checkpoint:
         if self.pinned_json is None:
             return layout, None, None
         last = self.entry_in_force
-        bound, changes = bind(layout, self.current_json or "", self.pinned_json)
-        if changes is not None and last is not None and last.first == self.next_batch:
-            # The last entry has completed no batch. A job that equals the one before it takes that change back.
-            for before in in_force(self.log, self.next_batch - 1)[-1:]:
-                restored, difference = bind(layout, before.contract, self.pinned_json)
+        reconciled, changes = reconcile(layout, self.current_json or "", self.pinned_json)
+        if changes is not None and last is not None and last.first_batch == self.next_batch:
+            # The last entry has completed no batch. A job that equals the one before it reverts that change.
+            for previous in in_force(self.plan_log, self.next_batch - 1)[-1:]:
+                restored, difference = reconcile(layout, previous.layout_json, self.pinned_json)
                 if difference is None:
-                    return restored, None, before
-        return bound, changes, last
+                    return restored, None, previous
+        return reconciled, changes, last
 
     def refreshed(self) -> Checkpoint:
         """Return this checkpoint with its plan log, and the batches that Spark has begun and completed, as of now."""
         last_batch, next_batch = _last_and_next_batch(self.directory)
-        log = tuple(read_entries(self.directory.within("dovetail")))
-        return replace(self, last_batch=last_batch, next_batch=next_batch, log=log)
+        plan_log = tuple(read_entries(self.directory.within("dovetail")))
+        return replace(self, last_batch=last_batch, next_batch=next_batch, plan_log=plan_log)
 
     def has_completed(self, batch: int) -> bool:
         return batch in _batches(self.directory, "commits")
@@ -151,11 +152,11 @@ class Checkpoint:
         """Append an entry to the plan log and delete the entries that it supersedes."""
         subdirectory = self.directory.within("dovetail")
         write_entry(subdirectory, entry)
-        log = in_force((*self.log, entry), entry.first)[-MAX_LOG_ENTRIES:]
+        plan_log = in_force((*self.plan_log, entry), entry.first_batch)[-MAX_LOG_ENTRIES:]
         with suppress(ConfigError):  # superseded entries are harmless
-            for old in set(self.log) - set(log):
+            for old in set(self.plan_log) - set(plan_log):
                 subdirectory.within(FOLDER).remove(entry_name(old.epoch))
-        return replace(self, log=log)
+        return replace(self, plan_log=plan_log)
 
     def discard_uncommitted_state(self, next_batch: int) -> None:
         """Delete the state files that uncommitted attempts at `next_batch` or later wrote.

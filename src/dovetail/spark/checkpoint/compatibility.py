@@ -25,7 +25,7 @@ from dovetail.spark.driver.layout import Layout
 
 VERSION = 4
 """Covers the assignment of tuples to shards, the state of a shard, and the windows that a text means."""
-WITHOUT_BOUNDS = 3
+VERSION_WITHOUT_INFERRED_WINDOWS = 3
 """The version in which an alias without a bracket always took the next bracket to its right."""
 
 
@@ -37,16 +37,14 @@ def pinned_json(layout: Layout) -> str:
 def current_json(layout: Layout) -> str:
     """Return the current layout as JSON: with all changes since its checkpoint was created."""
     content = _content(layout) | {
-        "firsts": {name: assignment.first for name, assignment in layout.placement.assignments.items()},
-        "numbers": {name: layout.number_of(name) for name in layout.job.queries},
-        "last_number": layout.last_number,
+        "firsts": {name: assignment.first_shard for name, assignment in layout.placement.assignments.items()},
+        "numbers": {name: layout.query_id(name) for name in layout.job.queries},
+        "last_number": layout.last_query_id,
         "numbered": layout.placement.total,
         "ids": layout.shard_ids,
-        "widened": layout.widened,
-        "came": {
-            name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.first_batch
-        },
-        "chosen": None if layout.job.adopted_plan is None else to_json(layout.job.adopted_plan),
+        "widened": layout.added_columns,
+        "came": {name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.since},
+        "chosen": None if layout.job.chosen is None else to_json(layout.job.chosen),
     }
     return json.dumps(content, sort_keys=True)
 
@@ -56,7 +54,7 @@ def _content(layout: Layout) -> dict[str, Any]:
         "version": VERSION,
         "streams": [to_json(replace(stream, rate=None)) for stream in layout.streams],
         "queries": layout.queries,
-        "shards": layout.shards,
+        "shards": layout.requested_shards,
         "shares": layout.placement.splits,
     }
     return content | ({"time_zones": layout.time_zones} if layout.time_zones else {})
@@ -99,16 +97,18 @@ def with_valid_plan(old: Layout, new: Layout) -> Layout:
 def check_version(queries: Mapping[str, JoinQuery], current: str) -> None:
     """Refuse a current layout, as JSON, that this release cannot read or in which `queries` had other windows."""
     version, faults = json.loads(current).get("version", 1), []
-    if version not in (WITHOUT_BOUNDS, VERSION):
+    if version not in (VERSION_WITHOUT_INFERRED_WINDOWS, VERSION):
         faults = [f"its layout has format version {version}; this release writes version {VERSION}"]
-    elif version == WITHOUT_BOUNDS:
+    elif version == VERSION_WITHOUT_INFERRED_WINDOWS:
         inferred = [name for name, query in queries.items() if query.inferred]
         faults = [
-            f"the windows of query {name!r}, then of brackets, now follow from its conditions" for name in inferred
+            f"query {name!r} took its windows from brackets when the checkpoint was written; this release infers them from its "
+            "conditions"
+            for name in inferred
         ]
     if faults:
         raise StateError(
-            f"the checkpoint cannot go on with this session: {'; '.join(faults)}",
+            f"the checkpoint cannot continue with this session: {'; '.join(faults)}",
             "start with a new checkpoint directory and new sinks, or with the release that wrote this one",
         )
 
@@ -116,8 +116,8 @@ def check_version(queries: Mapping[str, JoinQuery], current: str) -> None:
 def incompatibilities(new: Layout, old: Layout) -> list[str]:
     """Return the reasons why a checkpoint of the old layout cannot continue with the new one."""
     faults = []
-    if old.shards != new.shards:
-        faults.append(f"it has {old.shards} shards, this session {new.shards}")
+    if old.requested_shards != new.requested_shards:
+        faults.append(f"it has {old.requested_shards} shards, this session {new.requested_shards}")
     used = {ref.stream for query in new.job.queries.values() for ref in query.refs}
     faults += [f"it lacks stream {name!r}" for name in sorted(used - old.job.streams.keys())]
     faults += [f"it also has stream {name!r}" for name in sorted(old.job.streams.keys() - new.job.streams.keys())]

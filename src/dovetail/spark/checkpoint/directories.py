@@ -41,7 +41,7 @@ class Directory:
         jvm: Any = getattr(spark, "_jvm", None)
         if jvm is None:
             raise ConfigError(
-                f"{path!r} cannot be looked at through Spark Connect", "use a session on the driver itself"
+                f"{path!r} cannot be accessed through Spark Connect", "use a session on the driver itself"
             )
         session: Any = spark
         try:
@@ -61,7 +61,7 @@ class Directory:
         local = None if self.local is None else self.local.joinpath(*names)
         return Directory("/".join((self.uri, *names)), local, self.files)
 
-    def holds(self, other: Directory) -> bool:
+    def contains(self, other: Directory) -> bool:
         """Whether another directory is this one or below it."""
         if self.local is not None and other.local is not None:
             return other.local.is_relative_to(self.local)
@@ -156,7 +156,7 @@ class Directory:
         except JVM_ERRORS as error:
             raise ConfigError(
                 f"{self.uri}/{name} cannot be copied to {to.uri}: {reason(error)}",
-                "see that the one can be read and the other written",
+                "check read access to the source and write access to the target",
             ) from error
 
     def remove(self, name: str) -> None:

@@ -4,8 +4,8 @@ Every start of a streaming query appends a `PlanLogEntry` before its first batch
 the epoch that wrote their state, and refuse state whose epoch is not the one that the log names for its batch: an attempt that was
 never committed wrote it.
 
-Workers do not read the log. The driver packs the plan of the new entry, and the one before it, into the callbacks that Spark pickles;
-each task takes the last plan that applies to its batch. The plan before tells a worker how to read the arrays that it left.
+Workers do not read the log. The driver packs the plan of the new entry, and the previous one, into the callbacks that Spark pickles;
+each task takes the last plan that applies to its batch. The previous plan lets a worker read the arrays written under it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLDER = "_plans"
 """The underscore keeps earlier releases from reading the folder as a layout."""
 _ENTRY = re.compile(r"\d{8}\.json")
 MAX_LOG_ENTRIES = 32
-"""Entries in force that are kept; a checkpoint cannot be put back to a batch before the oldest one."""
+"""Entries in force that are kept; a checkpoint cannot be restored to a batch before the oldest one."""
 MAX_PACKED_BYTES = 700_000
 """Spark broadcasts closures of more than a megabyte, and a stateful operator cannot read broadcasts."""
 _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
@@ -41,11 +41,11 @@ _PACKING = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 26}
 
 @dataclass(frozen=True, eq=False)
 class PlanLogEntry:
-    """The plan of a job from batch `first` on, until a later entry replaces it."""
+    """The plan of a job from a batch on, until a later entry replaces it."""
 
-    first: int
-    contract: str
-    """The current layout as JSON, see `compatibility.current_json`; the name is part of the stored format."""
+    first_batch: int = field(metadata={"name": "first"})
+    layout_json: str = field(metadata={"name": "contract"})
+    """The current layout, see `compatibility.current_json`."""
     plan: str
     """The `WorkerPlan` as JSON."""
     cause: str = ""
@@ -82,9 +82,9 @@ def unpack(packed: bytes) -> tuple[WorkerPlan, ...]:
 
 def plan_for(plans: Sequence[WorkerPlan], batch: int | None) -> WorkerPlan:
     """Return the last plan that applies to `batch`, or the last of all if `batch` is None."""
-    candidates = [plan for plan in plans if batch is None or plan.since <= batch]
+    candidates = [plan for plan in plans if batch is None or plan.first_batch <= batch]
     if not candidates:
-        raise StateError(f"batch {batch} is older than the plans of this start, which begin at {plans[0].since}")
+        raise StateError(f"batch {batch} is older than the plans of this start, which begin at {plans[0].first_batch}")
     return candidates[-1]
 
 
@@ -101,9 +101,7 @@ def _read_entry(folder: Directory, name: str, *, is_last: bool) -> PlanLogEntry:
     except ValueError:
         raise StateError(
             f"the plan log entry {folder.uri}/{name} is damaged or was not written completely",
-            "remove that file and start again: a start that is cut off while it writes the entry runs no batch"
-            if is_last
-            else RESTORE_HINT,
+            "remove that file and start again: that start ran no batch" if is_last else RESTORE_HINT,
         ) from None
     return replace(from_json(PlanLogEntry, content, f"{folder.uri}/{name}"), epoch=int(name.removesuffix(".json")))
 
@@ -119,12 +117,12 @@ def in_force(log: Iterable[PlanLogEntry], next_batch: int) -> tuple[PlanLogEntry
     """Return the entries that still determine which plan runs which batch, by first batch.
 
     An entry replaces all earlier ones from its first batch on. One whose first batch is after `next_batch` has never run: the
-    checkpoint was put back to an earlier state.
+    checkpoint was restored to an earlier state.
     """
     entries: list[PlanLogEntry] = []
     for entry in log:
-        if entry.first <= next_batch:
-            while entries and entries[-1].first >= entry.first:
+        if entry.first_batch <= next_batch:
+            while entries and entries[-1].first_batch >= entry.first_batch:
                 entries.pop()
             entries.append(entry)
     return tuple(entries)

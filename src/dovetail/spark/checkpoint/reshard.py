@@ -26,7 +26,13 @@ from dovetail.errors import ConfigError, StateError, listed
 from dovetail.spark.checkpoint.checkpoint import IDENTITY, LAYOUT, LOCK, RESHARDED, UNFINISHED, Checkpoint, take_lock
 from dovetail.spark.checkpoint.compatibility import check_version, current_json, digest
 from dovetail.spark.checkpoint.directories import Directory
-from dovetail.spark.checkpoint.repartition import COUNTS, MOVED, Move, MoveProcessor, total_progress
+from dovetail.spark.checkpoint.repartition import (
+    COUNTS,
+    REPARTITIONED_SCHEMA,
+    RepartitionPlan,
+    RepartitionProcessor,
+    total_progress,
+)
 from dovetail.spark.driver.arguments import check_checkpoint, check_shards
 from dovetail.spark.driver.builder import check_session
 from dovetail.spark.driver.failures import worker_error
@@ -36,9 +42,9 @@ from dovetail.spark.driver.pipeline import read_manifests, read_state, with_shar
 from dovetail.spark.driver.placement import Placement, ShardAssignment
 from dovetail.spark.running import clear_ended
 from dovetail.spark.state.log import RESTORE_HINT, ShardManifest
-from dovetail.spark.wire import FRAME_BYTES
+from dovetail.spark.wire import FRAME_BYTES, SHARD_ID
 
-_MOVED_TYPE = from_arrow_schema(MOVED)
+_REPARTITIONED_TYPE = from_arrow_schema(REPARTITIONED_SCHEMA)
 _BATCH_OPTIONS = {
     "spark.sql.streaming.unsupportedOperationCheck": "false",  # the batch reads a union of tables and streams
     "spark.sql.execution.arrow.maxBytesPerBatch": str(FRAME_BYTES),
@@ -84,9 +90,9 @@ def reshard(
         raise ConfigError(
             f"there is no checkpoint at {source.uri}", "give the directory that a session was started with"
         )
-    if source.holds(target) or target.holds(source):
+    if source.contains(target) or target.contains(source):
         raise ConfigError(
-            f"the new directory {target.uri} and the checkpoint {source.uri} are, or contain, one another",
+            f"the new directory {target.uri} and the checkpoint {source.uri} overlap",
             "give a directory beside it",
         )
     clear_ended()
@@ -100,7 +106,7 @@ def reshard(
             held.callback(lock.release)
         _check_free(target, source)  # another process may have held the lock until now
         resharding.run(target)
-    return resharding.after.placement.describe()
+    return resharding.new_layout.placement.describe()
 
 
 def _check_free(target: Directory, source: Directory) -> None:
@@ -123,39 +129,41 @@ class Resharding:
 
     spark: SparkSession
     checkpoint: Checkpoint
-    after: Layout
-    move: Move
+    new_layout: Layout
+    repartition_plan: RepartitionPlan
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: Checkpoint, shards: int, rates: Mapping[str, float]) -> Resharding:
-        """Check that a checkpoint can be resharded, and compute its new layout and the move of its tuples."""
+        """Check that a checkpoint can be resharded, and compute its new layout and where its tuples go."""
         where, current = checkpoint.directory.uri, checkpoint.current_json
         if checkpoint.next_batch == 0 or current is None or checkpoint.pinned_json is None:
             raise StateError(
                 f"the checkpoint {where} has no completed batch: there is nothing to reshard",
                 f"start the session with shards={shards} and a new checkpoint directory",
             )
-        _check_logs(checkpoint)
+        _check_offsets_and_state(checkpoint)
         check_version({}, current)
-        before = with_shard_ids(spark, read_layout(current, checkpoint.pinned_json, Config()))
-        check_version(before.job.queries, current)
-        manifests = _manifests(spark, where, before)
-        if unknown := [name for name in rates if name not in before.job.streams]:
+        old_layout = with_shard_ids(spark, read_layout(current, checkpoint.pinned_json, Config()))
+        check_version(old_layout.job.queries, current)
+        manifests = _manifests(spark, where, old_layout)
+        if unknown := [name for name in rates if name not in old_layout.job.streams]:
             raise ConfigError(
-                f"reshard(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(before.job.streams)}"
+                f"reshard(rates=...) has {listed(unknown)}; streams of the checkpoint: {listed(old_layout.job.streams)}"
             )
         counted = {name: max(1, progress["arrived"]) for name, progress in total_progress(manifests.values()).items()}
-        after = resharded(before, shards, rates or counted)
-        if shards == before.shards and after.placement.splits == before.placement.splits:
+        new_layout = resharded(old_layout, shards, rates or counted)
+        if shards == old_layout.requested_shards and new_layout.placement.splits == old_layout.placement.splits:
             raise ConfigError(
-                f"the checkpoint {where} has {shards} shards already, and its tuples lie in the same ones by these rates",
+                f"the checkpoint {where} has {shards} shards already, and these rates give the same splits",
                 "start the session with it as it is, or give another number of shards or other rates",
             )
-        after = with_shard_ids(spark, after)
-        after = replace(after, pinned_json=current_json(after))
-        plans = [layout.for_workers(digest(layout)) for layout in (before, after)]
-        move = Move.between(plans[0], plans[1], before.shard_ids, after.shard_ids, manifests)
-        return cls(spark, checkpoint, after, move)
+        new_layout = with_shard_ids(spark, new_layout)
+        new_layout = replace(new_layout, pinned_json=current_json(new_layout))
+        old_plan, new_plan = (layout.for_workers(digest(layout)) for layout in (old_layout, new_layout))
+        repartition_plan = RepartitionPlan.between(
+            old_plan, new_plan, old_layout.shard_ids, new_layout.shard_ids, manifests
+        )
+        return cls(spark, checkpoint, new_layout, repartition_plan)
 
     def run(self, target: Directory) -> None:
         """Create the new checkpoint. It can be started as soon as the old one has its note."""
@@ -173,11 +181,13 @@ class Resharding:
             source.copy("sources", target)
         if (identity := source.within("dovetail").read(IDENTITY)) is not None:
             subdirectory.create(IDENTITY, identity)
-        subdirectory.create(LAYOUT, self.after.pinned_json or "")
+        subdirectory.create(LAYOUT, self.new_layout.pinned_json or "")
         if not source.within("dovetail").create(
             RESHARDED, json.dumps({"version": 1, "to": target.uri, "token": token})
         ):
-            raise StateError(f"the checkpoint {source.uri} has been resharded by somebody else", "use the other one")
+            raise StateError(
+                f"the checkpoint {source.uri} has been resharded by another call", "use the checkpoint it wrote"
+            )
         subdirectory.remove(UNFINISHED)
 
     def _run_batch(self, target: Directory) -> None:
@@ -187,16 +197,16 @@ class Resharding:
         # The batch ends at the offsets where it begins, so Spark reads no source, and any source will do.
         offsets.create(str(last + 1), text)
         sources = [_empty_source(self.spark) for _ in text.splitlines()[2:]]
-        move = self.move
-        ids = sorted({*move.ids, *move.ids_after})
-        calls = self.spark.createDataFrame([(shard, None, 0, None) for shard in ids], _MOVED_TYPE)
+        plan = self.repartition_plan
+        shard_ids = sorted({*plan.old_shard_ids, *plan.new_shard_ids})
+        calls = self.spark.createDataFrame([(shard_id, None, 0, None) for shard_id in shard_ids], _REPARTITIONED_TYPE)
         state = read_state(self.spark, self.checkpoint.directory.uri).where(
-            F.col("shard").isin(list(move.shards_to_read))
+            F.col(SHARD_ID).isin(list(plan.shards_to_read))
         )
-        moved = state.groupBy("shard").applyInArrow(lambda rows: move.repartition(rows), _MOVED_TYPE)  # noqa: PLW0108 - Spark counts arguments
-        rows = reduce(DataFrame.unionAll, [*sources, calls, moved])
-        counts = rows.groupBy("shard").transformWithStateInPandas(
-            MoveProcessor(move), outputStructType=from_arrow_schema(COUNTS), outputMode="append", timeMode="none"
+        repartitioned = state.groupBy(SHARD_ID).applyInArrow(lambda rows: plan.repartition(rows), _REPARTITIONED_TYPE)  # noqa: PLW0108 - Spark counts arguments
+        rows = reduce(DataFrame.unionAll, [*sources, calls, repartitioned])
+        counts = rows.groupBy(SHARD_ID).transformWithStateInPandas(
+            RepartitionProcessor(plan), outputStructType=from_arrow_schema(COUNTS), outputMode="append", timeMode="none"
         )
         writer = counts.writeStream.format("noop").outputMode("append").trigger(once=True)
         with _options_set(self.spark, _BATCH_OPTIONS):
@@ -214,16 +224,16 @@ class Resharding:
 def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout:
     """Return a layout with the same groups on another number of shards, renumbered, without a chosen plan."""
     streams = {stream.name: replace(stream, rate=rates.get(stream.name)) for stream in layout.streams}
-    assignments, first = dict[str, ShardAssignment](), 0
+    assignments, first_shard = dict[str, ShardAssignment](), 0
     for group in layout.placement.groups:
         grid = Placement(shards).with_query(group.queries[0], streams).groups[0].grid
-        assignments |= {query.name: ShardAssignment(grid.splits, first) for query in group.queries}
-        first += grid.shards
-    after = Layout.of(replace(layout.job, adopted_plan=None), Placement(shards, assignments))
-    return replace(layout, job=after.job, shard_ids=(), pinned_json="")
+        assignments |= {query.name: ShardAssignment(grid.splits, first_shard) for query in group.queries}
+        first_shard += grid.shards
+    new_layout = Layout.of(replace(layout.job, chosen=None), Placement(shards, assignments))
+    return replace(layout, job=new_layout.job, shard_ids=(), pinned_json="")
 
 
-def _check_logs(checkpoint: Checkpoint) -> None:
+def _check_offsets_and_state(checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint with an uncompleted batch, or with offsets or state of an unsupported format."""
     where, last = checkpoint.directory.uri, checkpoint.last_batch
     if not checkpoint.has_completed(last):
@@ -243,17 +253,17 @@ def _check_logs(checkpoint: Checkpoint) -> None:
 
 def _manifests(spark: SparkSession, checkpoint: str, layout: Layout) -> dict[int, ShardManifest]:
     """Read the manifests of a checkpoint, by shard number; raise `StateError` if one is missing or behind."""
-    contents, bound = read_manifests(spark, checkpoint, layout.shard_ids), digest(layout)
-    manifests = {shard: ShardManifest.from_json(content, bound) for shard, content in contents.items()}
+    contents, pinned_digest = read_manifests(spark, checkpoint, layout.shard_ids), digest(layout)
+    manifests = {shard: ShardManifest.from_json(content, pinned_digest) for shard, content in contents.items()}
     groups = layout.placement.groups
-    active = [number for group in groups for number in group.numbers if number in manifests]
-    next_batch = max((manifests[number].batches for number in active), default=0)
+    active = [shard for group in groups for shard in group.shard_range if shard in manifests]
+    next_batch = max((manifests[shard].next_batch for shard in active), default=0)
     for group in groups:
         first_batch = min(layout.first_batch(query.name) for query in group.queries)
         behind = [
-            number for number in group.numbers if number not in manifests or manifests[number].batches != next_batch
+            shard for shard in group.shard_range if shard not in manifests or manifests[shard].next_batch != next_batch
         ]
-        if behind and (first_batch < next_batch or any(number in manifests for number in group.numbers)):
+        if behind and (first_batch < next_batch or any(shard in manifests for shard in group.shard_range)):
             raise StateError(
                 f"shards {listed(behind)} of {checkpoint} lack the state of batch {next_batch - 1}", RESTORE_HINT
             )
@@ -265,7 +275,7 @@ def _empty_source(spark: SparkSession) -> DataFrame:
     return (
         spark.readStream.format("rate")
         .load()
-        .select(*(F.lit(None).cast(column.dataType).alias(column.name) for column in _MOVED_TYPE))
+        .select(*(F.lit(None).cast(column.dataType).alias(column.name) for column in _REPARTITIONED_TYPE))
     )
 
 
@@ -293,13 +303,13 @@ def _relocate(target: Directory) -> None:
 @contextmanager
 def _options_set(spark: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
     """Set options of a Spark session within a block."""
-    before = {name: spark.conf.get(name, None) for name in options}
+    old_values = {name: spark.conf.get(name, None) for name in options}
     try:
         for name, value in options.items():
             spark.conf.set(name, value)
         yield
     finally:
-        for name, old_value in before.items():
+        for name, old_value in old_values.items():
             if old_value is None:
                 spark.conf.unset(name)
             else:

@@ -19,7 +19,7 @@ _MAX_SHARDS = 10_000
 _TRIGGERS = ("processingTime", "availableNow", "once")
 _TRIGGER_HINT = (
     'write {"availableNow": True} to read what is there and end, or {"processingTime": "10 seconds"}; '
-    "leave it out to go on as soon as a batch has ended"
+    "omit it to start each batch when the previous one ends"
 )
 
 
@@ -60,7 +60,7 @@ def check_checkpoint(checkpoint: Any, argument: str = "start(checkpoint=...)") -
     if isinstance(checkpoint, str | os.PathLike) and os.fspath(checkpoint):
         return str(os.fspath(checkpoint))
     raise ConfigError(
-        f"{argument} is {_described(checkpoint)}; expected the path of a directory, that of a checkpoint",
+        f"{argument} is {_described(checkpoint)}; expected the path of a checkpoint directory",
         'write "out/checkpoint", for example',
     )
 
@@ -84,7 +84,7 @@ def check_trigger(trigger: Any) -> dict[str, Any]:
                 f"start(trigger={{{name!r}: ...}}) is {_described(value)}; expected {expected}", _TRIGGER_HINT
             )
     if len(trigger) > 1:
-        raise ConfigError(f"start(trigger=...) has the entries {listed(trigger)}; one of them can hold", _TRIGGER_HINT)
+        raise ConfigError(f"start(trigger=...) has the entries {listed(trigger)}; give exactly one", _TRIGGER_HINT)
     return dict(trigger)
 
 

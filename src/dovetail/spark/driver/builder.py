@@ -136,7 +136,7 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         # Each broadcast, of which a micro-batch has several, begins with a buffer of this size; 4 MB if it is not set.
         "spark.broadcast.blockSize": "256k",
-        # See `wire.filler_rows`.
+        # See `wire.padding_rows`.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(FRAME_ROWS),
         "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -43,7 +43,7 @@ class RunningQuery:
 class RunningJob:
     """A job with its plans for workers, its sinks, and the locks that it holds until it ends."""
 
-    declared: Job
+    declared_job: Job
     """The job with all columns of its streams; that of the layout has the columns that queries read."""
     layout: Layout
     plans: tuple[str, ...]
@@ -51,15 +51,15 @@ class RunningJob:
     sinks: Mapping[str, Sink]
     checkpoint: Checkpoint
     staged: Mapping[int, Staging]
-    """By query number, for the queries whose shards write results themselves."""
+    """By query id, for the queries whose shards write results themselves."""
     locks: Mapping[str, HeldLock]
     """Locks of the checkpoint and the sinks."""
 
     @cached_property
     def queries(self) -> dict[int, RunningQuery]:
-        """Its queries with their sinks, by query number."""
+        """Its queries with their sinks, by query id."""
         return {
-            self.layout.number_of(name): RunningQuery(name, query.schema, self.sinks[name])
+            self.layout.query_id(name): RunningQuery(name, query.schema, self.sinks[name])
             for name, query in self.layout.job.queries.items()
             if name in self.sinks
         }
@@ -101,8 +101,8 @@ def _check_overlaps(uses: Mapping[str, SinkUse], sinks: Mapping[str, Sink]) -> N
             directories[f"query {name!r}"] = directory
     directories["the checkpoint"] = next(iter(uses.values())).checkpoint.directory
     for (first, outer), (second, inner) in permutations(directories.items(), 2):
-        if outer.holds(inner):
-            how = "is also" if inner.holds(outer) else "is inside"
+        if outer.contains(inner):
+            how = "is also" if inner.contains(outer) else "is inside"
             raise ConfigError(
                 f"the directory of {second}, {inner.uri}, {how} that of {first}, {outer.uri}",
                 "give each query, and the checkpoint, a directory beside the others",

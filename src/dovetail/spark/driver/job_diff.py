@@ -92,14 +92,14 @@ def read_layout(current: str, pinned: str, config: Config) -> Layout:
         Job(config, streams=streams, registered=registered, adopted_plan=chosen, upper_bound=None),
         Placement(content["shards"], assignments, content.get("numbered", 0)),
         pinned_json=pinned,
-        numbers=content.get("numbers", {}),
-        last_number=content.get("last_number", -1),
+        query_ids=content.get("numbers", {}),
+        last_query_id=content.get("last_number", -1),
         shard_ids=tuple(content.get("ids", ())),
-        widened=content.get("widened", {}),
+        added_columns=content.get("widened", {}),
     )
 
 
-def bind(layout: Layout, current: str, pinned: str) -> tuple[Layout, Comparison | None]:
+def reconcile(layout: Layout, current: str, pinned: str) -> tuple[Layout, Comparison | None]:
     """Return the layout of a checkpoint and the changes that `layout` makes to it, if any.
 
     `current` and `pinned` are the checkpoint's layouts as JSON. Raise `StateError` if it cannot continue with `layout`.
@@ -114,7 +114,7 @@ def compare(new: Layout, old: Layout) -> Comparison:
     """Return the changes between two layouts; raise `StateError` if a checkpoint of `old` forbids them."""
     if faults := incompatibilities(new, old):
         raise StateError(
-            f"the checkpoint cannot go on with this session: {'; '.join(faults)}",
+            f"the checkpoint cannot continue with this session: {'; '.join(faults)}",
             "start with a new checkpoint directory and new sinks (the old ones belong to the old checkpoint), or with the "
             "streams and shards that wrote this one; dovetail reshard changes the number of shards",
         )
@@ -139,24 +139,24 @@ def compare(new: Layout, old: Layout) -> Comparison:
                 texts = ["None" if value is None else exact_duration(value) for value in (before, after)]
                 text = f"{option} of stream {stream.name!r} was {texts[0]}, is {texts[1]}"
                 if option == "lateness" and after > before:
-                    text += ": tuples that are no longer late miss partners that have expired already"
+                    text += ": tuples accepted by the new lateness may miss matches that have already expired"
                 streams.append(text)
         columns_added = [name for name in declared.columns.names if name not in stream.columns.names]
-        streams += [f"column {name!r} of stream {stream.name!r} is carried from now on" for name in columns_added]
+        streams += [f"column {name!r} of stream {stream.name!r} is stored from now on" for name in columns_added]
     added = tuple(name for name in new_queries if name not in old_queries)
     dropped = tuple(name for name in old_queries if name not in new_queries)
     return Comparison(tuple(kept), changed, added, dropped, tuple(streams))
 
 
-def _describe_change(query: JoinQuery, before: JoinQuery, *, sheds: bool) -> str:
+def _describe_change(query: JoinQuery, old_query: JoinQuery, *, sheds: bool) -> str:
     """Return what the windows of a changed query begin with."""
     if sheds:
-        return "where tuples may be shed the log holds only what queries needed: it sees tuples from now on"
+        return "with shedding, the log keeps only tuples that queries needed; the query starts with empty windows"
     if query.has_count_window:
-        return "its count windows are empty, and fill from now on"
-    if _routes(query) != _routes(before):
-        return "its tuples lie in other shards, where it sees them from now on"
-    return "new tuples meet those that the log holds"
+        return "its count windows start empty"
+    if _routes(query) != _routes(old_query):
+        return "its tuples are partitioned differently; it starts with empty windows"
+    return "new tuples are joined with those in the log"
 
 
 def _routes(query: JoinQuery) -> object:
@@ -167,9 +167,9 @@ def _routes(query: JoinQuery) -> object:
 
 
 def with_changes(
-    new: Layout, old: Layout, comparison: Comparison, declared: Mapping[str, StreamSchema], since: int
+    new: Layout, old: Layout, comparison: Comparison, declared_streams: Mapping[str, StreamSchema], first_batch: int
 ) -> Layout:
-    """Return an old layout with the queries and streams of a new one, from batch `since` on."""
+    """Return an old layout with the queries and streams of a new one, from `first_batch` on."""
     assignments = old.placement.assignments
     layout = with_valid_plan(old, new)
     for name in (*comparison.dropped, *comparison.changed):
@@ -181,53 +181,53 @@ def with_changes(
         if name in comparison.changed:
             bound = query.plan.query
             keeps_shards = not bound.has_count_window and _routes(bound) == _routes(old.job.queries[name])
-            start = QueryStart(since, backfill=keeps_shards and new.job.config.shedding is None)
+            start = QueryStart(first_batch, backfill=keeps_shards and new.job.config.shedding is None)
             assignment = assignments[name] if keeps_shards else None
-            layout = with_query(layout, replace(query, start=start), declared, assignment)
+            layout = with_query(layout, replace(query, start=start), declared_streams, assignment)
         elif name in comparison.new:
-            layout = with_query(layout, replace(query, start=QueryStart(since)), declared)
+            layout = with_query(layout, replace(query, start=QueryStart(first_batch)), declared_streams)
     return layout
 
 
 def with_query(
     layout: Layout,
     query: RegisteredQuery,
-    declared: Mapping[str, StreamSchema],
+    declared_streams: Mapping[str, StreamSchema],
     assignment: ShardAssignment | None = None,
 ) -> Layout:
     """Return a layout with a query that starts while others run.
 
     Shards store the columns that only it needs from its first batch on. `assignment` gives its shards if it replaces another query.
     """
-    bound, since = query.plan.query, query.start.first_batch
-    streams, widened, complete_from = dict[str, StreamSchema](), dict(layout.widened), dict[str, int]()
+    bound, since = query.plan.query, query.start.since
+    streams, added_columns, complete_from = dict[str, StreamSchema](), dict(layout.added_columns), dict[str, int]()
     for stream in layout.streams:
-        names, needed = set(stream.columns.names), projected(declared[stream.name], [bound]).columns
+        names, needed = set(stream.columns.names), projected(declared_streams[stream.name], [bound]).columns
         added = [column for column in needed if column.name not in names]
         streams[stream.name] = replace(stream, columns=pa.schema([*stream.columns, *added]))
-        first_batches = {**widened.get(stream.name, {}), **{column.name: since for column in added}}
-        widened |= {stream.name: first_batches} if first_batches else {}
-        first = max((first_batches.get(column.name, 0) for column in needed), default=0)
-        complete_from |= {stream.name: first} if first else {}
-    placement, numbers = layout.placement, _query_numbers(layout)
+        first_batches = {**added_columns.get(stream.name, {}), **{column.name: since for column in added}}
+        added_columns |= {stream.name: first_batches} if first_batches else {}
+        last_added = max((first_batches.get(column.name, 0) for column in needed), default=0)
+        complete_from |= {stream.name: last_added} if last_added else {}
+    placement, query_ids = layout.placement, _query_ids(layout)
     if assignment is not None:
         placement = replace(placement, pinned={**placement.pinned, bound.name: assignment})
     job = replace(layout.job, streams=streams, placement=placement)
-    job = job.with_late_query_unchecked(replace(query, start=replace(query.start, complete_from=complete_from)))
-    numbers[bound.name] = 1 + max((layout.last_number, *numbers.values()))
-    return replace(layout, job=job, numbers=numbers, widened=widened)
+    job = job.with_started_query(replace(query, start=replace(query.start, complete_from=complete_from)))
+    query_ids[bound.name] = 1 + max((layout.last_query_id, *query_ids.values()))
+    return replace(layout, job=job, query_ids=query_ids, added_columns=added_columns)
 
 
 def without_query(layout: Layout, name: str) -> Layout:
-    """Return a layout without a query; the others keep their shards and numbers."""
-    numbers = _query_numbers(layout)
-    last_number = max((layout.last_number, *numbers.values()))
-    del numbers[name]
-    return replace(layout, job=layout.job.without_query(name), numbers=numbers, last_number=last_number)
+    """Return a layout without a query; the others keep their shards and ids."""
+    query_ids = _query_ids(layout)
+    last_query_id = max((layout.last_query_id, *query_ids.values()))
+    del query_ids[name]
+    return replace(layout, job=layout.job.without_query(name), query_ids=query_ids, last_query_id=last_query_id)
 
 
-def _query_numbers(layout: Layout) -> dict[str, int]:
-    return {name: layout.number_of(name) for name in layout.job.registered}
+def _query_ids(layout: Layout) -> dict[str, int]:
+    return {name: layout.query_id(name) for name in layout.job.registered}
 
 
 def projected(stream: StreamSchema, queries: Sequence[JoinQuery]) -> StreamSchema:

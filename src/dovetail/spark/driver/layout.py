@@ -1,8 +1,8 @@
-"""The layout of a job on Spark: its shards and query numbers, and the plan that workers get.
+"""The layout of a job on Spark: its shards and query ids, and the plan that workers get.
 
 The driver makes a `Layout` when a session starts; `placement` assigns tuples to shards, `checkpoint.compatibility` decides what a
 checkpoint pins of it. Workers get a `WorkerPlan` as JSON, in the pickled callbacks: no SQL, and nothing left to plan but probe orders.
-Names of the fields of a `WorkerPlan` are part of the stored format: a checkpoint's plan log has one in each entry.
+A checkpoint's plan log has a `WorkerPlan` in each entry, so the JSON names of its fields are part of the stored format.
 """
 
 from __future__ import annotations
@@ -28,23 +28,21 @@ from dovetail.spark.driver.placement import Placement, Route
 class ShardGroupPlan:
     """The plan of a group of shards."""
 
-    first: int
-    """Number of the group's first shard."""
-    shares: tuple[int, ...]
+    first_shard: int = field(metadata={"name": "first"})
+    splits: tuple[int, ...] = field(metadata={"name": "shares"})
     """Number of parts of each dimension."""
-    ways: Mapping[str, tuple[Route, ...]]
+    routes: Mapping[str, tuple[Route, ...]] = field(metadata={"name": "ways"})
     """By stream, the routes of its tuples."""
     plan: ExecutionPlan
     """The plan of every shard. Its cells hold the numbers of dimensions; `plan_of` replaces them by the shard's coordinates."""
 
     @cached_property
-    def shards(self) -> int:
-        return prod(self.shares)
+    def shard_count(self) -> int:
+        return prod(self.splits)
 
     @property
-    def numbers(self) -> range:
-        """The numbers of its shards."""
-        return range(self.first, self.first + self.shards)
+    def shard_range(self) -> range:
+        return range(self.first_shard, self.first_shard + self.shard_count)
 
     @cached_property
     def has_count_windows(self) -> bool:
@@ -53,10 +51,10 @@ class ShardGroupPlan:
 
     def plan_of(self, shard: int) -> ExecutionPlan:
         """Return the plan of one shard: its part of each dimension is filled into the cells."""
-        parts, cell = list[int](), shard - self.first
-        for splits in reversed(self.shares):
-            parts.insert(0, cell % splits)
-            cell //= splits
+        parts, cell = list[int](), shard - self.first_shard
+        for part_count in reversed(self.splits):
+            parts.insert(0, cell % part_count)
+            cell //= part_count
         steps = []
         for step in self.plan.steps:
             consumers = [
@@ -73,40 +71,40 @@ class WorkerPlan:
 
     streams: tuple[StreamSchema, ...]
     queries: Mapping[str, int]
-    """Number of each query, which identifies its results to the driver."""
+    """Id of each query, which identifies its results to the driver."""
     joins: tuple[tuple[str, ...], ...]
     """The streams of each query: those of a join delay each other's expiry, on all shards alike."""
     config: Config
     digest: str
-    """Digest of the layout that the checkpoint is bound to."""
+    """Digest of the checkpoint's pinned layout."""
     groups: tuple[ShardGroupPlan, ...]
-    since: int = 0
+    first_batch: int = field(default=0, metadata={"name": "since"})
     """The first batch that it applies to."""
     retired: tuple[int, ...] = ()
-    """Shards that no query uses from batch `since` on; in that batch they remove their state."""
-    widened: tuple[int, ...] = ()
-    """First batches of added columns, and of queries that were added later and are now planned with the others."""
+    """Shards that no query uses from `first_batch` on; in that batch they remove their state."""
+    segment_boundaries: tuple[int, ...] = field(default=(), metadata={"name": "widened"})
+    """Batches that no segment spans: the first ones of added columns, and of late queries that are now planned with the others."""
     progress: Mapping[str, Any] = field(default_factory=dict)
-    """Progress of the streams before batch `since`, for new shards."""
+    """Progress of the streams before `first_batch`, for new shards."""
     epoch: int = 0
     """Number of its entry in the plan log."""
     epochs: tuple[tuple[int, int], ...] = ()
     """First batch and epoch of each entry in force, by first batch, this one included."""
     inherited: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By stream, counters of the retired shards; the first shard adds them to its own in batch `since`, so that they are kept."""
+    """By stream, counters of the retired shards; the first shard adds them to its own in `first_batch`, so that they are kept."""
 
     def epoch_of(self, batch: int) -> int | None:
         """Return the epoch that completed `batch`; None if the log no longer reaches back that far."""
         return next((epoch for first, epoch in reversed(self.epochs) if first <= batch), None)
 
     @property
-    def shards(self) -> list[int]:
-        """The numbers of all shards of its groups."""
-        return [number for group in self.groups for number in group.numbers]
+    def shard_list(self) -> list[int]:
+        """All shards of its groups."""
+        return [shard for group in self.groups for shard in group.shard_range]
 
     def active_shards(self, batch: int) -> list[int]:
         """Return the shards that may hold state before `batch`: those that retire in it still do."""
-        return [*self.shards, *(self.retired if self.since == batch else ())]
+        return [*self.shard_list, *(self.retired if self.first_batch == batch else ())]
 
     @cached_property
     def catalog(self) -> dict[str, StreamSchema]:
@@ -119,7 +117,7 @@ class WorkerPlan:
     def plan_of(self, shard: int) -> ExecutionPlan:
         """Return the plan of a shard; cached."""
         if shard not in self._plans:
-            group = next(group for group in self.groups if shard in group.numbers)
+            group = next(group for group in self.groups if shard in group.shard_range)
             has_cells = any(consumer.cell for step in group.plan.steps for consumer in step.consumers)
             self._plans[shard] = group.plan_of(shard) if has_cells else group.plan
         return self._plans[shard]
@@ -138,20 +136,20 @@ def read_worker_plan(text: str) -> WorkerPlan:
 
 @dataclass(frozen=True)
 class Layout:
-    """A job with its shards and the numbers that identify its queries to workers."""
+    """A job with its shards and the ids of its queries."""
 
     job: Job
     """Its streams have the columns that the pipeline carries."""
     pinned_json: str = ""
     """The pinned layout of its checkpoint, see `compatibility`; empty if the checkpoint is new."""
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    """By query, its number; a query without an entry has that of its position."""
-    last_number: int = -1
-    """The largest number of a dropped query, which no other query gets; -1 if none was dropped."""
-    widened: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    query_ids: Mapping[str, int] = field(default_factory=dict)
+    """By query, the id in results and reports; a query without an entry has its position as the id."""
+    last_query_id: int = -1
+    """The largest id of a dropped query, which no other query gets; -1 if none was dropped."""
+    added_columns: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By stream, the columns that were added later, each with the first batch whose tuples have it."""
     shard_ids: tuple[int, ...] = ()
-    """By number of a shard, the id by which Spark groups its rows; see `pipeline.with_shard_ids`."""
+    """By shard, the id by which Spark groups its rows; see `pipeline.with_shard_ids`."""
 
     @classmethod
     def of(cls, job: Job, placement: Placement, **numbering: Any) -> Layout:
@@ -166,9 +164,9 @@ class Layout:
         return self.job.placement
 
     @property
-    def shards(self) -> int:
+    def requested_shards(self) -> int:
         """The number of shards that the user asked for."""
-        return self.placement.shards
+        return self.placement.requested_shards
 
     @property
     def streams(self) -> tuple[StreamSchema, ...]:
@@ -197,7 +195,7 @@ class Layout:
         group_steps = []
         for group in self.placement.groups:
             names = {query.name for query in group.queries}
-            group_steps.append((group.numbers, [step for query, step in steps if query in names]))
+            group_steps.append((group.shard_range, [step for query, step in steps if query in names]))
         return group_steps
 
     def copies(self, query: str, aliases: Collection[str]) -> int:
@@ -209,9 +207,9 @@ class Layout:
         """Return the first batch whose tuples a query sees."""
         return self.job.registered[query].start.first_batch
 
-    def number_of(self, query: str) -> int:
-        """Return the number of a query in results and reports."""
-        return self.numbers[query] if query in self.numbers else list(self.job.registered).index(query)
+    def query_id(self, query: str) -> int:
+        """Return the id of a query in results and reports."""
+        return self.query_ids[query] if query in self.query_ids else list(self.job.registered).index(query)
 
     def _shard_config(self, groups: Sequence[ShardGroupPlan]) -> Config:
         """Return the configuration with a shard's part of the shedding cap; refuse a cap that is too small."""
@@ -220,7 +218,7 @@ class Layout:
             return self.job.config
         from dovetail.engine.shedding.caps import check_shedding_cap  # noqa: PLC0415 - the driver loads the engine only if it sheds
 
-        shards = sum(group.shards for group in groups)
+        shards = sum(group.shard_count for group in groups)
         for group in groups:
             check_shedding_cap(shedding, group.plan, self.job.streams, shards)
         return replace(self.job.config, shedding=shedding.per_shard(shards))
@@ -228,36 +226,37 @@ class Layout:
     def for_workers(
         self,
         digest: str,
-        before: WorkerPlan | None = None,
-        since: int = 0,
+        previous_plan: WorkerPlan | None = None,
+        first_batch: int = 0,
         progress: Mapping[str, Any] | None = None,
     ) -> WorkerPlan:
-        """Return the plan for workers; `digest` is that of the layout that the checkpoint is bound to.
+        """Return the plan for workers; `digest` is that of the pinned layout.
 
-        The plan replaces `before` from batch `since` on. Views that both have keep their flag bits, so that rows stay valid.
+        The plan replaces `previous_plan` from `first_batch` on. Views that both have keep their flag bits, so that rows stay valid.
         `progress` is that of the streams before that batch.
         """
-        plans_before = {group.first: group.plan for group in before.groups} if before is not None else {}
+        previous_groups = previous_plan.groups if previous_plan is not None else ()
+        previous_plans = {group.first_shard: group.plan for group in previous_groups}
         groups = []
         for group, (_, steps) in zip(self.placement.groups, self.group_steps, strict=True):
             routes = {stream: tuple(group.routes[stream].values()) for stream in sorted(group.routes)}
-            plan = ExecutionPlan.of(steps, plans_before.get(group.first))
-            groups.append(ShardGroupPlan(group.first, group.grid.splits, routes, plan))
+            plan = ExecutionPlan.of(steps, previous_plans.get(group.first_shard))
+            groups.append(ShardGroupPlan(group.first_shard, group.grid.splits, routes, plan))
         joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.job.queries.values())
-        numbers = {name: self.number_of(name) for name in self.job.queries}
-        widened = {batch for columns in self.widened.values() for batch in columns.values()}
-        widened |= {query.start.first_batch for query in self.job.registered.values() if query.start.is_planned_jointly}
+        query_ids = {name: self.query_id(name) for name in self.job.queries}
+        boundaries = {batch for columns in self.added_columns.values() for batch in columns.values()}
+        boundaries |= {query.start.since for query in self.job.registered.values() if query.start.is_merged}
         worker_plan = WorkerPlan(
             self.streams,
-            numbers,
+            query_ids,
             tuple(joins),
             self._shard_config(groups),
             digest,
             tuple(groups),
-            since,
-            widened=tuple(sorted(widened)),
+            first_batch,
+            segment_boundaries=tuple(sorted(boundaries)),
         )
-        if before is None:
+        if previous_plan is None:
             return worker_plan
-        retired = tuple(sorted({*before.active_shards(since)} - set(worker_plan.shards)))
-        return replace(worker_plan, retired=retired, progress=progress or {}, epoch=before.epoch + 1)
+        retired = tuple(sorted({*previous_plan.active_shards(first_batch)} - set(worker_plan.shard_list)))
+        return replace(worker_plan, retired=retired, progress=progress or {}, epoch=previous_plan.epoch + 1)

@@ -33,11 +33,11 @@ from dovetail.spark.driver.arguments import check_sinks, with_trigger
 from dovetail.spark.driver.job import CHECKPOINT, HeldLock, RunningJob, claim_sinks
 from dovetail.spark.driver.job_diff import with_query, without_query
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
-from dovetail.spark.driver.reports import BatchProgress, observed_columns
+from dovetail.spark.driver.reports import BatchEndState, observed_columns
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.staging import Staging
 from dovetail.spark.state.log import MANIFEST
-from dovetail.spark.wire import CLOCK, RESULT_SCHEMA, ROUTED_SCHEMA
+from dovetail.spark.wire import CLOCK, RESULT_SCHEMA, ROUTED_SCHEMA, SHARD_ID
 from dovetail.spark.worker.callbacks import SEGMENTS, ShardProcessor, router_function
 from dovetail.stats.counters import Measurements
 from dovetail.stats.history import History
@@ -59,17 +59,18 @@ class SparkPipeline:
         self, layout: Layout, plans: Sequence[str], staged: Mapping[int, Staging] | None = None
     ) -> DataFrame:
         """Return the rows that shards produce: results as Arrow IPC bytes, counts and metrics."""
-        ids = list(with_shard_ids(self.spark, layout).shard_ids)
+        shard_ids = list(with_shard_ids(self.spark, layout).shard_ids)
         # Spark stores the time of a batch, so a replay reads the same.
         clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
         packed, routed = pack(plans), []
-        for number, stream in enumerate(layout.streams):
+        for stream_index, stream in enumerate(layout.streams):
             frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
-            routed.append(frame.mapInArrow(router_function(packed, number, ids), from_arrow_schema(ROUTED_SCHEMA)))
-        processor = ShardProcessor(packed, ids, self.run_id, staged)
+            route = router_function(packed, stream_index, shard_ids)
+            routed.append(frame.mapInArrow(route, from_arrow_schema(ROUTED_SCHEMA)))
+        processor = ShardProcessor(packed, shard_ids, self.run_id, staged)
         joined = (
             reduce(DataFrame.unionAll, routed)
-            .groupBy("shard")
+            .groupBy(SHARD_ID)
             .transformWithStateInPandas(processor, outputStructType=RESULT_SCHEMA, outputMode="append", timeMode="none")
         )
         return joined.observe("dovetail", *observed_columns(layout))
@@ -101,10 +102,10 @@ class SparkPipeline:
 
     # -- changes of a job ---------------------------------------------------------------------------------------------------
 
-    def with_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> JobChange:
+    def prepare_add_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> JobChange:
         """Return the change that adds a query to a job; refuse one that cannot run or exceeds the budget."""
         layout = job.layout
-        query = job.declared.plan_individually(name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone")))
+        query = job.declared_job.bind(name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone")))
         bound = query.plan.query
         check_sinks({name: sink}, [name])
         if not isinstance(backfill, bool):
@@ -117,14 +118,14 @@ class SparkPipeline:
             )
         for text in bound.warnings:
             warn(text)
-        layout.job.plan_late_query(replace(query, start=QueryStart(backfill=backfill)))
-        declared = job.declared.with_late_query_unchecked(query)
+        layout.job.check_running_query(replace(query, start=QueryStart(backfill=backfill)))
+        declared_job = job.declared_job.with_started_query(query)
 
-        def layout_from(since: int) -> Layout:
-            started = replace(query, start=QueryStart(since, backfill))
-            return with_shard_ids(self.spark, with_query(layout, started, declared.streams))
+        def layout_from(first_batch: int) -> Layout:
+            started = replace(query, start=QueryStart(first_batch, backfill))
+            return with_shard_ids(self.spark, with_query(layout, started, declared_job.streams))
 
-        change = JobChange(self, job, declared, layout_from, {**job.sinks, name: sink}, name)
+        change = JobChange(self, job, declared_job, layout_from, {**job.sinks, name: sink}, name)
         try:
             change.claim(layout_from(job.checkpoint.last_batch + 1))
         except BaseException:
@@ -132,58 +133,61 @@ class SparkPipeline:
             raise
         return change
 
-    def without_query(self, job: RunningJob, name: str) -> JobChange:
+    def prepare_drop_query(self, job: RunningJob, name: str) -> JobChange:
         """Return the change that drops a query of a job."""
-        declared = job.declared.without_query(name)
+        declared_job = job.declared_job.without_query(name)
         if len(job.layout.job.registered) == 1:
             raise ConfigError(f"query {name!r} is the last one that runs", "stop() the job, or add another query first")
         layout = without_query(job.layout, name)
         sinks = {query: sink for query, sink in job.sinks.items() if query != name}
-        return JobChange(self, job, declared, lambda _: layout, sinks)
+        return JobChange(self, job, declared_job, lambda _: layout, sinks)
 
-    def replanned(self, job: RunningJob, proposal: Proposal) -> JobChange:
+    def prepare_replan(self, job: RunningJob, proposal: Proposal) -> JobChange:
         """Return the change that switches a job to a proposed plan."""
         layout = replace(job.layout, job=job.layout.job.replanned(proposal))
-        return JobChange(self, job, job.declared, lambda _: layout, job.sinks, cause=proposal.cause)
+        return JobChange(self, job, job.declared_job, lambda _: layout, job.sinks, cause=proposal.cause)
 
-    def unchanged(self, job: RunningJob) -> JobChange:
+    def prepare_restart(self, job: RunningJob) -> JobChange:
         """Return the change that starts the same job under a new epoch."""
-        return JobChange(self, job, job.declared, lambda _: job.layout, job.sinks)
+        return JobChange(self, job, job.declared_job, lambda _: job.layout, job.sinks)
 
     def next_entry(
         self,
         layout: Layout,
-        before: WorkerPlan | None,
+        previous_plan: WorkerPlan | None,
         checkpoint: Checkpoint,
-        reported: BatchProgress | None = None,
+        batch_end: BatchEndState | None = None,
         cause: str = "",
     ) -> tuple[Layout, PlanLogEntry]:
-        """Return the layout and the plan log entry that replace `before` from the next batch on.
+        """Return the layout and the plan log entry that replace `previous_plan` from the next batch on.
 
         New shards start with the progress that the streams have made, and the first shard takes over the counters of retired ones.
-        `reported` holds both if shards reported them; otherwise they are read from the state store.
+        `batch_end` holds both if shards reported them; otherwise they are read from the state store.
         """
-        since = checkpoint.next_batch
-        if before is None:
+        first_batch = checkpoint.next_batch
+        if previous_plan is None:
             plan = layout.for_workers(digest(layout))
         else:
-            shards = [number for group in layout.placement.groups for number in group.numbers]
-            needs_counters = shards != before.shards or before.retired or before.since == since
+            shards = [shard for group in layout.placement.groups for shard in group.shard_range]
+            has_changed = shards != previous_plan.shard_list or previous_plan.first_batch == first_batch
+            needs_counters = has_changed or previous_plan.retired
             starts = [query.start for query in layout.job.registered.values()]
-            needs_times = any(start.first_batch == since and not start.max_event_times for start in starts)
-            if since and (needs_counters or needs_times) and (reported is None or not reported.progress):
-                reported = read_progress(self.spark, checkpoint.directory.uri, layout.shard_ids)
-            reported = reported or BatchProgress()
-            times = {name: int(progress["head"]) for name, progress in reported.progress.items()}
-            layout = replace(layout, job=layout.job.with_start_times(since, times))
-            plan = layout.for_workers(before.digest, before, since, reported.progress or before.progress)
+            needs_times = any(start.since == first_batch and not start.max_event_times for start in starts)
+            if first_batch and (needs_counters or needs_times) and (batch_end is None or not batch_end.streams):
+                batch_end = read_batch_end(self.spark, checkpoint.directory.uri, layout.shard_ids)
+            batch_end = batch_end or BatchEndState()
+            times = {name: int(progress["head"]) for name, progress in batch_end.streams.items()}
+            layout = replace(layout, job=layout.job.with_start_times(first_batch, times))
+            progress = batch_end.streams or previous_plan.progress
+            plan = layout.for_workers(previous_plan.digest, previous_plan, first_batch, progress)
             # A batch without tuples calls no shard, so some may not have retired yet.
-            retired = {*plan.retired, *(shard for shard in before.retired if shard in reported.counters)}
-            plan = replace(plan, retired=tuple(sorted(retired)), inherited=reported.total(retired))
+            retired = {*plan.retired, *(shard for shard in previous_plan.retired if shard in batch_end.counters)}
+            plan = replace(plan, retired=tuple(sorted(retired)), inherited=batch_end.total(retired))
         epoch = checkpoint.next_epoch
-        earlier = [(entry.first, entry.epoch) for entry in in_force(checkpoint.log, since) if entry.first < since]
-        plan = replace(plan, epoch=epoch, epochs=(*earlier, (since, epoch)))
-        return layout, PlanLogEntry(since, current_json(layout), plan.to_json(), cause, epoch=epoch)
+        entries = in_force(checkpoint.plan_log, first_batch)
+        earlier = [(entry.first_batch, entry.epoch) for entry in entries if entry.first_batch < first_batch]
+        plan = replace(plan, epoch=epoch, epochs=(*earlier, (first_batch, epoch)))
+        return layout, PlanLogEntry(first_batch, current_json(layout), plan.to_json(), cause, epoch=epoch)
 
 
 @dataclass
@@ -192,7 +196,7 @@ class JobChange:
 
     pipeline: SparkPipeline
     job: RunningJob
-    declared: Job
+    declared_job: Job
     layout_from: Callable[[int], Layout]
     sinks: Mapping[str, Sink]
     added: str | None = None
@@ -209,7 +213,7 @@ class JobChange:
         staging = self.sinks[self.added].staging(uses[self.added], self.pipeline.run_id)
         if staging is not None:
             staging.prepare()
-            self.staged[layout.number_of(self.added)] = staging
+            self.staged[layout.query_id(self.added)] = staging
 
     def undo(self) -> None:
         """Release the staging and locks of the added query."""
@@ -218,63 +222,64 @@ class JobChange:
         for lock in self.locks.values():
             lock.release()
 
-    def commit(self, progress: Mapping[int, BatchProgress]) -> RunningJob:
+    def commit(self, recent_batches: Mapping[int, BatchEndState]) -> RunningJob:
         """Write the plan log entry and return the job that starts with the first uncompleted batch.
 
         A batch that was begun and not committed is replayed under the new plan: queries that ran before get the same results.
         """
         try:
             checkpoint = self.job.checkpoint.refreshed()
-            since = checkpoint.next_batch
-            layout, before = self.layout_from(since), read_worker_plan(self.job.plans[-1])
-            layout, entry = self.pipeline.next_entry(layout, before, checkpoint, progress.get(since - 1), self.cause)
-            numbers = {layout.number_of(name) for name in layout.job.queries}
+            first_batch = checkpoint.next_batch
+            layout, previous_plan = self.layout_from(first_batch), read_worker_plan(self.job.plans[-1])
+            batch_end = recent_batches.get(first_batch - 1)
+            layout, entry = self.pipeline.next_entry(layout, previous_plan, checkpoint, batch_end, self.cause)
+            query_ids = {layout.query_id(name) for name in layout.job.queries}
             staged = {**self.job.staged, **self.staged}
-            staged = {number: staging for number, staging in staged.items() if number in numbers}
-            checkpoint.discard_uncommitted_state(since)
+            staged = {query_id: staging for query_id, staging in staged.items() if query_id in query_ids}
+            checkpoint.discard_uncommitted_state(first_batch)
             # Last of all: once the log names the new epoch, the old job cannot continue.
             checkpoint = checkpoint.append_entry(replace(entry, sinks=staging_directories(layout, staged)))
         except BaseException:
             self.undo()
             raise
-        earlier = [text for text in self.job.plans if read_worker_plan(text).since < since]
+        earlier = [text for text in self.job.plans if read_worker_plan(text).first_batch < first_batch]
         locks = {
             name: lock for name, lock in self.job.locks.items() if name in layout.job.queries or name == CHECKPOINT
         }
         plans = (*earlier[-1:], entry.plan)
-        return RunningJob(self.declared, layout, plans, self.sinks, checkpoint, staged, {**locks, **self.locks})
+        return RunningJob(self.declared_job, layout, plans, self.sinks, checkpoint, staged, {**locks, **self.locks})
 
 
 def staging_directories(layout: Layout, staged: Mapping[int, Staging]) -> dict[str, str]:
     """Return the sink directories in which shards stage results, by query."""
-    numbers = {layout.number_of(name): name for name in layout.job.queries}
-    return {numbers[number]: staging.target for number, staging in staged.items()}
+    names = {layout.query_id(name): name for name in layout.job.queries}
+    return {names[query_id]: staging.target for query_id, staging in staged.items()}
 
 
 def read_state(spark: SparkSession, checkpoint: str) -> DataFrame:
     """Return the segments and manifests of all shards as of the last completed batch."""
     state = spark.read.format("statestore").option("stateVarName", SEGMENTS).load(checkpoint)
-    return state.select("key.shard", "user_map_key.number", "user_map_value.content")
+    return state.select(f"key.{SHARD_ID}", "user_map_key.number", "user_map_value.content")
 
 
-def read_manifests(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> dict[int, bytes]:
-    """Read the manifests of a checkpoint, by shard; `ids` are the keys of the stored state."""
+def read_manifests(spark: SparkSession, checkpoint: str, shard_ids: Sequence[int]) -> dict[int, bytes]:
+    """Read the manifests of a checkpoint, by shard; `shard_ids` are the keys of the stored state."""
     try:
         rows = read_state(spark, checkpoint).where(F.col("number") == MANIFEST).collect()
     except JVM_ERRORS as error:
         raise StateError(
             f"Spark cannot read the state of {checkpoint}: {reason(error)}",
-            "if it was renamed or copied, put it back to the path that it was started with: Spark writes whole paths into it",
+            "if it was renamed or copied, move it back to the path that it was started with: Spark stores absolute paths in it",
         ) from error
-    return {ids.index(row.shard): bytes(row.content) for row in rows}
+    return {shard_ids.index(row[SHARD_ID]): bytes(row.content) for row in rows}
 
 
-def read_progress(spark: SparkSession, checkpoint: str, ids: Sequence[int]) -> BatchProgress:
+def read_batch_end(spark: SparkSession, checkpoint: str, shard_ids: Sequence[int]) -> BatchEndState:
     """Read the streams' progress and the shards' counters from the state of the last completed batch."""
-    manifests = {shard: json.loads(content) for shard, content in read_manifests(spark, checkpoint, ids).items()}
+    manifests = {shard: json.loads(content) for shard, content in read_manifests(spark, checkpoint, shard_ids).items()}
     counters = {shard: manifest["progress"] for shard, manifest in manifests.items()}
     latest = max(manifests, key=lambda shard: int(manifests[shard]["batches"]), default=None)
-    return BatchProgress({} if latest is None else counters[latest], counters)
+    return BatchEndState({} if latest is None else counters[latest], counters)
 
 
 def with_shard_ids(spark: SparkSession, layout: Layout) -> Layout:

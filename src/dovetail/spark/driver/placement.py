@@ -31,8 +31,8 @@ class ShardAssignment:
 
     splits: tuple[int, ...]
     """Number of parts of each dimension."""
-    first: int | None = None
-    """Number of its group's first shard; None if no group is pinned."""
+    first_shard: int | None = None
+    """The first shard of its group; None if no group is pinned."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,19 @@ class ShardGroup:
 
     queries: tuple[JoinQuery, ...]
     grid: HypercubeGrid
-    first: int
-    """Number of the group's first shard."""
+    first_shard: int
     routes: Mapping[str, Mapping[tuple[str, ...], Route]]
     """By stream, the routes of its tuples by their text: one for each different use of the stream."""
 
     @classmethod
-    def of(cls, query: JoinQuery, grid: HypercubeGrid, first: int) -> ShardGroup:
+    def of(cls, query: JoinQuery, grid: HypercubeGrid, first_shard: int) -> ShardGroup:
         """Return the group of one query."""
         routes: dict[str, dict[tuple[str, ...], Route]] = {}
         axes = [dict(axis.keys) for axis in dimensions_of(query)]
         for ref in query.refs:
             route = tuple(_without_alias(axis[ref.alias]) if ref.alias in axis else EVERYWHERE for axis in axes)
             routes.setdefault(ref.stream, {})[tuple(map(str, route))] = route
-        return cls((query,), grid, first, routes)
+        return cls((query,), grid, first_shard, routes)
 
     def can_share_with(self, other: ShardGroup) -> bool:
         """Whether another group can use the same shards: both route the tuples of all common streams alike."""
@@ -74,32 +73,31 @@ class ShardGroup:
         return by_row or self.queries[0].has_count_window
 
     @property
-    def numbers(self) -> range:
-        """The numbers of its shards."""
-        return range(self.first, self.first + self.grid.shards)
+    def shard_range(self) -> range:
+        return range(self.first_shard, self.first_shard + self.grid.shards)
 
     @property
     def label(self) -> str:
-        return f"shards {self.first} to {self.numbers[-1]}"
+        return f"shards {self.first_shard} to {self.shard_range[-1]}"
 
     def copies(self, query: JoinQuery, alias: str) -> int:
         """Return the number of shards that a tuple of an alias goes to; queries share splits, not dimensions."""
         return HypercubeGrid(dimensions_of(query), self.grid.splits).copies(alias)
 
-    def cell(self, query: JoinQuery) -> Cell:
+    def cell_check(self, query: JoinQuery) -> Cell:
         """Return the keys that a shard checks before it emits a result.
 
-        The number of a dimension stands for the shard's part of it. There are no keys if every stream has one route: then a tuple is
-        in a shard for one reason, and the check would always pass.
+        Each entry is (key, splits, dimension); `ShardGroupPlan.plan_of` replaces the dimension by the shard's coordinate. Empty if
+        every stream has one route: every match is then in the right cell.
         """
         if all(len(routes) == 1 for routes in self.routes.values()):
             return ()
-        cell = []
+        checks = []
         for dimension, (axis, splits) in enumerate(zip(dimensions_of(query), self.grid.splits, strict=True)):
             alias, expression = axis.keys[0]
             if splits > 1 and expression is not None:
-                cell.append((Key(alias, expression), splits, dimension))
-        return tuple(cell)
+                checks.append((Key(alias, expression), splits, dimension))
+        return tuple(checks)
 
 
 def _without_alias(expression: Expression | None) -> Expression | None:
@@ -110,8 +108,8 @@ def _without_alias(expression: Expression | None) -> Expression | None:
 class Placement:
     """The shards of all queries, in groups that follow each other."""
 
-    shards: int
-    """The number of shards that the user asked for."""
+    requested_shards: int
+    """The number of shards per query that the user asked for."""
     pinned: Mapping[str, ShardAssignment] = field(default_factory=dict)
     """By query, the assignment that an earlier start chose."""
     numbers_used: int = 0
@@ -120,21 +118,23 @@ class Placement:
 
     def with_query(self, query: JoinQuery, streams: Mapping[str, StreamSchema]) -> Placement:
         """Return the placement with one more query, over some of `streams`."""
-        assignment, first = self.pinned.get(query.name), None
+        assignment, first_shard = self.pinned.get(query.name), None
         if assignment is None:
-            grid = _grid(query, self.shards, streams)
+            grid = _grid(query, self.requested_shards, streams)
         else:
-            grid, first = HypercubeGrid(dimensions_of(query), assignment.splits), assignment.first
-        added = ShardGroup.of(query, grid, self.total if first is None else first)
+            grid, first_shard = HypercubeGrid(dimensions_of(query), assignment.splits), assignment.first_shard
+        added = ShardGroup.of(query, grid, self.total if first_shard is None else first_shard)
         for index, group in enumerate(self.groups):
-            if group.can_share_with(added) if first is None else group.first == first:
+            if group.can_share_with(added) if first_shard is None else group.first_shard == first_shard:
                 return replace(self, groups=(*self.groups[:index], group.with_group(added), *self.groups[index + 1 :]))
         return replace(self, groups=(*self.groups, added))
 
     def restricted(self, queries: Iterable[JoinQuery]) -> Placement:
         """Return the placement of some of its queries; shards keep their numbers, and no number is used again."""
         queries, assignments = list(queries), self.assignments
-        placement = Placement(self.shards, {query.name: assignments[query.name] for query in queries}, self.total)
+        placement = Placement(
+            self.requested_shards, {query.name: assignments[query.name] for query in queries}, self.total
+        )
         for query in queries:
             placement = placement.with_query(query, {})
         return placement
@@ -142,13 +142,13 @@ class Placement:
     @property
     def total(self) -> int:
         """How many shard numbers have been used, those of retired shards included."""
-        return max(self.numbers_used, *(group.numbers.stop for group in self.groups), 0)
+        return max(self.numbers_used, *(group.shard_range.stop for group in self.groups), 0)
 
     @property
     def assignments(self) -> dict[str, ShardAssignment]:
         """The shards of each query."""
         return {
-            query.name: ShardAssignment(group.grid.splits, group.first)
+            query.name: ShardAssignment(group.grid.splits, group.first_shard)
             for group in self.groups
             for query in group.queries
         }
@@ -159,7 +159,7 @@ class Placement:
         return {query.name: group.grid.splits for group in self.groups for query in group.queries}
 
     def group_of(self, shard: int) -> ShardGroup:
-        return next(group for group in self.groups if shard in group.numbers)
+        return next(group for group in self.groups if shard in group.shard_range)
 
     @cached_property
     def scopes(self) -> dict[str, str]:
@@ -171,7 +171,7 @@ class Placement:
     @cached_property
     def cells(self) -> dict[str, Cell]:
         """By query, the keys that a shard checks before it emits a result."""
-        return {query.name: group.cell(query) for group in self.groups for query in group.queries}
+        return {query.name: group.cell_check(query) for group in self.groups for query in group.queries}
 
     @property
     def window_copies(self) -> dict[str, WindowCopies]:

@@ -33,11 +33,11 @@ _SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes"
 
 
 @dataclass(frozen=True)
-class BatchProgress:
+class BatchEndState:
     """Progress of the streams and counters of the shards at the end of a batch."""
 
-    progress: Mapping[str, Any] = field(default_factory=dict)
-    """By stream, as `StreamProgress.to_json` writes it."""
+    streams: Mapping[str, Any] = field(default_factory=dict)
+    """Progress by stream, as `StreamProgress.to_json` writes it."""
     counters: Mapping[int, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     """By shard and stream."""
 
@@ -72,12 +72,12 @@ class ShardReports:
         self._batches = self._rebuilt = 0
         self._cpu_ms = 0.0
         """Milliseconds that shards have reported since the last `take_load`."""
-        self.progress: dict[int, BatchProgress] = {}
-        """After each of the last two batches."""
+        self.recent_batches: dict[int, BatchEndState] = {}
+        """The state after each of the last two batches."""
 
     def collect(self, encoded: DataFrame, batch_id: int) -> ResultCounts:
         """Record the reports of the shards in a batch; return the numbers of results."""
-        counts, continued, progress = ResultCounts(), dict[int, int | None](), dict[str, Any]()
+        counts, last_batches, progress = ResultCounts(), dict[int, int | None](), dict[str, Any]()
         for row in collect_results(encoded):
             counts.rows[row.query] += row.rows
             if row.kind is ResultKind.STAGED:
@@ -88,29 +88,29 @@ class ShardReports:
                     self._shards.pop(row.shard, None)
                     continue
                 progress = report.pop("progress", progress)
-                continued[row.shard] = report["continues"]
+                last_batches[row.shard] = report["last_batch"]
                 self._shards[row.shard] = report
                 self._cpu_ms += sum(node["ms"] for kind in _KINDS for node in report["nodes"][kind].values())
                 self._rebuilt += report["rebuilt"]
-        self._check_continued(batch_id, continued)
+        self._check_same_last_batch(batch_id, last_batches)
         self._count_batch(batch_id, progress)
         return counts
 
-    def _check_continued(self, batch_id: int, continued: Mapping[int, int | None]) -> None:
-        """Raise `StateError` unless all shards continue from the same batch.
+    def _check_same_last_batch(self, batch_id: int, last_batches: Mapping[int, int | None]) -> None:
+        """Raise `StateError` unless all shards continue from the same batch; `last_batches` holds the last one by shard.
 
         Spark calls all shards in a batch, or none if it has no tuples. So all of them must have taken part in the same last batch.
         """
-        last = max((batch for batch in continued.values() if batch is not None), default=-1)
+        last = max((batch for batch in last_batches.values() if batch is not None), default=-1)
         placement = self._layout.placement
         first_batches = {
-            group.first: min(self._layout.first_batch(query.name) for query in group.queries)
+            group.first_shard: min(self._layout.first_batch(query.name) for query in group.queries)
             for group in placement.groups
         }
         behind = [
             shard
-            for shard, batch in sorted(continued.items())
-            if batch != last and first_batches[placement.group_of(shard).first] <= last
+            for shard, batch in sorted(last_batches.items())
+            if batch != last and first_batches[placement.group_of(shard).first_shard] <= last
         ]
         if behind:
             raise StateError(
@@ -126,8 +126,9 @@ class ShardReports:
             self._batches += 1
         self._last_batch, self._last_counts = batch_id, Counter()
         counters = {shard: _counters(report) for shard, report in self._shards.items()}
-        before = self.progress.get(batch_id - 1, BatchProgress())
-        self.progress = {batch_id - 1: before, batch_id: BatchProgress(progress or before.progress, counters)}
+        previous = self.recent_batches.get(batch_id - 1, BatchEndState())
+        current = BatchEndState(progress or previous.streams, counters)
+        self.recent_batches = {batch_id - 1: previous, batch_id: current}
 
     def replace_layout(self, layout: Layout) -> None:
         """Switch to a changed job; counts of dropped queries stay."""
@@ -138,9 +139,9 @@ class ShardReports:
         """Return the earliest event time that queries with backfill see on every shard, by query and alias."""
         times_by_start: dict[str, dict[str, int]] = {}
         for report in list(self._shards.values()):
-            for start, reached in report.get("reached", {}).items():
+            for start, backfill_from in report.get("backfill_from", {}).items():
                 times = times_by_start.setdefault(start, {})
-                for stream, time in reached.items():
+                for stream, time in backfill_from.items():
                     times[stream] = max(time, times.get(stream, time))
         visible = {}
         for name, query in self._layout.job.registered.items():
@@ -182,8 +183,8 @@ class ShardReports:
         """Return the last reports of each group's shards, and the joins that they run."""
         reports = dict(self._shards)
         return [
-            ShardGroupReport({n: Measurements.from_json(reports[n]) for n in numbers if n in reports}, steps)
-            for numbers, steps in self._layout.group_steps
+            ({shard: Measurements.from_json(reports[shard]) for shard in shard_range if shard in reports}, steps)
+            for shard_range, steps in self._layout.group_steps
         ]
 
     def take_load(self) -> Load:
@@ -197,10 +198,10 @@ class ShardReports:
 
         Batch `batch_id` has been joined, and may be replayed under the new plan, so the progress before it counts.
         """
-        before, job = self.progress.get(batch_id - 1, BatchProgress()), self._layout.job
+        previous, job = self.recent_batches.get(batch_id - 1, BatchEndState()), self._layout.job
         watermarks = {
             name: progress["head"] - job.streams[name].lateness
-            for name, progress in before.progress.items()
+            for name, progress in previous.streams.items()
             if name in job.streams
         }
         return job.caught_up(watermarks) if watermarks.keys() == job.streams.keys() else []
@@ -242,7 +243,7 @@ def _counters(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 def observed_columns(layout: Layout) -> Iterator[Column]:
     """Yield the columns that a `StreamingQueryListener` sees: results by query, counters by stream."""
     for name in layout.job.queries:
-        rows = F.when(F.col("query") == layout.number_of(name), F.col("rows"))
+        rows = F.when(F.col("query") == layout.query_id(name), F.col("rows"))
         yield F.coalesce(F.sum(rows), F.lit(0)).alias(f"{name}.results")
     sheds = layout.job.config.shedding is not None
     summed = (*_SUMMED, "shed") if sheds else _SUMMED

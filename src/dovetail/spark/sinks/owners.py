@@ -72,8 +72,8 @@ class SinkUse:
         """Warn that the sink is new but the checkpoint is not: earlier results are elsewhere."""
         if self.checkpoint.last_batch >= 0 and not self.is_added_later:
             warnings.warn(
-                f"query {self.query!r}: {where} is new, and the checkpoint has come to batch {self.checkpoint.last_batch}: results of "
-                "earlier batches are where they were written, and the last may come here once more",
+                f"query {self.query!r}: {where} is new, but the checkpoint is at batch {self.checkpoint.last_batch}. Earlier results "
+                f"stay in the old sink; batch {self.checkpoint.last_batch} may be written here again",
                 DovetailWarning,
                 stacklevel=2,
             )
@@ -112,8 +112,8 @@ class SinkUse:
         if ahead:
             raise StateError(
                 f"query {self.query!r}: {where} holds batch {max(ahead)}, but the checkpoint {self.checkpoint.directory.uri} "
-                f"has come to {f'batch {last}' if last >= 0 else 'none'}: it was emptied or put back to an earlier state",
-                f"remove the batches after {last} from the sink, they will come again; or use a new checkpoint and a new sink",
+                f"has started no batch{f' after {last}' if last >= 0 else ''}: it was emptied or restored from an older copy",
+                f"remove the batches after {last} from the sink, they will be written again; or use a new checkpoint and a new sink",
             )
 
 

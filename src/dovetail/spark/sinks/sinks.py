@@ -252,11 +252,11 @@ class TableSink(Sink):
         except PySparkException as error:
             if error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS":
                 return  # another start was first; the caller checks the owner next
-            hint = "create it yourself, partitioned by a column batch_id bigint, or mend what Spark says"
+            hint = "create it yourself, partitioned by a column batch_id bigint, or fix the problem above"
             if error.getCondition() == "LOCATION_ALREADY_EXISTS":
                 hint = (
-                    "the catalog has forgotten a table of that name, as one in memory does when its driver ends: use a catalog that "
-                    "lasts, or dt.sinks.parquet(path)"
+                    "the files of a dropped table are still there: an in-memory catalog loses its tables when the driver ends. Use a "
+                    "persistent catalog, or dt.sinks.parquet(path)"
                 )
             raise ConfigError(f"the table {self.name} cannot be created: {str(error).splitlines()[0]}", hint) from error
 
@@ -313,7 +313,7 @@ def _check_columns(use: SinkUse) -> None:
     if duplicates:
         raise ConfigError(
             f"query {use.query!r} selects the columns {listed(duplicates)}, which Spark reads as one",
-            "name them apart with AS",
+            "rename one with AS",
         )
 
 

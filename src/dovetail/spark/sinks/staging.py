@@ -91,7 +91,7 @@ class Staging:
 
     def prepare(self) -> None:
         """Remove the staging directories of dead runs from the sink directory and make one for this run."""
-        with self._explaining_errors(f"query {self.query!r}: "):
+        with self._translate_os_errors(f"query {self.query!r}: "):
             sweep_abandoned(Path(self.target))
             self._home.mkdir()
             write_owner(self._home)
@@ -102,7 +102,7 @@ class Staging:
         folder = self._home / str(batch_id)
         unfinished = folder / f".{uuid.uuid4().hex}"
         try:
-            with self.naming_batch(batch_id):
+            with self.add_batch_context(batch_id):
                 folder.mkdir(exist_ok=True)  # without parents: if they were removed, they would have no owner
                 file = StagedFile(self, batch_id, pq.ParquetWriter(unfinished, schema, **_writer_options(schema)))
             try:
@@ -111,20 +111,20 @@ class Staging:
                 with suppress(Exception):  # the first error matters more
                     file.parquet.close()
                 raise
-            with self.naming_batch(batch_id):
+            with self.add_batch_context(batch_id):
                 file.parquet.close()
                 unfinished.rename(folder / f"shard-{shard:05}.parquet")
         finally:  # otherwise each attempt would fill a full disk further
             unfinished.unlink(missing_ok=True)
 
-    def naming_batch(self, batch_id: int) -> AbstractContextManager[None]:
+    def add_batch_context(self, batch_id: int) -> AbstractContextManager[None]:
         """Add query, sink and batch to errors of the disk in workers; on the driver `RunningSession` does so."""
-        return self._explaining_errors(
+        return self._translate_os_errors(
             f"query {self.query!r}: its sink parquet({self.target!r}) failed with batch {batch_id}: "
         )
 
     @contextmanager
-    def _explaining_errors(self, prefix: str = "") -> Iterator[None]:
+    def _translate_os_errors(self, prefix: str = "") -> Iterator[None]:
         """Turn an error of the disk into one that names its cause."""
         try:
             yield
@@ -165,7 +165,7 @@ class Staging:
     def commit(self, batch_id: int) -> None:
         """Make a batch visible to readers, in place of an earlier attempt at it."""
         check_owner_file(self._directory)
-        with self._explaining_errors():
+        with self._translate_os_errors():
             self._publish(batch_id)
             record_batch(Path(self.target), batch_id, "written")
 
@@ -198,7 +198,7 @@ class StagedFile:
 
     def write_table(self, table: pa.Table) -> None:
         """Append rows; an error names query, sink and batch."""
-        with self.staging.naming_batch(self.batch_id):
+        with self.staging.add_batch_context(self.batch_id):
             self.parquet.write_table(table)
 
 

@@ -39,6 +39,10 @@ FIRST_TUPLE_NUMBER = 1 << 60
 CODEC = "zstd"
 MAX_ENTRY_BYTES = 4 << 20
 """Larger map values take longer per byte."""
+_JSON_NAMES = {
+    "next_segment": "next", "next_batch": "batches", "backfill_from": "reach", "next_tuple_numbers": "numbers",
+}  # fmt: skip
+"""Fields of a manifest that have another name in JSON; the JSON names are part of the stored format."""
 RESTORE_HINT = "restore the checkpoint directory from a copy, or start with a new one"
 
 
@@ -57,6 +61,7 @@ class Segment:
     """One entry of the log: tuples of one stream."""
 
     number: int
+    """Its key in the map."""
     stream: str
     rows: int
     size: int
@@ -87,26 +92,27 @@ class ShardManifest:
 
     layout: str
     token: str | None = None
-    next: int = 0
+    next_segment: int = 0
+    """The number of the next entry of the map."""
     progress: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By stream, as `StreamProgress.to_json` gives it."""
     segments: list[Segment] = field(default_factory=list)
-    batches: int = 0
+    next_batch: int = 0
     """The batch after the last one that the state contains."""
     epoch: int | None = None
     """Start of the streaming query that wrote it; None if resharding wrote it, or a release without epochs."""
     kept_from: dict[str, int] = field(default_factory=dict)
-    """By stream: the event time from which on all tuples are in the log."""
-    reach: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By stream: the log is complete from this event time on."""
+    backfill_from: dict[str, dict[str, int]] = field(default_factory=dict)
     """By start batch of a query with backfill and by stream: the earliest event time that the query sees."""
-    numbers: dict[str, int] = field(default_factory=dict)
+    next_tuple_numbers: dict[str, int] = field(default_factory=dict)
     """By stream whose tuples are numbered: the next number."""
     shedding: Blob | None = None
     """State of the shedder."""
     version: int = VERSION
 
     def to_json(self) -> str:
-        content = asdict(self)
+        content = {_JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
         return json.dumps(content | {"digest": _digest_of(content)})
 
     @classmethod
@@ -133,10 +139,12 @@ class ShardManifest:
         stored.pop("plan", None)  # checkpoints of earlier releases have it instead of the epoch
         shedding = Blob(**stored["shedding"]) if stored.get("shedding") else None
         segments = [Segment(**segment) for segment in stored["segments"]]
-        return cls(**{**stored, "segments": segments, "shedding": shedding})
+        names = {json_name: name for name, json_name in _JSON_NAMES.items()}
+        content = {names.get(json_name, json_name): value for json_name, value in stored.items()}
+        return cls(**{**content, "segments": segments, "shedding": shedding})
 
 
-class Log:
+class ShardLog:
     """The manifest and segments of one shard.
 
     If tuples may be shed, the log is *numbered*: one more column gives each tuple of a stream a number, in order of arrival.
@@ -183,15 +191,15 @@ class Log:
 
     def _add_entry(self, content: bytes) -> int:
         """Add an entry to the map and return its number."""
-        number = self.manifest.next
+        number = self.manifest.next_segment
         self._segments.updateValue((number,), (content,))
-        self.manifest.next = number + 1
+        self.manifest.next_segment = number + 1
         return number
 
     def number_tuples(self, stream: str, table: pa.Table) -> pa.Table:
         """Return new tuples of a stream with a column of their numbers."""
-        first = self.manifest.numbers.get(stream, FIRST_TUPLE_NUMBER)
-        self.manifest.numbers[stream] = first + table.num_rows
+        first = self.manifest.next_tuple_numbers.get(stream, FIRST_TUPLE_NUMBER)
+        self.manifest.next_tuple_numbers[stream] = first + table.num_rows
         return table.append_column(NUMBER_COLUMN, pa.array(np.arange(first, first + table.num_rows)))
 
     def remove_older(self, stream: str, oldest: int | None) -> None:
@@ -270,8 +278,8 @@ class Log:
     ) -> None:
         """Merge a stream's small segments if there are too many.
 
-        Tuples older than `oldest` or not in `numbers` are dropped. `boundaries` are the batches from which on some query sees tuples:
-        no merged segment spans one of them.
+        Tuples older than `oldest` or not in `numbers` are dropped. A merged segment does not span any of `boundaries`: batches in
+        which queries start, and first batches of added columns.
         """
         small = [s for s in self.manifest.segments if s.stream == stream.name and s.size < SMALL_SEGMENT_BYTES]
         for part in {bisect(boundaries, segment.batch) for segment in small}:

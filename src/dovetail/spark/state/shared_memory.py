@@ -70,7 +70,7 @@ def _parent() -> Path:
         if status.st_uid in (0, os.getuid()) and (not others_write or status.st_mode & stat.S_ISVTX):
             return parent
     raise StateError(
-        f"others can replace our files in {listed(map(str, parents))}", f"set {_VARIABLE} to a directory of yours"
+        f"other users can write to {listed(map(str, parents))}", f"set {_VARIABLE} to a directory of yours"
     )
 
 
@@ -79,7 +79,7 @@ def _parents() -> list[Path]:
     chosen = os.environ.get(_VARIABLE)
     if chosen and not (Path(chosen).is_absolute() and Path(chosen).is_dir()):
         raise StateError(
-            f"{_VARIABLE} is {chosen!r} on {socket.gethostname()}; expected the whole path of a directory that exists",
+            f"{_VARIABLE} is {chosen!r} on {socket.gethostname()}; expected the absolute path of an existing directory",
             f"create it there, or unset {_VARIABLE}",
         )
     if chosen:
@@ -117,7 +117,7 @@ def _open_private(name: str | Path, parent: int | None = None) -> Iterator[int |
 
 def create_run_directory(run_id: str) -> None:
     """Create a run's directory, owned by this process, and sweep the directories of dead runs."""
-    with explaining_full_disk():
+    with translate_disk_full():
         _make_run(shared_memory_root(run_id), here=True)
 
 
@@ -131,7 +131,7 @@ def remove_run_directory(run_id: str) -> None:
 
 
 @contextmanager
-def explaining_full_disk() -> Iterator[None]:
+def translate_disk_full() -> Iterator[None]:
     """Turn the error of a full disk into one that names the directory of the shards and says what to do."""
     try:
         yield
@@ -232,7 +232,7 @@ class SharedMemoryShard:
         """Open the shard's directory in the run's `root`; on a host without a driver, a worker creates both."""
         self._home = root / str(shard)
         if not self._home.exists():
-            with explaining_full_disk():
+            with translate_disk_full():
                 self._make_home(root)
 
     def _make_home(self, root: Path) -> None:

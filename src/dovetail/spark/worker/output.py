@@ -17,8 +17,8 @@ from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 class ShardOutput:
     """Collector of a shard's results; a context manager that completes or removes the staged files."""
 
-    def __init__(self, query_numbers: Mapping[str, int], staged: Mapping[int, Staging], shard: int) -> None:
-        self._query_numbers = query_numbers
+    def __init__(self, query_ids: Mapping[str, int], staged: Mapping[int, Staging], shard: int) -> None:
+        self._query_ids = query_ids
         self._staged = staged
         self._shard = shard
         self._files: dict[int, StagedFile] = {}
@@ -34,7 +34,7 @@ class ShardOutput:
     def add(self, results: Mapping[str, pa.Table]) -> None:
         """Add results of some queries, by query name."""
         for name, table in results.items():
-            query = self._query_numbers[name]
+            query = self._query_ids[name]
             if not table.num_rows:
                 continue
             if query in self._staged:
@@ -45,10 +45,10 @@ class ShardOutput:
 
     def _file(self, query: int, schema: pa.Schema) -> StagedFile:
         if query not in self._files:
-            batch = current_batch()
-            if batch is None:
+            batch_id = current_batch()
+            if batch_id is None:
                 hint = "use dt.sinks.format('parquet', path=...) instead"
-                raise StateError("Spark does not say which batch this is", hint)
-            writer = self._staged[query].writer(batch, self._shard, schema)
+                raise StateError("the task has no batch id (streaming.sql.batchId is not set)", hint)
+            writer = self._staged[query].writer(batch_id, self._shard, schema)
             self._files[query] = self._open.enter_context(writer)
         return self._files[query]

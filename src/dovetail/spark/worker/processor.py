@@ -1,8 +1,8 @@
 """Join one batch of one shard: what the second callback does, between Spark's state store and the engine.
 
-An attempt reads the manifest, acquires the shared-memory arrays of its token or rebuilds them from the log, joins the batch, writes
-log and manifest under a new token, and publishes the arrays under that token. Spark commits the state only if the task succeeds;
-until then no committed state names the new token, so a failed or repeated attempt changes nothing.
+An attempt reads the manifest, acquires the shared-memory arrays of its token or rebuilds them from the log, joins the batch, appends
+its tuples to the log, publishes the arrays under a new token, and writes that token into the manifest. Spark commits the state only if
+the task succeeds; until then no committed state names the new token, so a failed or repeated attempt changes nothing.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from dovetail.spark.sinks.staging import Staging
 from dovetail.spark.state.log import (
     RESTORE_HINT,
     ZERO_COUNTERS,
-    Log,
     SegmentMap,
+    ShardLog,
     add_counters,
     drop_older,
     event_times,
     select_numbers,
 )
-from dovetail.spark.state.shared_memory import SharedMemoryShard, explaining_full_disk, shared_memory_root
+from dovetail.spark.state.shared_memory import SharedMemoryShard, shared_memory_root, translate_disk_full
 from dovetail.spark.wire import ResultKind, ResultRow, from_ipc
 from dovetail.spark.worker.memory import release_memory
 from dovetail.spark.worker.output import ShardOutput
@@ -64,19 +64,19 @@ def join_rows(
     staged: Mapping[int, Staging],
 ) -> pd.DataFrame:
     """Join a micro-batch of a shard by the plan that applies to it; results of queries in `staged` go to files."""
-    batch = current_batch()
-    plan = plan_for(plans, batch)
-    log = Log(segments, plan.digest, plan.catalog)
+    batch_id = current_batch()
+    plan = plan_for(plans, batch_id)
+    log = ShardLog(segments, plan.digest, plan.catalog)
     memory = SharedMemoryShard(shared_memory_root(run_id), shard)
     shard_input = ShardInput.read(rows)
     result_rows: list[ResultRow] = []
-    if shard not in plan.shards:
+    if shard not in plan.shard_list:
         retire(log, memory)
         metrics: dict[str, Any] = {"shard": shard, "rebuilt": False, "retired": True}
     else:
-        attempt = ShardAttempt(plan, shard, log, memory, batch, plans)
+        attempt = ShardAttempt(plan, shard, log, memory, batch_id, plans)
         release_memory()
-        with explaining_full_disk(), ShardOutput(plan.queries, staged, shard) as output:
+        with translate_disk_full(), ShardOutput(plan.queries, staged, shard) as output:
             metrics = attempt.join(shard_input, output.add)
         attempt.log.save()
         release_memory()
@@ -84,7 +84,7 @@ def join_rows(
     return pd.DataFrame([*result_rows, ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(metrics).encode())])
 
 
-def retire(log: Log, memory: SharedMemoryShard) -> None:
+def retire(log: ShardLog, memory: SharedMemoryShard) -> None:
     """Remove all state of a shard that no query uses any more."""
     log.clear()
     if (work := memory.acquire(log.manifest.token)) is not None:
@@ -98,19 +98,19 @@ class ShardAttempt:
         self,
         plan: WorkerPlan,
         shard: int,
-        log: Log,
+        log: ShardLog,
         memory: SharedMemoryShard,
-        batch: int | None = None,
+        batch_id: int | None = None,
         earlier_plans: Sequence[WorkerPlan] = (),
     ) -> None:
-        """Prepare to run `plan` for batch `batch`, if Spark says which it is, after `earlier_plans`."""
+        """Prepare to run `plan` for a batch, after `earlier_plans`; `batch_id` is None outside Spark."""
         self._plan = plan
         self._shard = shard
         self.log = log
         self._memory = memory
-        self._batch = log.manifest.batches if batch is None else batch
+        self._batch_id = log.manifest.next_batch if batch_id is None else batch_id
         self._plans_by_epoch: dict[int | None, WorkerPlan] = {other.epoch: other for other in (*earlier_plans, plan)}
-        self._last_batch = log.manifest.batches - 1 if log.manifest.token is not None else None
+        self._last_batch = log.manifest.next_batch - 1 if log.manifest.token is not None else None
         """The last batch in the shard's state; None if the state is empty."""
         self._check_epoch()
         log.is_numbered = plan.config.shedding is not None
@@ -124,9 +124,9 @@ class ShardAttempt:
         last, epoch = self._last_batch, self.log.manifest.epoch
         if last is None:
             return
-        if last >= self._batch:
+        if last >= self._batch_id:
             raise StateError(
-                f"shard {self._shard} cannot run batch {self._batch}: its state already contains batch {last}",
+                f"shard {self._shard} cannot run batch {self._batch_id}: its state already contains batch {last}",
                 RESTORE_HINT,
             )
         committed = self._plan.epoch_of(last)
@@ -139,12 +139,12 @@ class ShardAttempt:
 
     def _inherit_counters(self, engine: ShardEngine) -> None:
         """Add the counters of retired shards to the first shard, once: in the first batch of the plan."""
-        if self._shard == self._plan.shards[0] and self._batch == self._plan.since:
+        if self._shard == self._plan.shard_list[0] and self._batch_id == self._plan.first_batch:
             for stream, counted in self._plan.inherited.items():
                 progress = engine.progress[stream]
                 progress.restore({**progress.to_json(), **add_counters(progress.to_json(), counted)})
 
-    def join(self, batch: ShardInput, emit: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
+    def join(self, shard_input: ShardInput, emit: Callable[[dict[str, pa.Table]], None]) -> dict[str, Any]:
         """Join a batch, pass its results to `emit`, and return the shard's metrics."""
         old_token = self.log.manifest.token
         token = uuid.uuid4().hex
@@ -154,9 +154,9 @@ class ShardAttempt:
         try:
             engine = engine or self._rebuild(work)
             engine.relate_streams(set(join) for join in self._plan.joins)
-            engine.batches = self.log.manifest.batches = self._batch
+            engine.batches = self.log.manifest.next_batch = self._batch_id
             self._inherit_counters(engine)
-            self._push(engine, batch, emit)
+            self._push(engine, shard_input, emit)
             shedder_state = write_mapped(engine, token)
         except BaseException:
             self._memory.discard(work)
@@ -172,11 +172,11 @@ class ShardAttempt:
             "log_bytes": sum(segment.size for segment in manifest.segments)
             + (manifest.shedding.packed if manifest.shedding else 0),
             **measure(engine).to_json(),
-            "continues": self._last_batch,
+            "last_batch": self._last_batch,
         }
-        if manifest.reach:
-            metrics["reached"] = manifest.reach
-        if self._shard == self._plan.shards[0]:
+        if manifest.backfill_from:
+            metrics["backfill_from"] = manifest.backfill_from
+        if self._shard == self._plan.shard_list[0]:
             metrics["progress"] = manifest.progress
         return metrics
 
@@ -186,13 +186,13 @@ class ShardAttempt:
         work = self._memory.acquire(token)
         if work is None or token is None:
             return None, None
-        before = self._plans_by_epoch.get(self.log.manifest.epoch)
+        previous_plan = self._plans_by_epoch.get(self.log.manifest.epoch)
         try:
-            if before is None or before.streams != self._plan.streams or self._pending_backfills(plan):
+            if previous_plan is None or previous_plan.streams != self._plan.streams or self._pending_backfills(plan):
                 raise StateError("the arrays lack tuples or columns that the plan needs")  # noqa: TRY301
-            engine = read_mapped(work, token, before.plan_of(self._shard), Replanner(self._plan.config))
+            engine = read_mapped(work, token, previous_plan.plan_of(self._shard), Replanner(self._plan.config))
             self._check_matches_log(engine)
-            if before is not self._plan:
+            if previous_plan is not self._plan:
                 engine.adopt(plan.with_orders_of(engine.plan))
         except StateError:
             self._memory.discard(work)
@@ -208,8 +208,8 @@ class ShardAttempt:
             raise StateError("the arrays have other event times than the log")
         if engine.joined.expiry.kept_from != self.log.manifest.kept_from:
             raise StateError("the arrays have dropped other tuples than the log")
-        if engine.batches != self.log.manifest.batches:
-            raise StateError(f"the arrays hold {engine.batches} batches, the log {self.log.manifest.batches}")
+        if engine.batches != self.log.manifest.next_batch:
+            raise StateError(f"the arrays hold {engine.batches} batches, the log {self.log.manifest.next_batch}")
 
     def _rebuild(self, work: Path) -> ShardEngine:
         engine = ShardEngine(self._plan.config, MappedArena(work), Replanner(self._plan.config))
@@ -217,32 +217,33 @@ class ShardAttempt:
             engine.add_stream(stream)
         plan, shedder_state = self._plan.plan_of(self._shard), self.log.read_shedder() if self.log.is_numbered else None
         # The shedder's state is valid under the plan that it was gathered under: restore it there, then adopt the new plan.
-        before = self._plan_of_state if shedder_state is not None and not self._pending_backfills(plan) else self._plan
-        engine.adopt(before.plan_of(self._shard))
+        can_restore = shedder_state is not None and not self._pending_backfills(plan)
+        first_plan = self._plan_of_state if can_restore else self._plan
+        engine.adopt(first_plan.plan_of(self._shard))
         self._load(engine, shedder_state)
-        if before is not self._plan:
+        if first_plan is not self._plan:
             engine.adopt(plan.with_orders_of(engine.plan))
         return engine
 
     @property
     def _plan_of_state(self) -> WorkerPlan:
         """The plan that wrote the state, if it is available and reads the same tuples; else the plan to run."""
-        before = self._plans_by_epoch.get(self.log.manifest.epoch, self._plan)
-        is_alike = before.streams == self._plan.streams and before.config == self._plan.config
-        return before if is_alike and self._shard in before.shards else self._plan
+        previous_plan = self._plans_by_epoch.get(self.log.manifest.epoch, self._plan)
+        is_alike = previous_plan.streams == self._plan.streams and previous_plan.config == self._plan.config
+        return previous_plan if is_alike and self._shard in previous_plan.shard_list else self._plan
 
     def _load(self, engine: ShardEngine, shedder_state: pa.Buffer | None) -> None:
         """Load the log into an engine; if tuples have been shed, only those that were held."""
         manifest = self.log.manifest
         for start in self._pending_backfills(engine.plan):
-            manifest.reach[str(start)] = dict(manifest.kept_from)
+            manifest.backfill_from[str(start)] = dict(manifest.kept_from)
         engine.joined.expiry.kept_from.update(manifest.kept_from)
-        reach = {int(batch): times for batch, times in manifest.reach.items()}
+        backfill_from = {int(start): times for start, times in manifest.backfill_from.items()}
         held: Iterable[tuple[int, dict[str, pa.Table]]] = self.log.read_all(self._boundaries(engine))
         if self.log.is_numbered:
             numbers = None if shedder_state is None else numbers_kept(shedder_state)
             held = ((batch, self._in_windows(tables, numbers)) for batch, tables in held)
-        engine.load(held, manifest.progress, manifest.batches, reach, shedder_state)
+        engine.load(held, manifest.progress, manifest.next_batch, backfill_from, shedder_state)
 
     def _in_windows(
         self, tables: Mapping[str, pa.Table], numbers: Mapping[str, Int64Array] | None
@@ -263,28 +264,30 @@ class ShardAttempt:
         return held
 
     def _boundaries(self, engine: ShardEngine) -> list[int]:
-        """Return the batches from which on tuples look different to some query; no segment spans one."""
-        return sorted({*engine.plan.start_batches, *self._plan.widened})
+        """Return the batches that a segment must not span: query starts and first batches of added columns."""
+        return sorted({*engine.plan.start_batches, *self._plan.segment_boundaries})
 
     def _pending_backfills(self, plan: ExecutionPlan) -> list[int]:
         """Return the start batches of backfilled queries for which the manifest has no event times yet."""
-        starts = {step.first_batch for step in plan.steps if step.backfill}
-        return sorted(batch for batch in starts if str(batch) not in self.log.manifest.reach)
+        starts = {step.since for step in plan.steps if step.backfill}
+        return sorted(batch for batch in starts if str(batch) not in self.log.manifest.backfill_from)
 
-    def _push(self, engine: ShardEngine, batch: ShardInput, emit: Callable[[dict[str, pa.Table]], None]) -> None:
+    def _push(self, engine: ShardEngine, shard_input: ShardInput, emit: Callable[[dict[str, pa.Table]], None]) -> None:
         """Join a batch, and add to the log the tuples that windows need afterwards."""
         tables = {}
-        for number, schema in enumerate(self._plan.streams):
+        for stream_index, schema in enumerate(self._plan.streams):
             progress = engine.progress[schema.name]
-            if number in batch.tuples:
-                tables[schema.name] = drop_late(batch.tuples[number], progress, batch.arrivals[number])
-            for encoded in batch.unplaced.get(number, ()):
-                progress.on_time(event_times(from_ipc(encoded), schema.event_time).to_numpy(), batch.arrivals[number])
-        batch.tuples.clear()
+            if stream_index in shard_input.tuples:
+                pieces = shard_input.tuples[stream_index]
+                tables[schema.name] = drop_late(pieces, progress, shard_input.arrivals[stream_index])
+            for encoded in shard_input.unplaced.get(stream_index, ()):
+                times = event_times(from_ipc(encoded), schema.event_time).to_numpy()
+                progress.on_time(times, shard_input.arrivals[stream_index])
+        shard_input.tuples.clear()
         if self.log.is_numbered:
             for name, table in tables.items():
                 tables[name] = self.log.number_tuples(name, _in_time_order(table, self._plan.catalog[name]))
-        arrivals = {self._plan.streams[number].name: stats for number, stats in batch.arrivals.items()}
+        arrivals = {self._plan.streams[index].name: stats for index, stats in shard_input.arrivals.items()}
         max_times = {name: engine.progress[name].max_event_time_after(stats) for name, stats in arrivals.items()}
 
         def emit_table(query: str, table: pa.Table) -> None:
@@ -294,13 +297,13 @@ class ShardAttempt:
         for end, part in early_slices:
             emit(engine.push(part, None, {}, more_follows=True, results_to=emit_table))
             # The rest of this batch is later than `end`; later batches may be as early as the progress of this whole batch allows.
-            times = {name: min(newest, end + self._plan.catalog[name].lateness) for name, newest in max_times.items()}
-            emit(engine.advance(times, batch.now, more_follows=True))
-        emit(engine.push(last_slice, batch.now, arrivals, results_to=emit_table))
+            reached = {name: min(newest, end + self._plan.catalog[name].lateness) for name, newest in max_times.items()}
+            emit(engine.advance(reached, shard_input.now, more_follows=True))
+        emit(engine.push(last_slice, shard_input.now, arrivals, results_to=emit_table))
         for schema in self._plan.streams:
             self._update_log(schema, tables.get(schema.name), engine)
             self.log.manifest.progress[schema.name] = engine.progress[schema.name].to_json()
-        self.log.manifest.batches = engine.batches
+        self.log.manifest.next_batch = engine.batches
         self.log.manifest.kept_from = dict(engine.joined.expiry.kept_from)
 
     def _update_log(self, schema: StreamSchema, table: pa.Table | None, engine: ShardEngine) -> None:
@@ -319,7 +322,7 @@ class ShardAttempt:
             recent = drop_older(table, schema.event_time, oldest)
             recent = recent if numbers is None else select_numbers(recent, numbers)
             if recent.num_rows:
-                self.log.append(schema, recent, self.log.manifest.batches)
+                self.log.append(schema, recent, self.log.manifest.next_batch)
         if numbers is not None:
             self.log.rewrite_sparse(schema, numbers)
         self.log.compact(schema, oldest, self._boundaries(engine), numbers)

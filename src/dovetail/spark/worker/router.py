@@ -24,26 +24,27 @@ from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
 from dovetail.spark.driver.layout import ShardGroupPlan, WorkerPlan
 from dovetail.spark.driver.placement import EVERYWHERE, Route
-from dovetail.spark.wire import CLOCK, Header, Report, RoutedKind, filler_rows, report_rows, tuple_rows
+from dovetail.spark.wire import CLOCK, SHARD_ID, Header, Report, RoutedKind, padding_rows, report_rows, tuple_rows
 from dovetail.spark.worker.memory import release_memory
 
 _LARGEST_PIECE = 1 << 20
 """Bytes of tuples that a task collects before it partitions them. Spark copies a row several times, into buffers of the largest."""
-_SENT_WITHOUT_FILLERS = 8 << 20
+_PADDING_THRESHOLD_BYTES = 8 << 20
+"""Bytes that a task sends to a shard before it adds padding."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
 class Router:
-    """One routing task: part of the stream with number `stream` in the plan."""
+    """One routing task: part of the stream with index `stream` in the plan."""
 
-    def __init__(self, plan: WorkerPlan, stream: int, shard_ids: list[int], batch: int | None = None) -> None:
+    def __init__(self, plan: WorkerPlan, stream: int, shard_ids: list[int], batch_id: int | None = None) -> None:
         self._groups = plan.groups
-        active = plan.shards if batch is None else plan.active_shards(batch)
+        active = plan.shard_list if batch_id is None else plan.active_shards(batch_id)
         self._active_ids = [shard_ids[shard] for shard in active]
         self._stream = stream
         self._schema = plan.streams[stream]
-        self._ids = shard_ids
+        self._shard_ids = shard_ids
         self._arrivals = ArrivalStats()
         self._now: int | None = None
         self._sent: Counter[int] = Counter()
@@ -52,8 +53,8 @@ class Router:
         """Yield the rows for Spark's shuffle from the tuples that Spark reads."""
         tables: list[pa.Table] = []
         size = 0
-        for batch in batches:
-            tables.append(self._admit(batch))
+        for record_batch in batches:
+            tables.append(self._admit(record_batch))
             size += tables[-1].nbytes
             if size > _LARGEST_PIECE:
                 yield from self._partition(pa.concat_tables(tables))
@@ -67,12 +68,12 @@ class Router:
             yield report_rows(self._stream, self._active_ids, report)
         release_memory()
 
-    def _admit(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return the tuples with a usable event time, and add the batch to what was observed."""
-        columns = [_conform(batch.column(field.name), field.type) for field in self._schema.columns]
+    def _admit(self, record_batch: pa.RecordBatch) -> pa.Table:
+        """Return the tuples with a usable event time, and count all of them."""
+        columns = [_conform(record_batch.column(field.name), field.type) for field in self._schema.columns]
         table = pa.Table.from_arrays(columns, schema=self._schema.columns)
-        if CLOCK in batch.schema.names and batch.num_rows:
-            self._now = batch.column(CLOCK)[0].as_py()
+        if CLOCK in record_batch.schema.names and record_batch.num_rows:
+            self._now = record_batch.column(CLOCK)[0].as_py()
         arrivals = ArrivalStats(table.num_rows)
         table = self._usable(table, arrivals)
         if table.num_rows:
@@ -105,26 +106,26 @@ class Router:
         rows = tuple_rows(self._stream, self._parts(table.combine_chunks()))
         yield rows
         sizes = pc.binary_length(rows.column("content"))
-        for shard, size in zip(rows.column("shard").to_pylist(), sizes.to_pylist(), strict=True):
-            self._sent[shard] += size
-            if self._sent[shard] > _SENT_WITHOUT_FILLERS:
-                yield filler_rows(self._stream, shard, self._sent.pop(shard))
+        for shard_id, size in zip(rows.column(SHARD_ID).to_pylist(), sizes.to_pylist(), strict=True):
+            self._sent[shard_id] += size
+            if self._sent[shard_id] > _PADDING_THRESHOLD_BYTES:
+                yield padding_rows(self._stream, shard_id, self._sent.pop(shard_id))
 
     def _parts(self, table: pa.Table) -> Iterator[tuple[Header, pa.Table]]:
         """Yield the tuples of each shard, then the event times of tuples that go to none."""
         sent = np.zeros(table.num_rows, np.bool_)
         for group in self._groups:
             cells, rows = cells_of(group, self._schema.name, table)
-            first = _first_copies(rows, sent)
+            is_first_copy = _first_copies(rows, sent)
             # Sort by cell, first copies before others; NumPy sorts 16-bit integers by radix.
-            order = np.argsort((2 * cells + ~first).astype(np.uint16), kind="stable")
-            ends = np.searchsorted(cells[order], np.arange(group.shards), side="right")
+            order = np.argsort((2 * cells + ~is_first_copy).astype(np.uint16), kind="stable")
+            ends = np.searchsorted(cells[order], np.arange(group.shard_count), side="right")
             for cell, (start, stop) in enumerate(pairwise([0, *ends])):
                 if stop > start:
                     copies = order[start:stop]
-                    counted = int(np.count_nonzero(first[copies]))
-                    shard = self._ids[group.first + cell]
-                    yield (shard, RoutedKind.TUPLES, counted), table.take(pa.array(rows[copies]))
+                    first_copies = int(np.count_nonzero(is_first_copy[copies]))
+                    shard_id = self._shard_ids[group.first_shard + cell]
+                    yield (shard_id, RoutedKind.TUPLES, first_copies), table.take(pa.array(rows[copies]))
         if not sent.all():  # NULL keys: such tuples are in no result
             times = table.select([self._schema.event_time]).filter(pa.array(~sent))
             yield (self._active_ids[0], RoutedKind.UNPLACED, 0), times
@@ -145,13 +146,13 @@ def _first_copies(rows: Int64Array, sent: BoolArray) -> BoolArray:
 
 def cells_of(group: ShardGroupPlan, stream: str, table: pa.Table) -> tuple[Int64Array, Int64Array]:
     """Return cell and row of each copy of a tuple, sorted by row, then by cell."""
-    copies = [_cells_along(group, route, table) for route in group.ways.get(stream, ())]
+    copies = [_cells_along(group, route, table) for route in group.routes.get(stream, ())]
     if not copies:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     cells, rows = (np.concatenate(part) for part in zip(*copies, strict=True))
     if len(copies) > 1:
-        pairs = np.unique(rows * group.shards + cells)
-        cells, rows = pairs % group.shards, pairs // group.shards
+        pairs = np.unique(rows * group.shard_count + cells)
+        cells, rows = pairs % group.shard_count, pairs // group.shard_count
     return cells, rows
 
 
@@ -159,7 +160,7 @@ def _cells_along(group: ShardGroupPlan, route: Route, table: pa.Table) -> tuple[
     base = np.zeros(table.num_rows, np.int64)
     offsets = np.zeros(1, np.int64)
     valid = np.ones(table.num_rows, np.bool_)
-    for axis, splits in zip(route, group.shares, strict=True):
+    for axis, splits in zip(route, group.splits, strict=True):
         base, offsets = base * splits, offsets * splits
         if axis == EVERYWHERE:
             offsets = (offsets[:, None] + np.arange(splits)[None, :]).ravel()

@@ -21,7 +21,7 @@ class ShardInput:
     """One shard's part of a micro-batch."""
 
     tuples: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
-    """By stream: pieces of encoded tuples, each with its `counted`, see `wire`."""
+    """By stream: pieces of encoded tuples, each with its number of first copies, see `wire`."""
     unplaced: dict[int, list[bytes]] = field(default_factory=dict)
     """By stream: event times of tuples that go to no shard."""
     arrivals: dict[int, ArrivalStats] = field(default_factory=dict)
@@ -30,18 +30,18 @@ class ShardInput:
     @classmethod
     def read(cls, frames: Iterable[pd.DataFrame]) -> ShardInput:
         """Read the rows that the router sent to this shard."""
-        batch = cls()
-        for stream, kind, counted, content in read_routed_rows(frames):
+        shard_input = cls()
+        for stream, kind, first_copies, content in read_routed_rows(frames):
             match kind:
                 case RoutedKind.TUPLES:
-                    batch.tuples.setdefault(stream, []).append((content, counted))
+                    shard_input.tuples.setdefault(stream, []).append((content, first_copies))
                 case RoutedKind.UNPLACED:
-                    batch.unplaced.setdefault(stream, []).append(content)
+                    shard_input.unplaced.setdefault(stream, []).append(content)
                 case RoutedKind.REPORT:
-                    batch._observe(stream, from_json(Report, json.loads(content)))
-        for pieces in batch.tuples.values():
+                    shard_input._observe(stream, from_json(Report, json.loads(content)))
+        for pieces in shard_input.tuples.values():
             pieces.sort()  # tasks finish in any order; a replay must see the same one
-        return batch
+        return shard_input
 
     def _observe(self, stream: int, report: Report) -> None:
         arrivals = ArrivalStats(
@@ -59,10 +59,10 @@ def drop_late(pieces: list[tuple[bytes, int]], progress: StreamProgress, arrival
     Pieces are put in order of their first event time, so that an ordered stream needs no sorting.
     """
     tables = []
-    for content, counted in pieces:
+    for content, first_copies in pieces:
         table = from_ipc(content)
         times = event_times(table, progress.schema.event_time).to_numpy()
-        is_on_time = progress.on_time(times, arrivals, counted)
+        is_on_time = progress.on_time(times, arrivals, first_copies)
         remaining = table if is_on_time is None else table.filter(pa.array(is_on_time))
         tables.append((int(times.min(initial=LATEST)), remaining))
     tables.sort(key=itemgetter(0))
