@@ -312,7 +312,9 @@ class Shedder:
         main = self.tracked.main
         main.renumber(0, range(1 << 10), np.zeros(1 << 10, np.bool_))
         column = np.zeros(1, np.int64)
-        main.min_hashes(TupleBatch(column, column, column, column.view(np.uint64)[:, None], column, np.ones(1, np.int32)))
+        main.min_hashes(
+            TupleBatch(column, column, column, column.view(np.uint64)[:, None], column, np.ones(1, np.int32))
+        )
         main.change_policy(main.policy)
         main.reserve(main.capacity)
 

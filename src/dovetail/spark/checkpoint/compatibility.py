@@ -43,8 +43,10 @@ def current_json(layout: Layout) -> str:
         "numbered": layout.placement.total,
         "ids": layout.shard_ids,
         "widened": layout.added_columns,
-        "came": {name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.since},
-        "chosen": None if layout.job.chosen is None else to_json(layout.job.chosen),
+        "came": {
+            name: to_json(query.start) for name, query in layout.job.registered.items() if query.start.first_batch
+        },
+        "chosen": None if layout.job.adopted_plan is None else to_json(layout.job.adopted_plan),
     }
     return json.dumps(content, sort_keys=True)
 

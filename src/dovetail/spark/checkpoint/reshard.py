@@ -229,7 +229,7 @@ def resharded(layout: Layout, shards: int, rates: Mapping[str, float]) -> Layout
         grid = Placement(shards).with_query(group.queries[0], streams).groups[0].grid
         assignments |= {query.name: ShardAssignment(grid.splits, first_shard) for query in group.queries}
         first_shard += grid.shards
-    new_layout = Layout.of(replace(layout.job, chosen=None), Placement(shards, assignments))
+    new_layout = Layout.of(replace(layout.job, adopted_plan=None), Placement(shards, assignments))
     return replace(layout, job=new_layout.job, shard_ids=(), pinned_json="")
 
 

@@ -199,7 +199,7 @@ def with_query(
 
     Shards store the columns that only it needs from its first batch on. `assignment` gives its shards if it replaces another query.
     """
-    bound, since = query.plan.query, query.start.since
+    bound, since = query.plan.query, query.start.first_batch
     streams, added_columns, complete_from = dict[str, StreamSchema](), dict(layout.added_columns), dict[str, int]()
     for stream in layout.streams:
         names, needed = set(stream.columns.names), projected(declared_streams[stream.name], [bound]).columns
@@ -213,7 +213,7 @@ def with_query(
     if assignment is not None:
         placement = replace(placement, pinned={**placement.pinned, bound.name: assignment})
     job = replace(layout.job, streams=streams, placement=placement)
-    job = job.with_started_query(replace(query, start=replace(query.start, complete_from=complete_from)))
+    job = job.with_late_query_unchecked(replace(query, start=replace(query.start, complete_from=complete_from)))
     query_ids[bound.name] = 1 + max((layout.last_query_id, *query_ids.values()))
     return replace(layout, job=job, query_ids=query_ids, added_columns=added_columns)
 

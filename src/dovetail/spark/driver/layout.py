@@ -245,7 +245,9 @@ class Layout:
         joins = dict.fromkeys(tuple(sorted({ref.stream for ref in query.refs})) for query in self.job.queries.values())
         query_ids = {name: self.query_id(name) for name in self.job.queries}
         boundaries = {batch for columns in self.added_columns.values() for batch in columns.values()}
-        boundaries |= {query.start.since for query in self.job.registered.values() if query.start.is_merged}
+        boundaries |= {
+            query.start.first_batch for query in self.job.registered.values() if query.start.is_planned_jointly
+        }
         worker_plan = WorkerPlan(
             self.streams,
             query_ids,

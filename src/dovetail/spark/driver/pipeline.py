@@ -105,7 +105,9 @@ class SparkPipeline:
     def prepare_add_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> JobChange:
         """Return the change that adds a query to a job; refuse one that cannot run or exceeds the budget."""
         layout = job.layout
-        query = job.declared_job.bind(name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone")))
+        query = job.declared_job.plan_individually(
+            name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone"))
+        )
         bound = query.plan.query
         check_sinks({name: sink}, [name])
         if not isinstance(backfill, bool):
@@ -118,8 +120,8 @@ class SparkPipeline:
             )
         for text in bound.warnings:
             warn(text)
-        layout.job.check_running_query(replace(query, start=QueryStart(backfill=backfill)))
-        declared_job = job.declared_job.with_started_query(query)
+        layout.job.plan_late_query(replace(query, start=QueryStart(backfill=backfill)))
+        declared_job = job.declared_job.with_late_query_unchecked(query)
 
         def layout_from(first_batch: int) -> Layout:
             started = replace(query, start=QueryStart(first_batch, backfill))
@@ -172,7 +174,7 @@ class SparkPipeline:
             has_changed = shards != previous_plan.shard_list or previous_plan.first_batch == first_batch
             needs_counters = has_changed or previous_plan.retired
             starts = [query.start for query in layout.job.registered.values()]
-            needs_times = any(start.since == first_batch and not start.max_event_times for start in starts)
+            needs_times = any(start.first_batch == first_batch and not start.max_event_times for start in starts)
             if first_batch and (needs_counters or needs_times) and (batch_end is None or not batch_end.streams):
                 batch_end = read_batch_end(self.spark, checkpoint.directory.uri, layout.shard_ids)
             batch_end = batch_end or BatchEndState()

@@ -183,7 +183,9 @@ class ShardReports:
         """Return the last reports of each group's shards, and the joins that they run."""
         reports = dict(self._shards)
         return [
-            ({shard: Measurements.from_json(reports[shard]) for shard in shard_range if shard in reports}, steps)
+            ShardGroupReport(
+                {shard: Measurements.from_json(reports[shard]) for shard in shard_range if shard in reports}, steps
+            )
             for shard_range, steps in self._layout.group_steps
         ]
 

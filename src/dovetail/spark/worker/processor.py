@@ -269,7 +269,7 @@ class ShardAttempt:
 
     def _pending_backfills(self, plan: ExecutionPlan) -> list[int]:
         """Return the start batches of backfilled queries for which the manifest has no event times yet."""
-        starts = {step.since for step in plan.steps if step.backfill}
+        starts = {step.first_batch for step in plan.steps if step.backfill}
         return sorted(batch for batch in starts if str(batch) not in self.log.manifest.backfill_from)
 
     def _push(self, engine: ShardEngine, shard_input: ShardInput, emit: Callable[[dict[str, pa.Table]], None]) -> None:
