@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from dovetail.spark.driver.job_diff import compare, without_query
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.state import log
 from dovetail.spark.worker import processor
+from dovetail.stats.recall import LossEstimate, Recall
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -144,6 +146,46 @@ def test_a_rebuild_sheds_and_keeps_the_same(
         assert calm.found[name] <= Counter(results)
         shed = sum(found[0] for own, _ in calm.measurements for found in own.values())
         assert shed or calm.found[name] == Counter(results)
+
+
+def with_backlog(data: Input, rng: random.Random, batches: int) -> list[dict[str, pa.Table]]:
+    """Cut each stream into batches of its own size, so that one may be far ahead of another."""
+    cut: list[dict[str, pa.Table]] = [{} for _ in range(batches)]
+    for stream, table in data.tables.items():
+        ends = sorted(rng.randrange(table.num_rows + 1) for _ in range(batches - 1))
+        for number, (first, end) in enumerate(pairwise([0, *ends, table.num_rows])):
+            if end > first:
+                cut[number][stream] = table.slice(first, end - first)
+    return cut
+
+
+@settings(max_examples=max(5, settings().max_examples // 3))
+@given(SEEDS, st.sampled_from(SHEDDING), st.integers(2, 7), st.sampled_from((1, 2, 4)))
+def test_recall_is_exact_after_restarts_and_with_a_backlog(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, policy: SheddingPolicy, batches: int, shards: int
+) -> None:
+    """Samples follow all keys of such small input, so that estimate and interval are the fraction of results that was not lost."""
+    rng = random.Random(seed)
+    config, queries = (
+        Config(shedding=Shedding(policy, rng.randrange(12, 60), seed=seed % 9)),
+        {"q": rng.choice(QUERIES[:2])},
+    )
+    data = Input.drawn(rng, 60)
+    pushes = with_backlog(data, rng, batches)
+    run = Shards(layout(queries, config, shards), tmp_path_factory.mktemp("shards"), seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processor, "SAMPLE_STEP", 1)
+        for number, batch in enumerate(pushes):
+            run.push(number, batch, fail=0.3)
+            if rng.random() < 0.3:
+                run.lose_arrays()
+    ((_, results),) = expected(queries, pushes, 0.0).values()
+    recall = Recall.of(0, LossEstimate())
+    for _, recalls in run.measurements:
+        of_shard = recalls["q"]
+        recall += Recall.of(of_shard["given"], LossEstimate(**of_shard["lost"]))
+    true = run.found["q"].total() / len(results) if results else 1.0
+    assert recall.low == recall.estimate == recall.high == pytest.approx(true)
 
 
 @pytest.mark.parametrize("smallest_rewrite", [1, 4096])
