@@ -77,16 +77,17 @@ class Matches:
         """Outputs the verified matches before the batch is complete; None if all matches are kept until the end."""
 
     def __len__(self) -> int:
-        return self.count
+        return self._table.counts.item(self._index)
 
     @property
     def total(self) -> int:
         """Number of matches since the last `clear`, including emitted ones."""
-        return int(self._table.emitted[self._index]) + self.count
+        table, index = self._table, self._index
+        return table.emitted.item(index) + table.counts.item(index)
 
     @property
     def count(self) -> int:
-        return int(self._table.counts[self._index])
+        return self._table.counts.item(self._index)
 
     @count.setter
     def count(self, count: int) -> None:

@@ -100,7 +100,7 @@ class Appender:
         self._texts: list[tuple[str, BytesColumn]] = []
         self._fixed: list[tuple[str, FixedColumn]] = []
         self._nested: list[tuple[str, StoredColumn]] = []
-        self._flags, self._has_numbers = slice(0, 0), False
+        self._flags, self._has_numbers = range(0), False
 
     def write(self, arrivals: NewRows, first: int, *, chained: bool) -> None:
         """Write rows from `first` on, for which there is room; `chained`: also into the hash indexes."""
@@ -108,13 +108,13 @@ class Appender:
         texts = [column.reserve_text(arrivals.column(name)) for name, column in self._texts]
         self._refresh()  # a heap may have moved to make room
         rows, tasks, stop = self._rows, self._tasks, first + len(arrivals.ts)
-        for task, (offsets, *extent) in zip(tasks, texts, strict=False):
-            task[FROM], task[BYTES_TO:] = offsets, extent
-        for task, word in zip(tasks[self._flags], arrivals.flags, strict=True):
+        for task, (offsets, *extent) in enumerate(texts):
+            tasks[task, FROM], tasks[task, BYTES_TO:] = offsets, extent
+        for task, word in zip(self._flags, arrivals.flags, strict=True):
             if isinstance(word, np.ndarray):
-                task[KIND], task[FROM] = COPY, address_of(word)
+                tasks[task, KIND], tasks[task, FROM] = COPY, address_of(word)
             else:
-                task[KIND], task[FROM], task[OTHER] = FILL, 1, word.view(np.int64)
+                tasks[task, KIND], tasks[task, FROM], tasks[task, OTHER] = FILL, 1, word.view(np.int64)
         fixed = [column.source_address(arrivals.column(name)) for name, column in self._fixed]
         sources = [*fixed, *[address_of(arrivals.codes[key]) for key in self._codes], address_of(arrivals.ts)]
         if self._has_numbers:
@@ -140,7 +140,7 @@ class Appender:
         self._fixed = [(name, fixed) for name, fixed in stored if isinstance(fixed, FixedColumn)]
         self._nested = [(name, column) for name, column in stored if not column.width]
         words = [name for name in addresses if name.startswith("flags:")]
-        self._flags = slice(len(self._texts), len(self._texts) + len(words))
+        self._flags = range(len(self._texts), len(self._texts) + len(words))
         self._has_numbers = "number" in addresses
         tasks = []
         for _, text in self._texts:
