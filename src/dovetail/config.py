@@ -99,7 +99,7 @@ class Shedding:
         The tuple to drop: the one with the lowest expected number of results, given its arrival pattern (`arrival-order`, Kwon et
         al.), the one whose key is rarest in all windows (`frequency`) or in its own window (`frequency-own`), the one whose key has
         given the fewest results (`output`), a random one (`random`), the oldest (`fifo`), or the choice of whichever of these
-        policies keeps the most results (`auto`).
+        policies, `frequency-own` aside, keeps the most results on a sample of the keys (`auto`).
     max_tuples
         Maximum number of tuples that windows hold at any event time.
     max_bytes

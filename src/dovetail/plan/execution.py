@@ -1,4 +1,5 @@
-"""The execution plan: windows and the joins over them, as frozen data. It is serialized as JSON; an engine needs nothing else.
+"""The execution plan: windows and the joins over them, as frozen data. It is serialized as JSON. With stream schemas and a
+`Config` it is all that an engine needs.
 
 A window plan lists columns, retention and views: a `View` is one bit per row, set when the row arrives. The *users* of a view are the
 sources of steps (`StepSource`) that see its rows; sources with the same filters, keys and starting batch share a view.

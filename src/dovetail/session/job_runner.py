@@ -43,7 +43,7 @@ class JobRunner(SynchronizedSession):
 
     @property
     def _is_running(self) -> bool:
-        """Whether a batch was pushed: until then streams and queries are being declared, and nothing is planned."""
+        """Whether a batch was pushed, or time advanced: until then streams and queries are being declared, and no joint plan runs."""
         return self._engine.batches > 0
 
     def _begin(self) -> None:

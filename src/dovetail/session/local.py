@@ -142,8 +142,8 @@ class LocalSession(JobRunner):
     def query(self, name: str, sql: str, probe_orders: ProbeOrders | None = None, *, backfill: bool = False) -> None:
         """Register a query. It sees the tuples pushed from now on.
 
-        Queries registered before the first batch are planned together. A later one has a join of its own until it has caught up: until
-        no tuple from before its registration can still match.
+        Queries registered before the first batch are planned together. A later one has a join of its own until it has caught up, that
+        is, until no tuple from before its registration can still match, and the monitor plans it with the others.
 
         Parameters
         ----------

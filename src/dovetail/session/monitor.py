@@ -1,9 +1,9 @@
 """The monitor: watches budgets and decides when running queries are planned again (Alrahmani, figure 2-1).
 
-After a number of new tuples it checks the shards' counters. It triggers a replan when statistics become available, when a rate or a
-selectivity drifts, when a budget is nearly used up, or when a late query has caught up, once two checks in a row agree. The session
-then asks `Job.propose` for a better plan and adopts it between two batches. The monitor does not change probe orders; each engine does
-(`engine.join.watch`). Any plan gives the same results; only time and memory differ.
+After a number of new tuples it checks the shards' counters. It triggers a replan when statistics become available, when a rate or
+a selectivity drifts, when a budget is nearly used up, or when a late query has caught up, once two checks in a row find a cause.
+The session then asks `Job.propose` for a better plan and adopts it between two batches. The monitor does not change probe orders;
+each engine does (`engine.join.watch`). Any plan gives the same results; only time and memory differ.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Dead keys: if each key occurs at most once per input, a tuple whose partner was shed or has expired is useless.
 
-A key is marked dead when one of its tuples is shed or leaves its window, and when it has been seen in all inputs, because its result
-is then complete. Its tuples move from their queues to the list of dead tuples, which are shed first. When the cap is reached, a new
-tuple of a dead key is shed on arrival. A key that is seen twice in one input repeats: its mark is removed, and it is not marked again.
+A key is marked dead when one of its tuples is shed or leaves its window, and when it has been seen in all inputs, because its
+result is then complete. Its tuples move from their queues to the list of dead tuples, which are shed before the policy decides.
+When the cap is reached, a new tuple of a dead key is shed on arrival. A key that is seen twice in one input repeats: its mark is
+removed, and it is not marked again.
 
 All of this happens only while hardly any key repeats. Otherwise arrivals are counted and nothing else is done.
 """
@@ -46,7 +47,7 @@ from dovetail.engine.kernels.tuple_table import (
 )
 
 NEVER = (1 << 62) - 1
-"""Stands for the epoch since which keys have not been repeating, while they repeat."""
+"""An epoch or time later than any: the value of `SINCE` while keys repeat."""
 _MIN_PARTNERS, _MIN_PARTNERS_PER_REPEAT = 64, 64
 """Keys count as not repeating from this many partners on, and this many partners for each repeat."""
 _DECAY = 63 / 64

@@ -30,7 +30,7 @@ _EPOCHS_COUNTED = 32
 _SEED = np.uint64(0xA24BAED4963EE407)
 """Hashes of keys here must not depend on those by which keys are sampled."""
 NOW, SINCE, IS_ON = range(3)
-"""By join: the epoch; since which one keys have not been repeating, or -1; whether dead keys are shed first."""
+"""By join: the epoch; since which one keys have not been repeating, or `NEVER`; whether dead keys are shed first."""
 PARTNERS, REPEATED = range(2)
 """By join: arrivals of keys that had been seen in other inputs only, and of keys seen in the same input; both decay."""
 

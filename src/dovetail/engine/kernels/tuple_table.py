@@ -1,4 +1,4 @@
-"""The tuple table of shedding: the tuples that windows hold, in event-time order, with the codes of their keys.
+"""The tuple table of shedding: the tuples that windows hold, in order of arrival, with the codes of their keys.
 
 Shedding decides before anything is joined. For each key and each input of a join the table counts the tuples inside the input's
 window. These are AMJoin's bit vectors with counts for bits, so that a bit is cleared when the last tuple of a key leaves. The inputs

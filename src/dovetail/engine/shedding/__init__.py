@@ -7,4 +7,4 @@ from dovetail.engine.shedding import arrival_order, fifo, frequency, frequency_o
 POLICIES = {
     module.POLICY.name: module.POLICY for module in (arrival_order, frequency, frequency_own, output, random, fifo)
 }
-"""Policies other than `auto`, which selects one of them."""
+"""Policies other than `auto`, which selects among some of them."""

@@ -1,11 +1,11 @@
 """The plan log of a checkpoint: records which plan runs from which batch on, and brings plans to workers.
 
-Every start of a streaming query appends a `PlanLogEntry` before its first batch runs; the entry's number is the *epoch*. Shards store
-the epoch that wrote their state, and refuse state whose epoch is not the one that the log names for its batch: an attempt that was
-never committed wrote it.
+Every start of a streaming query appends a `PlanLogEntry` before its first batch runs, unless it resumes after a change that failed
+before its entry was written; the entry's number is the *epoch*. Shards store the epoch that wrote their state, and refuse state
+whose epoch is not the one that the log names for its batch: an attempt that was never committed wrote it.
 
-Workers do not read the log. The driver packs the plan of the new entry, and the previous one, into the callbacks that Spark pickles;
-each task takes the last plan that applies to its batch. The previous plan lets a worker read the arrays written under it.
+Workers do not read the log. The driver packs the plan of the new entry, and the previous one, into the callbacks that Spark
+pickles; each task takes the last plan that applies to its batch. The previous plan lets a worker read the arrays written under it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The layout of a job on Spark: its shards and query ids, and the plan that workers get.
 
 The driver makes a `Layout` when a session starts; `placement` assigns tuples to shards, `checkpoint.compatibility` decides what a
-checkpoint pins of it. Workers get a `WorkerPlan` as JSON, in the pickled callbacks: no SQL, and nothing left to plan but probe orders.
-A checkpoint's plan log has a `WorkerPlan` in each entry, so the JSON names of its fields are part of the stored format.
+checkpoint pins of it. Workers get a `WorkerPlan` as JSON, in the pickled callbacks: nothing to parse, and nothing left to plan but
+probe orders. A checkpoint's plan log has a `WorkerPlan` in each entry, so the JSON names of its fields are part of the stored
+format.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class ShardGroupPlan:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """Everything that the two callbacks on workers need."""
+    """The plan of the two callbacks on workers; shard ids, run id and staging are pickled beside it."""
 
     streams: tuple[StreamSchema, ...]
     queries: Mapping[str, int]
@@ -216,7 +217,7 @@ class Layout:
         shedding = self.job.config.shedding
         if shedding is None:
             return self.job.config
-        from dovetail.engine.shedding.caps import check_shedding_cap  # noqa: PLC0415 - the driver loads the engine only if it sheds
+        from dovetail.engine.shedding.caps import check_shedding_cap  # noqa: PLC0415 - loads the engine
 
         shards = sum(group.shard_count for group in groups)
         for group in groups:

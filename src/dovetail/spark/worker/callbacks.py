@@ -1,7 +1,7 @@
 """The two callbacks that Spark pickles on the driver and runs on its workers: routing and joining.
 
-They import plans and engine when they run. So the driver never loads the engine and its compiler, and the process in which Spark
-initializes a processor whenever a streaming query starts loads neither these nor the optimizer.
+They import plans and engine when they run. So pickling them does not load the engine and its compiler on the driver, and the
+process in which Spark initializes a processor whenever a streaming query starts loads neither these nor the optimizer.
 """
 
 from __future__ import annotations
