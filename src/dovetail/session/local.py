@@ -118,7 +118,7 @@ class LocalSession(JobRunner):
         rate
             Expected tuples per second of event time; helps the planner.
         progress_by
-            A column whose values (files, partitions) are read out of step: progress is the minimum over them.
+            A column that identifies source partitions (Kafka partition, file): progress is the minimum over them.
         idle_after
             After this long without progress, by the clock given to `push`, the stream stops delaying expiry in the others.
         max_ahead
