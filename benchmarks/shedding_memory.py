@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import dovetail as dt
 from dovetail.config import SHEDDING, SheddingPolicy
@@ -33,20 +38,29 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def measure(policy: str, tuples: int, payload: int) -> dict[str, Any]:
-    """Push three windows of input; return the growth of resident memory in bytes."""
+def schema_of(payload: int) -> pa.Schema:
+    """Return the columns of all streams."""
     fields = [("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), *([("p", pa.string())] if payload else [])]
-    schema = pa.schema(fields)
-    shedding = None if policy == "none" else dt.Shedding(cast("SheddingPolicy", policy), max_tuples=tuples // 2)
-    session = dt.LocalSession(config=dt.Config(shedding=shedding, adaptive=False))
-    for stream in STREAMS:
-        session.stream(stream, schema, event_time="ts")
+    return pa.schema(fields)
+
+
+def query_of(payload: int) -> str:
+    """Return the query, which reads all columns."""
     payloads = "".join(f", {stream}.p AS {stream}" for stream in STREAMS) if payload else ""
-    session.query("q", SQL.replace("SELECT a.k AS k", f"SELECT a.k AS k{payloads}"))
-    rng, rate = np.random.default_rng(0), tuples // len(STREAMS) // WINDOW
+    return SQL.replace("SELECT a.k AS k", f"SELECT a.k AS k{payloads}")
+
+
+def config_of(policy: str, tuples: int) -> dt.Config:
+    """Return the configuration of a policy, or of no cap."""
+    shedding = None if policy == "none" else dt.Shedding(cast("SheddingPolicy", policy), max_tuples=tuples // 2)
+    return dt.Config(shedding=shedding, adaptive=False)
+
+
+def batches(tuples: int, payload: int) -> Iterator[dict[str, pa.Table]]:
+    """Generate three windows of input; the first batch is small: it loads the kernels."""
+    schema, rng, rate = schema_of(payload), np.random.default_rng(0), tuples // len(STREAMS) // WINDOW
     per_batch = 3 * WINDOW / BATCHES
-    most, before, results = 0, 0, 0
-    for number in range(BATCHES + 1):  # the first batch is small: it loads the kernels
+    for number in range(BATCHES + 1):
         count = int(rate * per_batch) if number else 100
         batch = {}
         for stream in STREAMS:
@@ -59,8 +73,19 @@ def measure(policy: str, tuples: int, payload: int) -> dict[str, Any]:
                 pa.array([f"{value:x}" * (payload // 8) for value in rng.integers(1 << 28, 1 << 32, count)])
             ] * (payload > 0)
             batch[stream] = pa.table(columns, schema=schema)
-        results += session.push(batch)["q"].num_rows
-        del batch, columns
+        yield batch
+
+
+def measure(policy: str, tuples: int, payload: int) -> dict[str, Any]:
+    """Push three windows of input; return the growth of resident memory in bytes."""
+    session = dt.LocalSession(config=config_of(policy, tuples))
+    for stream in STREAMS:
+        session.stream(stream, schema_of(payload), event_time="ts")
+    session.query("q", query_of(payload))
+    most, before = 0, 0
+    for number, batch in enumerate(batches(tuples, payload)):
+        session.push(batch)
+        batch.clear()
         resident = resident_bytes()
         before, most = (resident, resident) if not number else (before, max(most, resident))
     metrics: Any = session.metrics()
@@ -69,20 +94,74 @@ def measure(policy: str, tuples: int, payload: int) -> dict[str, Any]:
     return {"policy": policy, "end": resident - before, "most": most - before, "held": held, "state_bytes": state}
 
 
+def worker_memory() -> int:
+    """Return the bytes of all Python processes below this one, and of the files in shared memory."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    total, found = 0, {os.getpid()}
+    while below := {process for process, parent in parents.items() if parent in found} - found:
+        found |= below
+    for process in found - {os.getpid()}:
+        with suppress(OSError):
+            if "python" in Path(f"/proc/{process}/exe").readlink().name:
+                lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+                total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:"))
+    for folder, _, files in os.walk("/dev/shm"):  # noqa: S108 - the arrays of shards
+        for name in files:
+            with suppress(OSError):
+                total += (Path(folder) / name).stat().st_blocks * 512
+    return total
+
+
+def measure_on_spark(policy: str, tuples: int, payload: int) -> dict[str, Any]:
+    """Run a job over files of three windows; return the growth of memory since its first large batch began."""
+    sizes: list[int] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number, batch in enumerate(batches(tuples, payload)):
+            for stream, table in batch.items():
+                path = folder / stream / f"{number:03}.parquet"
+                path.parent.mkdir(exist_ok=True)
+                pq.write_table(table, path)
+                os.utime(path, (1_600_000_000 + number, 1_600_000_000 + number))
+        spark: Any = dt.spark.session(2, memory="1g")
+        session = dt.Session(spark, config=config_of(policy, tuples), shards=2)
+        schema = "ts TIMESTAMP, k BIGINT" + ", p STRING" * (payload > 0)
+        for stream in STREAMS:
+            frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / stream))
+            session.stream(stream, frame, "ts")
+        session.query("q", query_of(payload))
+        sink = dt.sinks.call(lambda _table, _batch: sizes.append(worker_memory()))
+        running: Any = session.start({"q": sink}, str(folder / "checkpoint"), {"availableNow": True})
+        running.await_termination()
+        sizes.append(worker_memory())
+        metrics = running.metrics()
+        spark.stop()
+    held = sum(stream["state_tuples"] for stream in metrics["streams"].values())
+    state = sum(stream["state_bytes"] for stream in metrics["streams"].values())
+    first, end, most = sizes[0], sizes[-1], max(sizes)
+    return {"policy": policy, "end": end - first, "most": most - first, "held": held, "state_bytes": state}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tuples", type=int, default=1_000_000)
     parser.add_argument("--payload", type=int, default=0, help="bytes of a text column")
+    parser.add_argument("--spark", action="store_true", help="measure the workers of a job on Spark")
     parser.add_argument("--only", default="", help="policies, separated by commas")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.one, options.tuples, options.payload)))
+        run = measure_on_spark if options.spark else measure
+        print(json.dumps(run(options.one, options.tuples, options.payload)))
         return
     rows: list[dict[str, Any]] = []
     for policy in ("none", *(options.only.split(",") if options.only else SHEDDING)):
-        command = [sys.executable, __file__, "--one", policy, "--tuples", str(options.tuples), "--payload"]
-        output = subprocess.run([*command, str(options.payload)], capture_output=True, text=True, check=True).stdout
+        command = [sys.executable, __file__, "--one", policy, "--tuples", str(options.tuples)]
+        command += ["--payload", str(options.payload), *(["--spark"] * options.spark)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         row = json.loads(output.splitlines()[-1])
         row |= {"tuples": options.tuples, "payload": options.payload}
         row["ratio"] = row["end"] / rows[0]["end"] if rows else 1.0
@@ -91,7 +170,7 @@ def main() -> None:
             f"{policy:14} {row['end'] / 1e6:7.1f} MB, at most {row['most'] / 1e6:7.1f} MB, {row['ratio']:5.2f} of none; "
             f"{row['held']:,} tuples held, state_bytes {row['state_bytes'] / 1e6:.1f} MB"
         )
-    save("shedding-memory-1kb" if options.payload else "shedding-memory", rows)
+    save("shedding-memory" + "-1kb" * (options.payload > 0) + "-spark" * options.spark, rows)
 
 
 if __name__ == "__main__":
