@@ -1,8 +1,8 @@
 """JoinGroup: windows that are filled in the same way, and the joins over them.
 
 A window keeps every row and column that any of its joins needs. A join sees it through a view: one flag bit per row says whether the
-row passed the view's filters, has no NULL key, and arrived once the view's queries were registered. So a query added later starts with
-empty windows, whatever the stores already hold.
+row passed the view's filters, has no NULL key, and arrived once the view's queries were registered. So a query added later starts
+with empty windows, whatever the stores already hold, unless backfill shows it their rows.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class JoinGroup:
         batch_number: int = LATEST_BATCH,
         backfill_starts: BackfillStarts | None = None,
     ) -> dict[str, NewRows]:
-        """Compute the rows that windows append for tuples of batch `batch_number`; see `window_rows`. Changes nothing."""
+        """Compute the rows that windows append for tuples of batch `batch_number`; see `window_rows`. No window changes."""
         prepared = {}
         for stream, batch in batches.items():
             if stream in self.windows and len(batch):
@@ -195,8 +195,8 @@ class JoinGroup:
     ) -> Iterator[dict[str, list[pa.Table]]]:
         """Append the arrivals, find the results they complete, and gather their columns.
 
-        The driver policy orders the arrivals; each sees those before it. Yields results once, or for each piece of about
-        `piece_rows` arrivals.
+        The driver policy orders the arrivals; each sees those before it. Yields results in parts: one for each slice between
+        which tuples are shed, or for each piece of about `piece_rows` arrivals.
         """
         for part in (incoming,) if self.shedder is None else self.shedder.slices(incoming):
             self._reset_matches()
@@ -263,7 +263,7 @@ class JoinGroup:
             count = tree_matches.pop(run.name, 0)
             first_match, total_before = len(matches) - count, matches.total - count
             for driver in run.drivers:
-                if driver.feed in new_rows and driver.runner.tree_counts is None:
+                if driver.feed in new_rows and not driver.runner.runs_in_tree:
                     driver.runner.run(driver.bounds(new_rows), matches)
             if matches.total > total_before:
                 self._choice.count_matches(run, matches.total - total_before)
@@ -325,9 +325,9 @@ class JoinGroup:
     ) -> Bounds:
         """Return the rows that each driving tuple sees: those appended before it that have not expired for it."""
         stream, first = driver.feed, self._first_new[driver.feed]
-        limits = np.empty((len(driver.targets), count), np.int64)
+        limits = np.empty((len(driver.inputs), count), np.int64)
         floors_of = np.empty_like(limits)
-        for column, (target, store) in enumerate(driver.targets):
+        for column, (target, store) in enumerate(driver.inputs):
             if target == stream and column != driver.column:
                 # A tuple that matches under two aliases drives the result under the first of them only.
                 limits[column] = np.arange(first, first + count) + (column > driver.column)

@@ -1,8 +1,9 @@
 """ShardEngine: runs a plan in one shard. Arrow batches and progress in, result batches out; no Spark, no wall clock.
 
-A push does everything that can fail before it changes the engine: it checks tables, drops late tuples and evaluates every
-expression that windows keep. Then event time advances, tuples join, and results are gathered. Tuples expire last, when no result
-needs them any more. `dovetail.engine.change.savepoint` describes how an interrupted change is undone.
+A push first checks tables, drops late tuples and evaluates the expressions that windows keep, so an error in the data leaves the
+engine unchanged. (Windows of count-window queries evaluate theirs when tuples settle.) Then event time advances, tuples join, and
+results are gathered. Tuples expire last, when no result needs them any more. `dovetail.engine.change.savepoint` describes how an
+interrupted change is undone.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class ShardEngine:
     def adopt(self, plan: ExecutionPlan, positions: Positions | None = None) -> None:
         """Replace the plan by any other: with more or fewer queries, other probe orders, other materialized joins.
 
-        Queries in both plans continue as if they had always run under the new one; a new query sees the tuples of later batches.
+        Queries in both plans continue as if they had always run under the new one; a new query sees the tuples of later
+        batches and, with backfill, those that windows hold.
         With `positions` an empty engine attaches to the arrays that another engine left in the arena.
         """
         count_window_groups: dict[str, CountWindowGroup] = {}
@@ -276,7 +278,7 @@ class ShardEngine:
                 self.adopt(self.plan_without_materialized())
 
     def _join(self, batch: PreparedBatch, piece_rows: int | None = None) -> Iterator[dict[str, list[pa.Table]]]:
-        """Advance event time by a batch and join its tuples; yield results once, or for each `piece_rows` tuples."""
+        """Advance event time by a batch and join its tuples; yield results in parts, of about `piece_rows` tuples if given."""
         self._previous_event_time = self.max_event_time
         if self.start_time is None:
             first_times = [int(arrived.ts[0]) for arrived in batch.accepted.values() if len(arrived)]

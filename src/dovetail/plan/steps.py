@@ -82,8 +82,7 @@ class Consumer:
     """For each output, the index of the first output with the same value in every result."""
     spans: Mapping[str, int]
     """Microseconds of the query's time windows, by source."""
-    cell: tuple[tuple[Key, int, int], ...] = ()
-    """The results that a shard may emit: for each key of a source, the splits of its dimension and the shard's coordinate."""
+    cell: Cell = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -144,7 +143,7 @@ class JoinStep:
 
     @property
     def group(self) -> str:
-        """The window group that it reads. A step with count windows has its own, so that later queries see no waiting tuples."""
+        """The window group that it reads. Steps with count windows share one only if they began together: tuples wait in it."""
         streams = self.count_window_streams
         return f"settled:{self.first_batch}:{','.join(streams)}" if streams else JOINED
 

@@ -1,7 +1,7 @@
 """Build what a group of windows runs under a new plan from what it runs now.
 
-Building adds everything the new plan lacks and reuses the objects that both plans have in common. It removes nothing, so the
-current plan can continue until the new one is installed.
+Building adds everything the new plan lacks and reuses the objects that both plans have in common. It removes no rows, columns or
+stores, so the current plan can be adopted again if building is interrupted.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _can_inherit(new: View, old: View) -> bool:
     The old view may require more keys, but not fewer: a row whose key is NULL must stay invisible, or it would match other such rows.
 
     A view from batch 0 on belongs to queries that run already, since queries added later have a later start. It may inherit from views
-    with more filters or another start: rows that none of these shows are in no result of those queries.
+    with more filters or another start: a row invisible to all of them is in no result of those queries.
     """
     if not set(old.keys) >= set(new.keys):
         return False

@@ -4,8 +4,9 @@ An engine does not catch the interrupt. It leaves an open savepoint behind, and 
 `dovetail.session.synchronized`) rolls back at the next call:
 
 1. The engine checks everything that can be refused, before it changes.
-2. `with engine.savepoint():` sets `engine.open_savepoint`, and the block changes the engine. Until tuples expire, a change only
-   appends rows, so a rollback truncates them. With `until_delivered=True` the savepoint stays open after the block.
+2. `with engine.savepoint():` sets `engine.open_savepoint`, and the block changes the engine. Until tuples expire, a change appends
+   rows and sets flags. A rollback truncates the rows, and the plan and the shedder restore the flags. With `until_delivered=True`
+   the savepoint stays open after the block.
 3. Just before tuples expire, the engine replaces the savepoint by `IRREVERSIBLE`.
 4. The owner sets `engine.open_savepoint = None` once it holds the results. This must be an assignment: Python handles an interrupt
    only where a function is called or returns and where a loop repeats, so none can come between it and `return`.
@@ -59,7 +60,7 @@ class Savepoint:
 
 
 IRREVERSIBLE = Savepoint(ExecutionPlan(), -1, None, {}, {}, {})
-"""The open savepoint while tuples expire: the change can no longer be undone."""
+"""The open savepoint from the moment tuples expire until the owner clears it: the change can no longer be undone."""
 
 
 @contextmanager

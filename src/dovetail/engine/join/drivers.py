@@ -39,7 +39,7 @@ class _JoinCounts:
     """Counters of joins as arrays, since there may be hundreds; joins over equal inputs share an entry."""
 
     def __init__(self, joins: Mapping[_Inputs, Sequence[JoinRun]]) -> None:
-        stores = {feed: store for runs in joins.values() for feed, store in runs[0].drivers[0].targets}
+        stores = {feed: store for runs in joins.values() for feed, store in runs[0].drivers[0].inputs}
         self.stores = list(stores.values())
         """Rows of each stream and materialized join."""
         self.feeds = {feed: index for index, feed in enumerate(stores)}
@@ -143,14 +143,14 @@ class DriverChoice:
         """Replace the joins; joins over the same inputs keep their counts."""
         joins: dict[_Inputs, list[JoinRun]] = {}
         for run in runs if self._uses_counts else ():
-            feeds = sorted(feed for feed, _ in run.drivers[0].targets)
+            feeds = sorted(feed for feed, _ in run.drivers[0].inputs)
             joins.setdefault((tuple(feeds), run.step.materialized_as), []).append(run)
         before, self._counts = self._counts, _JoinCounts(joins)
         self._counts.copy_counters(before)
         self._index_of_run = {run.name: self._counts.indices[key] for key, same in joins.items() for run in same}
         self._only_join = None
         if len(joins) == 1:
-            inputs = next(iter(joins.values()))[0].drivers[0].targets
+            inputs = next(iter(joins.values()))[0].drivers[0].inputs
             self._only_join = dict(inputs) if len(dict(inputs)) == len(inputs) else None
 
     def next_stream(self, waiting: Mapping[str, int], growth: Mapping[str, float] | None = None) -> str:

@@ -120,6 +120,10 @@ class PathRunner:
         self._flush_counts()
         return self._seconds
 
+    @property
+    def runs_in_tree(self) -> bool:
+        return self.tree_counts is not None
+
     def set_tree_counts(self, counts: TreeCounts | None) -> None:
         """Count the first stages in `counts`, those of a probe tree; None: run all stages here."""
         self._flush_counts()

@@ -30,20 +30,20 @@ class Driver:
     """One input of a join whose new rows drive a probe path."""
 
     def __init__(
-        self, column: int, targets: Sequence[tuple[str, WindowStore]], runner: PathRunner, prefix: SharedPrefix
+        self, column: int, inputs: Sequence[tuple[str, WindowStore]], runner: PathRunner, prefix: SharedPrefix
     ) -> None:
         self.column, self.runner, self.alias = column, runner, runner.path.driver
         self.prefix = prefix
         """The prefix of its path that other joins may share."""
-        self.targets = targets
+        self.inputs = inputs
         """Name of each input's stream or materialized join, and its store."""
-        self.feed = targets[column][0]
+        self.feed = inputs[column][0]
         """Name of the stream or materialized join whose new rows drive."""
-        self._rows = [store.rows for _, store in targets]
-        self._later = [(later, feed) for later, (feed, _) in enumerate(targets) if later > column]
+        self._rows = [store.rows for _, store in inputs]
+        self._later = [(later, feed) for later, (feed, _) in enumerate(inputs) if later > column]
         """Inputs after this one: driving rows see only their old rows, since new ones drive the same matches."""
         self._later_of_same_feed = [(later, feed) for later, feed in self._later if feed == self.feed]
-        zeros = np.zeros((len(targets), 1), np.int64)
+        zeros = np.zeros((len(inputs), 1), np.int64)
         self._bounds = Bounds(0, 0, zeros, zeros.copy())
 
     def bounds(self, new_rows: NewRowRanges) -> Bounds:
@@ -89,14 +89,14 @@ class JoinRun:
         self.matches = Matches(len(members))
         """Matches of the last batch; their memory is reused."""
         self.watch = ProbeWatch()
-        self.retired = [0, 0, 0]
+        self.replaced_path_counts = [0, 0, 0]
         """Probes, rows read and matches of paths that were replaced."""
         scratch = Scratch(len(members), stage_rows)
         self.runners = {path.driver: PathRunner(path, members, scratch) for path in step.plan.paths}
         refs = step.plan.query.refs
-        targets = [(ref.stream, members[ref.alias].store) for ref in refs]
+        inputs = [(ref.stream, members[ref.alias].store) for ref in refs]
         self.drivers = [
-            Driver(column, targets, runner, shared_prefix(step.plan.query, runner.path))
+            Driver(column, inputs, runner, shared_prefix(step.plan.query, runner.path))
             for column, runner in enumerate(self.runners.values())
         ]
 
@@ -107,7 +107,7 @@ class JoinRun:
     @property
     def sharing(self) -> frozenset[str]:
         """Drivers whose paths are in a probe tree."""
-        return frozenset(driver for driver, runner in self.runners.items() if runner.tree_counts is not None)
+        return frozenset(driver for driver, runner in self.runners.items() if runner.runs_in_tree)
 
     @property
     def sharing_join(self) -> SharingJoin:
@@ -124,19 +124,24 @@ class JoinRun:
     @property
     def totals(self) -> list[int]:
         """Probes, rows read and matches so far."""
-        return [sum(c) for c in zip(self.retired, *(runner.totals for runner in self.runners.values()), strict=True)]
+        return [
+            sum(c)
+            for c in zip(self.replaced_path_counts, *(runner.totals for runner in self.runners.values()), strict=True)
+        ]
 
     def copy_counters(self, before: JoinRun) -> None:
         """Continue the counters of the step's previous run."""
         if before.members.keys() == self.members.keys():
             self.watch = before.watch
-        self.retired = list(before.retired)
+        self.replaced_path_counts = list(before.replaced_path_counts)
         for driver, old in before.runners.items():
             runner = self.runners.get(driver)
             if runner is not None and runner.path.order == old.path.order:
                 runner.copy_counters(old)
             else:
-                self.retired = [sum(pair) for pair in zip(self.retired, old.totals, strict=True)]
+                self.replaced_path_counts = [
+                    sum(pair) for pair in zip(self.replaced_path_counts, old.totals, strict=True)
+                ]
 
     def results(self) -> Iterator[tuple[str, list[pa.Table]]]:
         """Yield each query's result tables of the current matches; shared columns are gathered once."""
@@ -167,7 +172,7 @@ class JoinRun:
     def materialize_all(self) -> None:
         """Store the matches of all tuples in the windows, without counting them."""
         matches, last = Matches(len(self.members)), self.drivers[-1]
-        rows = last.targets[last.column][1].rows
+        rows = last.inputs[last.column][1].rows
         with last.runner.uncounted():
             last.runner.run(last.bounds({last.feed: (rows.tail, rows.head)}), matches)
         self.materialize(matches, 0)

@@ -6,9 +6,9 @@ between two traversals.
 
 A path runs without a tree
 
-- if it has no prefix to share: its join reads count windows or materialized joins, or the path does not begin with its new tuples and
-  a probe by hash;
-- if the paths of its stream share too few stages for a tree to pay off (`plan.prefixes.MIN_SAVED_STAGES`);
+- if it has no prefix to share: its join reads count windows or materialized joins, or the path does not begin with its new tuples,
+  without conditions, and a probe by hash;
+- if the paths of its stream belong to one join, or share too few stages for a tree to pay off (`plan.prefixes.MIN_SAVED_STAGES`);
 - if the new tuples of several streams are interleaved (`JoinGroup._join_interleaved`).
 """
 
@@ -348,7 +348,7 @@ def _runs_separately(run: JoinRun, stream: str) -> bool:
     """Whether tuples of a stream must be joined outside the trees too."""
     if stream not in {source.stream for source in run.step.sources}:
         return False
-    alone = [driver for driver in run.drivers if driver.runner.tree_counts is None]
+    alone = [driver for driver in run.drivers if not driver.runner.runs_in_tree]
     return (
         run.materialized is not None
         or bool(run.step.materialized_inputs)

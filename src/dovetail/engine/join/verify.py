@@ -77,7 +77,7 @@ class Matches:
         """Outputs the verified matches before the batch is complete; None if all matches are kept until the end."""
 
     def __len__(self) -> int:
-        return self._table.counts.item(self._index)
+        return self.count
 
     @property
     def total(self) -> int:

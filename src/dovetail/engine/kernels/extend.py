@@ -8,11 +8,11 @@ the tuple was pushed out, which may precede its own time if several tuples have 
 
 Exactly one of a result's new tuples drives it. The bounds, a row per alias, give the rows that a driving tuple may see: rows before
 `limits`, which were there before it, from `floors` on, which have not expired for it. They have one column for all driving tuples,
-whose rows begin at `first`, or one for each. Expired rows are never unlinked from their chains: a probe stops below the floor. Rows
+or column i for the driving row `first + i`. Expired rows need not be unlinked from their chains: a probe stops below the floor. Rows
 that have left their window but have not been dropped fail the test `low <= high`.
 
-Every kernel starts at partial result `at` of `count`, there at row `cursor` (-1: at the beginning), stops when `out` is full, and
-returns (rows written, next partial result, next row, rows read).
+Kernels that run a stage start at partial result `at` of `count`, there at row `cursor` (-1: at the beginning), stop when `out` is
+full, and return (rows written, next partial result, next row, rows read).
 
 Arguments that belong together are a named tuple, on one line of a signature. Callers unpack it, which lets a type checker count the
 arguments: Numba accepts whole tuples, but unboxing them costs more than probing for ten partial results.

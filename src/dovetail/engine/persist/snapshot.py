@@ -208,7 +208,7 @@ def _run_json(run: JoinRun) -> dict[str, Any]:
         "results": {name: collector.results for name, collector in run.collectors.items()},
         "runners": {driver: runner.to_json() for driver, runner in run.runners.items()},
         "watch": run.watch,
-        "retired": run.retired,
+        "retired": run.replaced_path_counts,
     }
 
 
@@ -222,7 +222,7 @@ def _restore_counters(engine: ShardEngine, manifest: EngineManifest) -> None:
         group.batches = manifest["groups"][group.name]
     for run in engine.runs:
         saved = manifest["runs"][run.name]
-        run.retired, run.watch = list(saved["retired"]), saved["watch"]
+        run.replaced_path_counts, run.watch = list(saved["retired"]), saved["watch"]
         for name, collector in run.collectors.items():
             collector.results = saved["results"][name]
         for driver, runner in run.runners.items():

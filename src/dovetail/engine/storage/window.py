@@ -1,9 +1,9 @@
 """A stream's window: columns, codes, hash indexes, the ends of count windows, and expiry.
 
-Rows are appended in batches and removed only once no result can need them, so a row number stays valid throughout a batch. Rows
-usually arrive in event-time order but need not: `prefix_max` lets a probe stop early in either case. Expiry moves `tail` past the
-expired rows at the front. If the expired rows after `tail` outnumber the live ones (one tuple with a wrong clock can keep `tail`
-from moving), the window is compacted: the live rows get new row numbers.
+Rows are appended in batches and removed once no result can need them. A row number stays valid throughout a batch, unless shedding
+makes room between two slices of it. Rows usually arrive in event-time order but need not: `prefix_max` lets a probe stop early in
+either case. Expiry moves `tail` past the expired rows at the front. If the expired rows after `tail` outnumber the live ones (one
+tuple with a wrong clock can keep `tail` from moving), the window is compacted: the live rows get new row numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TEXT = 16
 WORD_BITS = 64
 """Flags per word."""
 Position = dict[str, Any]
-"""The first and last row of a store's arrays and columns, as JSON."""
+"""The bounds of a store's arrays and columns, as JSON."""
 _SMALLEST_REWRITE = 4096
 """Rows below which a window is compacted only if its arrays are oversized."""
 _NO_BYTES = ByteValues(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, np.zeros(0, np.uint8))

@@ -1,9 +1,10 @@
 """Progress of streams in event time: watermarks, late tuples and idle streams.
 
 `max_event_time` is the largest event time of a stream in *earlier* batches; with `progress_by` it is the smallest over the stream's
-partitions. The watermark is `max_event_time - lateness`. A tuple is late if and only if its event time is below the watermark. All
-tuples of a batch are compared with the same watermark, so their order within the batch does not matter, and no tuple of a later
-batch is accepted below it. Progress never moves backwards.
+partitions. An idle stream takes it from the streams it is joined with, and `advance` sets it. The watermark is `max_event_time -
+lateness`. A tuple is late if and only if its event time is below the watermark. All tuples of a batch are compared with the same
+watermark, so their order within the batch does not matter, and no tuple of a later batch is accepted below it. Progress never moves
+backwards.
 """
 
 from __future__ import annotations
