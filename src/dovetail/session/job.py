@@ -1,7 +1,7 @@
 """The job: streams, queries with their starts, and the shared plan. Sessions hold one; every change makes another.
 
-Each query has an *individual plan*, its `QueryPlan`. While streams and queries are being *declared*, a query is only checked: that it
-can be planned, and that it fits the budget with the others. When the job begins to *run*, all queries are planned jointly, once. A
+Each query has an *individual plan*, its `QueryPlan`. While streams and queries are being *declared*, a query is only checked: that
+it can be planned, and that it fits the budget with the others. When the job begins to *run*, all queries are planned jointly. A
 *late* query, one that is added after that, must fit what the others leave of the budget. It has a *standalone* join, which runs its
 individual plan, until it has caught up and the monitor plans it with the others.
 """

@@ -27,7 +27,7 @@ COPY, FILL, TEXT, PREFIX_MAX, CHAIN = range(5)
 - `PREFIX_MAX` writes the running maximum of the times at `FROM`;
 - `CHAIN` inserts rows with the codes at `FROM` into a hash index with the links `TO`, and with `HEAD_COUNT` heads at `OTHER`.
 """
-_SMALL_OFFSET = 4
+_SMALL_OFFSET_BYTES = 4
 
 
 @kernel
@@ -45,7 +45,7 @@ def append_rows(tasks: Int64Array, base: int, tail: int, first: int, stop: int, 
             int64_at(task[TO] + 8 * index, count)[:] = task[OTHER]
         elif kind == TEXT:
             starts, lengths = int64_at(task[TO], capacity), int64_at(task[OTHER], capacity)
-            if width == _SMALL_OFFSET:
+            if width == _SMALL_OFFSET_BYTES:
                 write_extents(int32_at(task[FROM], count + 1), task[HEAP_POSITION], starts, lengths, index)
             else:
                 write_extents(int64_at(task[FROM], count + 1), task[HEAP_POSITION], starts, lengths, index)

@@ -2,7 +2,8 @@
 
 The thesis (Alrahmani, table 2-1) has three prices, C_i, C_d and C_j, and counts memory in tuples. This module adds bytes, because a
 budget is in bytes, and because a materialized match is smaller than its tuples: the engine stores row numbers, not copies. It also
-adds two prices that the thesis omits: a probe costs even if it finds nothing, and each result has to be delivered.
+adds prices that the thesis omits: of a probe, which costs even if it finds nothing, of a match to store or result to deliver, and
+fixed ones per batch.
 """
 
 from __future__ import annotations
