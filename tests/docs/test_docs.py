@@ -171,7 +171,8 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
 def cli(*arguments: str) -> str:
     command = [sys.executable, "-m", "dovetail.cli.main", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return run.stdout + run.stderr
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:
@@ -185,17 +186,36 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     assert cli("version").startswith("dovetail ")
 
 
+CHECKED = re.compile(r"^✓ Checked against a batch join: same rows, ([1-9][\d,]*) of \1", re.MULTILINE)
+LATE = re.compile(r"^  [1-9]\d* of [\d,]+ rows came later than the declared 5 seconds", re.MULTILINE)
+
+
+def results_shown(shown: str) -> list[str]:
+    """Return the rows below the headings of the table of results."""
+    _, _, rows = shown.partition("bought after  amount\n")
+    return rows.split("\n\n", maxsplit=1)[0].splitlines()
+
+
 @pytest.mark.slow
 def test_the_demo_ends_with_a_check_that_holds() -> None:
     shown = cli("demo", "--local", "--seconds", "0.5", "--seed", "3")
-    assert re.search(r"^query funnel$", shown, re.MULTILINE)
-    assert re.search(r"Checked [1-9][\d,]* funnel results .* with a batch join: the same rows\.$", shown, re.MULTILINE)
-    assert re.search(r"^clicks +[\d,]+ +[1-9]", shown, re.MULTILINE)  # some tuples were late
+    assert shown.startswith("Who saw an ad, clicked on it and then bought something")
+    assert CHECKED.search(shown)
+    assert LATE.search(shown)
+    assert len(results_shown(shown)) == 5
+    assert "The plan" not in shown
+    assert "DovetailWarning" not in shown
 
 
 @pytest.mark.slow
 def test_the_demo_on_spark_ends_with_a_check_that_holds() -> None:
-    shown = cli("demo", "--batches", "2", "--seed", "3")
-    assert re.search(r"Checked [1-9][\d,]* funnel results .* with a batch join: the same rows\.$", shown, re.MULTILINE)
-    assert re.search(r"^batch +2 ", shown, re.MULTILINE)
-    assert re.search(r"^clicks +[\d,]+ +[1-9]", shown, re.MULTILINE)  # some tuples were late
+    shown = cli("demo", "--batches", "2", "--seed", "3", "--explain")
+    assert CHECKED.search(shown)
+    assert LATE.search(shown)
+    assert re.search(r"^  batch 2 of 2   2 minutes of events, +\d+ k rows in ", shown, re.MULTILINE)
+    assert len(results_shown(shown)) == 5
+    assert re.search(r"^query funnel$", shown, re.MULTILINE)
+    assert "Joining batch 1 of 2" in shown, "the first batch is announced before it is complete"
+    (results,) = re.findall(r"^([\d,]+) results", shown, re.MULTILINE)
+    assert int(results.replace(",", "")) < 2_000, "more purchases than orders would make no sense"
+    assert ".py:" not in shown

@@ -31,15 +31,23 @@ def version() -> None:
 def demo(
     *,
     local: Annotated[bool, typer.Option("--local", help="Join in this process, without Spark and Java.")] = False,
-    batches: Annotated[int, typer.Option(min=2, max=100, help="On Spark: micro-batches to run.")] = 6,
-    seconds: Annotated[float, typer.Option(min=0.5, help="With --local: how long to stream.")] = 6.0,
+    explain: Annotated[bool, typer.Option("--explain", help="Also print the plan.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Also run Spark's own joins on the same files.")] = False,
+    batches: Annotated[int, typer.Option(min=2, max=100, help="On Spark: micro-batches of 2 minutes of events.")] = 6,
+    seconds: Annotated[float, typer.Option(min=0.5, help="With --local: seconds to stream.")] = 6.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the synthetic streams.")] = 0,
 ) -> None:
-    """Join a synthetic ad funnel on Spark: plan, live counters, results, and a check against a batch join."""
+    """Join three streams of synthetic events on Spark, and check the results against a batch join."""
     from dovetail.cli.demo import demo_local, demo_on_spark  # noqa: PLC0415 - it loads Arrow
 
     console = Console(highlight=False)
-    is_correct = demo_local(console, seed, seconds) if local else demo_on_spark(console, seed, batches)
+    if local and compare:
+        console.print("--compare runs Spark's own joins, so it cannot be given with --local.", style="red")
+        raise typer.Exit(2)
+    if local:
+        is_correct = demo_local(console, seed, seconds, explain=explain)
+    else:
+        is_correct = demo_on_spark(console, seed, batches, explain=explain, compare=compare)
     if not is_correct:
         raise typer.Exit(1)
 

@@ -28,15 +28,18 @@ from dovetail.workloads.workload import START, Batch, Follows, Stream, Workload
 SITES = ("blog", "forum", "games", "maps", "news", "shop", "video", "weather")
 QUERIES = {
     "funnel": """
-    SELECT i.ad_id, i.site, c.user_id, c.ts AS clicked_at, o.ts AS ordered_at, o.amount
-    FROM impressions i [RANGE 10 MINUTES], clicks c [RANGE 10 MINUTES], orders o [RANGE 1 HOUR]
-    WHERE i.ad_id = c.ad_id AND c.user_id = o.user_id AND o.amount > 10""",
+    SELECT i.site, i.ad_id, c.user_id, c.ts - i.ts AS clicked_after, o.ts - c.ts AS bought_after, o.amount
+    FROM impressions i [RANGE 10 MINUTES], clicks c [RANGE 10 MINUTES], orders o [RANGE 10 MINUTES]
+    WHERE c.ad_id = i.ad_id AND c.user_id = i.user_id AND c.ts >= i.ts
+      AND o.user_id = c.user_id AND o.ts >= c.ts""",
     "own_clicks": """
     SELECT c.ad_id, c.user_id, i.site, c.ts - i.ts AS after
     FROM impressions i [RANGE 2 MINUTES], clicks c [RANGE 1 SECOND]
     WHERE i.ad_id = c.ad_id AND i.user_id = c.user_id AND c.ts >= i.ts""",
 }
-"""Two queries over the same streams: three streams on two different keys, and two streams on both."""
+"""Two queries: who saw an ad, clicked on it and bought something afterwards; and the clicks alone."""
+FUNNEL_SECONDS = 600
+"""Length of the windows of `funnel`."""
 
 
 @reject_unknown_options
@@ -88,7 +91,7 @@ COLUMNS: dict[str, pa.Schema] = {stream.name: stream.columns for stream in AdFun
 
 @dataclass
 class FunnelSample:
-    """Sample of the input for checking a run of `funnel`: every n-th ad, and all orders.
+    """Sample of the input for checking a run of `funnel`: the tuples of every n-th user; all with `every=1`.
 
     The sample drops late tuples by their definition: more than the lateness behind the largest event time of earlier batches.
     """
@@ -107,19 +110,14 @@ class FunnelSample:
                 table = table.filter(pc.greater_equal(times, watermark))  # noqa: PLW2901
             if len(times):
                 self.largest[stream] = max(self.largest.get(stream, START), pc.max(times).as_py())
-            self.tables[stream].append(self.select(table) if "ad_id" in table.column_names else table)
+            self.tables[stream].append(self.select(table))
 
     def select(self, table: pa.Table) -> pa.Table:
-        """Return the rows of a table with a sampled ad."""
-        return table.filter(pa.array(table["ad_id"].to_numpy() % self.every == self.every - 1))
-
-    @property
-    def condition(self) -> str:
-        """SQL condition for a sampled ad."""
-        return f"ad_id % {self.every} = {self.every - 1}"
+        """Return the rows of a table with a sampled user."""
+        return table.filter(pa.array(table["user_id"].to_numpy() % self.every == self.every - 1))
 
     def expected(self) -> pa.Table:
-        """Return the results that `funnel` must have produced for the sampled ads."""
+        """Return the results that `funnel` must have produced for the sampled users."""
         return batch_join(**{name: pa.concat_tables(tables) for name, tables in self.tables.items()})
 
 
@@ -130,21 +128,17 @@ def write_files(funnel: AdFunnel, count: int, folder: Path, sample: FunnelSample
 
 def batch_join(impressions: pa.Table, clicks: pa.Table, orders: pa.Table) -> pa.Table:
     """Return the results of the query `funnel` over these tuples, by two hash joins and filters."""
-    large_orders = orders.filter(pc.greater(orders["amount"], 10)).rename_columns({"ts": "ordered_at"})
-    pairs = clicks.rename_columns({"ts": "clicked_at"}).join(large_orders, "user_id", join_type="inner")
-    pairs = _inside_windows(pairs, {"clicked_at": 600, "ordered_at": 3600})
-    shown = impressions.drop_columns("user_id").rename_columns({"ts": "shown_at"})
-    joined = _inside_windows(
-        pairs.join(shown, "ad_id", join_type="inner"), {"clicked_at": 600, "ordered_at": 3600, "shown_at": 600}
+    bought = clicks.rename_columns({"ts": "clicked"}).join(
+        orders.rename_columns({"ts": "bought"}), "user_id", join_type="inner"
     )
-    return joined.select(["ad_id", "site", "user_id", "clicked_at", "ordered_at", "amount"])
-
-
-def _inside_windows(table: pa.Table, windows: Mapping[str, int]) -> pa.Table:
-    """Return the rows in which every time is at most its window, in seconds, before the latest one."""
-    times = {name: table[name].cast(pa.int64()) for name in windows}
-    latest = pc.max_element_wise(*times.values())
-    is_inside = pa.chunked_array([pa.repeat(True, len(table))])
-    for name, seconds in windows.items():
-        is_inside = pc.and_(is_inside, pc.greater_equal(times[name], pc.subtract(latest, seconds * SECOND)))
-    return table.filter(is_inside)
+    seen = impressions.rename_columns({"ts": "seen"})
+    joined = bought.join(seen, ["ad_id", "user_id"], join_type="inner")
+    times = [joined[name] for name in ("seen", "clicked", "bought")]
+    is_result = pc.and_(pc.less_equal(times[0], times[1]), pc.less_equal(times[1], times[2]))
+    took = pc.subtract(times[2].cast(pa.int64()), times[0].cast(pa.int64()))
+    joined = joined.filter(pc.and_(is_result, pc.less_equal(took, FUNNEL_SECONDS * SECOND)))
+    clicked_after, bought_after = (
+        pc.subtract(joined[later], joined[earlier]) for earlier, later in (("seen", "clicked"), ("clicked", "bought"))
+    )
+    columns = [joined["site"], joined["ad_id"], joined["user_id"], clicked_after, bought_after, joined["amount"]]
+    return pa.table(columns, names=["site", "ad_id", "user_id", "clicked_after", "bought_after", "amount"])

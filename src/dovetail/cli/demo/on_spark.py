@@ -7,22 +7,35 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pyarrow as pa
 import typer
 from rich.console import Console
 
 import dovetail as dt
-from dovetail.cli.demo.show import check, introduce, large, mebibytes, show_plan, show_results, table_of
+from dovetail.cli.demo.chain import NEWEST_STATE_FORMAT, chain_of_joins
+from dovetail.cli.demo.progress import ProgressLine, took
+from dovetail.cli.demo.show import (
+    QUERY,
+    check,
+    introduce,
+    large,
+    megabytes,
+    show_late,
+    show_plan,
+    show_results,
+    without_warnings,
+)
 from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, FunnelSample, write_files
 
 _MIN_JAVA = 17
+_BATCH_MINUTES = 2
+_POLL_SECONDS = 0.5
 
 
 def _java_problem() -> str | None:
@@ -49,126 +62,175 @@ def _java_problem() -> str | None:
     )
 
 
-def demo_on_spark(console: Console, seed: int, batches: int) -> bool:
-    """Join on Spark for some micro-batches; return whether the results are correct."""
+def demo_on_spark(console: Console, seed: int, batches: int, *, explain: bool = False, compare: bool = False) -> bool:
+    """Join on Spark for some micro-batches; return whether the results are correct.
+
+    `explain` prints the plan, `compare` also runs Spark's own joins on the same files.
+    """
     if problem := _java_problem():
         console.print(problem, soft_wrap=True)
         return False
-    introduce(console)
+    introduce(console, "on Spark")
     # A micro-batch has a fixed cost on Spark, so it holds more tuples than a batch of the local demo.
-    funnel = AdFunnel(seed=seed, rate=2500.0, batch_seconds=120.0, late_by_seconds=120.0)
-    with TemporaryDirectory(prefix="dovetail-demo-", ignore_cleanup_errors=True) as name:
+    funnel = AdFunnel(
+        seed=seed, rate=2500.0, users=1_000_000, batch_seconds=60.0 * _BATCH_MINUTES, late_by_seconds=120.0
+    )
+    sample = FunnelSample(funnel, every=1)
+    with TemporaryDirectory(prefix="dovetail-demo-", ignore_cleanup_errors=True) as name, without_warnings():
         folder = Path(name)
-        sample = FunnelSample(funnel)
-        with _step(console, f"Writing {batches} batches of each stream as Parquet files"):
-            tuples = write_files(funnel, batches, folder / "in", sample)
-        with _step(console, "Starting Spark"), _stderr_to(folder / "spark.log"):
-            spark = dt.spark.session(name="dovetail-demo", conf={"spark.local.dir": str(folder / "scratch")})
-        try:
-            return _OnSpark(console, spark, folder).run(funnel, tuples, sample)
-        except KeyboardInterrupt:
-            console.print("Stopped.")
-            raise typer.Exit(130) from None
-        finally:
-            spark.stop()
+        with ProgressLine(console) as progress:
+            with progress.step(
+                "Writing events as Parquet files",
+                f"Wrote {took(60.0 * _BATCH_MINUTES * batches)} of events as Parquet files",
+            ):
+                tuples = write_files(funnel, batches, folder / "in", sample)
+            with progress.step("Starting Spark", "Spark is running"), _stderr_to(folder / "spark.log"):
+                spark = dt.spark.session(name="dovetail-demo", conf={"spark.local.dir": str(folder / "scratch")})
+            try:
+                run = _OnSpark(progress, spark, folder, batches)
+                is_correct = run.join(funnel, sample, explain=explain)
+                if compare:
+                    run.compare(funnel, sum(tuples.values()))
+            except KeyboardInterrupt:
+                console.print("Stopped.")
+                raise typer.Exit(130) from None
+            finally:
+                progress.show("Stopping Spark")
+                with _stderr_to(folder / "stop.log"):
+                    spark.stop()
+    if not (compare or explain):
+        console.print(
+            "\nMore: [bold]--compare[/bold] runs Spark's own joins on the same files, [bold]--explain[/bold] shows the plan."
+        )
+    return is_correct
 
 
 class _OnSpark:
     """The demo with a running Spark session."""
 
-    def __init__(self, console: Console, spark: Any, folder: Path) -> None:
-        self._console = console
+    def __init__(self, progress: ProgressLine, spark: Any, folder: Path, batches: int) -> None:
+        self._progress = progress
+        self._console = progress.console
         self._spark = spark
         self._folder = folder
+        self._batches = batches
+        self._seconds = 0.0
+        """How long all micro-batches of Dovetail took."""
+        self._results = 0
+        """How many results Dovetail gave."""
 
-    def run(self, funnel: AdFunnel, tuples: Mapping[str, int], sample: FunnelSample) -> bool:
+    def join(self, funnel: AdFunnel, sample: FunnelSample, *, explain: bool) -> bool:
+        self._progress.show("Planning the query")
         session = dt.Session(self._spark)
-        funnel.workload.declare(session, self._source)
-        show_plan(self._console, session)
-        self._console.print(f"\nA micro-batch is {funnel.batch_seconds:g} s of event time. Ctrl-C ends it early.")
+        replace(funnel.workload, queries={QUERY: QUERIES[QUERY]}).declare(session, self._source)
+        if explain:
+            show_plan(self._console, session)
+        results = str(self._folder / "out" / "dovetail")
         running = session.start(
-            {name: dt.sinks.parquet(self._results(name)) for name in QUERIES},
-            checkpoint=str(self._folder / "checkpoint"),
-            trigger={"availableNow": True},
+            {QUERY: dt.sinks.parquet(results)}, str(self._folder / "checkpoint"), trigger={"availableNow": True}
         )
         try:
             with _interrupts() as interrupted:
-                batches = self._watch(running, interrupted)
+                self._watch(running, interrupted)
         finally:
             with _stderr_to(self._folder / "stop.log"):  # Spark logs errors for an interrupted batch
                 running.stop()
         if interrupted:
             raise KeyboardInterrupt
         metrics = running.metrics()
-        samples = {name: self._sampled(name, sample) for name in QUERIES}
-        for name, table in samples.items():
-            show_results(self._console, name, metrics["queries"][name]["results"], table, "from the Parquet files")
-        self._summarize(metrics["streams"], tuples, batches)
-        return check(self._console, samples["funnel"], sample)
+        table = self._spark.read.parquet(results).drop("batch_id").toArrow()
+        self._results = metrics["queries"][QUERY]["results"]
+        show_results(self._console, self._results, table)
+        self._progress.show("Checking against a batch join")
+        is_correct = check(self._console, table, sample)
+        show_late(self._console, metrics["streams"], funnel)
+        return is_correct
+
+    def compare(self, funnel: AdFunnel, tuples: int) -> None:
+        """Run Spark's own chain of joins on the same files and print how long both took."""
+        for option, value in NEWEST_STATE_FORMAT.items():
+            self._spark.conf.set(option, value)
+        frames = {stream.name: self._source(stream.name) for stream in funnel.streams}
+        results = str(self._folder / "out" / "chain")
+        writer = chain_of_joins(self._spark, frames, f"{funnel.lateness_seconds:g} seconds").writeStream.format(
+            "parquet"
+        )
+        query = (
+            writer.option("path", results)
+            .option("checkpointLocation", str(self._folder / "chain-checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        self._console.print("\n[bold]Spark's own chain of two stream-stream joins[/bold], on the same files:")
+        batches: list[float] = []
+        try:
+            with _interrupts() as interrupted:
+                for progress in self._progress_of(query, query.awaitTermination, interrupted, "Spark's chain:"):
+                    batches.append(progress["batchDuration"] / 1000)
+                    self._console.print(_batch_line(len(batches), self._batches, progress), soft_wrap=True)
+        finally:
+            with _stderr_to(self._folder / "stop.log"):
+                query.stop()
+        if interrupted:
+            raise KeyboardInterrupt
+        count = self._spark.read.parquet(results).count()
+        more = count - self._results
+        note = f", {more:+,}: it judges lateness by one watermark for all streams" if more else ""
+        self._console.print(
+            f"\n[bold]{large(tuples)} rows from file to file: {took(self._seconds)} with Dovetail, "
+            f"{took(sum(batches))} with Spark's chain[/bold] ({count:,} results{note}).",
+            soft_wrap=True,
+        )
 
     def _source(self, stream: str) -> Any:
         path = str(self._folder / "in" / stream)
         schema = self._spark.read.parquet(path).schema
         return self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(path)
 
-    def _results(self, query: str) -> str:
-        return str(self._folder / "out" / query)
+    def _watch(self, running: Any, interrupted: list[int]) -> None:
+        """Print each batch when it ends, until the job ends or Ctrl-C."""
+        reports = self._progress_of(running.query, running.await_termination, interrupted, "Joining")
+        for number, progress in enumerate(reports, 1):
+            self._seconds += progress["batchDuration"] / 1000
+            metrics = running.metrics()
+            state = sum(stream["state_bytes"] for stream in metrics["streams"].values())
+            line = _batch_line(number, self._batches, progress)
+            results = metrics["queries"][QUERY]["results"]
+            self._console.print(f"{line}   {results:>6,} results   {megabytes(state):>6} of state", soft_wrap=True)
 
-    def _sampled(self, query: str, sample: FunnelSample) -> pa.Table:
-        results = self._spark.read.parquet(self._results(query)).drop("batch_id")
-        table: pa.Table = results.where(sample.condition).toArrow()
-        return table
-
-    def _watch(self, running: Any, interrupted: list[int]) -> list[tuple[int, float]]:
-        """Show each batch when it ends, until the job ends or Ctrl-C; return tuples and seconds of each."""
-        batches: list[tuple[int, float]] = []
-        with self._console.status("Joining ...") if self._console.is_terminal else nullcontext():
-            has_ended = False
-            while not has_ended and not interrupted:
-                has_ended = running.await_termination(timeout=1)
-                for progress in running.query.recentProgress[len(batches) :]:
-                    batches.append((progress["numInputRows"], progress["batchDuration"] / 1000))
-                    self._console.print(_batch_line(len(batches), *batches[-1], running.metrics()), soft_wrap=True)
-        return batches
-
-    def _summarize(
-        self, streams: Mapping[str, Mapping[str, Any]], tuples: Mapping[str, int], batches: list[tuple[int, float]]
-    ) -> None:
-        self._console.print("\n[bold]Streams[/bold]; a tuple that several shards need is in the windows of each")
-        headings = ["stream", "tuples", "late", "no time", "in windows", "state"]
-        counts = [
-            [
-                name,
-                *(f"{n:,}" for n in (tuples[name], s["late"], s["refused"], s["state_tuples"])),
-                mebibytes(s["state_bytes"]),
-            ]
-            for name, s in streams.items()
-        ]
-        self._console.print(table_of(headings, counts))
-        rows, seconds = (sum(part) for part in zip(*batches[1:], strict=True))
-        self._console.print(
-            f"\n{rows:,.0f} tuples in {seconds:.1f} s: {large(rows / seconds)} tuples/s, from file to file, "
-            "not counting the first batch, which loads the kernels.",
-            soft_wrap=True,
-        )
+    def _progress_of(
+        self, query: Any, wait: Callable[[float], bool], interrupted: list[int], doing: str
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the report of each micro-batch, and show in between how far the current one is."""
+        seen, has_ended = 0, False
+        tracker = self._spark.sparkContext.statusTracker()
+        while not has_ended and not interrupted:
+            first = ", which also starts Spark's Python workers" if seen == 0 else ""
+            text = f"{doing} batch {seen + 1} of {self._batches}{first}" if seen < self._batches else "Finishing"
+            self._progress.show(text)
+            number = seen
+            while number == seen and not has_ended and not interrupted:
+                has_ended = bool(wait(_POLL_SECONDS))
+                for progress in query.recentProgress[seen:]:
+                    seen += 1
+                    if progress["numInputRows"]:
+                        yield progress
+                self._progress.show(f"{text}{_tasks(tracker)}", is_new=False)
 
 
-def _batch_line(number: int, tuples: int, seconds: float, metrics: Mapping[str, Any]) -> str:
-    state = sum(stream["state_bytes"] for stream in metrics["streams"].values())
-    results = "  ".join(f"{name} {query['results']:,}" for name, query in metrics["queries"].items())
+def _tasks(tracker: Any) -> str:
+    """Return how many tasks of the running stages are complete."""
+    stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
+    total = sum(stage.numTasks for stage in stages)
+    return f", task {sum(stage.numCompletedTasks for stage in stages) + 1} of {total}" if total else ""
+
+
+def _batch_line(number: int, batches: int, progress: Mapping[str, Any]) -> str:
+    rows, seconds = progress["numInputRows"], progress["batchDuration"] / 1000
     return (
-        f"batch {number:>3}  {large(tuples):>6} tuples in {seconds:>4.1f} s  {large(tuples / seconds):>6}/s  "
-        f"state {mebibytes(state)}  {results}"
+        f"  batch {number} of {batches}   {_BATCH_MINUTES} minutes of events, {large(rows):>5} rows in {seconds:>4.1f} s"
+        f"   {large(rows / seconds):>5} rows/s"
     )
-
-
-@contextmanager
-def _step(console: Console, message: str) -> Iterator[None]:
-    """Show a message while something runs, then how long it took."""
-    started = time.perf_counter()
-    with console.status(f"{message} ...") if console.is_terminal else nullcontext():
-        yield
-    console.print(f"{message}: {time.perf_counter() - started:.1f} s.")
 
 
 @contextmanager
