@@ -17,7 +17,7 @@ _CHAIN = f"""
           AND c.ts BETWEEN i.ts AND i.ts + INTERVAL {FUNNEL_SECONDS} SECONDS) p
     JOIN orders o ON o.user_id = p.user_id
     AND o.ts BETWEEN p.clicked AND p.clicked + INTERVAL {FUNNEL_SECONDS} SECONDS
-    AND unix_micros(o.ts) - p.seen <= {FUNNEL_SECONDS} * 1000000"""
+    AND unix_micros(o.ts) - p.seen <= {FUNNEL_SECONDS} * 1000000"""  # noqa: S608 - a constant is put in
 
 
 def chain_of_joins(spark: Any, frames: Mapping[str, Any], lateness: str) -> Any:
