@@ -36,6 +36,8 @@ _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
 _LOOPBACK = "127.0.0.1"
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+_STARTUP = Path(__file__).parent.parent / "worker" / "startup"
 _YOUNG = 192 << 10  # kilobytes
 # Four times Java's own thresholds: optimizing took a sixth of the CPU of micro-batches 10 to 23.
 _COMPILE_LATER = " ".join(
@@ -120,11 +122,14 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
     return {
         "spark.master": f"local[{cores},{_FAILURES}]",
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:GCTimeRatio=9 {_COMPILE_LATER} -Xmn{_young_kilobytes(memory)}k",
+        "spark.driver.extraJavaOptions": f"{_log_option()}-XX:+UseParallelGC -XX:GCTimeRatio=9 {_COMPILE_LATER} "
+        f"-Xmn{_young_kilobytes(memory)}k",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.log.level": "ERROR",
         "spark.python.daemon.module": "dovetail.spark.worker.daemon",
+        # Its `sitecustomize` silences what Spark's Python process beside the driver prints at the first batch.
+        "spark.executorEnv.PYTHONPATH": str(_STARTUP),
         "spark.python.worker.reuse": "true",
         # Data stays on this machine, and tuples compress little.
         "spark.shuffle.compress": "false",
@@ -161,6 +166,13 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         PROVIDER: ROCKSDB,
         f"{_ROCKSDB}.changelogCheckpointing.enabled": "true",
     }
+
+
+def _log_option() -> str:
+    """Return the JVM option that selects our log configuration; none if the user has one where Spark looks for it."""
+    homes = [os.environ.get("SPARK_CONF_DIR", ""), os.path.join(os.environ.get("SPARK_HOME", ""), "conf")]  # noqa: PTH118
+    has_own = any(home and any(Path(home).glob("log4j2.*")) for home in homes)
+    return "" if has_own else f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} "
 
 
 def _young_kilobytes(memory: str) -> int:
