@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from datetime import datetime
 from itertools import pairwise, permutations
 from pathlib import Path
 from statistics import mean, median
@@ -80,13 +81,13 @@ def run_job(work: Path, name: str, files: int, cap: int, *, replay: bool) -> Non
         if metrics["batches"] == seen or not metrics["shards"]:
             continue
         seen, streams = metrics["batches"], metrics["streams"]
-        newest = metrics["streams"]["a"]["event_time"] or 0
+        newest = _micros(metrics["streams"]["a"]["max_event_time"])
         line: dict[str, Any] = {
             "at": time.time(),
             "read": newest // SECOND + 1,
             "state_bytes": sum(stream["state_bytes"] for stream in streams.values()),
             "shed": sum(stream["shed"] for stream in streams.values()),
-            "last_shed": max((stream["last_shed"] or 0 for stream in streams.values()), default=0),
+            "last_shed": max((_micros(stream["last_shed"]) for stream in streams.values()), default=0),
             "rebuilt": metrics["rebuilt_shards"],
             "recall": metrics["queries"]["q"]["recall"],
         }
@@ -95,6 +96,11 @@ def run_job(work: Path, name: str, files: int, cap: int, *, replay: bool) -> Non
         if not replay and line["read"] >= files:
             running.query.processAllAvailable()
             running.stop()
+
+
+def _micros(time: str | None) -> int:
+    """Return an event time of `metrics()` in microseconds since 1970; 0 for None."""
+    return 0 if time is None else round(1e6 * datetime.fromisoformat(time).timestamp())
 
 
 class Batches(threading.Thread):

@@ -66,7 +66,8 @@ def without_times(description: Any) -> Any:
     """Drop measured times, which differ between any two sessions."""
     text = json.dumps(description)
     return json.loads(
-        text, object_hook=lambda entry: {k: v for k, v in entry.items() if k not in ("ms", "us", "timed")}
+        text,
+        object_hook=lambda entry: {k: v for k, v in entry.items() if k not in ("ms", "us", "timed", "lag_seconds")},
     )
 
 

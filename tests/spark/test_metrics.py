@@ -21,7 +21,7 @@ from dovetail.spark.running import RunningSession
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_000_000) for name in "ab")
 SQL = {"q": "SELECT a.k FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k AND a.ts < b.ts"}
-COUNTS = ("arrivals", "late", "ahead", "refused", "shed", "event_time")
+COUNTS = ("arrivals", "late", "ahead", "refused", "shed", "max_event_time", "watermark")
 
 
 def tables() -> list[dict[str, pa.Table]]:
@@ -58,7 +58,7 @@ def test_the_shape_is_the_same_from_the_start_and_in_both_sessions(
     expected: Any = local.metrics()
     for metrics in (before, after):
         assert_typed(metrics, RunningMetrics)
-        assert metrics.keys() - expected.keys() == {"shards", "rebuilt_shards"}
+        assert metrics.keys() - expected.keys() == {"shards", "rebuilt_shards", "log_bytes"}
         assert expected.keys() <= metrics.keys()
         for kind in ("streams", "queries"):
             shapes = [{name: entry.keys() for name, entry in of[kind].items()} for of in (metrics, expected)]
@@ -72,7 +72,7 @@ def test_the_shape_is_the_same_from_the_start_and_in_both_sessions(
     else:
         assert counts["a"]["shed"] > 0
         assert after["queries"]["q"]["recall"]["given"] > 0
-    assert repr(after).splitlines()[-1] == "batches 0, migrations 0, breaches 0, rebuilt_shards 0"
+    assert repr(after).splitlines()[-1] == "batches 0, migrations 0, breaches 0, rebuilt shards 0"
     assert "on 4 shards; it runs" in running._repr_html_()
     assert "a.ts &lt; b.ts" in running._repr_html_()
 

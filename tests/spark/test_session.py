@@ -265,9 +265,21 @@ def test_sinks_and_null_times(spark: SparkSession, tmp_path: Path) -> None:
     assert running.metrics()["streams"]["a"]["refused"] == 3
     assert {entry.name for entry in (tmp_path / "out").glob("_*")} == {"_dovetail.batches", "_dovetail.json"}
     assert len(listener.seen) == 2
-    assert sum(seen["chain.results"] for seen in listener.seen) == wanted.num_rows
-    assert listener.seen[-1]["a.refused"] == 3
-    assert {stream: listener.seen[-1][f"{stream}.late"] for stream in "bc"} == {s: oracle.late[s] for s in "bc"}
+    assert sum(seen["last_batch.queries.chain.results"] for seen in listener.seen) == wanted.num_rows
+    assert listener.seen[-1]["streams.a.refused"] == 3
+    assert sum(seen["last_batch.streams.a.refused"] for seen in listener.seen) == 3
+    check_listener(listener.seen[-1], running.metrics())
+    assert {stream: listener.seen[-1][f"streams.{stream}.late"] for stream in "bc"} == {s: oracle.late[s] for s in "bc"}
+
+
+def check_listener(seen: dict[str, Any], metrics: Any) -> None:
+    """Check that each figure of the last batch equals the one that its name leads to in `metrics()`."""
+    assert {name.split(".")[0] for name in seen} == {"streams", "last_batch", "log_bytes"}
+    for path, value in seen.items():
+        found = metrics
+        for step in path.split("."):
+            found = found[step]
+        assert found == value, path
 
 
 def test_a_dataframe_of_one_query(spark: SparkSession, tmp_path: Path) -> None:

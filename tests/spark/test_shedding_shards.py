@@ -418,8 +418,8 @@ def test_a_job_continues_shedding_after_a_restart(spark: SparkSession, tmp_path:
     found = Counter(zip(*columns, strict=True))
     assert found <= Counter(results)
     assert recall["given"] == found.total()
-    assert observed[-1]["a.shed"] == metrics["streams"]["a"]["shed"]
-    assert observed[-1]["q.recall_low"] == pytest.approx(recall["low"])
+    assert observed[-1]["streams.a.shed"] == metrics["streams"]["a"]["shed"]
+    assert observed[-1]["queries.q.recall.low"] == pytest.approx(recall["low"])
 
 
 def test_backfill_is_refused_where_tuples_are_shed() -> None:

@@ -41,6 +41,27 @@ def measure(engine: ShardEngine, *, hot_values: bool = True) -> Measurements:
     )
 
 
+def count_last_batch(engine: ShardEngine) -> dict[str, dict[str, dict[str, int]]]:
+    """Return the tuples of each stream and the results of each query in the last batch alone; empty before the first one."""
+    before, shedder = engine.before_batch, engine.joined.shedder
+    if before is None:
+        return {"streams": {}, "queries": {}}
+    shed = {} if shedder is None else {stream: count for stream, (count, _) in shedder.counts.items()}
+    return {
+        "streams": {
+            stream: {
+                **engine.progress[stream].added_since(saved),
+                "shed": shed.get(stream, 0) - before.shed.get(stream, (0, 0))[0],
+            }
+            for stream, saved in before.progress.items()
+        },
+        "queries": {
+            name: {"results": collector.results - before.results.get(name, 0)}
+            for name, collector in engine.collectors.items()
+        },
+    }
+
+
 def _stream(engine: ShardEngine, stream: str, *, hot_values: bool) -> StreamMetrics:
     progress = engine.progress[stream]
     stores = [store for group in engine.groups for store in group.stores(stream)]

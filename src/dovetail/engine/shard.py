@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dovetail.config import Config
 from dovetail.engine.change.adopt import Positions
-from dovetail.engine.change.savepoint import IRREVERSIBLE, Savepoint, rollback, savepoint
+from dovetail.engine.change.savepoint import IRREVERSIBLE, CountsBefore, Savepoint, rollback, savepoint
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.join.gather import Collector
 from dovetail.engine.join.step import JoinRun, due_for_joint_replan
@@ -65,6 +65,10 @@ class ShardEngine:
         self._related: dict[str, set[str]] = {}
         """Streams that each stream is joined with."""
         self.batches = 0
+        self.before_batch: CountsBefore | None = None
+        """Counters before the last complete batch; None before the first one."""
+        self._before_parts: CountsBefore | None = None
+        """The same of a batch that is pushed in parts, until the last one is complete."""
         self.start_time: int | None = None
         """Event time when the engine was created, or of its first tuple."""
         self._previous_event_time = LONG_AGO
@@ -302,9 +306,13 @@ class ShardEngine:
     def _complete(self, *, more_follows: bool = False) -> None:
         """End a batch once its results are gathered: revise probe orders, then expire tuples that no later batch needs."""
         self.adapt()
+        if self._before_parts is None and self.open_savepoint is not None:
+            self._before_parts = self.open_savepoint.counts
         self.open_savepoint = IRREVERSIBLE
         for group in self.groups:
             group.expire(self.progress)
+        if not more_follows:
+            self.before_batch, self._before_parts = self._before_parts, None
         self.batches += not more_follows
 
     def savepoint(self, *, until_delivered: bool = False) -> AbstractContextManager[None]:

@@ -30,6 +30,8 @@ class JobRunner(SynchronizedSession):
         self._drop_warnings = DropWarnings()
         self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
         """The plans and jobs before and after the last change: a rollback leads to one of the two."""
+        self._batch_time: int | None = None
+        """The clock at the last push, in microseconds since 1970."""
         self._engine = self._new_engine()
         self._monitor, self._meter = Monitor(job.budget), Meter()
 

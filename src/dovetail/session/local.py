@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dovetail.calibrate import unit_times_for
 from dovetail.config import Budget, Config
-from dovetail.engine.measure import measure
+from dovetail.engine.measure import count_last_batch, measure
 from dovetail.engine.persist.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.shedding.caps import check_shedding_cap
 from dovetail.engine.time.progress import LATEST
@@ -36,7 +36,7 @@ from dovetail.session.job import Job
 from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
 from dovetail.session.job_runner import JobRunner
-from dovetail.session.metrics import SessionMetrics, session_metrics
+from dovetail.session.metrics import SessionMetrics, last_batch, session_metrics
 from dovetail.session.registered_query import QueryStart
 from dovetail.session.synchronized import synchronized
 from dovetail.stats.history import History
@@ -213,7 +213,9 @@ class LocalSession(JobRunner):
             The clock for `idle_after` and `max_ahead`; the time of the call by default.
         """
         self._prepare_push(batch, now)
-        return self._engine.push(batch, self._clock(now))
+        results = self._engine.push(batch, self._clock(now))
+        self._batch_time = _time_of(now)
+        return results
 
     def push_iter(
         self, batch: Mapping[str, pa.Table], now: datetime | None = None, piece_rows: int = PIECE_ROWS
@@ -257,6 +259,7 @@ class LocalSession(JobRunner):
             for part in self._engine.push_pieces(batch, self._clock(now), piece_rows):
                 for name, tables in part.items():
                     yield from ((name, table) for table in tables if table.num_rows)
+            self._batch_time = _time_of(now)
         except BaseException:
             self._user = None
             raise
@@ -279,7 +282,7 @@ class LocalSession(JobRunner):
         """Return the time of a batch in microseconds; None if no stream needs one."""
         if now is not None:
             return _micros(now)
-        return clock.time_ns() // 1000 if self._engine.needs_clock else None
+        return _time_of(None) if self._engine.needs_clock else None
 
     @synchronized
     def advance(self, times: Mapping[str, datetime | int]) -> dict[str, pa.Table]:
@@ -332,8 +335,16 @@ class LocalSession(JobRunner):
         They are plain dictionaries; `print` and notebooks show tables. The use of the budget is as of the monitor's last check, some
         ten thousand tuples ago.
         """
-        job, engine = self._job, self._engine
-        content = session_metrics(measure(engine), job.streams, job.queries, self._monitor, engine.batches)
+        job, engine, number = self._job, self._engine, self._engine.batches
+        content = session_metrics(
+            measure(engine),
+            job.streams,
+            job.queries,
+            self._monitor,
+            self._batch_time,
+            batches=number,
+            last_batch=last_batch(number - 1 if number else None, count_last_batch(engine), job.streams, job.queries),
+        )
         return cast("SessionMetrics", content)
 
     # -- state --------------------------------------------------------------------------------------------------------------
@@ -358,6 +369,11 @@ class LocalSession(JobRunner):
         JobRunner.__init__(session, job)
         stored.load_into(session._engine, ExecutionPlan.of(job.steps if job.has_adopted_plan else ()))
         return session
+
+
+def _time_of(now: datetime | None) -> int:
+    """Return the time of a push in microseconds since 1970."""
+    return clock.time_ns() // 1000 if now is None else _micros(now)
 
 
 def _micros(moment: datetime) -> int:

@@ -1,17 +1,23 @@
-"""The dictionaries that `metrics()` returns, the same for both sessions, and tables of them."""
+"""The dictionaries that `metrics()` returns, the same for both sessions; `json.dumps` accepts them.
+
+Counts are cumulative, except those under `last_batch`, which are of the last batch alone. Event times are texts in UTC, in the form
+of Spark's own progress reports: `2026-11-19T20:13:49.000000Z`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NotRequired, TypedDict, cast
 
-from dovetail._display import html_table, html_text, text_table
+from dovetail._display import iso_time
+from dovetail.schema import StreamSchema
+from dovetail.session.metrics_tables import MetricsTables
 from dovetail.session.monitor import Monitor
 from dovetail.stats.counters import Measurements, Metrics, QueryMetrics, StreamMetrics
 
 
 class StreamCounters(TypedDict):
-    """Counters of a stream's tuples; all are zero until the first batch has been joined."""
+    """Counters of a stream's tuples, and its times; counters are zero, and times None, until the first batch has been joined."""
 
     arrivals: int
     late: int
@@ -19,15 +25,19 @@ class StreamCounters(TypedDict):
     refused: int
     lateness_needed: float
     """The smallest lateness, in seconds, at which no tuple would have been late."""
-    event_time: int | None
-    """How far the stream has progressed, in microseconds since 1970: its largest event time, or with `progress_by` the minimum over
-    the partitions; an idle stream is advanced with the others."""
+    max_event_time: str | None
+    """How far the stream has progressed: its largest event time, or with `progress_by` the minimum over the partitions; an idle
+    stream is advanced with the others."""
+    watermark: str | None
+    """`max_event_time` minus the lateness: older tuples are late."""
+    lag_seconds: float | None
+    """How far `max_event_time` was behind the clock at the last batch: that given to `push`, or the time of the batch."""
     state_tuples: int
     state_bytes: int
     hottest: dict[str, dict[str, int]]
     """Hot keys: by key column and value, about how many tuples have that value."""
     shed: int
-    last_shed: int | None
+    last_shed: str | None
     """Event time of the last shedding."""
     skew: float
     """Tuples in the fullest shard, divided by the mean over the shards; 1 in one process."""
@@ -144,6 +154,33 @@ class BreachRecord(TypedDict):
     limit: float
 
 
+class StreamBatch(TypedDict):
+    """Tuples of one stream in the last batch."""
+
+    arrivals: int
+    late: int
+    ahead: int
+    refused: int
+    shed: int
+
+
+class QueryBatch(TypedDict):
+    """Results of one query in the last batch."""
+
+    results: int
+
+
+class LastBatch(TypedDict):
+    """Counts of the last batch alone."""
+
+    batch: int | None
+    """Its number, from zero; None before the first one."""
+    streams: dict[str, StreamBatch]
+    queries: dict[str, QueryBatch]
+    rebuilt_shards: NotRequired[int]
+    """On Spark."""
+
+
 class SessionMetrics(TypedDict):
     """What `metrics()` of both sessions returns. Every declared stream and query is there from the start."""
 
@@ -154,6 +191,7 @@ class SessionMetrics(TypedDict):
     nodes: PlanCounters
     batches: int
     """Batches joined; on Spark those since the session was started."""
+    last_batch: LastBatch
     budget: dict[str, ResourceUse]
     breaches: list[BreachRecord]
     migrations: list[MigrationRecord]
@@ -164,59 +202,77 @@ class RunningMetrics(SessionMetrics):
 
     rebuilt_shards: int
     """How often a shard did not find its arrays in shared memory and was rebuilt from its log."""
+    log_bytes: int
+    """Bytes of the shards' logs in the state store."""
     shards: dict[int, dict[str, Any]]
-    """The last report of each shard."""
+    """The last report of each shard; event times are in microseconds since 1970."""
 
 
-class MetricsTables(dict[str, Any]):
-    """Metrics, shown as tables; at run time both sessions return this."""
-
-    def __repr__(self) -> str:
-        return "\n\n".join([*(text_table(*table) for table in self._tables()), self._counts()])
-
-    def _repr_html_(self) -> str:
-        return "".join([*(html_table(*table) for table in self._tables()), html_text(self._counts())])
-
-    def _tables(self) -> Iterable[tuple[Sequence[str], Sequence[Sequence[object]]]]:
-        for kind, columns in _COLUMNS.items():
-            rows = [[name, *(_figure(entry[column]) for column in columns)] for name, entry in self[kind].items()]
-            if rows := [row for row in rows if any(figure is not None for figure in row[1:])]:
-                yield (kind, *columns), rows
-
-    def _counts(self) -> str:
-        counts = {key: self[key] if isinstance(self[key], int) else len(self[key]) for key in _COUNTED if key in self}
-        return ", ".join(f"{key} {count:,}" for key, count in counts.items())
-
-
-_COLUMNS = {
-    "streams": ("arrivals", "late", "ahead", "refused", "shed", "state_tuples", "state_bytes"),
-    "queries": ("results", "probes", "rows_read", "matches", "recall"),
-    "budget": ("used", "limit"),
-}
-_COUNTED = ("batches", "migrations", "breaches", "rebuilt_shards")
-
-
-def _figure(value: object) -> object:
-    """Return what a table shows of a value: of a recall, its estimate."""
-    return value["estimate"] if isinstance(value, dict) else value
+STREAM_COUNTS = ("arrivals", "late", "ahead", "refused", "shed")
+"""The counts of a stream that `last_batch` has too."""
 
 
 def session_metrics(
-    measured: Measurements, streams: Iterable[str], queries: Iterable[str], monitor: Monitor, batches: int
+    measured: Measurements,
+    streams: Mapping[str, StreamSchema],
+    queries: Iterable[str],
+    monitor: Monitor,
+    batch_time: int | None,
+    **others: Any,
 ) -> MetricsTables:
-    """Return the metrics of some streams and queries, with zeros for those that have not been measured yet."""
-    no_stream, no_query = StreamMetrics(0, 0, 0, 0, 0.0, None, 0, 0), QueryMetrics(0, 0, 0, {}, (), 0)
+    """Return the metrics of some streams and queries, with zeros for those that have not been measured yet.
+
+    `batch_time` is the clock at the last batch, in microseconds since 1970; `others` are further entries.
+    """
+    no_query = QueryMetrics(0, 0, 0, {}, (), 0)
     return MetricsTables(
         streams={
-            name: _with_defaults(measured.streams.get(name, no_stream), hottest={}, shed=0, last_shed=None, skew=1.0)
-            for name in streams
+            name: _stream(measured.streams.get(name, _NO_STREAM), schema, batch_time)
+            for name, schema in streams.items()
         },
         queries={name: _with_defaults(measured.queries.get(name, no_query), recall=None) for name in queries},
         joins={name: join.to_json() for name, join in measured.joins.items()},
         nodes=measured.nodes.to_json(),
-        batches=batches,
+        **others,
         **monitor.to_json(),
     )
+
+
+def last_batch(
+    batch: int | None,
+    counts: Mapping[str, Mapping[str, Mapping[str, int]]],
+    streams: Iterable[str],
+    queries: Iterable[str],
+    **others: int,
+) -> LastBatch:
+    """Return the counts of a batch, with zeros for streams and queries without any."""
+    content = {
+        "batch": batch,
+        "streams": {name: _counts(counts["streams"].get(name, {}), STREAM_COUNTS) for name in streams},
+        "queries": {name: _counts(counts["queries"].get(name, {}), ("results",)) for name in queries},
+        **others,
+    }
+    return cast("LastBatch", content)
+
+
+def _counts(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    return {name: counts.get(name, 0) for name in names}
+
+
+_NO_STREAM = StreamMetrics(0, 0, 0, 0, 0.0, None, 0, 0)
+
+
+def _stream(metrics: StreamMetrics, schema: StreamSchema, batch_time: int | None) -> dict[str, Any]:
+    content = _with_defaults(metrics, hottest={}, shed=0, last_shed=None, skew=1.0)
+    time = content.pop("event_time")
+    content["last_shed"] = None if metrics.last_shed is None else iso_time(metrics.last_shed)
+    return {
+        **{name: content[name] for name in (*STREAM_COUNTS, "lateness_needed")},
+        "max_event_time": None if time is None else iso_time(time),
+        "watermark": None if time is None else iso_time(time - schema.lateness),
+        "lag_seconds": None if time is None or batch_time is None else (batch_time - time) / 1e6,
+        **content,
+    }
 
 
 def _with_defaults(metrics: Metrics, **defaults: Any) -> dict[str, Any]:

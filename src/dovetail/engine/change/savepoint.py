@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.engine.shedding.shedder import ShedderSavepoint
 from dovetail.engine.storage.window import WindowStore
@@ -29,6 +29,17 @@ from dovetail.plan.execution import ExecutionPlan
 
 if TYPE_CHECKING:
     from dovetail.engine.shard import ShardEngine
+
+
+class CountsBefore(NamedTuple):
+    """Counters before a batch; what it added is `engine.measure.count_last_batch`."""
+
+    progress: Mapping[str, tuple[Any, ...]]
+    """By stream, as `StreamProgress.save` returns it."""
+    shed: Mapping[str, tuple[int, int]]
+    """By stream: the tuples shed, and the time of the last one."""
+    results: Mapping[str, int]
+    """By query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,10 @@ class Savepoint:
     results: Mapping[str, int]
     """Number of results so far, by query."""
     shedding: ShedderSavepoint | None = None
+
+    @property
+    def counts(self) -> CountsBefore:
+        return CountsBefore(self.progress, {} if self.shedding is None else self.shedding.counts, self.results)
 
     @classmethod
     def of(cls, engine: ShardEngine) -> Savepoint:

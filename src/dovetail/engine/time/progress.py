@@ -61,6 +61,8 @@ class ArrivalStats:
 _COUNTERS = ("moved_at", "arrived", "late", "ahead", "refused", "late_by")
 _ALL = ("max_event_time", "partition_max_times", *_COUNTERS)
 _values_of = attrgetter(*_ALL)
+BATCH_COUNTS = {"arrivals": "arrived", "late": "late", "ahead": "ahead", "refused": "refused"}
+"""Counters that `added_since` compares, by their names in metrics."""
 
 
 @dataclass(slots=True)
@@ -83,6 +85,11 @@ class StreamProgress:
         """Return everything but the schema, for `rollback`."""
         values: tuple[Any, ...] = _values_of(self)
         return values
+
+    def added_since(self, values: tuple[Any, ...]) -> dict[str, int]:
+        """Return what has been counted since `save` returned `values`."""
+        before = dict(zip(_ALL, values, strict=True))
+        return {name: getattr(self, counter) - before[counter] for name, counter in BATCH_COUNTS.items()}
 
     def rollback(self, values: tuple[Any, ...]) -> None:
         for name, value in zip(_ALL, values, strict=True):

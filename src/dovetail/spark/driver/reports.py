@@ -1,12 +1,16 @@
 """Reports of shards: collected on the driver, added up, and shown to Spark's listeners.
 
 A shard that takes part in a batch adds one row to its results: its counters so far, as JSON. That report replaces the shard's earlier
-one, so counters are summed over shards, never over batches.
+one, so counters are summed over shards, never over batches. What the last batch added is an entry of its own, `batch`.
+
+Listeners see a part of what `metrics()` returns; the name of each figure is its path there: `streams.clicks.late` is the number of all
+late tuples so far, `last_batch.streams.clicks.late` of those in the batch.
 """
 
 from __future__ import annotations
 
 import json
+import time as clock
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +23,7 @@ from dovetail.errors import StateError
 from dovetail.optimizer.adapt.runtime_stats import ShardGroupReport
 from dovetail.plan.names import with_scope
 from dovetail.plan.shared_plan import Load
-from dovetail.session.metrics import RunningMetrics, session_metrics
+from dovetail.session.metrics import STREAM_COUNTS, LastBatch, RunningMetrics, last_batch, session_metrics
 from dovetail.session.monitor import Monitor
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.state.log import RESTORE_HINT, add_counters
@@ -28,8 +32,9 @@ from dovetail.stats.counters import Measurements, StreamMetrics, merge
 
 _KINDS = ("windows", "joins", "states", "results")
 """Kinds of plan nodes."""
-_SUMMED = ("arrivals", "late", "ahead", "refused", "state_tuples", "state_bytes")
+_SUMMED = (*STREAM_COUNTS, "state_tuples", "state_bytes")
 """Metrics of a stream that are summed over shards; listeners see them."""
+_TIMES = ("max_event_time", "watermark")
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,11 @@ class ShardReports:
         self._counts = dict.fromkeys(layout.job.queries, 0)
         """Results by query, except those of the last batch."""
         self._last_batch, self._last_counts = -1, Counter[str]()
-        self._batches = self._rebuilt = 0
+        self._last_streams: dict[str, dict[str, int]] = {}
+        """Tuples of the last batch, by stream and kind."""
+        self._batches = self._rebuilt = self._last_rebuilt = 0
+        self._batch_time: int | None = None
+        """The clock when the last batch was joined, in microseconds since 1970."""
         self._cpu_ms = 0.0
         """Milliseconds that shards have reported since the last `take_load`."""
         self.recent_batches: dict[int, BatchEndState] = {}
@@ -78,6 +87,7 @@ class ShardReports:
     def collect(self, encoded: DataFrame, batch_id: int) -> ResultCounts:
         """Record the reports of the shards in a batch; return the numbers of results."""
         counts, last_batches, progress = ResultCounts(), dict[int, int | None](), dict[str, Any]()
+        streams, rebuilt = dict[str, dict[str, int]](), 0
         for row in collect_results(encoded):
             counts.rows[row.query] += row.rows
             if row.kind is ResultKind.STAGED:
@@ -91,9 +101,12 @@ class ShardReports:
                 last_batches[row.shard] = report["last_batch"]
                 self._shards[row.shard] = report
                 self._cpu_ms += sum(node["ms"] for kind in _KINDS for node in report["nodes"][kind].values())
-                self._rebuilt += report["rebuilt"]
+                streams = merge(streams, report["batch"]["streams"])
+                rebuilt += report["rebuilt"]
         self._check_same_last_batch(batch_id, last_batches)
         self._count_batch(batch_id, progress)
+        self._last_streams, self._last_rebuilt, self._batch_time = streams, rebuilt, clock.time_ns() // 1000
+        self._rebuilt += rebuilt
         return counts
 
     def _check_same_last_batch(self, batch_id: int, last_batches: Mapping[int, int | None]) -> None:
@@ -158,13 +171,36 @@ class ShardReports:
         """Return the metrics of all shards; queries that were dropped keep their number of results."""
         parts = self.parts()
         measured = replace(self._total(parts), streams=self.streams())
-        content = session_metrics(measured, self._layout.job.streams, self._counts, monitor, self._batches)
+        shards, streams = dict(self._shards), self._layout.job.streams
+        content = session_metrics(
+            measured,
+            streams,
+            self._counts,
+            monitor,
+            self._batch_time,
+            batches=self._batches,
+            last_batch=self.last_batch,
+            rebuilt_shards=self._rebuilt,
+            log_bytes=sum(report["log_bytes"] for report in shards.values()),
+            shards=shards,
+        )
         for name, stream in content["streams"].items():
             stream["skew"] = _skew(name, parts)
         for name, query in content["queries"].items():
             query["results"] = self._counts[name] + self._last_counts[name]
-        content.update(rebuilt_shards=self._rebuilt, shards=dict(self._shards))
         return cast("RunningMetrics", content)
+
+    @property
+    def last_batch(self) -> LastBatch:
+        """The counts of the last batch, as `metrics()` has them."""
+        job, results = self._layout.job, {name: {"results": count} for name, count in self._last_counts.items()}
+        return last_batch(
+            self._last_batch if self._last_batch >= 0 else None,
+            {"streams": self._last_streams, "queries": results},
+            job.streams,
+            job.queries,
+            rebuilt_shards=self._last_rebuilt,
+        )
 
     def streams(self) -> dict[str, StreamMetrics]:
         """Return the metrics of each stream, over all shards."""
@@ -243,26 +279,49 @@ def _counters(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def observed_columns(layout: Layout) -> Iterator[Column]:
-    """Yield the columns that a `StreamingQueryListener` sees: results by query, counters by stream."""
-    for name in layout.job.queries:
-        rows = F.when(F.col("query") == layout.query_id(name), F.col("rows"))
-        yield F.coalesce(F.sum(rows), F.lit(0)).alias(f"{name}.results")
+    """Yield the columns that a `StreamingQueryListener` sees, named by their paths in `metrics()`.
+
+    Those of a batch alone are zero if no shard took part in it, because it had no tuples; the others are NULL.
+    """
     sheds = layout.job.config.shedding is not None
-    summed = (*_SUMMED, "shed") if sheds else _SUMMED
-    counters = f"struct<{', '.join(f'{name}: bigint' for name in summed)}>"
-    lost = "struct<middle: double, below: double, above: double>"
-    queries = f"queries: map<string, struct<recall: struct<estimate: double, given: bigint, lost: {lost}>>>, " * sheds
-    text = F.when(has_kind(ResultKind.METRICS), F.col("content").cast("string"))
-    kind = f"struct<streams: map<string, {counters}>, {queries}log_bytes: bigint, rebuilt: boolean>"
-    report = F.from_json(text, kind)
+    report = F.from_json(F.when(has_kind(ResultKind.METRICS), F.col("content").cast("string")), _report_type(sheds))
     for stream in layout.streams:
-        for name in summed:
-            counter = report["streams"][stream.name][name]
-            yield F.coalesce(F.sum(counter), F.lit(0)).alias(f"{stream.name}.{name}")
+        counters, times = report["streams"][stream.name], report["times"][stream.name]
+        added = report["batch"]["streams"][stream.name]
+        for name in _summed(sheds):
+            yield F.sum(counters[name]).alias(f"streams.{stream.name}.{name}")
+        for name in _TIMES:
+            yield F.max(times[name]).alias(f"streams.{stream.name}.{name}")
+        for name in _counts(sheds):
+            yield F.coalesce(F.sum(added[name]), F.lit(0)).alias(f"last_batch.streams.{stream.name}.{name}")
     for name, _ in layout.queries if sheds else ():
         yield from _recall(name, report["queries"][name]["recall"])
-    yield F.coalesce(F.sum(report["log_bytes"]), F.lit(0)).alias("log_bytes")
-    yield F.count_if(report["rebuilt"]).alias("rebuilt_shards")
+    for name in layout.job.queries:
+        rows = F.when(F.col("query") == layout.query_id(name), F.col("rows"))
+        yield F.coalesce(F.sum(rows), F.lit(0)).alias(f"last_batch.queries.{name}.results")
+    yield F.count_if(report["rebuilt"]).alias("last_batch.rebuilt_shards")
+    yield F.sum(report["log_bytes"]).alias("log_bytes")
+
+
+def _counts(sheds: bool) -> list[str]:  # noqa: FBT001
+    return [name for name in STREAM_COUNTS if sheds or name != "shed"]
+
+
+def _summed(sheds: bool) -> list[str]:  # noqa: FBT001
+    return [name for name in _SUMMED if sheds or name != "shed"]
+
+
+def _report_type(sheds: bool) -> str:  # noqa: FBT001
+    """Return the type of the part of a report that listeners see, as Spark writes types."""
+    kinds = {"bigint": _summed(sheds), "string": _TIMES}
+    counters, times = (f"struct<{', '.join(f'{name}: {kind}' for name in names)}>" for kind, names in kinds.items())
+    added = f"struct<{', '.join(f'{name}: bigint' for name in _counts(sheds))}>"
+    lost = "struct<middle: double, below: double, above: double>"
+    queries = f"queries: map<string, struct<recall: struct<estimate: double, given: bigint, lost: {lost}>>>, " * sheds
+    return (
+        f"struct<streams: map<string, {counters}>, times: map<string, {times}>, "
+        f"batch: struct<streams: map<string, {added}>>, {queries}log_bytes: bigint, rebuilt: boolean>"
+    )
 
 
 def _recall(query: str, recall: Column) -> Iterator[Column]:
@@ -274,9 +333,9 @@ def _recall(query: str, recall: Column) -> Iterator[Column]:
     middle = F.sum(lost["middle"])
     is_complete = F.count_if(recall.isNotNull()) == F.count(recall["estimate"])
     for kind, missing in (
-        ("recall", middle),
-        ("recall_low", middle + F.sqrt(F.sum(lost["above"] * lost["above"]))),
-        ("recall_high", F.greatest(F.lit(0.0), middle - F.sqrt(F.sum(lost["below"] * lost["below"])))),
+        ("estimate", middle),
+        ("low", middle + F.sqrt(F.sum(lost["above"] * lost["above"]))),
+        ("high", F.greatest(F.lit(0.0), middle - F.sqrt(F.sum(lost["below"] * lost["below"])))),
     ):
         fraction = F.when(given + missing > 0, given / (given + missing)).otherwise(F.lit(1.0))
-        yield F.when(is_complete, fraction).alias(f"{query}.{kind}")
+        yield F.when(is_complete, fraction).alias(f"queries.{query}.recall.{kind}")

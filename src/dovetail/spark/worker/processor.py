@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dovetail._display import iso_time
 from dovetail._typing import Int64Array
 from dovetail.engine.kernels.times import LONG_AGO
-from dovetail.engine.measure import measure
+from dovetail.engine.measure import count_last_batch, measure
 from dovetail.engine.persist.mapped import read_mapped, write_mapped
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.shedding.serialize import numbers_kept
@@ -173,6 +174,12 @@ class ShardAttempt:
             + (manifest.shedding.packed if manifest.shedding else 0),
             **measure(engine).to_json(),
             "last_batch": self._last_batch,
+            "batch": count_last_batch(engine),
+            "times": {
+                name: {"max_event_time": iso_time(progress.max_event_time), "watermark": iso_time(progress.watermark)}
+                for name, progress in engine.progress.streams.items()
+                if progress.max_event_time > LONG_AGO
+            },
         }
         if manifest.backfill_from:
             metrics["backfill_from"] = manifest.backfill_from

@@ -11,6 +11,7 @@ import pytest
 from two_streams import COUNTED, PAIRS, SCHEMA, SECOND, TS, batch_of, empty_session, state_tuples, table
 
 import dovetail as dt
+from dovetail._display import iso_time
 from dovetail.errors import SchemaError
 
 
@@ -26,12 +27,12 @@ def test_advance_expires_state_and_releases_results() -> None:
     assert settled["pairs"].num_rows == 0
     assert sorted(settled["counted"].column("left_p").to_pylist()) == ["a1", "a2"]
     session.advance({"b": 100 * SECOND})
-    assert session.metrics()["streams"]["a"]["event_time"] == 5 * SECOND
+    assert session.metrics()["streams"]["a"]["max_event_time"] == iso_time(5 * SECOND)
     session.advance({"a": 100 * SECOND})
     # A tuple of b may remain, not yet released because of the count window; the windows of `pairs` are empty.
     assert state_tuples(session, "b") <= 1
     session.advance({"a": 3 * SECOND})
-    assert session.metrics()["streams"]["a"]["event_time"] == 100 * SECOND
+    assert session.metrics()["streams"]["a"]["max_event_time"] == iso_time(100 * SECOND)
     session.push({"a": table((98, 1, "late"), (99, 1, "not late"))})
     assert session.metrics()["streams"]["a"]["late"] == 1
 
@@ -39,7 +40,7 @@ def test_advance_expires_state_and_releases_results() -> None:
 def test_advance_takes_naive_datetimes_as_utc() -> None:
     session = empty_session()
     session.advance({"a": datetime(1970, 1, 2)})  # noqa: DTZ001 - on purpose
-    assert session.metrics()["streams"]["a"]["event_time"] == 86_400 * SECOND
+    assert session.metrics()["streams"]["a"]["max_event_time"] == iso_time(86_400 * SECOND)
 
 
 def test_max_ahead_drops_tuples_ahead_of_the_clock() -> None:
@@ -51,7 +52,7 @@ def test_max_ahead_drops_tuples_ahead_of_the_clock() -> None:
     session.push({"a": table((20, 1, "now"), (30, 1, "just"), (30.000001, 1, "ahead"), (9999, 1, "far"))}, now=now)
     streams = session.metrics()["streams"]
     assert (streams["a"]["arrivals"], streams["a"]["ahead"], streams["a"]["late"]) == (4, 2, 0)
-    assert streams["a"]["event_time"] == 30 * SECOND
+    assert streams["a"]["max_event_time"] == iso_time(30 * SECOND)
     assert sorted(session.push({"b": table((25, 1, "b"))}, now=now)["pairs"].column("left_p").to_pylist()) == [
         "just",
         "now",
@@ -124,10 +125,10 @@ def test_progress_by_any_column_survives_a_snapshot(dtype: pa.DataType, values: 
     push((1, values[0]), (1, values[1]))
     push((5, values[0]))
     push((2, values[1]))
-    assert session.metrics()["streams"]["a"]["event_time"] == 2 * SECOND
+    assert session.metrics()["streams"]["a"]["max_event_time"] == iso_time(2 * SECOND)
     session = dt.LocalSession.restore(session.snapshot())
     push((3, values[1]))
-    assert session.metrics()["streams"]["a"]["event_time"] == 3 * SECOND
+    assert session.metrics()["streams"]["a"]["max_event_time"] == iso_time(3 * SECOND)
     push((3, values[0]))
     assert session.metrics()["streams"]["a"]["late"] == 0
 
