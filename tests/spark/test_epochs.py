@@ -114,8 +114,8 @@ def test_counters_outlive_the_shards_that_counted(spark: SparkSession, tmp_path:
     deadline = monotonic() + 30
     while len(listener.seen) < 2 and monotonic() < deadline:
         sleep(0.1)
-    assert "base.results" not in listener.seen[-1]
-    given = sum(seen["other.results"] for seen in listener.seen)
+    assert "last_batch.queries.base.results" not in listener.seen[-1]
+    given = sum(seen["last_batch.queries.other.results"] for seen in listener.seen)
     spark.streams.removeListener(listener)
     sink = live.sinks["other"]
     assert given == sum(sink.batches[number].num_rows for number in sorted(sink.batches) if number > 3)
@@ -145,7 +145,7 @@ def test_a_replayed_batch_is_counted_once(spark: SparkSession, tmp_path: Path) -
         last = max(int(path.name) for path in (tmp_path / "checkpoint" / "commits").iterdir() if path.name.isdigit())
         for left in (tmp_path / "checkpoint" / "commits").glob(f"*{last}*"):
             left.unlink()
-        live.running.begin()
+        live.running._begin()
         live.running.query.processAllAvailable()
     metrics = live.running.metrics()
     assert metrics["batches"] == last + 1

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from time import monotonic, perf_counter, sleep
+from time import monotonic, perf_counter
 from weakref import ref
 
 from pyspark.errors import StreamingQueryException
@@ -32,8 +32,10 @@ from dovetail.spark.driver.job_diff import Comparison
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.driver.pipeline import JobChange, SparkPipeline
 from dovetail.spark.driver.reports import ShardReports
+from dovetail.spark.driver.waiting import is_idle, wait_until
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.state.shared_memory import remove_run_directory
+from dovetail.spark.watch import watch
 from dovetail.spark.wire import decode_results
 from dovetail.stats.history import History, Migration
 
@@ -41,7 +43,6 @@ _MAX_WAIT_SECONDS = 600
 """Longest time in seconds that a change of queries waits for the current batch."""
 _COMMIT_SECONDS = 60.0
 """Longest time in seconds between a batch's last write and Spark's commit."""
-_POLL_SECONDS, _MAX_POLL_SECONDS = 0.02, 0.5
 _AFTER_STOP = "batch {} came after the session was stopped; it has not been written"
 _RUNNING: set[RunningSession] = set()
 """Sessions that this process has started and not cleared."""
@@ -83,7 +84,7 @@ class RunningSession:
     def _repr_html_(self) -> str:
         return job_html(repr(self), self._layout.job)
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Start the streaming query."""
         self._start_id += 1
         self._written, start_id, reference = None, self._start_id, ref(self)
@@ -93,7 +94,7 @@ class RunningSession:
             session = reference()
             if session is None:
                 raise StateError(_AFTER_STOP.format(batch_id))
-            session.write_batch(encoded, batch_id, start_id)
+            session._write_batch(encoded, batch_id, start_id)  # noqa: SLF001 - it is `self`
 
         self.query = self._pipeline.writer(self._job, write).start()
         _RUNNING.add(self)
@@ -113,7 +114,7 @@ class RunningSession:
         finally:
             self._change.release()
 
-    def write_batch(self, encoded: DataFrame, batch_id: int, start_id: int = 1) -> None:
+    def _write_batch(self, encoded: DataFrame, batch_id: int, start_id: int = 1) -> None:
         """Write a batch to all sinks. The encoded frame is computed once, completely, before any sink sees it."""
         with self._writing:
             if self._is_cleared or start_id != self._start_id:
@@ -211,6 +212,14 @@ class RunningSession:
         """Return counters by stream, query and node of the plan, use of the budget, changes of the plan, and the shards' reports."""
         return self._reports.metrics(self._monitor)
 
+    def watch(self) -> bool:
+        """Show a line about the last batch until the job ends: its rate, the lag, state, late and shed tuples, results.
+
+        Ctrl-C, or a notebook's interrupt, ends the display, not the job. The call returns whether the job has ended, and raises its
+        error, as `await_termination` does.
+        """
+        return watch(self)
+
     def explain(self) -> Explanation:
         """Return the plan with the shards' measurements; see `Session.explain`."""
         history = History(self._reports.earliest_visible(), self._monitor.migrations)
@@ -278,7 +287,7 @@ class RunningSession:
             checkpoint = self._job.checkpoint
             if unchanged and checkpoint.refreshed().next_epoch > checkpoint.next_epoch:
                 self._replace_job(self._pipeline.prepare_restart(self._job).commit(self._reports.recent_batches))
-            self.begin()
+            self._begin()
         except Exception as error:
             self._failure = DovetailError(
                 f"the job could not be started again after a change: {type(error).__name__}: {first_lines(error)}",
@@ -293,7 +302,7 @@ class RunningSession:
         Each change waits for one batch unless the job is idle, so frequent changes cannot starve it.
         """
         deadline = monotonic() + _MAX_WAIT_SECONDS
-        self._wait_until(lambda: self._written is not None or self._is_idle, deadline)
+        wait_until(lambda: self._written is not None or is_idle(self.query), self.query, deadline)
         if not self._writing.acquire(timeout=max(0.0, deadline - monotonic())):
             raise StateError(
                 f"the current batch has not ended within {format_duration(_MAX_WAIT_SECONDS * 1_000_000)}; the job is unchanged",
@@ -315,23 +324,11 @@ class RunningSession:
         checkpoint = self._job.checkpoint
         try:
             if written is not None:
-                self._wait_until(lambda: checkpoint.has_completed(written), monotonic() + _COMMIT_SECONDS)
+                wait_until(lambda: checkpoint.has_completed(written), self.query, monotonic() + _COMMIT_SECONDS)
             self.query.stop()
         except BaseException:
             change.undo()
             raise
-
-    def _wait_until(self, condition: Callable[[], bool], deadline: float) -> None:
-        """Poll `condition` until it holds, the streaming query ends, or the deadline passes."""
-        pause = _POLL_SECONDS
-        while self.query.isActive and not condition() and monotonic() < deadline:
-            sleep(pause)
-            pause = min(_MAX_POLL_SECONDS, 1.1 * pause)
-
-    @property
-    def _is_idle(self) -> bool:
-        """Whether the streaming query waits for data or for its next trigger."""
-        return str(self.query.status["message"]).startswith("Waiting")
 
     def _replace_job(self, job: RunningJob) -> None:
         """Switch to `job` and release what only dropped queries used."""
@@ -357,7 +354,7 @@ class RunningSession:
             except Exception as error:
                 if self._was_replaced(query):
                     continue
-                self.clear()
+                self._clear()
                 failure = self._failure or worker_error(error)
                 if failure is not None and isinstance(error, StreamingQueryException):
                     raise failure from failure.__cause__
@@ -365,7 +362,7 @@ class RunningSession:
             if ended and self._was_replaced(query):
                 continue
             if ended:
-                self.clear()
+                self._clear()
                 if self._failure is not None:
                     raise self._failure from self._failure.__cause__
             return ended
@@ -379,9 +376,9 @@ class RunningSession:
         """Stop the job. An uncompleted batch is replayed at the next start."""
         with self._change:
             self.query.stop()
-            self.clear()
+            self._clear()
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         """Release everything that an ended run holds."""
         with self._writing:
             self._is_cleared = True
@@ -396,4 +393,4 @@ class RunningSession:
 def clear_ended() -> None:
     """Release everything held by runs of this process that ended while nobody waited for them."""
     for running in [running for running in _RUNNING if running.has_ended]:
-        running.clear()
+        running._clear()  # noqa: SLF001

@@ -214,7 +214,7 @@ class Session:
             updated = replace(checkpoint, pinned_json=pinned_json(layout), plan_log=(*checkpoint.plan_log, entry))
             job = RunningJob(self._job, layout, plans, sinks, updated, staged, {CHECKPOINT: checkpoint, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
-            undo.callback(running.clear)
+            undo.callback(running._clear)  # noqa: SLF001 - users call stop()
             create_run_directory(run_id)
             for staging in staged.values():
                 staging.prepare()
@@ -224,7 +224,7 @@ class Session:
                 warn(f"the checkpoint {directory.uri} continues with a changed job\n{changes}")
             checkpoint.discard_uncommitted_state(checkpoint.next_batch)
             checkpoint.append_entry(entry)  # from here on the checkpoint belongs to this session
-            running.begin()
+            running._begin()  # noqa: SLF001
             undo.pop_all()
         return running
 
