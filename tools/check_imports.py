@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PUBLIC = "dovetail"
-OPEN = {"errors", "_typing", "_display", "config"}
+OPEN = {"errors", "_typing", "_display", "_extras", "config"}
 CORE = {"schema", "config", "codec", "query", "stats", "plan", "optimizer", "engine", "partition"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "_typing": set(),
     "_display": set(),
+    "_extras": set(),
     "schema": set(),
     "config": set(),
     "query": {"schema"},

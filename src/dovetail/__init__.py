@@ -6,6 +6,7 @@ Importing this package is cheap: the engine and the SQL parser are loaded when t
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dovetail.config import Budget, Config, Shedding
@@ -79,4 +80,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    has_spark = (
+        find_spec("pyspark") is not None
+    )  # without it, `help` and completion would fail on the names that need it
+    return [name for name in sorted(__all__) if has_spark or not _LAZY.get(name, ("",))[0].startswith("dovetail.spark")]

@@ -35,6 +35,10 @@ class ConfigError(DovetailError, ValueError):
         return cls(f"{option} is {value!r}; allowed: {listed(allowed)}")
 
 
+class MissingExtraError(DovetailError, ImportError):
+    """A feature needs packages that `pip install dovetail` alone does not bring."""
+
+
 class SchemaError(DovetailError, ValueError):
     """A stream's declaration, or a table pushed into it, has the wrong columns, types or values."""
 

@@ -22,7 +22,7 @@ from dovetail.optimizer.ordering.weave import EXACT
 from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES as MOST_STORED
 from dovetail.query.functions import MAX_DEPTH
 from dovetail.schema import LARGEST_DECIMAL
-from dovetail.spark import wire
+from dovetail.spark import compat, wire
 from dovetail.spark.driver import builder
 from dovetail.spark.state import log
 from dovetail.spark.state import shared_memory as live
@@ -63,9 +63,9 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     (r"(\d+) MB for new objects", (str(builder._YOUNG >> 10),)),
     (r"A young generation of (\d+) MB, whatever", (str(builder._YOUNG >> 10),)),
     (r"`local\[\*,(\d+)\]`", (str(builder._FAILURES),)),
-    (r"PySpark (\d+\.\d+) or later", (".".join(map(str, builder.OLDEST)),)),
+    (r"PySpark (\d+\.\d+) or later", (compat.version_text(compat.OLDEST),)),
+    (r"as a stream needs PySpark (\d+\.\d+)", (compat.version_text(compat.GENERATED_SOURCE),)),
     (r"Java (\d+) or later", (str(_MIN_JAVA),)),
-    (r"protobuf>=([\d.]*\d)", (builder._WORKER_NEEDS["google.protobuf.descriptor"].partition(">=")[2],)),
     # Live arrays.
     (r"up to (\d+) MB of living arrays", (mb(arena.WHOLE),)),
     (

@@ -14,10 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 import dovetail as dt
 from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.spark.compat import from_arrow_schema
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("x", pa.int64()), ("y", pa.string()), ("v", pa.float64())])
 STREAMS = {

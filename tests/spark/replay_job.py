@@ -26,12 +26,12 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import dovetail as dt
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.spark.compat import from_arrow_schema
 from dovetail.testing import Oracle, assert_same_rows
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.int64()), ("w", pa.int64())])

@@ -307,6 +307,7 @@ def started(folder: Path, seed: int, master: str | None = None) -> Iterator[Job]
 
 
 @pytest.mark.slow
+@pytest.mark.core
 @pytest.mark.parametrize("seed", range(-(-FAULTS // LIVES)))
 def test_workers_and_the_driver_are_killed_in_mid_batch(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
@@ -378,6 +379,7 @@ def test_executors_are_killed_in_mid_batch(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_a_sink_fails_once(spark: SparkSession, tmp_path: Path) -> None:
     batches = pushes(seed=7, count=3)
     write_input(tmp_path, batches)

@@ -12,9 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import dovetail as dt
+from dovetail.spark.compat import GENERATED_SOURCE, INSTALLED, is_at_least, version_text
 from dovetail.spark.generated import FORMAT, register_workloads
 from dovetail.testing import assert_same_rows
 from dovetail.workloads import Arrivals, Stream, Uniform, Workload, scenario
+
+pytestmark = pytest.mark.skipif(
+    not is_at_least(INSTALLED, GENERATED_SOURCE), reason=f"needs PySpark {version_text(GENERATED_SOURCE)}"
+)
 
 SETTINGS: dict[str, Any] = {"seed": 11, "rate": 300.0, "routers": 3}
 
@@ -54,6 +59,7 @@ def test_a_table_has_the_generated_tuples(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_a_restart_in_the_middle_goes_on_with_the_next_tuple(spark: SparkSession, tmp_path: Path) -> None:
     # 10 s are two batches and a half: the second run begins off the grid of batches, with other partitions.
     run(reading(spark, seconds=10).load(), tmp_path)
@@ -97,6 +103,7 @@ def test_other_settings_do_not_fit_a_checkpoint(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_generated_streams_can_be_joined(spark: SparkSession, tmp_path: Path) -> None:
     workload = scenario("packets", **SETTINGS)
     session = dt.Session(spark, shards=2)

@@ -271,6 +271,7 @@ class Live:
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_queries_come_and_go_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     live = Live(spark, tmp_path, seed=1)
     live.start(base=BASE)

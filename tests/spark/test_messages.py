@@ -186,7 +186,7 @@ def test_two_settings_are_reported_at_once() -> None:
         check_session(SimpleNamespace(version="3.5.1", conf={PROVIDER: "Hdfs"}, sparkContext=context))  # type: ignore[arg-type]
     for part in ("Spark is version 3.5.1", "is 'Hdfs'", "PYSPARK_PYTHON is '/no/such/python'"):
         assert part in error.value.message
-    for part in ("pip install 'pyspark>=4.3'", ".config(", 'os.environ["PYSPARK_PYTHON"]'):
+    for part in ("pip install 'pyspark>=4.0'", ".config(", 'os.environ["PYSPARK_PYTHON"]'):
         assert part in refused(error)
 
 

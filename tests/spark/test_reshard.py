@@ -178,6 +178,7 @@ def test_rows_that_got_columns_stay_where_they_are() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
     job = Job(spark, tmp_path, {"key": BASE, "cube": CUBE, "rows": ROWS}, seed=24)
     job.start(4, "first")

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import dovetail as dt
 from dovetail.errors import ConfigError, StateError
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.spark.compat import from_arrow_schema
 from dovetail.spark.driver.pipeline import choose_shard_ids
 from dovetail.spark.sinks.sinks import MemorySink
 from dovetail.spark.wire import FRAME_BYTES
@@ -139,6 +139,7 @@ def check(sinks: Mapping[str, MemorySink], oracle: Oracle) -> int:
     return total
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("shards", [4])
 def test_queries_of_every_kind_equal_the_oracle(spark: SparkSession, tmp_path: Path, shards: int) -> None:
     pushes = batches(seed=shards)
@@ -161,6 +162,7 @@ def test_queries_of_every_kind_equal_the_oracle(spark: SparkSession, tmp_path: P
     }
 
 
+@pytest.mark.core
 def test_a_restart_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
     pushes = batches(seed=9)
     queries = {name: QUERIES[name] for name in ("chain", "rows", "self")}
@@ -219,6 +221,7 @@ class Listener(StreamingQueryListener):
         pass
 
 
+@pytest.mark.core
 def test_sinks_and_null_times(spark: SparkSession, tmp_path: Path) -> None:
     pushes = batches(seed=3, count=2)
     source = Source(spark, tmp_path / "in")
@@ -282,6 +285,7 @@ def check_listener(seen: dict[str, Any], metrics: Any) -> None:
         assert found == value, path
 
 
+@pytest.mark.core
 def test_a_dataframe_of_one_query(spark: SparkSession, tmp_path: Path) -> None:
     pushes = batches(seed=4, count=2)
     source = Source(spark, tmp_path / "in")

@@ -370,6 +370,7 @@ def test_a_changed_query_starts_anew() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_a_job_continues_shedding_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(11)
     # A tuple in every batch: Spark reads a file of each stream at a time.

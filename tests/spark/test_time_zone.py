@@ -80,6 +80,7 @@ def test_what_is_refused_is_what_spark_counts_on_the_wall_clock(elsewhere: Spark
             parse_query("q", f"SELECT a.k {FROM} AND {condition}", STREAMS, "America/Los_Angeles")
 
 
+@pytest.mark.core
 def test_a_session_elsewhere_finds_what_spark_finds_and_stays_there(elsewhere: SparkSession, tmp_path: Path) -> None:
     start = datetime(2024, 3, 10, tzinfo=UTC)
     times = [start + timedelta(minutes=15 * step) for step in range(96)]

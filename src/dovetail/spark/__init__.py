@@ -8,6 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dovetail._extras import requires_extra
+
+with requires_extra("spark", "dovetail on Spark"):
+    from dovetail.spark.compat import check_installed
+
+check_installed()
+
 if TYPE_CHECKING:
     from dovetail.spark.driver.builder import session
     from dovetail.spark.generated import register_workloads

@@ -20,10 +20,16 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from dovetail.errors import ConfigError, StateError, listed
+from dovetail.spark.compat import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    check_generated_source,
+)
 from dovetail.workloads import SCENARIOS, Workload, parse_scenario
 
 FORMAT = "dovetail"
@@ -43,6 +49,7 @@ def register_workloads(spark: SparkSession, *workloads: Workload) -> None:
     workloads
         Your own workloads, which the option `scenario` then also accepts by name.
     """
+    check_generated_source()
     reserved = [workload.name for workload in workloads if workload.name in SCENARIOS]
     if reserved:
         raise ConfigError(f"workloads named {listed(reserved)}; these names belong to ready-made ones", "rename yours")

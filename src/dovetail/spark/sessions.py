@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from dovetail.config import Budget, Config
 from dovetail.errors import ConfigError, listed, warn
@@ -27,6 +26,7 @@ from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry
+from dovetail.spark.compat import to_arrow_schema
 from dovetail.spark.driver.arguments import check_checkpoint, check_frame, check_shards, check_sinks, check_trigger
 from dovetail.spark.driver.builder import check_session
 from dovetail.spark.driver.job import CHECKPOINT, RunningJob, claim_sinks
@@ -118,7 +118,7 @@ class Session:
         self._check_declaring(f"stream {name!r}")
         check_name("stream", name)
         check_frame(name, frame, event_time)
-        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        schema = to_arrow_schema(frame.schema)
         declared = stream_schema(
             name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
         )

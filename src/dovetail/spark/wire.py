@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from dovetail.codec import to_json
+from dovetail.spark.compat import from_arrow_schema
 
 if TYPE_CHECKING:
     import pandas as pd

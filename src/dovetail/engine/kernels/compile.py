@@ -7,6 +7,9 @@ Numba's index files would not be safe: after a process was killed, an index can 
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -19,6 +22,7 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import caching, cgutils, types
 from numba.extending import intrinsic
+from numba.misc.appdirs import AppDirs
 
 from dovetail._typing import ByteArray
 
@@ -51,9 +55,54 @@ class _PackageDirectory(_DigestPath, caching.InTreeCacheLocator):
 class _UserDirectory(_DigestPath, caching.UserWideCacheLocator):
     """Caches in the user's cache directory."""
 
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> Any:
+        """Return a locator, or None: without a home directory, the path would be relative to the working directory."""
+        is_absolute = Path(AppDirs(appname="numba", appauthor=False).user_cache_dir).is_absolute()  # type: ignore[no-untyped-call]
+        return super().from_function(function, file) if is_absolute else None  # type: ignore[no-untyped-call]
+
+
+class _TemporaryDirectory(_DigestPath, caching.UserWideCacheLocator):
+    """Caches in a private directory below the temporary one: for a read-only package and a user without a home."""
+
+    def __init__(self, function: Any, file: str) -> None:
+        super().__init__(function, file)  # type: ignore[no-untyped-call]
+        self._cache_path = str(Path(_temporary_directory(), self.get_suitable_cache_subpath(file)))  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> Any:
+        """Return a locator, or None if there is no such directory."""
+        try:
+            _make_private(_temporary_directory())
+        except OSError:
+            return None
+        return super().from_function(function, file)  # type: ignore[no-untyped-call]
+
+
+def _temporary_directory() -> Path:
+    return Path(tempfile.gettempdir(), f"dovetail-kernels-{os.getuid()}")
+
+
+def _make_private(path: Path) -> None:
+    """Create a directory that only this user can write, or raise `OSError`: whoever can write it can make us run their code."""
+    parent = path.parent.stat()
+    if parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not parent.st_mode & stat.S_ISVTX:
+        raise PermissionError(f"other users can replace {path}")
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    status = path.lstat()
+    if (
+        not stat.S_ISDIR(status.st_mode)
+        or status.st_uid != os.getuid()
+        or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    ):
+        raise PermissionError(f"{path} is a link, a file or writable for other users")
+
 
 class _CacheImpl(caching.CompileResultCacheImpl):
-    _locator_classes = [_ProvidedDirectory, _PackageDirectory, _UserDirectory]  # noqa: RUF012 - as in Numba
+    _locator_classes = [  # noqa: RUF012 - as in Numba
+        _ProvidedDirectory, _PackageDirectory, _UserDirectory, _TemporaryDirectory
+    ]  # fmt: skip
 
 
 class _KernelCache(caching.FunctionCache):

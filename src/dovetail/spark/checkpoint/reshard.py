@@ -19,7 +19,6 @@ from functools import reduce
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from dovetail.config import Config
 from dovetail.errors import ConfigError, StateError, listed
@@ -33,6 +32,7 @@ from dovetail.spark.checkpoint.repartition import (
     RepartitionProcessor,
     total_progress,
 )
+from dovetail.spark.compat import from_arrow_schema
 from dovetail.spark.driver.arguments import check_checkpoint, check_shards
 from dovetail.spark.driver.builder import check_session
 from dovetail.spark.driver.failures import worker_error

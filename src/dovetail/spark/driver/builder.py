@@ -27,13 +27,12 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError, listed
+from dovetail.spark.compat import CHECKPOINT_FILE_MANAGER, OLDEST, is_at_least, version_text
 from dovetail.spark.wire import FRAME_ROWS
 
-OLDEST = (4, 3)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
-_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
 _LOOPBACK = "127.0.0.1"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
@@ -49,15 +48,9 @@ _COMPILE_LATER = " ".join(
         "BackEdgeThreshold": 40000,
     }.items()
 )
-# Modules that a worker imports, and how to install them. PySpark uses Protocol Buffers for the state store but does not depend on the
-# package: without it the query ends with "driver worker exited unexpectedly (crashed)".
-_WORKER_NEEDS = {
-    "dovetail": "dovetail",
-    "numba": "numba",
-    "pandas": "pandas<3",
-    "pyarrow": "pyarrow",
-    "google.protobuf.descriptor": "protobuf>=6.33.5",
-}
+# Modules that a worker imports. PySpark uses Protocol Buffers for the state store but does not depend on the package: without it the
+# query ends with "driver worker exited unexpectedly (crashed)".
+_WORKER_NEEDS = ("dovetail", "numba", "pandas", "pyarrow", "google.protobuf.descriptor")
 # Run by another interpreter: prints the modules that it cannot find, and imports nothing heavy.
 _PRINT_MISSING = """
 import importlib.util, sys
@@ -153,7 +146,7 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(tasks),
         # The default starts ten processes (`chmod`, `readlink`) for each new file of a checkpoint on a local disk. This manager
         # renames files into place through Hadoop's file system, and Hive's, which Spark would take, does not replace a file.
-        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILE_MANAGER,
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
         # With the defaults, 100 batches cleaned up once a minute, a checkpoint takes many times the size of the windows. Too few are
         # not safe either: Spark's cleanup also counts snapshots of attempts that were never committed, and then deletes an older one
@@ -205,9 +198,8 @@ def _active_session() -> SparkSession | None:
 
 
 def _version_faults(version: str) -> Iterator[Fault]:
-    match = re.match(r"(\d+)\.(\d+)", version)
-    if match is None or tuple(map(int, match.groups())) < OLDEST:
-        needed = ".".join(map(str, OLDEST))
+    if not is_at_least(version, OLDEST):
+        needed = version_text(OLDEST)
         yield f"Spark is version {version}; needed: {needed} or later", f"pip install 'pyspark>={needed}'"
 
 
@@ -226,9 +218,11 @@ def _worker_faults(python: str) -> Iterator[Fault]:
     missing = _missing_modules(sys.executable if is_this_one else path)
     if missing:
         lacks = f"PYSPARK_PYTHON is {python!r} ({path or 'not found'}), which lacks {listed(missing)}"
-        install = f"pip install {' '.join(repr(_WORKER_NEEDS[module]) for module in missing)}"
         other = 'os.environ["PYSPARK_PYTHON"] = sys.executable before the session is built'
-        yield f"{lacks}; needed: a Python that has {listed(_WORKER_NEEDS)}", install if is_this_one else other
+        yield (
+            f"{lacks}; needed: a Python that has {listed(_WORKER_NEEDS)}",
+            "pip install 'dovetail[spark]'" if is_this_one else other,
+        )
 
 
 def _missing_modules(python: str | None) -> list[str]:

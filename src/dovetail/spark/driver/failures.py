@@ -15,9 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from dovetail import errors
 from dovetail.errors import DovetailError, DovetailWarning
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
+from dovetail.spark.compat import BATCH_LOGGER
 from dovetail.spark.driver.job import RunningQuery
-
-_SPARK_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 
 _OURS = re.compile(r"dovetail\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)", re.DOTALL)
 
@@ -62,14 +61,14 @@ def silence_spark_log(ending: StreamingQuery) -> None:
     with suppress(Exception):  # must never hide the error itself
         jvm: Any = SparkSession.active()._jvm  # noqa: SLF001
         log4j = jvm.org.apache.logging.log4j
-        before = log4j.LogManager.getLogger(_SPARK_LOGGER).getLevel()
-        log4j.core.config.Configurator.setLevel(_SPARK_LOGGER, log4j.Level.OFF)
+        before = log4j.LogManager.getLogger(BATCH_LOGGER).getLevel()
+        log4j.core.config.Configurator.setLevel(BATCH_LOGGER, log4j.Level.OFF)
 
         def restore() -> None:
             with suppress(*JVM_ERRORS, OSError):
                 ending._jsq.awaitTermination(30_000)  # noqa: SLF001
             with suppress(*JVM_ERRORS, OSError):
-                log4j.core.config.Configurator.setLevel(_SPARK_LOGGER, before)
+                log4j.core.config.Configurator.setLevel(BATCH_LOGGER, before)
 
         threading.Thread(target=restore, daemon=True).start()
 

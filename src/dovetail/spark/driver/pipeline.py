@@ -16,7 +16,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import ConfigError, StateError, listed, warn
@@ -29,6 +28,7 @@ from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import current_json, digest
 from dovetail.spark.checkpoint.directories import JVM_ERRORS, reason
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry, in_force, pack
+from dovetail.spark.compat import from_arrow_schema
 from dovetail.spark.driver.arguments import check_sinks, with_trigger
 from dovetail.spark.driver.job import CHECKPOINT, HeldLock, RunningJob, claim_sinks
 from dovetail.spark.driver.job_diff import with_query, without_query

@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from dovetail.errors import ConfigError, DovetailWarning, StateError, listed
 from dovetail.spark.checkpoint.directories import Directory, Lock
+from dovetail.spark.compat import from_arrow_schema
 from dovetail.spark.sinks.owners import SinkUse, check_directory, claim_directory
 from dovetail.spark.sinks.staging import (
     Staging,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,46 @@ def test_a_package_that_is_not_writable_uses_the_cache_directory_of_the_user(pac
     assert list(cache.rglob("*.nbi"))
 
 
-def test_kernels_run_without_any_writable_directory(package: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def homeless(package: Path, tmp_path: Path) -> dict[str, str]:
+    """Give an environment where neither the package nor the home directory is writable, and an empty temporary directory."""
     (package / "__pycache__").write_text("")
     (tmp_path / "cache").write_text("")
-    assert [_run(package, XDG_CACHE_HOME=str(tmp_path / "cache")) for _ in range(2)] == [(2, 0), (2, 0)]
+    (tmp_path / "tmp").mkdir(mode=0o700)
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp")}
+
+
+def test_without_a_home_a_private_temporary_directory_is_used(package: Path, homeless: dict[str, str]) -> None:
+    assert [_run(package, **homeless) for _ in range(2)] == [(2, 0), (2, 1)]
+    (private,) = Path(homeless["TMPDIR"]).iterdir()
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert list(private.rglob("*.nbi"))
+
+
+def test_a_relative_cache_directory_is_not_used(
+    package: Path, homeless: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    # Numba's path where a user has no home directory.
+    assert _run(package, **homeless | {"XDG_CACHE_HOME": "~/.cache"}) == (2, 0)
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "writable for others", "in a directory of others"])
+def test_kernels_run_without_any_private_directory(
+    package: Path, homeless: dict[str, str], tmp_path: Path, kind: str
+) -> None:
+    private = Path(homeless["TMPDIR"], f"dovetail-kernels-{os.getuid()}")
+    if kind == "file":
+        private.write_text("")
+    elif kind == "link":
+        (tmp_path / "elsewhere").mkdir()
+        private.symlink_to(tmp_path / "elsewhere")
+    elif kind == "writable for others":
+        private.mkdir()
+        private.chmod(0o777)
+    else:
+        private.parent.chmod(0o777)
+    assert [_run(package, **homeless) for _ in range(2)] == [(2, 0), (2, 0)]
+    assert not list(tmp_path.rglob("*.nbi"))
