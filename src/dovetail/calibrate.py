@@ -50,7 +50,7 @@ _SIZES = (20_000, 1_000_000)
 _LONG = 3_600_000_000
 """Lateness in microseconds: all batches have the same event times, and none is late."""
 _ROUNDS = 5
-_VERSION = 9
+_VERSION = 10
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,9 @@ def _calibrated() -> tuple[UnitTimes, UnitTimes]:
 def _cache_file() -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     machine = "".join(c if c.isalnum() else "-" for c in f"{platform.node()}-{platform.machine()}")
-    return home / "dovetail" / f"units-{_VERSION}-{machine}.json"
+    # Without Numba's JIT the kernels take hundreds of times as long; other processes must not plan by that.
+    uncompiled = "-nojit" if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" else ""
+    return home / "dovetail" / f"units-{_VERSION}-{machine}{uncompiled}.json"
 
 
 def _measure(tuples: int) -> UnitTimes:

@@ -60,7 +60,11 @@ class PlanError(DovetailError, ValueError):
 
 
 class BudgetError(PlanError):
-    """No plan fits the CPU or memory budget."""
+    """No plan fits the CPU or memory budget. `resource` is what is exceeded: `CPU` or `memory`."""
+
+    def __init__(self, message: str, hint: str | None = None, *, resource: str = "") -> None:
+        self.resource = resource
+        super().__init__(message, hint)
 
 
 class StateError(DovetailError, RuntimeError):

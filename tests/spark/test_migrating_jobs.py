@@ -58,7 +58,7 @@ def test_a_job_migrates_when_selectivities_drift(spark: SparkSession, tmp_path: 
         if running._planning is not None:
             running._planning.join()
 
-    with patch.multiple(monitoring, CHECK_AFTER_TUPLES=1, PER_STAGE=0):
+    with patch.multiple(monitoring, CHECK_AFTER_TUPLES=1, CHECK_AFTER_PER_STAGE=0):
         running = session.start(sinks, str(checkpoint))
         for number in range(12):
             run(number, (400, 10) if number < 6 else (4, 400))

@@ -12,6 +12,7 @@ from dovetail.errors import BudgetError
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.expressions import with_expressions
 from dovetail.optimizer.graph.from_query import planned_graph
+from dovetail.optimizer.graph.selectivities import PredicateIndex, assumed_pairs
 from dovetail.optimizer.ordering.shared_orders import (
     ReorderableJoin,
     SharedOrders,
@@ -19,11 +20,14 @@ from dovetail.optimizer.ordering.shared_orders import (
     choose_shared_orders,
 )
 from dovetail.optimizer.planner import access_rule, objective
-from dovetail.optimizer.sharing import load_of_plans, plan_queries
+from dovetail.optimizer.sharing import limits_of, load_of_plans, plan_queries
 from dovetail.optimizer.sharing.model.named import NamedGraph
 from dovetail.optimizer.sharing.model.translate import name_query
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import JoinNode, Load, SharedPlan
+
+OPTIMISTIC_SELECTIVITY = 1e-9
+"""Stands for an unknown selectivity when a query is admitted: practically nothing matches."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,19 @@ class JointPlanning:
         A strategy named in the configuration is used as it is. Under `auto`, joins are materialized only once some selectivity is
         given or measured, unless no plan without them fits the budget. A join materialized on a guess often costs more than it saves.
         Nor are joins materialized if shared stages, which the search does not consider, save as much CPU.
+
+        Where selectivities are unknown, a plan that exceeds the CPU limit by assumed ones is returned if `optimistic` fits.
         """
+        try:
+            return self._cheapest_plan()
+        except BudgetError:
+            if self.budget is None or self.optimistic is self:
+                raise
+        self.optimistic.find_feasible_plan()
+        plan = replace(self, budget=replace(self.budget, cpu_ms_per_second=None)).plan()
+        return replace(plan, limits=limits_of(self.budget))
+
+    def _cheapest_plan(self) -> SharedPlan:
         windows_only = None
         if self.config.strategy == "auto" and self.strategy != "mjoin":
             with suppress(BudgetError):
@@ -63,8 +79,24 @@ class JointPlanning:
     def find_feasible_plan(self) -> SharedPlan:
         """Return a plan that fits the budget, with each query's own orders; raise an error if there is none.
 
-        N-ary joins are tried first: they are planned fast and often fit.
+        N-ary joins are tried first: they are planned fast and often fit. Where selectivities are unknown, a plan that fits as long as
+        nothing matches by these is enough: they are measured once the queries run.
         """
+        try:
+            return self._feasible_plan()
+        except BudgetError:
+            if self.optimistic is self:
+                raise
+        return self.optimistic.find_feasible_plan()
+
+    @cached_property
+    def optimistic(self) -> JointPlanning:
+        """The planning with nothing matching by selectivities that are neither given nor measured; itself if none is unknown."""
+        plans = {name: _optimistic(plan) for name, plan in self.plans.items()}
+        is_same = all(plan is self.plans[name] for name, plan in plans.items())
+        return self if is_same else replace(self, plans=plans)
+
+    def _feasible_plan(self) -> SharedPlan:
         if self.strategy == "exchange":
             with suppress(BudgetError):
                 return self._plan("mjoin")
@@ -158,3 +190,13 @@ class JointPlanning:
         if self.config.strategy != "auto":
             return self.config.strategy
         return "exchange" if self.budget is not None and self.config.can_materialize else "mjoin"
+
+
+def _optimistic(plan: QueryPlan) -> QueryPlan:
+    """Return a plan by which nothing matches where a selectivity is unknown."""
+    stats = plan.stats
+    unknown = assumed_pairs(PredicateIndex.of(plan.query), stats.selectivities)
+    if not unknown:
+        return plan
+    selectivities = {**stats.selectivities, **dict.fromkeys(unknown, OPTIMISTIC_SELECTIVITY)}
+    return replace(plan, stats=replace(stats, selectivities=selectivities))

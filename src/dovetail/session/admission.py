@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isinf
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dovetail.config import Budget
 from dovetail.optimizer.cost.units import UnitCosts
@@ -13,11 +13,17 @@ from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.names import WindowCopies
+from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import Load, SharedPlan
 from dovetail.plan.steps import Cell
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 
+if TYPE_CHECKING:
+    from dovetail.session.job import Job
+
+_EASY_FRACTION = 0.8
+"""If the upper bound of all queries uses at most this fraction of the budget, a query is admitted without joint planning."""
 EXHAUSTED_LIMIT = 1e-9
 """Stands for an exhausted limit: a `Budget` accepts no zero."""
 
@@ -75,6 +81,31 @@ class CostUpperBound:
         insert_cpu = sum(rate for _, rate in self.windows.values()) * units.keep
         window_bytes = [span * rate * units.window_bytes(name) for name, (span, rate) in self.windows.items()]
         return Load(self.cpu + insert_cpu, sum(window_bytes))
+
+
+def cost_upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
+    """Return the upper bound of a job with a query just added; raise an error if its queries cannot be planned.
+
+    The bound adds up plans of single queries. Only if it comes near the budget, all queries are planned together.
+    """
+    name, before, is_exact = added.query.name, job.upper_bound, job.config.strategy == "exact"
+    if job.budget is None:
+        if not is_exact:
+            JointPlanning({name: added}, job.config).find_feasible_plan()
+            return None
+        planning = job.joint_planning()
+        return CostUpperBound().with_query(ExecutionPlan(), planning, planning.find_feasible_plan())
+    plans, unshared = (job.plans.values(), None) if before is None else ([added], before.unshared_plan)
+    unshared = job.unshared_execution_plan(plans, unshared)
+    planning = job.joint_planning(job.unit_costs(unshared))
+    if before is not None and not is_exact:
+        single, limits = job.planning({name: added}, None, units=planning.units), limits_of(job.budget)
+        upper_bound = before.with_query(unshared, planning, single.plan_windows_only())
+        if upper_bound.load.cpu > limits.cpu and single.optimistic is not single:
+            upper_bound = before.with_query(unshared, planning, single.optimistic.plan_windows_only())
+        if upper_bound.load.fits(Load(*(_EASY_FRACTION * limit for limit in limits))):
+            return upper_bound
+    return CostUpperBound().with_query(unshared, planning, planning.find_feasible_plan())
 
 
 def remaining_budget(budget: Budget, loads: Iterable[Load]) -> Budget:

@@ -24,7 +24,6 @@ from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.lowering import Lowering
 from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.optimizer.planner import PlanningOptions, plan_query
-from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import Load, SharedPlan
@@ -35,11 +34,9 @@ from dovetail.query.catalog import check_name
 from dovetail.query.model import JoinQuery
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
-from dovetail.session.admission import CostUpperBound, ShardPlacement, remaining_budget
+from dovetail.session.admission import CostUpperBound, ShardPlacement, cost_upper_bound, remaining_budget
+from dovetail.session.assumptions import has_unknown_selectivities, with_assumptions
 from dovetail.session.registered_query import RegisteredQuery, check_backfill
-
-_EASY_FRACTION = 0.8
-"""If the upper bound of all queries uses at most this fraction of the budget, a query is admitted without joint planning."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class Job:
     """Shards of the queries; None in one process."""
     streams: Mapping[str, StreamSchema] = field(default_factory=dict)
     hints: Mapping[frozenset[str], float] = field(default_factory=dict)
-    """Selectivities that users gave, by pair of aliases."""
+    """Selectivities that users gave, by pair of aliases or streams."""
     registered: Mapping[str, RegisteredQuery] = field(default_factory=dict)
     adopted_plan: SharedPlan | None = None
     """The joint plan once a session has adopted it; None while queries are declared, and on Spark until they are replanned."""
@@ -108,13 +105,16 @@ class Job:
             )
         if self.config.shedding is not None:
             check_sheddable(query, self.config.shedding)
-        options = PlanningOptions(hints_for(self.hints, query.aliases), orders)
+        options = PlanningOptions(hints_for(self.hints, query.refs), orders)
         return RegisteredQuery(plan_query(query, self.streams, self.config, options), options)
 
     def with_query(self, query: RegisteredQuery) -> Job:
         """Return the job with one more declared query; raise an error if it cannot be planned, or does not fit, with the others."""
         job = self._with(query, adopted_plan=None)
-        return replace(job, upper_bound=_upper_bound(job, query.plan))
+        try:
+            return replace(job, upper_bound=cost_upper_bound(job, query.plan))
+        except BudgetError as error:
+            raise with_assumptions(error, [query.plan], self.streams) from None
 
     def _with(self, query: RegisteredQuery, **changes: Any) -> Job:
         placement, name = self.placement, query.plan.query.name
@@ -230,9 +230,9 @@ class Job:
     def _scopes(self) -> Mapping[str, str]:
         return {} if self.placement is None else self.placement.scopes
 
-    def with_late_query(self, query: RegisteredQuery) -> Job:
+    def with_late_query(self, query: RegisteredQuery, stats: RuntimeStats | None = None) -> Job:
         """Return the job with a late query; raise an error unless it fits what the others leave of the budget."""
-        name, plan = query.plan.query.name, self.plan_late_query(query)
+        name, plan = query.plan.query.name, self.plan_late_query(query, stats)
         job = self.with_late_query_unchecked(query)
         # The other queries are not planned or lowered again.
         job.__dict__["standalone_plans"] = {**self.standalone_plans, name: plan}
@@ -240,27 +240,38 @@ class Job:
         job.__dict__["joint_steps"] = self.joint_steps
         return job
 
-    def plan_late_query(self, query: RegisteredQuery) -> SharedPlan:
-        """Return the standalone plan of a late query that is to be added; raise an error if it is refused."""
+    def plan_late_query(self, query: RegisteredQuery, stats: RuntimeStats | None = None) -> SharedPlan:
+        """Return the standalone plan of a late query that is to be added; raise an error if it is refused.
+
+        What the others leave of the budget follows from `stats` where their selectivities were unknown.
+        """
         name = query.plan.query.name
         check_backfill(query.plan.query, self.config, backfill=query.start.backfill)
         if name in {step.name for step in self.steps}:
             raise ConfigError(f"query {name!r} has the name of a join in the plan", "give it another name")
-        remaining = None if self.budget is None else remaining_budget(self.budget, self._loads())
+        remaining = None if self.budget is None else remaining_budget(self.budget, self._loads(stats))
         try:
             return self.planning({name: query.plan}, remaining, "mjoin").plan()
         except BudgetError as error:
-            raise BudgetError(f"running queries leave too little of the budget: {error}") from None
+            error = with_assumptions(error, [query.plan], self.streams)
+            message = f"running queries leave too little of the budget: {error.message}"
+            raise BudgetError(message, error.hint, resource=error.resource) from None
 
     def with_late_query_unchecked(self, query: RegisteredQuery) -> Job:
         """Return the job with a late query, without checking the budget."""
         return self._with(query, upper_bound=None)
 
-    def _loads(self) -> list[Load]:
-        return [
-            *([self.joint_plan.load] if self.planned_together else []),
-            *(plan.load for plan in self.standalone_plans.values()),
-        ]
+    def _loads(self, stats: RuntimeStats | None) -> list[Load]:
+        """Return the loads of the running queries; those with unknown selectivities are measured by `stats`."""
+        running = [*([self.joint_plan] if self.planned_together else []), *self.standalone_plans.values()]
+        return [self._current_load(plan, stats) for plan in running]
+
+    def _current_load(self, running: SharedPlan, stats: RuntimeStats | None) -> Load:
+        plans = {answer.query: self.plans[answer.query] for answer in running.answers}
+        if not any(map(has_unknown_selectivities, plans.values())):
+            return running.load
+        measured = plans if stats is None else self._planned_by(stats, plans)
+        return self.planning(measured, self.budget).optimistic.load_of([running])
 
     def check_query(self, name: str) -> None:
         if name not in self.registered:
@@ -360,29 +371,6 @@ class Job:
             if first_batch and query.start.first_batch == first_batch:
                 registered[name] = replace(query, start=replace(query.start, max_event_times=max_event_times))
         return replace(self, registered=registered)
-
-
-def _upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
-    """Return the upper bound of a job with a query just added; raise an error if its queries cannot be planned.
-
-    The bound adds up plans of single queries. Only if it comes near the budget, all queries are planned together.
-    """
-    name, before, is_exact = added.query.name, job.upper_bound, job.config.strategy == "exact"
-    if job.budget is None:
-        if not is_exact:
-            JointPlanning({name: added}, job.config).find_feasible_plan()
-            return None
-        planning = job.joint_planning()
-        return CostUpperBound().with_query(ExecutionPlan(), planning, planning.find_feasible_plan())
-    plans, unshared = (job.plans.values(), None) if before is None else ([added], before.unshared_plan)
-    unshared = job.unshared_execution_plan(plans, unshared)
-    planning = job.joint_planning(job.unit_costs(unshared))
-    if before is not None and not is_exact:
-        plan = job.planning({name: added}, None, units=planning.units).plan_windows_only()
-        upper_bound = before.with_query(unshared, planning, plan)
-        if upper_bound.load.fits(Load(*(_EASY_FRACTION * limit for limit in limits_of(job.budget)))):
-            return upper_bound
-    return CostUpperBound().with_query(unshared, planning, planning.find_feasible_plan())
 
 
 def _copy_standalone_caches(job: Job, before: Job) -> Job:

@@ -80,7 +80,7 @@ class JobRunner(SynchronizedSession):
         """Compare measurements with budget and plan now and then; switch to a better plan if there is one."""
         engine, job, monitor = self._engine, self._job, self._monitor
         arrived = sum([progress.arrived for progress in engine.progress.streams.values()])
-        if not monitor.is_due(arrived) or not self._is_running:
+        if not monitor.is_due(arrived, engine.max_event_time) or not self._is_running:
             return
         if not job.can_replan:
             monitor.schedule_next_check(arrived)

@@ -171,7 +171,8 @@ class LocalSession(JobRunner):
             return
         times = {name: progress.max_event_time for name, progress in self._engine.progress.streams.items()}
         start = QueryStart(self._engine.batches, backfill, max_event_times=times)
-        self._adopt(job.with_late_query(replace(query, start=start)), until_delivered=True)
+        late = job.with_late_query(replace(query, start=start), self._monitor.stats)
+        self._adopt(late, until_delivered=True)
 
     def add_query(self, name: str, sql: str, *, backfill: bool = False) -> None:
         """Register a query while data flows, as `RunningSession.add_query` does on Spark; see `query`."""
@@ -191,7 +192,9 @@ class LocalSession(JobRunner):
     def selectivity(self, condition: str, value: float) -> None:
         """Tell the planner which fraction of pairs meets a condition, e.g. `selectivity("i.ad_id = c.ad_id", 0.001)`.
 
-        It holds for queries registered afterwards that join those aliases.
+        It holds for queries registered afterwards that join those aliases, or those streams under any alias. A name that a query
+        has both as an alias and as a stream means the alias. Under a budget, a selectivity that is not stated does not refuse a
+        query: it is measured once tuples arrive.
         """
         self._job = self._job.with_hint(condition, value)
 

@@ -1,7 +1,8 @@
 """The monitor: watches budgets and decides when running queries are planned again (Alrahmani, figure 2-1).
 
-After a number of new tuples it checks the shards' counters. It triggers a replan when statistics become available, when a rate or
-a selectivity drifts, when a budget is nearly used up, or when a late query has caught up, once two checks in a row find a cause.
+After a number of new tuples, or half a window of event time, it checks the shards' counters. It triggers a replan when statistics
+become available, when a rate or a selectivity drifts, when a budget is nearly used up, or when a late query has caught up, once two
+checks in a row find a cause.
 The session then asks `Job.propose` for a better plan and adopts it between two batches. The monitor does not change probe orders;
 each engine does (`engine.join.watch`). Any plan gives the same results; only time and memory differ.
 """
@@ -27,6 +28,10 @@ CHECK_AFTER_TUPLES = 10_000
 """New tuples between two checks; fewer to confirm a cause."""
 CHECK_AFTER_PER_STAGE = 300
 """New tuples between two checks for each stage of the joins, if that is more."""
+CHECK_AFTER_WINDOWS = 0.5
+"""Event time between two checks, in the longest window, if that is sooner."""
+MIN_CHECK_FRACTION = 1 / 16
+"""The fraction of these tuples that must have arrived for a check after that time."""
 MAX_LOG_ENTRIES = 100
 """Migrations and breaches that the monitor keeps, of each kind."""
 _FIRST_STATISTICS = "windows have filled, and rates and selectivities have been measured"
@@ -51,6 +56,10 @@ class Monitor:
     """The batch of the last check."""
     _next_check: int = 0
     """Number of arrived tuples at which the next check is due."""
+    _earliest_check: int = 0
+    """Number of arrived tuples from which on a check is due at `_next_check_time`."""
+    _next_check_time: int | None = None
+    """Event time at which the next check is due."""
     _ready_at: int | None = None
     """Event time at which windows have filled: until then there is no cause."""
     _caught_up: frozenset[str] = frozenset()
@@ -67,15 +76,19 @@ class Monitor:
     """Checks until a budget near its limit is a cause again: the last replanning did not help."""
     _backoff: int = 1
 
-    def is_due(self, arrived: int) -> bool:
-        """Whether to check now that `arrived` tuples have arrived."""
-        return arrived >= self._next_check
+    def is_due(self, arrived: int, time: int | None = None) -> bool:
+        """Whether to check now that `arrived` tuples have arrived and event time is `time`, if known."""
+        is_late = time is not None and self._next_check_time is not None and time >= self._next_check_time
+        return arrived >= (self._earliest_check if is_late else self._next_check)
 
-    def schedule_next_check(self, arrived: int, steps: Iterable[JoinStep] = ()) -> None:
-        """Set after how many more tuples the next check is due; later if there are many `steps`."""
+    def schedule_next_check(self, arrived: int, steps: Sequence[JoinStep] = ()) -> None:
+        """Set after how many more tuples or how much event time the next check is due; later if there are many `steps`."""
         stages = sum(len(step.plan.paths) ** 2 for step in steps)
         new_tuples = max(CHECK_AFTER_TUPLES, CHECK_AFTER_PER_STAGE * stages)
         self._next_check = arrived + (new_tuples // 4 if self._has_unconfirmed_cause else new_tuples)
+        self._earliest_check = arrived + round(MIN_CHECK_FRACTION * new_tuples)
+        if self.stats.time is not None:
+            self._next_check_time = self.stats.time + round(CHECK_AFTER_WINDOWS * _longest_window(steps))
 
     def check(
         self,
@@ -91,7 +104,7 @@ class Monitor:
         """
         cause, breaches = self._update(batch, reports, load, copies, caught_up)
         is_confirmed, self._has_unconfirmed_cause = cause is not None and self._has_unconfirmed_cause, cause is not None
-        self.schedule_next_check(arrivals(reports), (step for report in reports for step in report.steps))
+        self.schedule_next_check(arrivals(reports), [step for report in reports for step in report.steps])
         return cause if is_confirmed else None, breaches
 
     def _update(
@@ -112,8 +125,7 @@ class Monitor:
         breaches = self._record_breaches(batch)
         time = self.stats.time or 0
         if self._ready_at is None:
-            spans = [span for report in reports for step in report.steps for span in step.windows.values()]
-            self._ready_at = time + max(spans, default=0)
+            self._ready_at = time + _longest_window(step for report in reports for step in report.steps)
         return self._cause(caught_up) if time >= self._ready_at else None, breaches
 
     def _cause(self, caught_up: Sequence[str]) -> str | None:
@@ -205,6 +217,11 @@ def arrivals(reports: Iterable[ShardGroupReport]) -> int:
     """Return the number of tuples that have arrived, as shards report it."""
     shards = [measured for report in reports for measured in report.by_shard.values()]
     return sum(stream.arrivals for measured in shards for stream in measured.streams.values())
+
+
+def _longest_window(steps: Iterable[JoinStep]) -> int:
+    """Return the length of the longest window of some joins, in microseconds."""
+    return max((span for step in steps for span in step.windows.values()), default=0)
 
 
 def _nodes(metrics: PlanMetrics) -> dict[tuple[str, str], NodeMetrics]:

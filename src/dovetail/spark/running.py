@@ -164,7 +164,7 @@ class RunningSession:
     def _monitor_batch(self, batch_id: int) -> None:
         """Compare the shards' reports with budget and plan now and then; replan in a thread if there is a cause."""
         monitor, config = self._monitor, self._layout.job.config
-        if self._planning is not None or not self._layout.job.can_replan or not monitor.is_due(self._reports.arrived):
+        if self._planning is not None or not self._layout.job.can_replan or not monitor.is_due(*self._reports.extent):
             return
         caught_up = self._reports.caught_up(batch_id) if config.adaptive else []
         parts, load = self._reports.parts(), self._reports.take_load()
@@ -247,7 +247,8 @@ class RunningSession:
         The seconds that the change took, without the checks and the planning before.
         """
         with self._changing(f"query {name!r} cannot be added"):
-            return self._switch_to(self._pipeline.prepare_add_query(self._job, name, sql, sink, backfill=backfill))
+            prepare, stats = self._pipeline.prepare_add_query, self._monitor.stats
+            return self._switch_to(prepare(self._job, name, sql, sink, stats, backfill=backfill))
 
     def drop_query(self, name: str) -> float:
         """Stop a query after the current batch and free what only it used; return the seconds that the change took."""

@@ -36,7 +36,7 @@ def plans() -> dict[str, QueryPlan]:
     options = PlanningOptions({frozenset(pair): 1e-6 for pair in ("pq", "ab")})
     queries = {name: parse_query(name, sql, STREAMS) for name, sql in SQL.items()}
     return {
-        name: plan_query(query, STREAMS, CONFIG, replace(options, hints=hints_for(options.hints, query.aliases)))
+        name: plan_query(query, STREAMS, CONFIG, replace(options, hints=hints_for(options.hints, query.refs)))
         for name, query in queries.items()
     }
 

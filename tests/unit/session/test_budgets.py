@@ -15,7 +15,8 @@ from dovetail import calibrate
 from dovetail.config import Strategy
 from dovetail.errors import BudgetError, ConfigError
 from dovetail.optimizer import explain_shared, joint
-from dovetail.plan.shared_plan import SharedPlan
+from dovetail.plan.shared_plan import Load, SharedPlan
+from dovetail.session.monitor import Meter
 from dovetail.workloads import overlap
 
 PAIRS = "SELECT a.v, b.v AS bv FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.x = b.x"
@@ -182,6 +183,83 @@ def test_measured_memory_is_near_the_estimate() -> None:
         assert all(entry["measured"]["cpu_ms_per_second"] > 0 for entry in found["plan"][kind].values())
     plan = session._job.joint_plan
     assert "measured cpu" in str(explain_shared(plan, session.metrics()["nodes"]))
+
+
+# -- unknown selectivities ----------------------------------------------------------------------------------------------------------
+
+RARE = "SELECT a.v, b.v AS bv FROM a [RANGE 60 s], b [RANGE 60 s] WHERE a.x = b.x"
+
+
+def push_seconds(session: dt.LocalSession, seconds: range, distinct: int, rows: int = 1000) -> None:
+    rng = np.random.default_rng(7)
+    for second in seconds:
+        times = pa.array(np.sort(rng.integers(0, 1_000_000, rows)) + 1_000_000 * second, COLUMNS[0].type)
+        rest = [pa.array(["p"] * rows), pa.array(rng.random(rows))]
+        batch = {
+            name: pa.table([times, pa.array(rng.integers(0, distinct, rows)), *rest], schema=COLUMNS) for name in "ab"
+        }
+        session.push(batch)
+
+
+def test_an_unknown_selectivity_admits_a_query() -> None:
+    """By the assumed 0.01 the query takes many times the budget; few of its tuples match."""
+    session = pair_session(dt.Budget(cpu_ms_per_second=5))
+    session.query("rare", RARE)
+    assert plan_of(session).load.cpu > 50
+    session.query("second", RARE.replace("60 s", "50 s"))
+    push_seconds(session, range(3), 1 << 40)
+    session.query("late", RARE.replace("60 s", "30 s"))
+    assert set(session.push({})) == {"rare", "second", "late"}
+    assert session.metrics()["breaches"] == []
+
+
+def test_a_stated_selectivity_is_enforced_at_once() -> None:
+    session = pair_session(dt.Budget(cpu_ms_per_second=5))
+    session.selectivity("a.x = b.x", 0.01)
+    with pytest.raises(BudgetError, match=r"every plan needs at least .* ms of CPU per second; the limit is 5"):
+        session.query("rare", RARE)
+
+
+def test_a_measured_selectivity_is_enforced() -> None:
+    """Once matches were counted, running queries leave nothing for another one."""
+    session = pair_session(dt.Budget(cpu_ms_per_second=5))
+    session.query("many", RARE.replace("60 s", "2 s"))
+    with (
+        pytest.warns(dt.DovetailWarning, match="cpu_ms_per_second is .*; the budget is 5"),
+        patch.object(Meter, "take_load", lambda *_: Load(1e6, 0.0)),
+    ):
+        push_seconds(session, range(14), 2, rows=300)
+    with pytest.raises(BudgetError, match=r"running queries leave too little of the budget: .* CPU"):
+        session.query("late", RARE)
+    session.drop_query("many")
+    session.query("late", RARE)
+
+
+def test_a_refusal_names_what_was_assumed() -> None:
+    session = dt.LocalSession(dt.Budget(cpu_ms_per_second=0.001))
+    session.stream("a", COLUMNS, "ts", rate=1000.0)
+    session.stream("b", COLUMNS, "ts")
+    with pytest.raises(BudgetError) as raised:
+        session.query("rare", RARE)
+    assert "assumed, because it is not stated: 1 tuple/s of 'b' and no matches of a.x = b.x" in raised.value.message
+    assert raised.value.resource == "CPU"
+    assert str(raised.value.hint).endswith("state it with stream('b', ..., rate=...) and selectivity('a.x = b.x', ...)")
+    small = dt.LocalSession(dt.Budget(memory_bytes=1000))
+    for name in "ab":
+        small.stream(name, COLUMNS, "ts", rate=1000.0)
+    with pytest.raises(BudgetError) as raised:
+        small.query("rare", RARE)
+    assert "assumed" not in str(raised.value)  # memory depends on no selectivity
+
+
+def test_memory_limits_a_query_with_unknown_selectivities() -> None:
+    session = pair_session(dt.Budget(cpu_ms_per_second=5, memory_bytes=20 << 20))
+    session.query("rare", RARE)
+    plan = plan_of(session)
+    assert plan.load.cpu > 5 == plan.limits.cpu
+    assert plan.load.memory < 20 << 20
+    with pytest.raises(BudgetError, match="bytes of memory"):
+        session.query("long", RARE.replace("60 s", "1 HOUR"))
 
 
 # -- prices -------------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.errors import DovetailWarning
+from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
 from dovetail.plan.shared_plan import Load
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
@@ -17,6 +20,7 @@ from dovetail.session.job import Job
 from dovetail.session.monitor import Monitor
 from dovetail.session.registered_query import QueryStart
 from dovetail.stats.history import Migration
+from dovetail.stats.probes import ProbeCounts
 
 COLUMNS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("j", pa.int64())])
 CHAIN = "SELECT a.ts, b.ts AS t, {0}.ts AS u FROM a [RANGE 5 s], b [RANGE 5 s], {0} [RANGE 5 s] WHERE a.k = b.k AND b.j = {0}.j"
@@ -78,6 +82,40 @@ def test_a_plan_follows_selectivities() -> None:
     assert states(still) == {"state:a+b"}
     assert still.metrics()["migrations"] == []
     assert same == results
+
+
+@pytest.mark.parametrize("rows", [1000, 250])
+@pytest.mark.parametrize("budget", [dt.Budget(cpu_ms_per_second=5000), dt.Budget(cpu_ms_per_second=1e-2)])
+def test_a_budgeted_plan_follows_a_drift_within_two_windows(
+    rows: int, budget: dt.Budget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows are 5 s; the second budget is exceeded by every plan."""
+    monkeypatch.setattr(Job, "unit_costs", lambda *_: dt.optimizer.UnitCosts())
+    session = dt.LocalSession(dt.Budget(cpu_ms_per_second=1e9))
+    streams = Streams(session, rate=float(rows))
+    session.selectivity("a.k = b.k", 1 / (20 * rows))
+    session.selectivity("b.j = c.j", 10 / rows)
+    for name in "cd":
+        session.query(f"with_{name}", CHAIN.format(name))
+    session._job = replace(session._job, budget=budget)
+    session._monitor.budget = budget
+    rates = dict.fromkeys("abcd", rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DovetailWarning)
+        streams.run(12, (20 * rows, rows // 10), rates)
+        assert states(session) == {"state:a+b"}
+        streams.run(10, (rows // 25, 40 * rows), rates)
+    assert states(session) == {"state:b+c", "state:b+d"}
+    assert min(m["batch"] for m in session.metrics()["migrations"] if m["batch"] >= 12) <= 12 + 2 * 5
+
+
+def test_few_matches_are_no_drift() -> None:
+    stats, probe = RuntimeStats(), (frozenset("a"), "b")
+    for matches, expected in ((3, False), (30, True)):
+        stats.probe_counts["q"] = {probe: ProbeCounts(1000, 1e7, matches)}
+        stats.set_baseline()
+        stats.probe_counts["q"] = {probe: ProbeCounts(1000, 1e7, matches / 3)}
+        assert (stats.drift() is not None) is expected
 
 
 def test_a_plan_follows_undeclared_rates() -> None:

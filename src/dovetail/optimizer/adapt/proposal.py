@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isinf
 
@@ -46,6 +47,8 @@ def propose(
 ) -> Proposal | None:
     """Return a plan that is cheaper than the `running` ones, or fits a budget that they break; else None.
 
+    If no plan fits, a cheaper one is still better.
+
     `used` is the measured load if a breach is imminent. Each limit of the new plan is then
     NEAR_LIMIT_FRACTION * budget * min(1, expected / used).
     """
@@ -58,17 +61,28 @@ def propose(
         ]
         limits = Load(*scaled)
         planning = replace(planning, budget=Budget(*(None if isinf(limit) else limit for limit in limits)))
-    try:
-        best = planning.plan()
-    except BudgetError:
-        if used is None or not _materialized(running) or used.memory <= NEAR_LIMIT_FRACTION * memory_limit:
-            return None
-        # Probably this does not fit either, but it takes the least memory.
-        best = replace(planning, budget=None).plan_windows_only()
+    best = _best_plan(planning, running, used, memory_limit)
+    if best is None or _structure(running) == _structure([best]):
+        return None
     min_ratio = MIN_CPU_RATIO_SHARING if _materialized([best]) <= _materialized(running) else MIN_CPU_RATIO
-    if _structure(running) == _structure([best]) or (current.fits(limits) and current.cpu <= min_ratio * best.load.cpu):
+    is_cheaper = current.cpu > min_ratio * best.load.cpu
+    solves_breach = best.load.fits(limits) or (current.memory > limits.memory and best.load.memory < current.memory)
+    if not is_cheaper and (current.fits(limits) or not solves_breach):
         return None
     return Proposal(cause, replace(best, limits=running[0].limits), planning.plans, current)
+
+
+def _best_plan(
+    planning: JointPlanning, running: Sequence[SharedPlan], used: Load | None, memory_limit: float
+) -> SharedPlan | None:
+    """Return the cheapest plan that fits; if none does, the cheapest within the memory, or the one that takes the least memory."""
+    memory_only = None if planning.budget is None else Budget(memory_bytes=planning.budget.memory_bytes)
+    for budget in (planning.budget, memory_only):
+        with suppress(BudgetError):
+            return replace(planning, budget=budget).plan()
+    if used is None or not _materialized(running) or used.memory <= NEAR_LIMIT_FRACTION * memory_limit:
+        return None
+    return replace(planning, budget=None).plan_windows_only()
 
 
 def _materialized(plans: Iterable[SharedPlan]) -> set[object]:

@@ -28,6 +28,8 @@ from dovetail.stats.probes import ProbeCounts, ProbeKey
 
 MEMORY_PROBES = 2000
 """The number of recent probes that the counts of one probe cover."""
+MIN_MATCHES = 10
+"""Matches, found or expected, below which a selectivity does not drift: few of them vary by chance."""
 DRIFT_FACTOR = 1.5
 """The factor by which a rate or a selectivity must change to count as drift."""
 
@@ -184,9 +186,10 @@ class RuntimeStats:
             planned = self._planned_rates.get((query, alias))
             drifts += _drift(f"the rate of {alias!r} in query {query!r}", planned, rate)
         for query, (joined, alias), counts in self._trusted_counts():
-            if counts.age == 0 and counts.selectivity:
+            planned = self._planned_selectivities.get((query, (joined, alias)))
+            has_matches = max(counts.matches, (planned or 0.0) * counts.pairs) >= MIN_MATCHES
+            if counts.age == 0 and counts.selectivity and has_matches:
                 what = f"the selectivity of {alias!r} with {', '.join(sorted(joined))} in query {query!r}"
-                planned = self._planned_selectivities.get((query, (joined, alias)))
                 drifts += _drift(what, planned, counts.selectivity)
         return max(drifts, key=lambda pair: pair[0])[1] if drifts else None
 

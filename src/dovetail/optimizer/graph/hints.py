@@ -1,27 +1,40 @@
-"""Selectivity hints of the user, by pair of aliases."""
+"""Selectivity hints of the user, by pair of aliases or streams."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Annotated, TypeAlias
 
 from dovetail.config import is_number
 from dovetail.errors import ConfigError
+from dovetail.query.model import StreamRef
 
 MIN_HINT = 1e-30
 Selectivity: TypeAlias = Annotated[float, (MIN_HINT, 1)]
 _QUALIFIED = re.compile(r"([A-Za-z_]\w*)\s*\.\s*[A-Za-z_`]")
 
 
-def hints_for(hints: Mapping[frozenset[str], float], aliases: Iterable[str]) -> dict[frozenset[str], float]:
-    """Return the hints whose aliases are both among `aliases`."""
-    names = set(aliases)
-    return {pair: value for pair, value in hints.items() if pair <= names}
+def hints_for(hints: Mapping[frozenset[str], float], refs: Iterable[StreamRef]) -> dict[frozenset[str], float]:
+    """Return the hints that apply to a query, by pair of its aliases.
+
+    A name that is no alias of the query is the name of a stream, and means all aliases of that stream. A hint that names both aliases
+    of a pair precedes those that name streams.
+    """
+    by_name: dict[str, list[str]] = {ref.alias: [ref.alias] for ref in refs}
+    streams: dict[str, list[str]] = {}
+    for ref in refs:
+        streams.setdefault(ref.stream, []).append(ref.alias)
+    names, chosen = {**streams, **by_name}, dict[frozenset[str], float]()
+    for pair, value in sorted(hints.items(), key=lambda item: len(item[0] & by_name.keys())):
+        first, second = (names.get(name, []) for name in sorted(pair))
+        chosen |= {frozenset(aliases): value for aliases in product(first, second) if len(set(aliases)) == 2}
+    return chosen
 
 
 def parse_hint(condition: str, value: float) -> dict[frozenset[str], float]:
-    """Return the hint by the pair of aliases that `condition`, such as `i.ad_id = c.ad_id`, names."""
+    """Return the hint by the pair of aliases or streams that `condition`, such as `i.ad_id = c.ad_id`, names."""
     if not (is_number(value) and MIN_HINT <= value <= 1):
         raise ConfigError(
             f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1, and no less than {MIN_HINT:g}"
@@ -29,7 +42,7 @@ def parse_hint(condition: str, value: float) -> dict[frozenset[str], float]:
     pair = frozenset(_QUALIFIED.findall(condition)) if isinstance(condition, str) else frozenset()
     if len(pair) != 2:
         raise ConfigError(
-            f"selectivity({condition!r}, ...): it must name two aliases",
+            f"selectivity({condition!r}, ...): it must name two aliases or streams",
             "write it as in the query, e.g. 'i.ad_id = c.ad_id'",
         )
     return {pair: value}

@@ -6,7 +6,7 @@ A running query is replanned often, and each measured probe changes only a few p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -68,6 +68,20 @@ def _conditions(query: JoinQuery) -> dict[Pair, float]:
             value = selectivities.get(pair, 1.0) * DEFAULT_CONDITION ** (1 / len(pairs))
             selectivities[pair] = max(value, MIN_SELECTIVITY)
     return selectivities
+
+
+def assumed_pairs(predicates: PredicateIndex, given: Collection[Pair]) -> list[Pair]:
+    """Return the pairs of aliases whose selectivity follows from no given one: the planner assumes a default.
+
+    A given selectivity determines the distinct counts of its classes, and with them all pairs of these classes.
+    """
+    determined = {index for pair in given for index in predicates.classes_of_pair.get(pair, ())}
+    pairs = {**predicates.classes_of_pair, **predicates.conditions}
+    return [
+        pair
+        for pair in pairs
+        if pair not in given and not determined.issuperset(predicates.classes_of_pair.get(pair, (None,)))
+    ]
 
 
 class PairSelectivities:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import ConfigError, StateError, listed, warn
 from dovetail.optimizer.adapt.proposal import Proposal
+from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
 from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.session.job import Job
@@ -102,8 +103,10 @@ class SparkPipeline:
 
     # -- changes of a job ---------------------------------------------------------------------------------------------------
 
-    def prepare_add_query(self, job: RunningJob, name: str, sql: str, sink: Sink, *, backfill: bool) -> JobChange:
-        """Return the change that adds a query to a job; refuse one that cannot run or exceeds the budget."""
+    def prepare_add_query(
+        self, job: RunningJob, name: str, sql: str, sink: Sink, stats: RuntimeStats, *, backfill: bool
+    ) -> JobChange:
+        """Return the change that adds a query to a job; refuse one that cannot run or, by `stats`, exceeds the budget."""
         layout = job.layout
         query = job.declared_job.plan_individually(
             name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone"))
@@ -120,7 +123,7 @@ class SparkPipeline:
             )
         for text in bound.warnings:
             warn(text)
-        layout.job.plan_late_query(replace(query, start=QueryStart(backfill=backfill)))
+        layout.job.plan_late_query(replace(query, start=QueryStart(backfill=backfill)), stats)
         declared_job = job.declared_job.with_late_query_unchecked(query)
 
         def layout_from(first_batch: int) -> Layout:

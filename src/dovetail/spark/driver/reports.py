@@ -211,9 +211,11 @@ class ShardReports:
         return total
 
     @property
-    def arrived(self) -> int:
-        """The number of tuples that have arrived."""
-        return sum(metrics["arrivals"] for report in self._shards.values() for metrics in report["streams"].values())
+    def extent(self) -> tuple[int, int | None]:
+        """The number of tuples that have arrived, and their largest event time."""
+        streams = [metrics for report in self._shards.values() for metrics in report["streams"].values()]
+        times = [metrics["event_time"] for metrics in streams if metrics.get("event_time") is not None]
+        return sum(metrics["arrivals"] for metrics in streams), max(times, default=None)
 
     def parts(self) -> list[ShardGroupReport]:
         """Return the last reports of each group's shards, and the joins that they run."""

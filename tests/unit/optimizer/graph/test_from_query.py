@@ -7,9 +7,10 @@ import pytest
 
 import dovetail as dt
 from dovetail.optimizer.graph.from_query import declared_rates, join_graph
-from dovetail.optimizer.graph.hints import parse_hint
+from dovetail.optimizer.graph.hints import hints_for, parse_hint
 from dovetail.optimizer.graph.selectivities import DEFAULT_CONDITION
 from dovetail.optimizer.planner import PlanningOptions, plan_query
+from dovetail.query.model import StreamRef
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
 
@@ -39,6 +40,24 @@ def test_a_hint_on_one_edge_applies_to_the_whole_key() -> None:
     for pair in ("ab", "bc", "ac"):
         assert graph.selectivity(*pair) == pytest.approx(0.001)
     assert graph.extension(["a", "b"], "c") == pytest.approx(10 * 0.001)
+
+
+def test_a_hint_may_name_streams() -> None:
+    """An alias precedes a stream of the same name, and a hint by aliases precedes one by streams."""
+    streams = {name: StreamSchema(name, COLUMNS, "ts", 0) for name in ("views", "clicks", "c")}
+    sql = (
+        "SELECT v.x FROM views v [RANGE 1 s], views w [RANGE 1 s], clicks c [RANGE 1 s], clicks views [RANGE 1 s] "
+        "WHERE v.x = c.x AND w.x = c.x AND views.x = c.x"
+    )
+    refs = parse_query("q", sql, streams).refs
+    by_stream, by_alias = parse_hint("clicks.x = v.x", 0.5), parse_hint("c.x = v.x", 0.25)
+    for hints in (by_stream | by_alias, by_alias | by_stream):
+        assert hints_for(hints, refs) == {frozenset(("c", "v")): 0.25, frozenset(("views", "v")): 0.5}
+    assert hints_for(parse_hint("views.x = c.x", 0.5), refs) == {frozenset(("views", "c")): 0.5}
+    renamed = [StreamRef(ref.alias.replace("views", "d"), ref.stream, ref.window) for ref in refs]
+    pairs = {frozenset((first, second)) for first in "vw" for second in "cd"}
+    assert hints_for(parse_hint("views.x = clicks.x", 0.5), renamed) == dict.fromkeys(pairs, 0.5)
+    assert hints_for(parse_hint("views.x = orders.x", 0.5), renamed) == {}
 
 
 @pytest.mark.parametrize("hints", [{"ab": 0.001, "bc": 0.1}, {"ab": 0.2, "bc": 0.3, "ac": 0.01}, {"ab": 1.0}])

@@ -33,9 +33,8 @@ def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) ->
         f"no plan fits the budget: {needs} {required:.4g} {UNITS[resource]}{within}; the limit is {limit:.4g}, "
         f"and query {most_expensive.name!r} alone needs {max(alone):.4g}"
     )
-    return BudgetError(
-        message, budget_hint(resource, most_expensive.name, most_expensive.window, limit / required, limit)
-    )
+    hint = budget_hint(resource, most_expensive.name, most_expensive.window, limit / required, limit)
+    return BudgetError(message, hint, resource=resource)
 
 
 def check_windows(model: CostModel, limits: Load) -> None:
