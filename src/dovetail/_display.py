@@ -64,7 +64,9 @@ def name_some(names: Sequence[str]) -> str:
 
 
 def iso_time(micros: int) -> str:
-    """Return an event time as ISO 8601 in UTC, in the form of Spark's progress reports but to the microsecond.
+    """Return an event time as ISO 8601 in UTC.
+
+    The form is that of Spark's progress reports, but with microseconds.
 
     >>> iso_time(1_700_000_000_000_000), iso_time(1 << 60)
     ('2023-11-14T22:13:20.000000Z', '38504-08-17T21:30:06.846976Z')

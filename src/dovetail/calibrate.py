@@ -55,7 +55,10 @@ _VERSION = 10
 
 @dataclass(frozen=True)
 class UnitTimes:
-    """Measured times of the engine's operations in microseconds; `unit_costs` converts them for the planner."""
+    """Measured times of the engine's operations in microseconds.
+
+    `unit_costs` converts them for the planner.
+    """
 
     insert: float
     """Per tuple of three columns inserted into a window with one index: read, checked, hashed, copied."""

@@ -259,7 +259,10 @@ class Config:
 
     @property
     def can_share_stages(self) -> bool:
-        """Whether probe paths can share stages: a batch is joined stream by stream, each with all rows in the windows."""
+        """Whether probe paths can share stages.
+
+        They can if a batch is joined stream by stream, each with all rows in the windows.
+        """
         return self.driver_policy not in INTERLEAVING
 
     @property

@@ -72,7 +72,10 @@ class StateError(DovetailError, RuntimeError):
 
 
 class reading(ContextDecorator):  # noqa: N801 - a context manager: `with reading("the snapshot")`
-    """Report any exception inside, except interrupts, as a `StateError`: `data` is corrupt or not written by Dovetail."""
+    """Report any exception inside, except interrupts, as a `StateError`.
+
+    The error says that `data` is corrupt or not written by Dovetail.
+    """
 
     def __init__(self, data: str) -> None:
         self._data = data

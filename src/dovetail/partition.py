@@ -69,7 +69,10 @@ class HypercubeGrid:
 
 
 def dimensions_of(query: JoinQuery) -> tuple[Dimension, ...]:
-    """Return the dimensions of a query: one per class of equal columns, or one that spreads a single alias."""
+    """Return the dimensions of a query.
+
+    There is one per class of equal columns, or one that spreads a single alias.
+    """
     dimensions = []
     for group in query.classes:
         keys = {alias: group.of(alias)[0] for alias in dict.fromkeys(key.alias for key in group.keys)}
@@ -115,7 +118,10 @@ def _copies(dimensions: Sequence[Dimension], splits: Sequence[int], aliases: Col
 
 
 def _factorings(shards: int, divisible: Sequence[bool]) -> Iterator[tuple[int, ...]]:
-    """Yield every way to write `shards` as a product of one factor per dimension, 1 where it is not divisible."""
+    """Yield every way to write `shards` as a product of one factor per dimension.
+
+    A dimension that is not divisible has the factor 1.
+    """
     if not divisible:
         if shards == 1:
             yield ()

@@ -102,7 +102,10 @@ class StreamSchema:
 
     @property
     def time_zone_aware(self) -> bool:
-        """Whether the event time is an instant (`timestamp`) rather than a wall-clock reading (`timestamp_ntz`)."""
+        """Whether the event time is an instant (`timestamp`).
+
+        Otherwise it is a wall-clock reading (`timestamp_ntz`).
+        """
         return self.columns.field(self.event_time).type.tz is not None
 
 
@@ -117,7 +120,10 @@ def _is_extension(dtype: pa.DataType) -> bool:
 
 
 def _can_store_extension(dtype: pa.DataType) -> bool:
-    """Whether an extension type is hashable, which those defined in Python are not, and can make empty tables."""
+    """Whether an extension type is hashable and can make empty tables.
+
+    Those defined in Python are not hashable.
+    """
     try:
         hash(dtype)
         pa.schema([("", dtype)]).empty_table()
@@ -191,7 +197,10 @@ def is_exact(dtype: pa.DataType) -> bool:
 
 
 def type_name(dtype: pa.DataType) -> str:
-    """Return Spark's name of a type, for messages: `bigint`, `decimal(10,2)`; Arrow's where Spark has none."""
+    """Return Spark's name of a type, for messages: `bigint`, `decimal(10,2)`.
+
+    Where Spark has none, it is Arrow's.
+    """
     if pa.types.is_decimal(dtype):
         return f"decimal({dtype.precision},{dtype.scale})"
     return _SQL_NAMES.get(sql_type(dtype), str(dtype))

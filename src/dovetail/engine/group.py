@@ -154,7 +154,10 @@ class JoinGroup:
         yield from self.materialized.values()
 
     def earliest_visible(self, step: JoinStep) -> dict[str, int]:
-        """Return the earliest event time that each source of a step sees; sources without visible tuples are omitted."""
+        """Return the earliest event time that each source of a step sees.
+
+        Sources without visible tuples are omitted.
+        """
         earliest = {}
         for source in step.sources:
             store = self.windows[source.stream]
@@ -174,7 +177,10 @@ class JoinGroup:
         batch_number: int = LATEST_BATCH,
         backfill_starts: BackfillStarts | None = None,
     ) -> dict[str, NewRows]:
-        """Compute the rows that windows append for tuples of batch `batch_number`; see `window_rows`. No window changes."""
+        """Compute the rows that windows append for tuples of batch `batch_number`.
+
+        No window changes; see `window_rows`.
+        """
         prepared = {}
         for stream, batch in batches.items():
             if stream in self.windows and len(batch):
@@ -236,7 +242,10 @@ class JoinGroup:
     def _pieces(
         self, incoming: Mapping[str, NewRows], rows: int | None
     ) -> Iterator[tuple[Mapping[str, NewRows], Ranks | None]]:
-        """Yield the arrivals in join order; for interleaved ones also how many of each stream precede each tuple."""
+        """Yield the arrivals in join order.
+
+        For interleaved ones, also yield how many of each stream precede each tuple.
+        """
         policy = self._config.driver_policy
         if policy in INTERLEAVING:
             yield from split_interleaved(incoming, rank_arrivals(incoming, policy), rows)

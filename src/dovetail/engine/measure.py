@@ -42,7 +42,10 @@ def measure(engine: ShardEngine, *, hot_values: bool = True) -> Measurements:
 
 
 def count_last_batch(engine: ShardEngine) -> dict[str, dict[str, dict[str, int]]]:
-    """Return the tuples of each stream and the results of each query in the last batch alone; empty before the first one."""
+    """Return the tuples of each stream and the results of each query in the last batch alone.
+
+    It is empty before the first batch.
+    """
     before, shedder = engine.before_batch, engine.joined.shedder
     if before is None:
         return {"streams": {}, "queries": {}}

@@ -1,4 +1,6 @@
-"""ShardEngine: runs a plan in one shard. Arrow batches and progress in, result batches out; no Spark, no wall clock.
+"""ShardEngine: runs a plan in one shard.
+
+Arrow batches and progress come in, result batches go out; there is no Spark and no wall clock.
 
 A push first checks tables, drops late tuples and evaluates the expressions that windows keep, so an error in the data leaves the
 engine unchanged. (Windows of count-window queries evaluate theirs when tuples settle.) Then event time advances, tuples join, and
@@ -98,7 +100,7 @@ class ShardEngine:
     # -- plans --------------------------------------------------------------------------------------------------------------
 
     def adopt(self, plan: ExecutionPlan, positions: Positions | None = None) -> None:
-        """Replace the plan by any other: with more or fewer queries, other probe orders, other materialized joins.
+        """Replace the plan by any other: other queries, probe orders or materialized joins.
 
         Queries in both plans continue as if they had always run under the new one; a new query sees the tuples of later
         batches and, with backfill, those that windows hold.
@@ -136,7 +138,7 @@ class ShardEngine:
         self.relate_streams([{source.stream for source in step.sources} for step in plan.steps if step.consumers])
 
     def relate_streams(self, joins: Iterable[set[str]]) -> None:
-        """Set which streams are joined with each other: by the queries of this engine, or by those of all shards."""
+        """Set which streams are joined: by the queries of this engine, or by those of all shards."""
         joins = list(joins)
         self._related = {stream: set().union(*(join for join in joins if stream in join)) for stream in self.streams}
 
@@ -163,7 +165,7 @@ class ShardEngine:
         return self._collectors
 
     def adapt(self) -> None:
-        """Replace probe orders that have become bad, judging by the counters of joins that have seen enough tuples."""
+        """Replace probe orders that have become bad, by the counters of joins with enough new tuples."""
         if self.replan is None:
             return
         changed, time = list[JoinStep](), self.max_event_time
@@ -232,7 +234,7 @@ class ShardEngine:
     def advance(
         self, times: Mapping[str, int], now: int | None = None, *, more_follows: bool = False
     ) -> dict[str, pa.Table]:
-        """Advance the event time of streams without tuples; return the results of the tuples that this settles.
+        """Advance the event time of streams without tuples; return the results that this completes.
 
         `more_follows`: see `push`.
         """
@@ -273,7 +275,7 @@ class ShardEngine:
         return PreparedBatch(accepted, rows, arrivals if observed is None else observed, now)
 
     def _make_room(self, batches: Mapping[str, Batch]) -> None:
-        """Adopt a plan without materialized joins if windows may run out of room; no match then outlives a shed tuple."""
+        """Adopt a plan without materialized joins if windows may be full; no match outlives a shed tuple."""
         shedder = self.joined.shedder
         if shedder is None or not self.plan.materialized or self.plan_without_materialized is None:
             return
@@ -282,7 +284,10 @@ class ShardEngine:
                 self.adopt(self.plan_without_materialized())
 
     def _join(self, batch: PreparedBatch, piece_rows: int | None = None) -> Iterator[dict[str, list[pa.Table]]]:
-        """Advance event time by a batch and join its tuples; yield results in parts, of about `piece_rows` tuples if given."""
+        """Advance event time by a batch and join its tuples; yield results in parts.
+
+        A part has the results of about `piece_rows` tuples, if that is given.
+        """
         self._previous_event_time = self.max_event_time
         if self.start_time is None:
             first_times = [int(arrived.ts[0]) for arrived in batch.accepted.values() if len(arrived)]
@@ -304,7 +309,7 @@ class ShardEngine:
         return {name: _concat(self.collectors[name], tables) for name, tables in tables_by_query.items()}
 
     def _complete(self, *, more_follows: bool = False) -> None:
-        """End a batch once its results are gathered: revise probe orders, then expire tuples that no later batch needs."""
+        """End a batch whose results are gathered: revise probe orders, then expire unneeded tuples."""
         self.adapt()
         if self._before_parts is None and self.open_savepoint is not None:
             self._before_parts = self.open_savepoint.counts
@@ -343,7 +348,9 @@ class ShardEngine:
         backfill_starts: BackfillStarts | None = None,
         shedder_state: pa.Buffer | None = None,
     ) -> None:
-        """Fill an empty engine with tuples whose results were returned before; only later batches produce results.
+        """Fill an empty engine with tuples whose results were returned before.
+
+        Only later batches produce results.
 
         `tables_by_batch`: tuples by batch number, ascending; the tuples of several batches may be under the number of the first one if
         no query started in between. `progress`: the progress of each stream. `batches`: the number of batches so far.

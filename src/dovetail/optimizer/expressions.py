@@ -1,4 +1,6 @@
-"""Expressions of a shared plan: its joins as queries over their inputs, and the individual plan of each query.
+"""Expressions of a shared plan.
+
+Its joins are queries over their inputs; each query has its individual plan.
 
 A join that serves several queries is the same in all of them, so it is described by the first, with the largest windows of all. A join
 over windows for a single query needs no expressions of its own: it runs by that query's plan.
@@ -176,7 +178,10 @@ def _materialized_window(spans: Mapping[str, int]) -> MaterializedWindow:
 
 
 def _largest_windows(plan: SharedPlan, plans: Mapping[str, QueryPlan], join: JoinNode) -> dict[str, Window]:
-    """Return, for each source, the largest window of the queries that a join serves; they never share count windows."""
+    """Return, by source, the largest window of the queries that a join serves.
+
+    Queries never share count windows.
+    """
     windows: dict[str, Window] = {}
     for name in join.queries:
         aliases = plan.answer(name).aliases
@@ -202,7 +207,10 @@ def _source_selectivities(plan: SharedPlan, plans: Mapping[str, QueryPlan], join
 
 
 def _input_selectivities(plan: QueryPlan, join: JoinNode, over_inputs: _OverInputs) -> dict[Pair, float]:
-    """Return the selectivity of each pair of inputs with a predicate between them, by the statistics of a query."""
+    """Return the selectivity of each pair of inputs with a predicate between them.
+
+    The statistics are those of one query.
+    """
     graph = planned_graph(plan)
     aliases = {source: alias for alias, source in over_inputs.sources.items()}
     inputs = {over_inputs.name_of(edge): [aliases[source] for source in edge.sources] for edge in join.inputs}

@@ -91,7 +91,10 @@ class JointPlanning:
 
     @cached_property
     def optimistic(self) -> JointPlanning:
-        """The planning with nothing matching by selectivities that are neither given nor measured; itself if none is unknown."""
+        """The planning if pairs with unknown selectivities matched nothing.
+
+        Unknown are those that are neither given nor measured; if there are none, it is this planning itself.
+        """
         plans = {name: _optimistic(plan) for name, plan in self.plans.items()}
         is_same = all(plan is self.plans[name] for name, plan in plans.items())
         return self if is_same else replace(self, plans=plans)

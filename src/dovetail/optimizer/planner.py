@@ -26,7 +26,7 @@ ASSUMED_TAU = 1.0
 
 @dataclass(frozen=True)
 class PlanningOptions:
-    """What the user sets for one query: selectivity hints and probe orders."""
+    """Selectivity hints and probe orders that the user sets for one query."""
 
     hints: Mapping[frozenset[str], Selectivity] = field(default_factory=dict)
     """Selectivities, by pair of aliases."""
@@ -111,7 +111,9 @@ def complete_orders(graph: JoinGraph, config: Config, orders: ProbeOrders) -> di
 
 
 def general_placement(graph: JoinGraph, orders: ProbeOrders, tau: float) -> dict[str, tuple[str, ...]]:
-    """Return orders with the new tuples of `tau` seconds at any position (Golab and Özsu, sections 3.3 and 5.2).
+    """Return orders with new tuples at any position (Golab and Özsu, sections 3.3 and 5.2).
+
+    The new tuples are those of `tau` seconds.
 
     The candidates are every position in the multi-way order of every input, which includes the naive plans, and the orders of
     section 5.2 if all inputs share one key. By its own cost, the result is the best of these.

@@ -1,5 +1,6 @@
-"""The execution plan: windows and the joins over them, as frozen data. It is serialized as JSON. With stream schemas and a
-`Config` it is all that an engine needs.
+"""The execution plan: windows and the joins over them, as frozen data.
+
+It is serialized as JSON. With stream schemas and a `Config` it is all that an engine needs.
 
 A window plan lists columns, retention and views: a `View` is one bit per row, set when the row arrives. The *users* of a view are the
 sources of steps (`StepSource`) that see its rows; sources with the same filters, keys and starting batch share a view.
@@ -32,7 +33,9 @@ MAX_VIEWS = 1 << 16
 
 @dataclass(frozen=True)
 class View:
-    """The rows of a window that its users see: those of batch `first_batch` or later that pass the filters and have all keys.
+    """The rows of a window that its users see.
+
+    They are those of batch `first_batch` or later that pass the filters and have all keys.
 
     With `backfill`, also older rows of batch `complete_from` or later, if the window can tell whether they qualify.
     """
@@ -52,7 +55,10 @@ class View:
 
 @dataclass(frozen=True)
 class Retention:
-    """A window that tuples are kept for, measured from the watermarks of the `others`, the streams they are joined with."""
+    """A window that tuples are kept for.
+
+    It is measured from the watermarks of the `others`, the streams that its tuples are joined with.
+    """
 
     others: tuple[str, ...]
     window: TimeWindow | CountWindow
@@ -100,7 +106,10 @@ class WindowPlan:
 
 @dataclass(frozen=True)
 class Reader:
-    """A step that reads a materialized join: it sees the matches whose tuples it all sees, within its own windows."""
+    """A step that reads a materialized join.
+
+    A reader sees a match if it sees each of the match's tuples and all are inside its windows.
+    """
 
     step: str
     bit: int

@@ -15,7 +15,10 @@ class WindowCopies(NamedTuple):
 
 
 def quote_name(name: str) -> str:
-    """Return the name of a stream or column for texts: in backticks unless it is an identifier, so names stay distinct."""
+    """Return the name of a stream or column for texts.
+
+    It is in backticks unless it is an identifier, so names stay distinct.
+    """
     return name if name.isidentifier() else f"`{name.replace('`', '``')}`"
 
 

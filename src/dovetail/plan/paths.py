@@ -13,7 +13,10 @@ AccessRule = Callable[[str, bool], Access]
 
 
 class PathBuilder:
-    """Builder of the paths of one query: collects the keys and conditions of each alias once, for any number of orders."""
+    """Builder of the paths of one query.
+
+    It collects the keys and conditions of each alias once, for any number of orders.
+    """
 
     def __init__(self, query: JoinQuery) -> None:
         self._keys: dict[str, list[tuple[int, Expression]]] = {alias: [] for alias in query.aliases}
@@ -32,7 +35,10 @@ class PathBuilder:
                 self._conditions[alias].append((needed, condition))
 
     def path(self, driver: str, order: Sequence[str], access: AccessRule) -> ProbePath:
-        """Build the path of `driver`'s new tuples along `order`, which holds every alias once, the driver included."""
+        """Build the path of `driver`'s new tuples along `order`.
+
+        The order holds every alias once, the driver included.
+        """
         stages, joined = [], set[str]()
         sources: dict[int, Key] = {}
         """Key of the first alias in each class."""

@@ -1,4 +1,6 @@
-"""Shared prefixes: probe paths of one stream's new tuples that begin with the same stages probe them once.
+"""Shared prefixes: probe paths that begin with the same stages run them once.
+
+The paths are those of one stream's new tuples.
 
 The *shared prefix* of a path is the part that other paths can share: from the new tuples on, as long as windows are probed by hash and
 no condition over several windows is checked in between. Filters and window lengths differ between queries without ending the prefix:
@@ -39,7 +41,10 @@ PathName: TypeAlias = tuple[str, str]
 
 
 def shared_prefix(query: JoinQuery, path: ProbePath) -> SharedPrefix:
-    """Return the part of a path that can be shared; empty for joins that read materialized joins or count windows."""
+    """Return the part of a path that can be shared.
+
+    It is empty for joins that read materialized joins or count windows.
+    """
     if not all(isinstance(ref.window, TimeWindow) for ref in query.refs):
         return ()
     if path.stages[0].access != "new" or path.stages[0].conditions:
@@ -80,7 +85,10 @@ def group_prefixes(paths: Iterable[tuple[str, PathName, SharedPrefix]]) -> dict[
 
 
 def can_share(paths: Sequence[tuple[str, int]]) -> bool:
-    """Whether paths of one stream could share enough stages in some orders; each is given as its step and number of inputs."""
+    """Whether paths of one stream could share enough stages in some orders.
+
+    Each path is given as its step and number of inputs.
+    """
     lengths = [inputs for _, inputs in paths]
     return len({step for step, _ in paths}) > 1 and sum(lengths) - max(lengths) >= MIN_SAVED_STAGES
 
@@ -92,7 +100,10 @@ def _is_worth_sharing(prefixes: Mapping[PathName, SharedPrefix]) -> bool:
 
 
 def sharing_steps(prefixes: Mapping[PathName, SharedPrefix]) -> dict[PathName, list[list[str]]]:
-    """Return, for each path of one stream and each stage of its prefix, the other steps that share the stage."""
+    """Return, by path and stage of its prefix, the other steps that share the stage.
+
+    The paths are those of one stream.
+    """
     users: dict[SharedPrefix, dict[str, None]] = {}
     for (step, _), prefix in prefixes.items():
         for length in range(1, len(prefix) + 1):

@@ -19,7 +19,10 @@ Access: TypeAlias = Literal["new", "hash", "scan"]
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """One equality of a stage: an expression over its alias, and the earlier key it must equal, in the same type."""
+    """One equality of a stage: an expression over its alias, and the earlier key it must equal.
+
+    Both have the same type.
+    """
 
     target: Expression
     source: Key

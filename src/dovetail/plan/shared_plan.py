@@ -1,4 +1,4 @@
-"""The shared plan of many queries: windows, joins, materialized joins, and the result that answers each query.
+"""The shared plan of queries: windows, joins, materialized joins, and the result that answers each.
 
 A plan is a graph of two kinds of nodes (Alrahmani, section 2.1.5). *OR-nodes hold tuples*: a `WindowNode` the latest tuples of a
 stream, a `ResultNode` the output of a join, materialized or only delivered. *AND-nodes join*: a `JoinNode` has two or more inputs,
@@ -283,7 +283,7 @@ class SharedPlan:
         return not {edge.node for edge in join.inputs}.isdisjoint(result.id for result in self.materialized)
 
     def with_orders(self, join: JoinNode, orders: Mapping[str, Sequence[str]]) -> JoinNode:
-        """Return a join over windows with new orders of some inputs, given as aliases of the first query that uses it."""
+        """Return a join over windows with other orders, given as aliases of the first query that uses it."""
         aliases = self.answer(join.queries[0]).aliases
         indexes = {aliases[edge.sources[0]]: index for index, edge in enumerate(join.inputs)}
         new_orders = list(join.orders)
@@ -306,7 +306,7 @@ class SharedPlan:
 
 
 def check(plan: SharedPlan) -> None:
-    """Raise a `PlanError` that names the node at fault if a plan breaks a rule of section 2.1.5 or contradicts itself."""
+    """Raise `PlanError`, naming the node, if a plan breaks a rule of section 2.1.5 or contradicts itself."""
     for problem in problems(plan):
         raise PlanError(f"invalid plan: {problem}")
 

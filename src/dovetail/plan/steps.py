@@ -54,7 +54,7 @@ class SourceUse:
     partition: tuple[Expression, Column] | None = None
     """For `[PARTITION BY ...]`, the partition key and its column."""
     complete_from: int = 0
-    """The first batch whose tuples have all columns that the step reads; a backfill sees no earlier ones."""
+    """First batch whose tuples have every column that the step reads. Backfill ignores older tuples."""
 
     @property
     def expiry_table(self) -> ExpiryTablePlan | None:
@@ -90,7 +90,7 @@ class Consumer:
 
 
 class StepNeeds(NamedTuple):
-    """What a step needs from its windows."""
+    """Columns, codes and indexes that a step needs from its windows."""
 
     materialized: dict[str, Needs]
     """By materialized input, its needs over the sources of the materialized join."""
@@ -121,7 +121,10 @@ class JoinStep:
 
     @property
     def is_individual(self) -> bool:
-        """Whether the step runs one query by its individual plan: it has the query's name and aliases, and no other consumer."""
+        """Whether the step runs one query by its individual plan.
+
+        It has the query's name and aliases, and no other consumer.
+        """
         return [consumer.query for consumer in self.consumers] == [self.name]
 
     @property
@@ -143,13 +146,16 @@ class JoinStep:
 
     @property
     def group(self) -> str:
-        """The window group that it reads. Steps with count windows share one only if they began together: tuples wait in it."""
+        """The window group that it reads.
+
+        Steps with count windows share one only if they began together: tuples wait in it.
+        """
         streams = self.count_window_streams
         return f"settled:{self.first_batch}:{','.join(streams)}" if streams else JOINED
 
     @cached_property
     def needs(self) -> StepNeeds:
-        """What the step needs from its windows: columns, codes and indexes."""
+        """The columns, codes and indexes that it needs from its windows."""
         inputs = input_needs(self.plan)
         materialized = {alias: needs_over_sources(inputs[alias], self.columns) for alias in self.materialized_inputs}
         outputs = [output for consumer in self.consumers for output in consumer.outputs]

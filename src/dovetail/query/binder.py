@@ -24,7 +24,10 @@ class AliasBinding:
 
 
 def match_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that `name` refers to: itself, else the only one equal to it without regard to case."""
+    """Return the candidate that `name` refers to.
+
+    That is `name` itself, else the only one equal to it without regard to case.
+    """
     names = list(candidates)
     if name in names:
         return name

@@ -31,7 +31,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class BoundClosure:
-    """The tightest bound of each pair of aliases, with the bounds it is derived from; or the bounds in conflict."""
+    """The tightest bound of each pair of aliases, or the bounds in conflict.
+
+    Each has the bounds that it is derived from.
+    """
 
     paths: Mapping[tuple[str, str], tuple[int, tuple[Bound, ...]]] = field(default_factory=dict)
     conflict: tuple[Bound, ...] = ()
@@ -42,7 +45,10 @@ class BoundClosure:
         return None if path is None else path[0]
 
     def required_window(self, alias: str, others: Iterable[str]) -> tuple[int, tuple[Bound, ...]] | None:
-        """Return the microseconds that a tuple of an alias can still match, and the bounds that imply it; None if unbounded."""
+        """Return the microseconds that a tuple of an alias can still match.
+
+        The bounds that imply it are returned, too; None if it is unbounded.
+        """
         paths = [self.paths.get((other, alias)) for other in others if other != alias]
         bounded = [path for path in paths if path is not None]
         if len(bounded) < len(paths):
@@ -99,7 +105,10 @@ def bounds_of(expression: Expression, text: str, event_time_columns: Mapping[str
 
 
 def _comparisons(expression: Expression, *, holds: bool) -> Iterator[tuple[Expression, Expression, int]]:
-    """Yield the smaller side, the larger side and their minimum distance, for each comparison that must hold (or must not)."""
+    """Yield the smaller side, the larger side and their minimum distance.
+
+    There is one for each comparison that must hold (or must not).
+    """
     if not isinstance(expression, Call):
         return
     operation, arguments = expression.operation, expression.arguments

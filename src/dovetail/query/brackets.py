@@ -50,7 +50,10 @@ class BracketToken:
 
 @dataclass(frozen=True, slots=True)
 class WindowBracket:
-    """A window and its offsets in the query. The partition column is as written; `partition` has its offsets."""
+    """A window and its offsets in the query.
+
+    The partition column is as written; `partition` has its offsets.
+    """
 
     window: Window
     start: int
@@ -60,7 +63,10 @@ class WindowBracket:
 
 @dataclass(frozen=True, slots=True)
 class FromExtent:
-    """One entry of the FROM list in the text: its offsets, bracket included, and the bracket if it has one."""
+    """One entry of the FROM list in the text.
+
+    It has its offsets, bracket included, and the bracket if there is one.
+    """
 
     start: int
     end: int
@@ -110,7 +116,10 @@ def own_bracket(entries: Sequence[FromExtent], position: int) -> WindowBracket |
 
 
 def applicable_bracket(entries: Sequence[FromExtent], position: int) -> WindowBracket | None:
-    """Return the bracket that applies to the FROM entry at `position`: its own, else the next one to its right."""
+    """Return the bracket that applies to the FROM entry at `position`.
+
+    That is its own, else the next one to its right.
+    """
     return next((entry.bracket for entry in entries if entry.end > position and entry.bracket is not None), None)
 
 
@@ -190,7 +199,10 @@ def _plain(words: list[BracketToken]) -> list[BracketToken]:
 
 
 def _number_and_unit(sql: str, words: list[BracketToken]) -> tuple[BracketToken, BracketToken, list[BracketToken]]:
-    """Return the number, the unit and the rest; a sign or a unit may be attached to the number or separate."""
+    """Return the number, the unit and the rest.
+
+    A sign or a unit may be attached to the number or separate.
+    """
     rest = _joined_number(words[1:])
     match = _NUMBER_AND_UNIT.fullmatch(rest[0].text) if rest else None
     if match is None:

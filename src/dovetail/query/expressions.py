@@ -63,7 +63,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. Values: int, float, Decimal, str, bytes, bool, date, None; int microseconds for timestamps and intervals."""
+    """A constant.
+
+    Its value is an int, float, Decimal, str, bytes, bool, date, or None; for timestamps and intervals int microseconds.
+    """
 
     value: object
     type: pa.DataType

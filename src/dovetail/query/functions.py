@@ -57,7 +57,7 @@ _DAY = 86_400_000_000
 
 
 def check_depth(expression: Expression) -> Expression:
-    """Return the expression, or raise if it is nested too deeply for the stack of a process that runs the query."""
+    """Return the expression; raise if it is nested too deeply for the stack of a process that runs it."""
     levels = depth(expression)
     if levels > MAX_DEPTH:
         raise QueryError(f"this nests {levels} operations; at most {MAX_DEPTH} are allowed", DEPTH_HINT)
@@ -143,7 +143,7 @@ def compare(operation: str, left: Expression, right: Expression) -> Call:
 
 
 def membership(subject: Expression, choices: Sequence[Expression]) -> Expression:
-    """Return an IN expression: all values are compared in one type, as in Spark; constants are looked up together."""
+    """Return an IN expression over one common type, as in Spark; constants are looked up together."""
     for choice in choices:
         comparison_type(subject, choice)
     dtype = shared_type((subject, *choices), "IN")
@@ -271,7 +271,7 @@ def _decimal_arithmetic(operation: str, left: Expression, right: Expression) -> 
 
 
 def _in_decimal(side: Expression, other: Expression) -> Expression:
-    """Return one side as a decimal: an integer constant with its own digits, as in Spark; a column with those of its type."""
+    """Return a side as a decimal, as in Spark: a constant with its own digits, a column with its type's."""
     if isinstance(side, Literal) and isinstance(side.value, int):
         return decimal_literal(Decimal(side.value))
     return coerce(side, as_decimal(other.type if pa.types.is_null(side.type) else side.type))
@@ -312,7 +312,7 @@ def _interval_arithmetic(operation: str, left: Expression, right: Expression) ->
 
 
 def _reject_calendar_days(moment: Expression, interval: Expression) -> None:
-    """Reject adding a day or more: Spark adds calendar days, which are not 24 hours where the offset changes."""
+    """Reject adding a day or more: Spark adds calendar days, which are not 24 hours at offset changes."""
     is_short = isinstance(interval, Literal) and isinstance(interval.value, int) and abs(interval.value) < _DAY
     if moment.type == TIMESTAMP and not is_short:
         hint = "add less than a day at a time, ts + INTERVAL 12 HOURS + INTERVAL 12 HOURS"

@@ -29,7 +29,10 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class CountWindow:
-    """`[ROWS n]` or `[PARTITION BY c ROWS n]`: a tuple can match while it is among the last `rows` (of its partition)."""
+    """`[ROWS n]` or `[PARTITION BY c ROWS n]`.
+
+    A tuple can match while it is among the last `rows` (of its partition).
+    """
 
     rows: int
     partition_by: str | None = None
@@ -37,7 +40,10 @@ class CountWindow:
 
 @dataclass(frozen=True, slots=True)
 class MaterializedWindow:
-    """A materialized join as an input: a match is in the window while each of its tuples is in its own window."""
+    """A materialized join as an input.
+
+    A match is in the window while each of its tuples is in its own window.
+    """
 
     spans: tuple[tuple[str, int], ...]
     """For each source of the materialized join, its window in microseconds."""

@@ -53,7 +53,9 @@ _SUPPORTED_CLAUSES = {"expressions", "from_", "joins", "where"}
 
 
 def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema], time_zone: str = "UTC") -> JoinQuery:
-    """Parse a query over declared streams; constants without a time zone are in `time_zone`, by Spark's name.
+    """Parse a query over declared streams.
+
+    Constants without a time zone are in `time_zone`, by Spark's name.
 
     Raises
     ------

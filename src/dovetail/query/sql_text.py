@@ -203,7 +203,10 @@ class SqlText:
 
 
 def _partners(tokens: Sequence[Token]) -> list[int]:
-    """Return, for each parenthesis, the position of its counterpart; for every other token, its own position."""
+    """Return, for each parenthesis, the position of its counterpart.
+
+    Every other token has its own position.
+    """
     partners = list(range(len(tokens)))
     openings: list[int] = []
     for position, token in enumerate(tokens):

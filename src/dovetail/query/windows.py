@@ -1,4 +1,6 @@
-"""The window of each alias: its own bracket, one inferred from conditions, or the next bracket to its right.
+"""The window of each alias.
+
+It is that of its own bracket, one inferred from conditions, or that of the next bracket to its right.
 
 A window must hold a tuple as long as a later tuple can still match it. Where conditions and the brackets of the other
 aliases bound that time, the window is inferred: it is the shortest that loses no result. The conditions are still
@@ -62,7 +64,10 @@ class WindowResolver:
         self._closure = close_bounds([*self._condition_bounds, *self._window_bounds])
 
     def _bracket_bounds(self, alias: str, bracket: WindowBracket | None) -> Iterator[Bound]:
-        """Yield the bounds of a bracket: no tuple of a result is later than its alias's by more than the window."""
+        """Yield the bounds of a bracket.
+
+        No tuple of a result is later than its alias's by more than the window.
+        """
         if bracket is not None and isinstance(bracket.window, TimeWindow):
             text, micros = f"{alias} {self._text(bracket)}", bracket.window.micros
             yield from (Bound(name, alias, micros, text) for name in self._names if name != alias)
@@ -157,7 +162,10 @@ class WindowResolver:
         return hint
 
     def _suggest_windows(self, missing: Sequence[str], largest: int) -> dict[str, int]:
-        """Return windows of the size of the related bounds, or longer where those would exclude allowed results."""
+        """Return windows of the size of the related bounds.
+
+        They are longer where those would exclude allowed results.
+        """
         lengths = {}
         for alias in missing:
             uppers = (self._closure.upper(*pair) for name in self._names for pair in ((name, alias), (alias, name)))
@@ -207,10 +215,16 @@ def _span(micros: int) -> str:
 
 
 def _suggested_micros(micros: int) -> int:
-    """Return the window that a bound suggests: its length, or twice that of a lower bound; strict bounds as written."""
+    """Return the window that a bound suggests.
+
+    It has the length of the bound, or twice that of a lower bound; strict bounds count as written.
+    """
     return micros + (micros % 1000 == 999) if micros >= 0 else 2 * (-micros - (-micros % 1000 == 1))
 
 
 def _rounded(micros: int) -> str:
-    """Format a duration for a hint, rounded up if strict bounds left it a few microseconds below a round number."""
+    """Format a duration for a hint.
+
+    It is rounded up if strict bounds left it a few microseconds below a round number.
+    """
     return sql_duration(-(-micros // 1000) * 1000 if micros % 1000 >= 990 else micros)

@@ -120,7 +120,10 @@ def micros_since_epoch(moment: datetime) -> int:
 
 
 def _read(text: str) -> tuple[datetime, bool]:
-    """Return a date and time, and whether the text names a zone; raise `ValueError` if it is no date and time."""
+    """Return a date and time, and whether the text names a zone.
+
+    Raise `ValueError` if it is no date and time.
+    """
     text = text.strip()
     try:
         moment = datetime.fromisoformat(text)

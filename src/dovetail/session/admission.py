@@ -1,4 +1,7 @@
-"""Admission control: an upper bound on what the registered queries can cost, and what they leave of the budget."""
+"""Admission control: an upper bound on what the registered queries can cost.
+
+For late queries, it has what the others leave of the budget.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ class ShardPlacement(Protocol):
 
     @property
     def scopes(self) -> Mapping[str, str]:
-        """By query, the name of its group of shards; queries of different groups share nothing. Empty if there is one group."""
+        """By query, the name of its group of shards; empty if there is one group.
+
+        Queries of different groups share nothing.
+        """
 
     @property
     def window_copies(self) -> Mapping[str, WindowCopies]:
@@ -68,7 +74,10 @@ class CostUpperBound:
     """Seconds and tuples per second of each window."""
 
     def with_query(self, unshared_plan: ExecutionPlan, planning: JointPlanning, plan: SharedPlan) -> CostUpperBound:
-        """Return the bound with the joins and windows of `plan` added; the other arguments are those of all queries."""
+        """Return the bound with the joins and windows of `plan` added.
+
+        The other arguments are those of all queries.
+        """
         windows = dict(self.windows)
         for window in plan.windows:
             windows[window.stream] = (max(window.span, windows.get(window.stream, (0.0, 0.0))[0]), window.rate)
@@ -84,7 +93,7 @@ class CostUpperBound:
 
 
 def cost_upper_bound(job: Job, added: QueryPlan) -> CostUpperBound | None:
-    """Return the upper bound of a job with a query just added; raise an error if its queries cannot be planned.
+    """Return the upper bound with a query just added; raise an error if its queries cannot be planned.
 
     The bound adds up plans of single queries. Only if it comes near the budget, all queries are planned together.
     """

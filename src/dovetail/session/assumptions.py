@@ -1,4 +1,7 @@
-"""What the planner assumes of streams and queries because nobody stated or measured it, for errors about budgets."""
+"""Assumptions of the planner about streams and queries, for errors about budgets.
+
+The planner makes them where nobody stated or measured anything.
+"""
 
 from __future__ import annotations
 

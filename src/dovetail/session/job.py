@@ -1,4 +1,4 @@
-"""The job: streams, queries with their starts, and the shared plan. Sessions hold one; every change makes another.
+"""The job: streams, queries, shared plan. Sessions hold one; every change makes another.
 
 Each query has an *individual plan*, its `QueryPlan`. While streams and queries are being *declared*, a query is only checked: that
 it can be planned, and that it fits the budget with the others. When the job begins to *run*, all queries are planned jointly. A
@@ -73,7 +73,7 @@ class Job:
 
     @cached_property
     def planned_together(self) -> dict[str, QueryPlan]:
-        """The individual plans of queries that are planned jointly: the first ones, and late ones that have caught up."""
+        """Individual plans of the jointly planned queries: the first, and late ones that have caught up."""
         return {name: query.plan for name, query in self.registered.items() if not query.start.is_standalone}
 
     @cached_property
@@ -109,7 +109,7 @@ class Job:
         return RegisteredQuery(plan_query(query, self.streams, self.config, options), options)
 
     def with_query(self, query: RegisteredQuery) -> Job:
-        """Return the job with one more declared query; raise an error if it cannot be planned, or does not fit, with the others."""
+        """Return the job with another declared query; raise an error unless all can be planned and fit."""
         job = self._with(query, adopted_plan=None)
         try:
             return replace(job, upper_bound=cost_upper_bound(job, query.plan))
@@ -137,7 +137,7 @@ class Job:
 
     @cached_property
     def joint_plan(self) -> SharedPlan:
-        """The plan of the queries that are planned jointly: the adopted one if it is of these queries, else a new one."""
+        """The plan of the jointly planned queries: the adopted one if it is of these, else a new one."""
         adopted = self.adopted_plan
         if adopted is not None and {answer.query for answer in adopted.answers} == self.planned_together.keys():
             return with_expressions(adopted, self.planned_together)
@@ -220,7 +220,7 @@ class Job:
         strategy: StrategyOption | None = None,
         units: UnitCosts | None = None,
     ) -> JointPlanning:
-        """Return the planning of some queries; without `units`, under a budget, by the unit costs of their windows."""
+        """Return the planning of some queries; under a budget, `units` default to those of their windows."""
         config = self.config if strategy is None else replace(self.config, strategy=strategy)
         if units is None and budget is not None:
             units = self.unit_costs(self.unshared_execution_plan(plans.values()))
@@ -322,7 +322,7 @@ class Job:
         batch_rate: float,
         load_near_limit: Load | None,
     ) -> Proposal | None:
-        """Return a better plan for the first queries and those that have `caught_up`; None if none is worth a change."""
+        """Return a better plan for the first and the `caught_up` queries; None if none is worth a change."""
         joined = {name: plan for name, plan in self.plans.items() if name in self.planned_together or name in caught_up}
         if not joined:
             return None
@@ -346,7 +346,7 @@ class Job:
         }
 
     def replanned(self, proposal: Proposal) -> Job:
-        """Return the job with a proposed plan; the late queries in it are planned jointly with the others from now on."""
+        """Return the job with a proposed plan; late queries in it are planned jointly from now on."""
         registered = dict(self.registered)
         for name, plan in proposal.plans.items():
             query = registered[name]
@@ -356,7 +356,7 @@ class Job:
         return _copy_standalone_caches(replace(self, registered=registered, adopted_plan=proposal.plan), self)
 
     def with_standalone_late_queries(self) -> Job:
-        """Return the job with standalone joins for all late queries, even those that were planned with the others."""
+        """Return the job with standalone joins for all late queries, also those planned with the others."""
         registered = {
             name: replace(query, start=replace(query.start, is_planned_jointly=False))
             for name, query in self.registered.items()
@@ -365,7 +365,7 @@ class Job:
         return replace(job, adopted_plan=_restrict(self.adopted_plan, job.planned_together.keys()))
 
     def with_start_times(self, first_batch: int, max_event_times: Mapping[str, int]) -> Job:
-        """Return the job with the largest event times before `first_batch`, for the late queries that start with it."""
+        """Return the job with the event times before `first_batch` in the late queries that start with it."""
         registered = dict(self.registered)
         for name, query in self.registered.items():
             if first_batch and query.start.first_batch == first_batch:

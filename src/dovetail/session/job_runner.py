@@ -1,4 +1,7 @@
-"""A job and the engine that runs it: adopts changed jobs, watches the load, and migrates to better plans."""
+"""A job and the engine that runs it.
+
+It adopts changed jobs, watches the load, and migrates to better plans.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ class JobRunner(SynchronizedSession):
 
     @property
     def _is_running(self) -> bool:
-        """Whether a batch was pushed, or time advanced: until then streams and queries are being declared, and no joint plan runs."""
+        """Whether a batch was pushed, or time advanced.
+
+        Until then streams and queries are being declared, and no joint plan runs.
+        """
         return self._engine.batches > 0
 
     def _begin(self) -> None:
@@ -62,7 +68,10 @@ class JobRunner(SynchronizedSession):
             self._job = job
 
     def _reconcile(self) -> None:
-        """Take the job whose plan the engine has after a rollback, without streams that the engine does not have."""
+        """Take the job whose plan the engine has after a rollback.
+
+        It has no streams that the engine does not have.
+        """
         for plan, job in self._last_adoption:
             if self._engine.plan is plan:
                 self._job = job
@@ -70,7 +79,10 @@ class JobRunner(SynchronizedSession):
             self._job = replace(self._job, streams=dict(self._engine.streams))
 
     def _warn_of_drops(self, schema: StreamSchema, seen: ArrivalStats) -> None:
-        """Warn once per stream of dropped tuples. Nothing has changed yet: if warnings are errors, the batch can be pushed again."""
+        """Warn once per stream of dropped tuples.
+
+        Nothing has changed yet: if warnings are errors, the batch can be pushed again.
+        """
         for text in self._drop_warnings.new_warnings(schema, seen.late, seen.late_by, seen.refused):
             warn(text)
 

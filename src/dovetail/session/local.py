@@ -190,7 +190,9 @@ class LocalSession(JobRunner):
 
     @synchronized
     def selectivity(self, condition: str, value: float) -> None:
-        """Tell the planner which fraction of pairs meets a condition, e.g. `selectivity("i.ad_id = c.ad_id", 0.001)`.
+        """Tell the planner which fraction of pairs meets a condition.
+
+        An example is `selectivity("i.ad_id = c.ad_id", 0.001)`.
 
         It holds for queries registered afterwards that join those aliases, or those streams under any alias. A name that a query
         has both as an alias and as a stream means the alias. Under a budget, a selectivity that is not stated does not refuse a
@@ -223,7 +225,7 @@ class LocalSession(JobRunner):
     def push_iter(
         self, batch: Mapping[str, pa.Table], now: datetime | None = None, piece_rows: int = PIECE_ROWS
     ) -> Iterator[tuple[str, pa.Table]]:
-        """Join one batch like `push`, and yield its results as they are found, as pairs of query name and table.
+        """Join one batch like `push`; yield pairs of query name and table as results are found.
 
         `Config(driver_policy=...)` determines which come first. The batch is complete when the iterator is exhausted; until then the
         same thread cannot call this session. If iteration ends early, by `break`, `close()` or an error, the next call rolls the
@@ -354,13 +356,13 @@ class LocalSession(JobRunner):
 
     @synchronized
     def snapshot(self) -> bytes:
-        """Return everything needed to continue elsewhere: declarations, queries, progress and windows (Arrow and JSON, no pickle)."""
+        """Return declarations, queries, progress and windows as bytes (Arrow and JSON, no pickle)."""
         return write_snapshot(self._engine, job_to_json(self._job))
 
     @classmethod
     @reading("the snapshot")
     def restore(cls, blob: bytes) -> LocalSession:
-        """Return a session that continues where `snapshot` was taken; raise `StateError` if the bytes are damaged.
+        """Return a session that continues where `snapshot` was taken; raise `StateError` on damaged bytes.
 
         The checksum detects accidental damage. It is no signature: restore only snapshots from a source that you trust.
         """

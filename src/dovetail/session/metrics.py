@@ -17,7 +17,10 @@ from dovetail.stats.counters import Measurements, Metrics, QueryMetrics, StreamM
 
 
 class StreamCounters(TypedDict):
-    """Counters of a stream's tuples, and its times; counters are zero, and times None, until the first batch has been joined."""
+    """Counters of a stream's tuples, and its times.
+
+    Counters are zero, and times None, until the first batch has been joined.
+    """
 
     arrivals: int
     late: int
@@ -26,12 +29,14 @@ class StreamCounters(TypedDict):
     lateness_needed: float
     """The smallest lateness, in seconds, at which no tuple would have been late."""
     max_event_time: str | None
-    """How far the stream has progressed: its largest event time, or with `progress_by` the minimum over the partitions; an idle
-    stream is advanced with the others."""
+    """Progress of the stream: its largest event time.
+
+    With `progress_by` it is the minimum over the partitions; an idle stream is advanced with the others.
+    """
     watermark: str | None
     """`max_event_time` minus the lateness: older tuples are late."""
     lag_seconds: float | None
-    """How far `max_event_time` was behind the clock at the last batch: that given to `push`, or the time of the batch."""
+    """Seconds from `max_event_time` to the clock at the last batch: the one given to `push`, or its time."""
     state_tuples: int
     state_bytes: int
     hottest: dict[str, dict[str, int]]
@@ -44,7 +49,10 @@ class StreamCounters(TypedDict):
 
 
 class StageCounters(TypedDict):
-    """Counters of one stage of a probe path. On Spark a rebuilt shard counts from zero, and `ms` is of the last batch."""
+    """Counters of one stage of a probe path.
+
+    On Spark a rebuilt shard counts from zero, and `ms` is of the last batch.
+    """
 
     alias: str
     access: str
@@ -81,7 +89,10 @@ class JoinCounters(TypedDict):
 
 
 class RecallCounters(TypedDict):
-    """Fraction of a query's results that shedding did not lose, with 95 % confidence bounds; if unknown, `why`."""
+    """Fraction of a query's results that shedding did not lose, with 95 % confidence bounds.
+
+    If it is unknown, `why` says so.
+    """
 
     estimate: float | None
     low: float | None
@@ -182,7 +193,10 @@ class LastBatch(TypedDict):
 
 
 class SessionMetrics(TypedDict):
-    """What `metrics()` of both sessions returns. Every declared stream and query is there from the start."""
+    """Result of `metrics()` of either session.
+
+    Every declared stream and query is there from the start.
+    """
 
     streams: dict[str, StreamCounters]
     queries: dict[str, QueryCounters]
@@ -198,10 +212,10 @@ class SessionMetrics(TypedDict):
 
 
 class RunningMetrics(SessionMetrics):
-    """What `metrics()` of a session on Spark returns: all shards together, and each shard."""
+    """Result of `metrics()` of a session on Spark: all shards together, and each shard."""
 
     rebuilt_shards: int
-    """How often a shard did not find its arrays in shared memory and was rebuilt from its log."""
+    """Number of times that a shard was rebuilt from its log, since its arrays were not in shared memory."""
     log_bytes: int
     """Bytes of the shards' logs in the state store."""
     shards: dict[int, dict[str, Any]]
@@ -220,9 +234,10 @@ def session_metrics(
     batch_time: int | None,
     **others: Any,
 ) -> MetricsTables:
-    """Return the metrics of some streams and queries, with zeros for those that have not been measured yet.
+    """Return the metrics of some streams and queries.
 
-    `batch_time` is the clock at the last batch, in microseconds since 1970; `others` are further entries.
+    Those that have not been measured yet have zeros. `batch_time` is the clock at the last batch, in microseconds since 1970;
+    `others` are further entries.
     """
     no_query = QueryMetrics(0, 0, 0, {}, (), 0)
     return MetricsTables(

@@ -1,4 +1,6 @@
-"""The monitor: watches budgets and decides when running queries are planned again (Alrahmani, figure 2-1).
+"""The monitor: decides when running queries are planned again (Alrahmani, figure 2-1).
+
+It also watches budgets.
 
 After a number of new tuples, or half a window of event time, it checks the shards' counters. It triggers a replan when statistics
 become available, when a rate or a selectivity drifts, when a budget is nearly used up, or when a late query has caught up, once two
@@ -82,7 +84,10 @@ class Monitor:
         return arrived >= (self._earliest_check if is_late else self._next_check)
 
     def schedule_next_check(self, arrived: int, steps: Sequence[JoinStep] = ()) -> None:
-        """Set after how many more tuples or how much event time the next check is due; later if there are many `steps`."""
+        """Set after how many more tuples or how much event time the next check is due.
+
+        It is later if there are many `steps`.
+        """
         stages = sum(len(step.plan.paths) ** 2 for step in steps)
         new_tuples = max(CHECK_AFTER_TUPLES, CHECK_AFTER_PER_STAGE * stages)
         self._next_check = arrived + (new_tuples // 4 if self._has_unconfirmed_cause else new_tuples)
@@ -160,7 +165,10 @@ class Monitor:
         return [(resource, used, limit) for resource, used, limit in resources if limit < inf]
 
     def _record_breaches(self, batch: int) -> list[Breach]:
-        """Return new breaches; use must fall to `NEAR_LIMIT_FRACTION` times the limit before a resource breaches it again."""
+        """Return new breaches.
+
+        Use must fall to `NEAR_LIMIT_FRACTION` times the limit before a resource breaches it again.
+        """
         new = []
         for resource, used, limit in self._limited_resources():
             if used > limit and resource not in self._exceeded:

@@ -16,7 +16,7 @@ from dovetail.schema import StreamSchema
 
 @dataclass(frozen=True)
 class QueryStart:
-    """When a query began, and what it may see from before."""
+    """The start of a query, and what it may see from before."""
 
     first_batch: int = field(default=0, metadata={"name": "since"})
     """The first batch whose tuples it sees."""

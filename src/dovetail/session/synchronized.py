@@ -1,4 +1,7 @@
-"""One caller at a time: calls from several threads are serialized, and an interrupted call is rolled back."""
+"""One caller at a time.
+
+Calls from several threads are serialized, and an interrupted call is rolled back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A started session: writes each batch to every sink, or ends the streaming query with an error that names what failed.
+"""A started session: writes each batch to every sink, or ends with an error that names what failed.
 
 Shards return encoded results, one or more rows per shard and query. If Spark has to write some of them, `foreachBatch` persists that
 frame, so that the stateful operator runs once for any number of sinks, and gives each of these sinks its decoded part. Rows in files
@@ -56,7 +56,7 @@ class RunningSession:
     def __init__(
         self, pipeline: SparkPipeline, job: RunningJob, run_id: str, changes: Comparison | None = None
     ) -> None:
-        """Prepare to run `job` through `pipeline`; `changes` are those that this start made to the checkpoint's job."""
+        """Prepare to run `job`; `changes` are those that this start made to the checkpoint's job."""
         self.changes = changes
         self._pipeline = pipeline
         self._job = job
@@ -149,7 +149,7 @@ class RunningSession:
             self._reports.add_results(query.name, rows)
 
     def _discard_earlier_attempt(self, query: RunningQuery, batch_id: int) -> None:
-        """Remove an earlier attempt's results if this one has none; only the first batch of a start can be a replay."""
+        """Remove an earlier attempt's results if this has none; only a start's first batch can be a replay."""
         if self._written is None:
             query.sink.discard(batch_id)
 
@@ -162,7 +162,7 @@ class RunningSession:
     # -- the monitor --------------------------------------------------------------------------------------------------------
 
     def _monitor_batch(self, batch_id: int) -> None:
-        """Compare the shards' reports with budget and plan now and then; replan in a thread if there is a cause."""
+        """Compare reports with budget and plan now and then; replan in a thread if there is a cause."""
         monitor, config = self._monitor, self._layout.job.config
         if self._planning is not None or not self._layout.job.can_replan or not monitor.is_due(*self._reports.extent):
             return
@@ -209,11 +209,13 @@ class RunningSession:
             raise
 
     def metrics(self) -> RunningMetrics:
-        """Return counters by stream, query and node of the plan, use of the budget, changes of the plan, and the shards' reports."""
+        """Return counters by stream, query and plan node, use of the budget, plan changes, shards' reports."""
         return self._reports.metrics(self._monitor)
 
     def watch(self) -> bool:
-        """Show a line about the last batch until the job ends: its rate, the lag, state, late and shed tuples, results.
+        """Show a line about the last batch until the job ends.
+
+        It has the rate, the lag, state, late and shed tuples, and results.
 
         Ctrl-C, or a notebook's interrupt, ends the display, not the job. The call returns whether the job has ended, and raises its
         error, as `await_termination` does.
@@ -251,7 +253,7 @@ class RunningSession:
             return self._switch_to(prepare(self._job, name, sql, sink, stats, backfill=backfill))
 
     def drop_query(self, name: str) -> float:
-        """Stop a query after the current batch and free what only it used; return the seconds that the change took."""
+        """Stop a query after the current batch and free what only it used; return the seconds taken."""
         with self._changing(f"query {name!r} cannot be dropped"):
             return self._switch_to(self._pipeline.prepare_drop_query(self._job, name))
 
@@ -263,7 +265,7 @@ class RunningSession:
             yield
 
     def _switch_to(self, change: JobChange) -> float:
-        """Stop the streaming query after the current batch and start one for the changed job; return the seconds taken."""
+        """Stop the streaming query after this batch, start one for the changed job; return the seconds taken."""
         began = perf_counter()
         try:
             written = self._block_next_batch()
@@ -298,7 +300,7 @@ class RunningSession:
             raise
 
     def _block_next_batch(self) -> int | None:
-        """Wait until the current batch is written and block the next one; return the last batch that was written.
+        """Wait until the current batch is written and block the next; return the last batch written.
 
         Each change waits for one batch unless the job is idle, so frequent changes cannot starve it.
         """
@@ -343,7 +345,7 @@ class RunningSession:
             previous.locks[name].release()
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait until the job ends or `timeout` seconds pass; return whether it has ended. Its error, if any, is raised."""
+        """Wait until the job ends or `timeout` seconds pass; return whether it has ended, or raise its error."""
         until = None if timeout is None else monotonic() + timeout
         while True:
             query, ended = self.query, True

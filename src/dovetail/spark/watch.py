@@ -1,4 +1,7 @@
-"""Shows the progress of a running job: one line that changes in a terminal or notebook, a line for each batch elsewhere."""
+"""Shows the progress of a running job.
+
+In a terminal or notebook one line changes; elsewhere there is a line for each batch.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ class Watched(Protocol):
 
 
 def watch(job: Watched) -> bool:
-    """Show the progress of a job until it ends, or until Ctrl-C, which does not stop it; return whether it has ended."""
+    """Show the progress of a job until it ends; return whether it has ended.
+
+    Ctrl-C ends only the display, not the job.
+    """
     began, line, last_batch, ended = monotonic(), "", -1, False
     with collect_interrupts() as interrupted, _display() as display:
         display.update(_STARTING)
@@ -103,7 +109,7 @@ def _last_progress(job: Watched) -> Mapping[str, Any] | None:
 
 
 class _Display(ABC):
-    """Where the progress is shown."""
+    """Display of the progress."""
 
     @abstractmethod
     def update(self, line: str) -> None:

@@ -101,7 +101,9 @@ def report_rows(stream: int, shard_ids: Sequence[int], report: Report) -> pa.Rec
 
 
 def padding_rows(stream: int, shard_id: int, sent: int) -> pa.RecordBatch:
-    """Return padding rows that trip Spark's row limit, so that an Arrow batch ends after about `sent` bytes.
+    """Return padding rows that trip Spark's row limit.
+
+    So an Arrow batch ends after about `sent` bytes.
 
     With a byte limit Spark would sum the size of its output for every input tuple, which doubles the router's cost. So
     `dovetail.spark.session` lifts that limit and keeps the row limit, which ignores the size of rows.
@@ -116,7 +118,10 @@ def _routed_rows(stream: int, headers: Sequence[Header], content: pa.Array) -> p
 
 
 def read_routed_rows(frames: Iterable[pd.DataFrame]) -> Iterator[tuple[int, RoutedKind, int, bytes]]:
-    """Yield stream, kind, `first_copies` and content of each row that Spark passes to a shard, without padding."""
+    """Yield stream, kind, `first_copies` and content of each row that Spark passes to a shard.
+
+    Padding is omitted.
+    """
     for frame in frames:
         columns = (frame[name] for name in ROUTED_SCHEMA.names[1:])
         for stream, kind, first_copies, content in zip(*columns, strict=True):

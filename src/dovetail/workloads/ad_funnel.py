@@ -91,7 +91,9 @@ COLUMNS: dict[str, pa.Schema] = {stream.name: stream.columns for stream in AdFun
 
 @dataclass
 class FunnelSample:
-    """Sample of the input for checking a run of `funnel`: the tuples of every n-th user; all with `every=1`.
+    """Sample of the input for checking a run of `funnel`.
+
+    It has the tuples of every n-th user; all with `every=1`.
 
     The sample drops late tuples by their definition: more than the lateness behind the largest event time of earlier batches.
     """

@@ -115,9 +115,9 @@ class _OnSpark:
         self._folder = folder
         self._batches = batches
         self._seconds = 0.0
-        """How long all micro-batches of Dovetail took."""
+        """Seconds that all micro-batches of Dovetail took."""
         self._results = 0
-        """How many results Dovetail gave."""
+        """Number of Dovetail's results."""
 
     def join(self, funnel: AdFunnel, sample: FunnelSample, *, explain: bool) -> bool:
         self._progress.show("Planning the query")

@@ -1,4 +1,7 @@
-"""A line that says what the demo is doing and for how long: in place on a terminal, once per step elsewhere."""
+"""A line that says what the demo is doing and for how long.
+
+It is rewritten in place on a terminal, and printed once per step elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -103,7 +103,10 @@ class Adoption:
         return WindowStore(self.arena, name, self.streams[stream], self._capacity(name), numbered=self.numbered)
 
     def _capacity(self, store: str) -> int | None:
-        """Return the capacity of a store whose arrays exist, or None; raise `StateError` if `positions` lacks the store."""
+        """Return the capacity of a store whose arrays exist, or None.
+
+        Raise `StateError` if `positions` lacks the store.
+        """
         if self.positions is None:
             return None
         if store not in self.positions:
@@ -111,7 +114,10 @@ class Adoption:
         return int(self.positions[store]["rows"][3])
 
     def _window(self, plan: WindowPlan) -> WindowStore:
-        """Return a stream's window, extended by what a plan needs; new views see the rows that similar views see."""
+        """Return a stream's window, extended by what a plan needs.
+
+        New views see the rows that similar views see.
+        """
         store = self.before.windows.get(plan.stream) or self.store(plan.name, plan.stream)
         store.extend(plan.kept, plan.expiry_tables, plan.words)
         if not len(store.rows):
@@ -154,7 +160,7 @@ class Adoption:
     def _materialize(
         self, run: JoinRun, plan: MaterializedJoinPlan, views: Mapping[StepSource, View]
     ) -> MaterializedJoin:
-        """Return the materialized join of a step: the existing one if it can serve the plan, else a new one, filled."""
+        """Return the existing materialized join of a step if it can serve the plan, else a new one, filled."""
         before, existing = self.before.runs.get(run.name), self.before.materialized.get(plan.id)
         if (
             existing is not None

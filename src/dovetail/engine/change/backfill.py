@@ -59,7 +59,10 @@ class VisibleRows:
         return self.seen_by(lambda view: any(name in of(self.needs[user]) for user in view.users))
 
     def _satisfies(self, condition: Expression, among: BoolArray) -> BoolArray:
-        """Return which rows meet a condition: a view with that filter sees them, or it is true of the kept columns."""
+        """Return which rows meet a condition.
+
+        A row does if a view with that filter sees it, or if the condition is true of the kept columns.
+        """
         met = self.seen_by(lambda view: condition in view.filters)
         unknown = among & ~met
         for column in columns(condition):

@@ -80,7 +80,10 @@ IRREVERSIBLE = Savepoint(ExecutionPlan(), -1, None, {}, {}, {})
 
 @contextmanager
 def savepoint(engine: ShardEngine, *, until_delivered: bool) -> Iterator[None]:
-    """Open a savepoint for the change in the block; if the block ends normally, release it unless `until_delivered`."""
+    """Open a savepoint for the change in the block.
+
+    If the block ends normally, the savepoint is released unless `until_delivered`.
+    """
     engine.open_savepoint = Savepoint.of(engine)
     yield  # no `finally`: after an exception the savepoint stays open, which tells the next call to roll back
     if not until_delivered:

@@ -49,7 +49,7 @@ class Driver:
     def bounds(self, new_rows: NewRowRanges) -> Bounds:
         """Return the rows that new rows see: all rows of earlier inputs, but only old rows of later ones.
 
-        So among the new rows of a match only that of the last input finds it.
+        A match with several new rows is found once, from the row of its last input.
         """
         bounds = self._bounds
         bounds.first, bounds.stop = new_rows[self.feed]
@@ -179,7 +179,10 @@ class JoinRun:
 
 
 def due_for_joint_replan(runs: Iterable[JoinRun]) -> list[JoinRun]:
-    """Return the joins that share stages once they have paid for a joint replan, and reset their skipped replans."""
+    """Return the joins that share stages once they have paid for a joint replan.
+
+    Their counters of skipped replans start again.
+    """
     sharing = [run for run in runs if run.sharing]
     skipped = [(run.watch.skipped_joint_replans, replan_cost(len(run.runners))) for run in sharing]
     if sum((replans - JOINT_REPLAN_FACTOR) * cost for replans, cost in skipped) < 0:

@@ -78,7 +78,10 @@ class Replan(Protocol):
 
 @dataclass(slots=True)
 class ProbeWatch:
-    """Statistics of one join's probes, for its probe orders; `RuntimeStats` serves the shared plan. Snapshots hold the fields."""
+    """Statistics of one join's probes, for its probe orders; `RuntimeStats` serves the shared plan.
+
+    Snapshots hold the fields.
+    """
 
     probe_counts: dict[ProbeKey, ProbeCounts] = field(default_factory=dict, metadata={"name": "found"})
     rates: dict[str, Positive] = field(default_factory=dict)

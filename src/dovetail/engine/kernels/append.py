@@ -32,7 +32,10 @@ _SMALL_OFFSET_BYTES = 4
 
 @kernel
 def append_rows(tasks: Int64Array, base: int, tail: int, first: int, stop: int, capacity: int) -> None:
-    """Write rows `first` to `stop`; `tail` is the oldest live row; arrays begin at row `base` and hold `capacity` rows."""
+    """Write rows `first` to `stop`.
+
+    `tail` is the oldest live row; arrays begin at row `base` and hold `capacity` rows.
+    """
     index, count = first - base, stop - first
     for i in range(len(tasks)):
         task = tasks[i]

@@ -57,13 +57,19 @@ class _UserDirectory(_DigestPath, caching.UserWideCacheLocator):
 
     @classmethod
     def from_function(cls, function: Any, file: str) -> Any:
-        """Return a locator, or None: without a home directory, the path would be relative to the working directory."""
+        """Return a locator, or None.
+
+        Without a home directory, the path would be relative to the working directory.
+        """
         is_absolute = Path(AppDirs(appname="numba", appauthor=False).user_cache_dir).is_absolute()  # type: ignore[no-untyped-call]
         return super().from_function(function, file) if is_absolute else None  # type: ignore[no-untyped-call]
 
 
 class _TemporaryDirectory(_DigestPath, caching.UserWideCacheLocator):
-    """Caches in a private directory below the temporary one: for a read-only package and a user without a home."""
+    """Caches in a private directory below the temporary one.
+
+    It serves a read-only package, and a user without a home.
+    """
 
     def __init__(self, function: Any, file: str) -> None:
         super().__init__(function, file)  # type: ignore[no-untyped-call]
@@ -84,7 +90,10 @@ def _temporary_directory() -> Path:
 
 
 def _make_private(path: Path) -> None:
-    """Create a directory that only this user can write, or raise `OSError`: whoever can write it can make us run their code."""
+    """Create a directory that only this user can write, or raise `OSError`.
+
+    Whoever can write it can make us run their code.
+    """
     parent = path.parent.stat()
     if parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not parent.st_mode & stat.S_ISVTX:
         raise PermissionError(f"other users can replace {path}")

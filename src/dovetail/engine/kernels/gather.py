@@ -21,7 +21,7 @@ _WORD, _HALF, _QUARTER, _BYTE = 8, 4, 2, 1
 
 
 class ColumnAddresses(NamedTuple):
-    """Where a window stores the values of a column."""
+    """Addresses of the values of a column in a window."""
 
     values: int
     """Address of the values; if their lengths vary, of their heap positions."""

@@ -50,7 +50,10 @@ def write_mapped(engine: ShardEngine, key: str) -> bytes | None:
 
 
 def read_mapped(directory: Path, key: str, plan: ExecutionPlan, replan: Replan | None) -> ShardEngine:
-    """Return the engine that was written with `key` and ran `plan`; compare its arrays with their checksums."""
+    """Return the engine that was written with `key` and ran `plan`.
+
+    Its arrays are compared with their checksums.
+    """
     try:
         file_bytes = (directory / FILE).read_bytes()
     except OSError as error:

@@ -143,7 +143,9 @@ def _manifest(engine: ShardEngine) -> dict[str, Any]:
 def attach(
     arena: Arena, serialized: Mapping[str, Any], plan: ExecutionPlan, replan: Replan | None = None
 ) -> ShardEngine:
-    """Return an engine over the arrays that another one left in `arena`; `serialized` is its `arena_manifest`.
+    """Return an engine over the arrays that another one left in `arena`.
+
+    `serialized` is its `arena_manifest`.
 
     That engine must have run `plan`, in any probe orders.
     """

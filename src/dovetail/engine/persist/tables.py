@@ -1,4 +1,6 @@
-"""Windows as Arrow tables: the live rows with event times, flags, columns, and the codes of single key parts.
+"""Windows as Arrow tables.
+
+A table has the live rows, with their event times, flags, columns, and the codes of single key parts.
 
 A table that is read may come from anyone. It is accepted if it has the columns that its window needs, with their types,
 uncompressed (a few bytes could expand to any amount of memory), with valid offsets, without NULL where none is possible, and with
@@ -120,7 +122,10 @@ def _refuse_compressed(window: str, content: pa.Buffer) -> None:
 
 
 def _field(metadata: pa.Buffer, table: int | None, index: int | None) -> int | None:
-    """Return the offset of a table-valued field (FlatBuffers), or of the root table; None if the field is missing."""
+    """Return the offset of a table-valued field (FlatBuffers), or of the root table.
+
+    None if the field is missing.
+    """
     if index is None:
         return int(struct.unpack_from("<I", metadata, 0)[0])
     if table is None:

@@ -45,14 +45,14 @@ class NewRows:
     numbers: Int64Array | None = None
     """Numbers of the tuples in the shard's log, if the window keeps them."""
     units: Int32Array | None = None
-    """How much of a cap in bytes each tuple takes; None if each takes one unit."""
+    """Units of a memory cap that each tuple takes; None if each takes one."""
 
     def __len__(self) -> int:
         return len(self.ts)
 
     @property
     def total_units(self) -> int:
-        """How much of a cap in bytes the tuples take."""
+        """Units of a memory cap that the tuples take."""
         return len(self.ts) if self.units is None else int(self.units.sum())
 
     def column(self, name: str) -> pa.Array:
@@ -84,7 +84,10 @@ class HashIndex:
 
 
 class Appender:
-    """Writes new rows to the arrays of one window, which owns the mappings passed here and may change them."""
+    """Writes new rows to the arrays of one window.
+
+    The window owns the mappings that are passed here and may change them.
+    """
 
     def __init__(
         self,

@@ -344,7 +344,7 @@ class WindowStore:
         return row_numbers
 
     def expire_where(self, alive: Callable[[], BoolArray]) -> None:
-        """Remove tuples that `alive` does not mark; it is evaluated only if the window is long enough to compact."""
+        """Remove the tuples that `alive` does not mark, if the window is long enough to compact."""
         if len(self.rows) >= self._compact_from:
             mask = alive()
             if mask.any():

@@ -1,9 +1,10 @@
 """Count windows: tuples wait until the watermark passes them, then join in one agreed order.
 
 The last n tuples at some instant are known only when no earlier tuple can arrive. So queries with count windows over the same
-streams have windows of their own. Tuples below the *frontier*, the smallest watermark of those streams, are settled: they enter the
-windows in (event time, content) order. A tuple's count window ends when the n-th tuple after it enters; ends below the frontier never
-change, so every result of settled tuples is final. Filters and NULL keys hide tuples from a query, but the count includes them.
+streams have windows of their own. The *frontier* is the smallest watermark of the streams with count windows; the other streams of
+these queries do not count. Tuples below it are settled: they enter the windows in (event time, content) order. A tuple's count window
+ends when the n-th tuple after it enters; ends below the frontier never change, so every result of settled tuples is final. Filters
+and NULL keys hide tuples from a query, but the count includes them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class CountWindowGroup(JoinGroup):
     """A `JoinGroup` for count windows: tuples enter once they are settled."""
 
     def __init__(self, step: JoinStep, streams: Mapping[str, StreamSchema], config: Config, arena: Arena) -> None:
-        """Create a group for `step` and others with the same start batch and count windows over the same streams."""
+        """Create a group for `step` and others of the same group.
+
+        They have the same start batch, and count windows over the same streams.
+        """
         super().__init__(step.group, streams, config, arena)
         self.frontier = frozenset(step.count_window_streams)
         self.first_batch = step.first_batch

@@ -1,4 +1,7 @@
-"""Expiry: when rows are no longer needed and dropped, and which rows eager expiration hides before that."""
+"""Expiry of rows that no later result needs.
+
+Eager expiration also hides rows before they are dropped.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def oldest_needed(window: WindowPlan, watermarks: Mapping[str, int]) -> int:
 def floors(
     plans: Mapping[str, WindowPlan], windows: Mapping[str, WindowStore], ts: Int64Array, progress: Progress
 ) -> dict[str, Int64Array]:
-    """Return, for each stream without count windows, the first row that has not expired for each tuple of time `ts`."""
+    """Return, by stream, the first row that has not expired for each tuple of time `ts`.
+
+    Streams with count windows are omitted.
+    """
     first_rows, watermarks = {}, progress.watermarks
     for stream, plan in plans.items():
         if not plan.expiry_tables:
@@ -41,7 +47,10 @@ def floors(
 
 
 class Expiry:
-    """Drops expired rows of time windows; if `lazy`, only once they are about 3% of the window, to save time."""
+    """Drops expired rows of time windows.
+
+    If `lazy`, it drops them only once they are about 3% of the window, to save time.
+    """
 
     def __init__(self, *, lazy: bool) -> None:
         self._lazy = lazy
@@ -57,7 +66,10 @@ class Expiry:
         progress: Progress,
         list_held: Mapping[str, Callable[[], Int64Array]],
     ) -> None:
-        """Drop expired rows, except those that a function in `list_held`, by stream, returns: a shedder holds them."""
+        """Drop expired rows, except those that a shedder holds.
+
+        By stream, a function in `list_held` returns the latter.
+        """
         watermarks = progress.watermarks
         for stream, plan in plans.items():
             oldest = oldest_needed(plan, watermarks)

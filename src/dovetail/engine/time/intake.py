@@ -1,4 +1,6 @@
-"""Intake: check a pushed table, drop its late tuples, sort the others, and evaluate the filters and keys that windows keep.
+"""Intake: check a pushed table, drop its late tuples, and sort the others.
+
+It also evaluates the filters and keys that windows keep.
 
 A table that does not match its stream's declaration is an error. A tuple without a usable event time (NULL or out of range) belongs
 to no window: it is dropped and counted, because on Spark an error would replay it for ever.
@@ -132,7 +134,10 @@ class TableReader:
         return Batch(columns, ts, refused=refused, numbers=numbers)
 
     def _micros(self, times: Int64Array) -> Int64Array:
-        """Convert event times to microseconds; nanoseconds round down, and times out of range stay out of range."""
+        """Convert event times to microseconds.
+
+        Nanoseconds round down; times out of range stay out of range.
+        """
         if self._unit == "us":
             return times
         if self._unit == "ns":
@@ -223,7 +228,9 @@ def in_time_order(batch: Batch) -> Batch:
 
 
 def in_content_order(batch: Batch) -> Batch:
-    """Return the batch sorted by (event time, row content), columns in declared order, NULL first, NaN last.
+    """Return the batch sorted by (event time, row content).
+
+    Columns are compared in declared order, NULL first and NaN last.
 
     Content breaks ties, so that a count window holds the same tuples in whatever order they arrived.
     """
@@ -256,7 +263,10 @@ def _order_keys(name: str, values: pa.Array) -> dict[str, pa.Array]:
 
 
 def _nested_ranks(values: pa.Array) -> pa.Array:
-    """Return the ranks of nested values. Arrow cannot sort them, so this works in Python, for batches with ties only."""
+    """Return the ranks of nested values.
+
+    Arrow cannot sort them, so this works in Python, for batches with ties only.
+    """
     keys = [_nested_key(value) for value in values.to_pylist()]
     ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     return pa.array([ranks[key] for key in keys], pa.int64())
@@ -281,7 +291,9 @@ def window_rows(
     backfill_starts: BackfillStarts | None = None,
     keep_unseen: bool = False,
 ) -> NewRows:
-    """Compute what a window keeps of tuples that arrived with batch `batch_number`: flags, codes and computed columns.
+    """Compute what a window keeps of tuples that arrived with batch `batch_number`.
+
+    It keeps flags, codes and computed columns.
 
     Tuples that no view sees are dropped unless `all_rows`; with `keep_unseen` the result has their event times.
     """

@@ -202,7 +202,9 @@ class Progress:
         return min([self.streams[stream].watermark for stream in streams])
 
     def advance_idle_streams(self, now: int | None, related: Mapping[str, set[str]]) -> None:
-        """Advance idle streams to the slowest active stream they are joined with, so that they delay no expiry.
+        """Advance idle streams to the slowest active stream they are joined with.
+
+        So they delay no expiry.
 
         A tuple that arrives below the new watermark is late, and counted. If tuples expired without advancing the stream, its results
         would be lost silently.
@@ -222,7 +224,10 @@ class Progress:
 
 
 def partition_max_times(ts: Int64Array, partitions: pa.Array) -> dict[PartitionValue, int]:
-    """Return the largest event time of each partition, by its text or by the code of another value: JSON can hold both."""
+    """Return the largest event time of each partition.
+
+    Its key is the partition's text, or the code of another value: JSON can hold both.
+    """
     kind = sql_type(partitions.type)
     values = evaluate(cast(Column("", "p", partitions.type), kind), lambda _: partitions, len(partitions))
     keys = values if pa.types.is_string(kind) else pa.array(codes_of(values), mask=values.is_null().to_numpy(False))

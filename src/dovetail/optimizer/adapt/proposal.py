@@ -75,7 +75,10 @@ def propose(
 def _best_plan(
     planning: JointPlanning, running: Sequence[SharedPlan], used: Load | None, memory_limit: float
 ) -> SharedPlan | None:
-    """Return the cheapest plan that fits; if none does, the cheapest within the memory, or the one that takes the least memory."""
+    """Return the cheapest plan that fits.
+
+    If none does, it is the cheapest within the memory, or the one that takes the least memory.
+    """
     memory_only = None if planning.budget is None else Budget(memory_bytes=planning.budget.memory_bytes)
     for budget in (planning.budget, memory_only):
         with suppress(BudgetError):
@@ -91,7 +94,10 @@ def _materialized(plans: Iterable[SharedPlan]) -> set[object]:
 
 
 def _structure(plans: Iterable[SharedPlan]) -> list[object]:
-    """Return the inputs and consumers of all joins, without probe orders: equal for plans that differ only in orders."""
+    """Return the inputs and consumers of all joins.
+
+    They are equal for plans that differ only in probe orders.
+    """
     structure: list[tuple[object, ...]] = []
     for plan in plans:
         materialized = {result.id for result in plan.materialized}

@@ -2,8 +2,8 @@
 
 A measured probe gives the fraction of pairs (partial result, tuple in the window) that matched, for a set of joined aliases. The model
 has selectivities per pair of aliases. If one pair connects the probed alias with the joined ones, the measured selectivity is that
-pair's; if several do, they are scaled together until their product is the measured one. Probes after a single alias are fitted first,
-because they determine one pair; probes that are no longer made are fitted before all others, which then overrule them.
+pair's; if several do, they are scaled together until their product is the measured one. Old probes are fitted first; recent ones
+override them. In both groups probes after a single alias come first, because they determine one pair.
 
 An input's order is replaced only if the model expects the new one to be `MIN_COST_RATIO` times cheaper, the first probe of each new
 tuple included, and if the saving matters for the whole query: estimates are noisy, and an order that alternates builds indexes in

@@ -76,7 +76,10 @@ class UnitCosts:
 
     @classmethod
     def thesis(cls) -> UnitCosts:
-        """Return the prices of table 4-2 (the CAPE engine), with memory in tuples; a materialized match is one."""
+        """Return the prices of table 4-2 (the CAPE engine), with memory in tuples.
+
+        A materialized match counts as one tuple.
+        """
         return cls(2e-4, 2e-4, 2.2e-3, tuple_bytes=1, match_bytes=1, member_bytes=0)
 
     def with_batch_rate(self, batches_per_second: float) -> UnitCosts:

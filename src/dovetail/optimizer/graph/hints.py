@@ -34,7 +34,10 @@ def hints_for(hints: Mapping[frozenset[str], float], refs: Iterable[StreamRef]) 
 
 
 def parse_hint(condition: str, value: float) -> dict[frozenset[str], float]:
-    """Return the hint by the pair of aliases or streams that `condition`, such as `i.ad_id = c.ad_id`, names."""
+    """Return the hint by the pair of aliases or streams that `condition` names.
+
+    An example is `i.ad_id = c.ad_id`.
+    """
     if not (is_number(value) and MIN_HINT <= value <= 1):
         raise ConfigError(
             f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1, and no less than {MIN_HINT:g}"

@@ -71,7 +71,9 @@ def _conditions(query: JoinQuery) -> dict[Pair, float]:
 
 
 def assumed_pairs(predicates: PredicateIndex, given: Collection[Pair]) -> list[Pair]:
-    """Return the pairs of aliases whose selectivity follows from no given one: the planner assumes a default.
+    """Return the pairs of aliases whose selectivity follows from no given one.
+
+    The planner assumes a default for them.
 
     A given selectivity determines the distinct counts of its classes, and with them all pairs of these classes.
     """

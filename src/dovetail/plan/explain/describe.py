@@ -51,7 +51,9 @@ def explain(
     history: History | None = None,
     groups: Sequence[Sequence[JoinStep]] = (),
 ) -> Explanation:
-    """Explain the plan of a session's queries, with the measured rows and times per new tuple if there are any.
+    """Explain the plan of a session's queries.
+
+    If there are measurements, it has the measured rows and times per new tuple.
 
     `plan` adds which queries share what, and the load of windows and joins. `groups` lists the steps that run over the same windows:
     their shared prefixes are marked.
@@ -168,7 +170,10 @@ def _describe_join(step: JoinStep, sql: str) -> dict[str, Any]:
 
 
 def _inputs(query: JoinQuery) -> dict[str, dict[str, Any]]:
-    """Describe each alias's stream and window; for an inferred window, also the conditions it follows from."""
+    """Describe each alias's stream and window.
+
+    An inferred window has the conditions that it follows from.
+    """
     inferred = dict(query.inferred)
     return {
         ref.alias: {"stream": ref.stream, "window": _window_text(ref.window)}

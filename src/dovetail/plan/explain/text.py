@@ -51,7 +51,9 @@ def join_label(name: str) -> str:
 
 
 def joins_with_results(description: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], str, Mapping[str, Any]]]:
-    """Return the nodes of the shared plan by the join that runs them: the join, the name of its result, and the result.
+    """Return the nodes of the shared plan by the join that runs them.
+
+    They are the join, the name of its result, and the result.
 
     A join that runs an individual plan has the name of its query.
     """

@@ -140,7 +140,10 @@ class Checkpoint:
         return reconciled, changes, last
 
     def refreshed(self) -> Checkpoint:
-        """Return this checkpoint with its plan log, and the batches that Spark has begun and completed, as of now."""
+        """Return this checkpoint as it is now.
+
+        Its plan log, and the batches that Spark has begun and completed, are read again.
+        """
         last_batch, next_batch = _last_and_next_batch(self.directory)
         plan_log = tuple(read_entries(self.directory.within("dovetail")))
         return replace(self, last_batch=last_batch, next_batch=next_batch, plan_log=plan_log)

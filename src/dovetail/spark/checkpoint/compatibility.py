@@ -97,7 +97,10 @@ def with_valid_plan(old: Layout, new: Layout) -> Layout:
 
 
 def check_version(queries: Mapping[str, JoinQuery], current: str) -> None:
-    """Refuse a current layout, as JSON, that this release cannot read or in which `queries` had other windows."""
+    """Refuse a current layout, as JSON, that this release cannot read.
+
+    It also refuses one in which `queries` had other windows.
+    """
     version, faults = json.loads(current).get("version", 1), []
     if version not in (VERSION_WITHOUT_INFERRED_WINDOWS, VERSION):
         faults = [f"its layout has format version {version}; this release writes version {VERSION}"]

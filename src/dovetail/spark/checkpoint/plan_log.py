@@ -1,4 +1,6 @@
-"""The plan log of a checkpoint: records which plan runs from which batch on, and brings plans to workers.
+"""The plan log of a checkpoint: which plan runs from which batch on.
+
+It also brings plans to workers.
 
 Every start of a streaming query appends a `PlanLogEntry` before its first batch runs, unless it resumes after a change that failed
 before its entry was written; the entry's number is the *epoch*. Shards store the epoch that wrote their state, and refuse state

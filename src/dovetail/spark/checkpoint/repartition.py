@@ -47,7 +47,7 @@ COUNTS = pa.schema({SHARD_ID: pa.int32(), "tuples": pa.int64()})
 
 @dataclass(frozen=True)
 class RepartitionPlan:
-    """Where the tuples of one plan's shards go in another plan with the same groups, in order."""
+    """New shards of the tuples of one plan's shards, in another plan with the same groups, in order."""
 
     old_plan: str
     """The old `WorkerPlan` as JSON."""
@@ -108,7 +108,10 @@ class RepartitionPlan:
         return cls(old_plan.to_json(), new_plan.to_json(), old_shard_ids, new_shard_ids, tokens, to_read, new_manifests)
 
     def repartition(self, rows: pa.Table) -> pa.Table:
-        """Return the tuples of an old shard as rows of `REPARTITIONED_SCHEMA`; `rows` is the shard's stored state."""
+        """Return the tuples of an old shard as rows of `REPARTITIONED_SCHEMA`.
+
+        `rows` is the shard's stored state.
+        """
         shard_id, old_plan = rows[SHARD_ID][0].as_py(), read_worker_plan(self.old_plan)
         shard = self.old_shard_ids.index(shard_id)
         contents = dict(zip(rows["number"].to_pylist(), rows["content"], strict=True))

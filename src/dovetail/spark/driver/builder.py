@@ -162,7 +162,10 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
 
 
 def _log_option() -> str:
-    """Return the JVM option that selects our log configuration; none if the user has one where Spark looks for it."""
+    """Return the JVM option that selects our log configuration.
+
+    There is none if the user has one where Spark looks for it.
+    """
     homes = [os.environ.get("SPARK_CONF_DIR", ""), os.path.join(os.environ.get("SPARK_HOME", ""), "conf")]  # noqa: PTH118
     has_own = any(home and any(Path(home).glob("log4j2.*")) for home in homes)
     return "" if has_own else f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} "

@@ -106,7 +106,10 @@ class SparkPipeline:
     def prepare_add_query(
         self, job: RunningJob, name: str, sql: str, sink: Sink, stats: RuntimeStats, *, backfill: bool
     ) -> JobChange:
-        """Return the change that adds a query to a job; refuse one that cannot run or, by `stats`, exceeds the budget."""
+        """Return the change that adds a query to a job.
+
+        A query is refused if it cannot run or, by `stats`, exceeds the budget.
+        """
         layout = job.layout
         query = job.declared_job.plan_individually(
             name, sql, None, str(self.spark.conf.get("spark.sql.session.timeZone"))

@@ -113,7 +113,7 @@ class Placement:
     pinned: Mapping[str, ShardAssignment] = field(default_factory=dict)
     """By query, the assignment that an earlier start chose."""
     numbers_used: int = 0
-    """How many shard numbers had been used before; those of retired shards are not used again."""
+    """Shard numbers that had been used before; those of retired shards are not used again."""
     groups: tuple[ShardGroup, ...] = ()
 
     def with_query(self, query: JoinQuery, streams: Mapping[str, StreamSchema]) -> Placement:
@@ -141,7 +141,7 @@ class Placement:
 
     @property
     def total(self) -> int:
-        """How many shard numbers have been used, those of retired shards included."""
+        """The number of shard numbers that have been used, those of retired shards included."""
         return max(self.numbers_used, *(group.shard_range.stop for group in self.groups), 0)
 
     @property

@@ -110,7 +110,9 @@ class ShardReports:
         return counts
 
     def _check_same_last_batch(self, batch_id: int, last_batches: Mapping[int, int | None]) -> None:
-        """Raise `StateError` unless all shards continue from the same batch; `last_batches` holds the last one by shard.
+        """Raise `StateError` unless all shards continue from the same batch.
+
+        `last_batches` holds the last one by shard.
 
         Spark calls all shards in a batch, or none if it has no tuples. So all of them must have taken part in the same last batch.
         """

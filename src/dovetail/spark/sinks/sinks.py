@@ -64,7 +64,10 @@ class Sink(ABC):
         return None
 
     def verify(self, batch_id: int, rows: int) -> None:  # noqa: B027
-        """Raise an error if a batch that `write` has written lacks some of its `rows`, where that is cheap to check."""
+        """Raise an error if a batch that `write` has written lacks some of its `rows`.
+
+        Check only where that is cheap.
+        """
 
 
 class ParquetSink(Sink):

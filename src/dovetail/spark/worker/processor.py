@@ -1,4 +1,6 @@
-"""Join one batch of one shard: what the second callback does, between Spark's state store and the engine.
+"""Join one batch of one shard: what the second callback does.
+
+It stands between Spark's state store and the engine.
 
 An attempt reads the manifest, acquires the shared-memory arrays of its token or rebuilds them from the log, joins the batch, appends
 its tuples to the log, publishes the arrays under a new token, and writes that token into the manifest. Spark commits the state only if
@@ -64,7 +66,10 @@ def join_rows(
     run_id: str,
     staged: Mapping[int, Staging],
 ) -> pd.DataFrame:
-    """Join a micro-batch of a shard by the plan that applies to it; results of queries in `staged` go to files."""
+    """Join a micro-batch of a shard by the plan that applies to it.
+
+    Results of queries in `staged` go to files.
+    """
     batch_id = current_batch()
     plan = plan_for(plans, batch_id)
     log = ShardLog(segments, plan.digest, plan.catalog)

@@ -44,7 +44,7 @@ class StoredColumn(ABC):
 
     @property
     def addresses(self) -> ColumnAddresses:
-        """Where the values are; zeros if they are not in plain arrays."""
+        """Addresses of the values; zeros if they are not in plain arrays."""
         return ColumnAddresses(0)
 
     def finish_buffers(self, buffers: Sequence[Any], indices: Int64Array) -> list[Any]:  # noqa: ARG002

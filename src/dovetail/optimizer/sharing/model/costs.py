@@ -65,7 +65,10 @@ class CostModel:
         return self._joins[key]
 
     def cpu(self, target: Target, parts: Parts) -> float:
-        """Return the milliseconds per second of an operator's joining, without its windows and materialized joins."""
+        """Return the milliseconds per second of an operator's joining.
+
+        Those of its windows and materialized joins are not included.
+        """
         cost = self.join(target, parts)
         calls = len(parts) ** 2 * self.units.batch_stage
         return cost.produced * self.units.join + cost.probes * self.units.probe + calls
@@ -114,7 +117,10 @@ class CostModel:
         return self.windows(self.query_set.target(query, self.query_set.queries[query].all) for query in queries)
 
     def parts(self, target: Target, materialized: Collection[Target] = ()) -> Parts:
-        """Return the inputs of an operator that reads `materialized` joins and base windows, ordered by their first input."""
+        """Return the inputs of an operator, ordered by their first input.
+
+        It reads `materialized` joins and base windows.
+        """
         remaining, parts = target.mask, list[tuple[int, Target]]()
         for join in materialized:
             mask = self.query_set.mask(join.signature, target.query)

@@ -109,7 +109,10 @@ def mjoin(model: CostModel, query: int) -> Subplan:
 
 
 def coalesce(model: CostModel, subplan: Subplan, merged: Collection[Target], join: Target, draft: Draft) -> Subplan:
-    """Replace the `merged` inputs of the top operator by their materialized `join`, and define it unless the draft does."""
+    """Replace the `merged` inputs of the top operator by their materialized `join`.
+
+    Define the join unless the draft does.
+    """
     top = subplan.top
     others = [part for part in subplan.parts if part not in merged and not part.is_base]
     joins = dict(subplan.joins)

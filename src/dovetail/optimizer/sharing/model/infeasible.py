@@ -11,7 +11,9 @@ UNITS = {"CPU": "ms of CPU per second", "memory": "bytes of memory"}
 
 
 def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) -> BudgetError:
-    """Return the error that all queries together `need` more than the `limits`; it names the most expensive query.
+    """Return the error that all queries together `need` more than the `limits`.
+
+    It names the most expensive query.
 
     Neither load includes the delivery of results, which the error adds to both.
     """

@@ -79,7 +79,10 @@ class _Search:
         self.decide(materialized, position + 1)
 
     def _bound(self, materialized: JoinSet, undecided: JoinSet) -> Load:
-        """Return a lower bound of the load: `materialized` joins are kept, and `undecided` ones are free to read."""
+        """Return a lower bound of the load.
+
+        The `materialized` joins are kept, and the `undecided` ones are free to read.
+        """
         plans, free = self.plans, materialized | undecided
         cpu, memory = plans.storage_load(materialized)
         # An answer that other queries may read, which is still undecided, is free, too.

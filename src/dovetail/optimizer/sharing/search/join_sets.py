@@ -95,7 +95,9 @@ class JoinSetPlans:
     # -- costs -----------------------------------------------------------------------------------------------------------------
 
     def load(self, joins: JoinSet, near: JoinSet | None = None) -> Load:
-        """Return the load of the best plan that materializes exactly `joins`, computed from that of a similar set `near`.
+        """Return the load of the best plan that materializes exactly `joins`.
+
+        It is computed from that of a similar set, `near`.
 
         The cost of `near` is always computed as a whole: differences of differences would accumulate rounding errors.
         """
@@ -134,12 +136,18 @@ class JoinSetPlans:
         return produced
 
     def answer(self, query: int, joins: JoinSet) -> int:
-        """Return the target that answers `query`: a materialized join, or the widest whole join that serves it."""
+        """Return the target that answers `query`.
+
+        It is a materialized join, or the widest whole join that serves the query.
+        """
         serving = self._serving[query] & joins
         return self._largest(serving) if serving else self._shared_tops[query]
 
     def best(self, index: int, joins: JoinSet) -> tuple[float, JoinSet]:
-        """Return the least cost of the operator that produces target `index`, and the materialized joins that it reads."""
+        """Return the least cost of the operator that produces target `index`.
+
+        The materialized joins that it reads are returned, too.
+        """
         inside, cached = joins & self._inside[index], self._best[index]
         if inside not in cached:
             is_small = inside.bit_count() <= self._max_combined
@@ -148,7 +156,10 @@ class JoinSetPlans:
         return cached[inside]
 
     def parts(self, index: int, read: JoinSet) -> tuple[Target, ...]:
-        """Return the inputs of the operator that produces target `index` and reads the materialized joins `read`."""
+        """Return the inputs of the operator that produces target `index`.
+
+        It reads the materialized joins `read`.
+        """
         return self.model.parts(self.targets[index], [self.targets[join] for join in members(read)])
 
     def draft(self, joins: JoinSet) -> Draft:

@@ -1,4 +1,6 @@
-"""Silences the progress messages of one of Spark's Python processes; Python imports this module when it starts.
+"""Silences the progress messages of one of Spark's Python processes.
+
+Python imports this module when it starts.
 
 At the first batch of a query with `transformWithState`, Spark starts a Python process beside the driver, which prints each of its
 steps to standard output: "Starting Streaming TransformWithStateInPandas Python worker." and four more. Spark copies them to standard
