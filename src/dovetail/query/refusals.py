@@ -66,8 +66,9 @@ def unsupported(node: exp.Expr, text: str, sql_text: SqlText) -> QueryError:
     if isinstance(node, exp.Func) and (name.isidentifier() or not name):
         name = name.upper() or node.sql_name()
         message = f"function {name} is not supported; allowed: {', '.join(FUNCTION_NAMES)}"
-        if sql_text.extent(node) is None and (extent := sql_text.token_extent(name)) is not None:
-            return sql_text.error(message, _function_hint(name, node), extent)
+        token = sql_text.token_extent(name) if sql_text.extent(node) is None else None
+        if token is not None:
+            return sql_text.error(message, _function_hint(name, node), token)
         return QueryError(message, _function_hint(name, node))
     return QueryError(f"{text!r} is not supported here", "docs/query-language.md lists what is supported")
 
