@@ -36,7 +36,7 @@ def match_name(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def sql_name(name: str) -> str:
-    """Return a name as a query writes it: in backticks if it has other characters than letters, digits and _."""
+    """Return a name as a query writes it: in backticks unless it has letters, digits and _ only."""
     return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name.replace('`', '``')}`"
 
 

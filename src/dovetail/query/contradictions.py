@@ -1,4 +1,4 @@
-"""Conditions that can never hold, where that can be proved: comparisons with NULL, and constants that exclude each other.
+"""Conditions that can provably never hold, such as comparisons with NULL.
 
 Each expression is compared with constants in one type, and has one value in a result. Columns that an equality joins have the same
 value if both have the same type. Nothing else is concluded: no warning is given unless there can be no result.
@@ -90,7 +90,7 @@ def _never(part: Expression, text: str, keys: dict[str, str], *, holds: bool) ->
 
 
 def _comparison(part: Expression, *, holds: bool) -> tuple[Expression, str, list[object]] | None:
-    """Return the subject, the operation and the constants of a comparison with constants; None if it is anything else."""
+    """Return the parts of a comparison with constants; None if it is anything else."""
     if isinstance(part, Column) or (isinstance(part, Call) and part.operation not in {*_COMPARED, "null_safe_eq"}):
         return (part, "eq", [holds]) if part.type == pa.bool_() else None
     if not isinstance(part, Call) or (part.operation == "null_safe_eq" and not holds):

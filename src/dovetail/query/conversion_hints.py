@@ -1,4 +1,4 @@
-"""Hints for comparisons and casts between types that are not converted: the constant or cast to write instead."""
+"""Hints for types that are not converted: the constant or cast to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints for SQL that Dovetail refuses: each names what to write instead, from the user's own columns where that is possible."""
+"""Hints for SQL that Dovetail refuses: each names what to write instead."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _column_text(node: exp.Expr | None) -> str | None:
 
 
 def _with_backticks(node: exp.Dot, sql_text: SqlText) -> str | None:
-    """Return names that were written in double quotes, which make text in Spark, with backticks; None if it is something else."""
+    """Return names in double quotes with backticks instead; None if it is something else."""
     parts = [node.this, node.expression]
     if not all(isinstance(part, exp.Literal) and is_double_quoted(part, sql_text) for part in parts):
         return None
@@ -134,7 +134,7 @@ def is_double_quoted(node: exp.Literal, sql_text: SqlText) -> bool:
 
 
 def find_column_in_quotes(node: exp.Literal, sql_text: SqlText, columns: Iterable[str]) -> str | None:
-    """Return the column, `name` or `alias.name`, that text in double quotes would name elsewhere; None if it names none."""
+    """Return the column, `name` or `alias.name`, that equals text in double quotes, if any."""
     if not is_double_quoted(node, sql_text):
         return None
     by_name = {name.casefold(): name for name in columns}
@@ -166,7 +166,7 @@ def syntax_hint(sql: str, tokens: Sequence[Token], position: int, streams: Mappi
 
 
 def find_unquoted_stream(sql: str, token: Token, streams: Mapping[str, object]) -> str | None:
-    """Return the declared stream whose name, written without the backticks that it needs, contains a token."""
+    """Return the declared stream that a token belongs to, if its name lacks the backticks that it needs."""
     for name in sorted(streams, key=len, reverse=True):
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             for match in re.finditer(re.escape(name), sql, re.IGNORECASE):

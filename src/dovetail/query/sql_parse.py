@@ -108,7 +108,7 @@ def _syntax_error(sql_text: SqlText, error: ParseError, streams: Mapping[str, ob
 
 
 def _reject_guesses(sql_text: SqlText, select: exp.Select) -> None:
-    """Reject a query that sqlglot accepts although words are missing, and intervals that it would read only partly."""
+    """Reject a query that sqlglot accepts although words are missing or an interval is wrong."""
     reject_bad_intervals(sql_text.sql, sql_text.tokens)
     for token, following in itertools.pairwise(sql_text.tokens):
         if (token.token_type, following.token_type) in _NEVER_ADJACENT:

@@ -32,7 +32,7 @@ class ArrowInput:
         self._read_as_utc: set[tuple[str, str]] = set()
 
     def table(self, stream: StreamSchema, data: object) -> object:
-        """Return a table that the engine can read, with the types of the stream; raise `SchemaError` if that is impossible."""
+        """Return a table with the types of the stream; raise `SchemaError` if that is impossible."""
         if isinstance(data, pa.Table | pa.RecordBatch) and data.schema.equals(stream.columns):
             return data
         table = _as_table(stream, data)
@@ -82,7 +82,7 @@ class ArrowInput:
 
 
 def as_schema(stream: str, given: object) -> pa.Schema:
-    """Return the Arrow schema of a schema, or of anything that offers Arrow data; raise `ConfigError` for anything else."""
+    """Return the schema of anything that offers Arrow data; raise `ConfigError` for anything else."""
     schema = _read_schema(given)
     if schema is None:
         raise ConfigError(
@@ -184,7 +184,7 @@ def _schema_hint(given: object) -> str:
 
 
 def _is_lossless(actual: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether values of one type are cast to another without loss; some casts also depend on the values, which Arrow checks."""
+    """Whether values may be cast without loss; where that depends on the values, Arrow checks them."""
     types = pa.types
     actual, declared = stored_type(actual), stored_type(declared)
     if actual == declared or types.is_null(actual):

@@ -66,7 +66,7 @@ def _rounded(name: str, declared: pa.DataType) -> tuple[str, str, str]:
 
 
 def _other_zone(name: str, given: pa.DataType) -> tuple[str, str, str]:
-    """Return expressions that add the time zone of UTC, or that remove one and keep the wall-clock reading."""
+    """Return expressions that add the zone UTC, or remove a zone and keep the wall-clock reading."""
     zone = "'UTC'" if given.tz is None else "None"
     arrow = (
         f"pc.assume_timezone(table[{name!r}], 'UTC')" if given.tz is None else f"pc.local_timestamp(table[{name!r}])"

@@ -277,7 +277,7 @@ class LocalSession(JobRunner):
         self._user = None
 
     def _prepare_push(self, batch: Mapping[str, TableLike], now: datetime | None) -> Mapping[str, TableLike]:
-        """Check the arguments of a push; begin, or switch to a better plan, before the batch; return its tables."""
+        """Return the tables of a push; begin, or switch to a better plan, before the batch."""
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
         if now is not None and not isinstance(now, datetime):
