@@ -77,8 +77,9 @@ reproduce-quick: setup ## The same on small grids: minutes
 bench: setup ## Measure the engine beside its peers
 	$(BIN)/python benchmarks/engine.py
 
-tables: setup ## Write the tables of the docs from benchmarks/results
+tables: setup ## Write the tables and the chart of the docs from benchmarks/results
 	$(BIN)/python tools/tables.py
+	$(BIN)/python tools/chart.py
 
 lock: ## Pin the requirements again (needs uv on the PATH; nothing else does)
 	@command -v uv >/dev/null || { echo "make lock needs uv, a resolver that writes hashes; install it first."; exit 1; }
