@@ -36,6 +36,7 @@ from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, FunnelSample, write_
 _MIN_JAVA = 17
 _BATCH_MINUTES = 2
 _POLL_SECONDS = 0.5
+_JOINING = "Joining"
 
 
 def _java_problem() -> str | None:
@@ -189,7 +190,7 @@ class _OnSpark:
 
     def _watch(self, running: Any, interrupted: list[int]) -> None:
         """Print each batch when it ends, until the job ends or Ctrl-C."""
-        reports = self._progress_of(running.query, running.await_termination, interrupted, "Joining")
+        reports = self._progress_of(running.query, running.await_termination, interrupted, _JOINING)
         for number, progress in enumerate(reports, 1):
             self._seconds += progress["batchDuration"] / 1000
             metrics = running.metrics()
@@ -205,7 +206,7 @@ class _OnSpark:
         seen, has_ended = 0, False
         tracker = self._spark.sparkContext.statusTracker()
         while not has_ended and not interrupted:
-            first = ", which also starts Spark's Python workers" if seen == 0 else ""
+            first = ", which also starts Spark's Python workers" if seen == 0 and doing == _JOINING else ""
             text = f"{doing} batch {seen + 1} of {self._batches}{first}" if seen < self._batches else "Finishing"
             self._progress.show(text)
             number = seen
