@@ -1,64 +1,32 @@
 """The documentation is true: its programs run and print what it says, its links lead somewhere, its commands exist.
 
-Blocks of one file share a namespace, in order, as a reader would type them. A `python` block that is followed by a `text` block prints
-exactly that text; one that is not may print anything. A `python notest` block needs Spark or a server: it is compiled and not run. A
-`text` block that follows anything else is a transcript and not checked.
+A `python` block that is followed by a `text` block prints exactly that text; one that is not may print anything. A `python spark`
+block is run by tests/spark/test_pages.py. A `python notest` block needs a server, or data of the reader's: it is compiled and not
+run. A `text` block that follows anything else is a transcript and not checked.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pages import NOT_RUN, ON_SPARK, PYTHON, blocks, compiled, run_page, without_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_LINKS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NOT_RUN = "python notest"
-KINDS = {"", "console", "mermaid", "python", NOT_RUN, "sql", "text"}
+KINDS = {"", "console", "mermaid", PYTHON, ON_SPARK, NOT_RUN, "sql", "text"}
 _LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
+_IMAGE = re.compile(r"!\[[^\]\n]*\]\(([^)\s]+)\)")
 _MAKE = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block and the line its content starts on."""
-
-    language: str
-    content: str
-    line: int
 
 
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
-
-
-def blocks(text: str) -> list[Block]:
-    return [Block(m[1], m[2], text.count("\n", 0, m.start(2)) + 1) for m in _FENCE.finditer(text)]
-
-
-def run_page(text: str, name: str) -> Iterator[tuple[Block, str, str]]:
-    """Run the programs of a page; give each with a `text` block behind it, what it printed and what it should have."""
-    namespace: dict[str, object] = {"__name__": "__main__"}
-    found = blocks(text)
-    for block, following in zip(found, [*found[1:], None], strict=False):
-        if block.language != "python":
-            continue
-        printed = io.StringIO()
-        code = compile("\n" * (block.line - 1) + block.content, name, "exec")
-        with contextlib.redirect_stdout(printed):
-            exec(code, namespace)  # noqa: S102 - our own documentation
-        if following is not None and following.language == "text":
-            yield block, printed.getvalue(), following.content
 
 
 def unknown_kinds(text: str) -> list[str]:
@@ -67,13 +35,13 @@ def unknown_kinds(text: str) -> list[str]:
 
 
 def links(text: str) -> list[str]:
-    prose = _FENCE.sub("", text)
+    prose = without_blocks(text)
     return [target for target in _LINK.findall(prose) if not target.startswith(("http://", "https://", "mailto:"))]
 
 
 def headings(text: str) -> set[str]:
     """The anchors that a page's headings get."""
-    titles = re.findall(r"^#+ +(.+)$", _FENCE.sub("", text), re.MULTILINE)
+    titles = re.findall(r"^#+ +(.+)$", without_blocks(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -92,7 +60,8 @@ def make_targets() -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_programs_print_what_the_page_says(page: Path) -> None:
+def test_programs_print_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for block, printed, promised in run_page(page.read_text(encoding="utf-8"), name_of(page)):
         assert printed == promised, f"{name_of(page)}, line {block.line}"
 
@@ -102,20 +71,19 @@ def test_programs_that_are_not_run_are_at_least_programs(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert unknown_kinds(text) == []
     for block in blocks(text):
-        if block.language == NOT_RUN:
-            compile("\n" * (block.line - 1) + block.content, name_of(page), "exec")
-
-
-def test_the_readme_has_a_short_program_with_its_output() -> None:
-    checked = list(run_page((ROOT / "README.md").read_text(encoding="utf-8"), "README.md"))
-    assert checked
-    program = checked[0][0].content
-    assert len([line for line in program.splitlines() if line.strip()]) <= 20
+        if block.language in (NOT_RUN, ON_SPARK):
+            compiled(block, name_of(page))
 
 
 @pytest.mark.parametrize("page", WITH_LINKS, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     assert broken_links(page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_images_exist(page: Path) -> None:
+    images = _IMAGE.findall(without_blocks(page.read_text(encoding="utf-8")))
+    assert [image for image in images if not (page.parent / image).exists()] == []
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
