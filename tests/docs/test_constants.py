@@ -76,9 +76,9 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     # Orders that adapt.
     (r"After a (\w+) new tuples; above (\w+) streams", (WORDS[watch.CHECK_AFTER], WORDS[watch.WIDE_JOIN])),
     (r"Every (\w+) new tuples or so", (WORDS[watch.CHECK_AFTER],)),
-    (r"memory of a (\w+) probes", (WORDS[watch.MEMORY_PROBES],)),
-    (r"range of a factor of (\d[\d.]*\d)", (str(watch.DRIFT_FACTOR),)),
-    (r"size of a window has moved by (\w+)", ({1.5: "half"}[watch.DRIFT_FACTOR],)),
+    (r"memory of a (\w+) probes", (WORDS[watch.ORDER_MEMORY_PROBES],)),
+    (r"range of a factor of (\d[\d.]*\d)", (str(watch.ORDER_DRIFT_FACTOR),)),
+    (r"size of a window has moved by (\w+)", ({1.5: "half"}[watch.ORDER_DRIFT_FACTOR],)),
     (r"credit: (\d+) % of the tuples", (percent(watch.CREDIT_FRACTION),)),
     (r"as often as (\d+) % allow", (percent(watch.CREDIT_FRACTION),)),
     (r"(\d[\d.]*) times cheaper", (str(replan.MIN_COST_RATIO),)),

@@ -17,7 +17,7 @@ from dovetail.engine.join import step as runs
 from dovetail.engine.join import watch
 from dovetail.optimizer.adapt import reorder as replan
 from dovetail.plan import prefixes
-from dovetail.plan.prefixes import shared_prefixes, sharing_steps
+from dovetail.plan.prefixes import shareable_prefixes, sharing_steps
 from dovetail.schema import TIMESTAMP, StreamSchema
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("j", pa.string()), ("v", pa.float64())])
@@ -109,7 +109,7 @@ def test_stages_are_shared_along_common_prefixes() -> None:
         session.query(name, text, {"a": ("b", last)})
     session.push(random_push(random.Random(1), 1.0))
     steps = [run.step for run in session._engine.runs]
-    assert sharing_steps(shared_prefixes(steps)["a"]) == {
+    assert sharing_steps(shareable_prefixes(steps)["a"]) == {
         ("p", "a"): [["q", "r", "s", "t"], []],
         ("q", "a"): [["p", "r", "s", "t"], ["r", "s", "t"]],
         ("r", "a"): [["p", "q", "s", "t"], ["q", "s", "t"]],

@@ -16,7 +16,7 @@ from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.session.registered_query import QueryStart, RegisteredQuery
 from dovetail.spark.checkpoint.compatibility import VERSION_WITHOUT_INFERRED_WINDOWS, pinned_json
-from dovetail.spark.driver.job_diff import reconcile, with_query, without_query
+from dovetail.spark.driver.job_diff import reconcile_layouts, with_query, without_query
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_500_000) for name in "ab")
@@ -28,22 +28,22 @@ def test_texts_that_meant_other_windows_are_refused() -> None:
     for sql, refused in ((BRACKETS, False), (BOUNDS, True)):
         layout = layout_of(STREAMS, {"q": sql}, 2)
         stored = json.loads(pinned_json(layout))
-        assert reconcile(layout, json.dumps(stored), "first")[0].pinned_json == "first"
+        assert reconcile_layouts(layout, json.dumps(stored), "first")[0].pinned_json == "first"
         before = json.dumps(stored | {"version": VERSION_WITHOUT_INFERRED_WINDOWS})
         if refused:
             with pytest.raises(
                 StateError, match="query 'q' took its windows from brackets when the checkpoint was written"
             ):
-                reconcile(layout, before, before)
+                reconcile_layouts(layout, before, before)
         else:
-            bound, changes = reconcile(layout, before, before)
+            bound, changes = reconcile_layouts(layout, before, before)
             assert (bound.pinned_json, changes) == (before, None)
 
 
 def test_options_of_streams_may_change_and_are_said_in_words() -> None:
     before = pinned_json(layout_of(STREAMS, {"q": BRACKETS}, 2))
     changed = tuple(replace(stream, lateness=120_000_000, idle_after=3_600_000_000) for stream in STREAMS)
-    _, changes = reconcile(layout_of(changed, {"q": BRACKETS}, 2), before, before)
+    _, changes = reconcile_layouts(layout_of(changed, {"q": BRACKETS}, 2), before, before)
     assert changes is not None
     assert changes.kept == ("q",)
     lateness = "lateness of stream 'a' was 1500 ms, is 2 min"
@@ -76,7 +76,7 @@ def test_what_a_checkpoint_cannot_go_on_with() -> None:
         ),
     ):
         with pytest.raises(StateError, match=message) as refusal:
-            reconcile(layout_of(streams, {"q": sql}, shards), before, before)
+            reconcile_layouts(layout_of(streams, {"q": sql}, shards), before, before)
         assert "start with a new checkpoint directory and new sinks" in str(refusal.value)
 
 
@@ -90,7 +90,7 @@ def test_what_becomes_of_queries() -> None:
         "moved": BRACKETS.replace("a.k = b.k", "a.k + 1 = b.k"),
         "new": BRACKETS,
     }
-    old, changes = reconcile(layout_of(STREAMS, queries, 2), before, before)
+    old, changes = reconcile_layouts(layout_of(STREAMS, queries, 2), before, before)
     assert changes is not None
     assert list(old.job.queries) == ["same", "wider", "moved", "gone"]
     assert str(changes) == (

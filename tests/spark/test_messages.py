@@ -23,7 +23,7 @@ from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.driver.arguments import check_trigger
 from dovetail.spark.driver.builder import PROVIDER, check_session
-from dovetail.spark.driver.job_diff import reconcile
+from dovetail.spark.driver.job_diff import reconcile_layouts
 from dovetail.spark.driver.layout import Layout, read_worker_plan
 
 SQL = "SELECT a.value, b.value AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.value = b.value"
@@ -212,12 +212,12 @@ def layout(sql: str, **others: str) -> Layout:
 )
 def test_a_query_may_be_written_otherwise(text: str) -> None:
     old = layout(TEXT)
-    new, changes = reconcile(layout(text), pinned_json(old), pinned_json(old))
+    new, changes = reconcile_layouts(layout(text), pinned_json(old), pinned_json(old))
     assert changes is None
     assert digest(new) == digest(old)  # which every shard has stored
     assert read_worker_plan(new.for_workers(digest(new)).to_json()).digest == digest(old)
     assert dict(new.queries)["q"] == text
-    assert digest(reconcile(layout(TEXT), pinned_json(new), pinned_json(new))[0]) == digest(old)
+    assert digest(reconcile_layouts(layout(TEXT), pinned_json(new), pinned_json(new))[0]) == digest(old)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_query_may_be_written_otherwise(text: str) -> None:
     ],
 )
 def test_another_query_is_one_that_has_changed(text: str) -> None:
-    _, changes = reconcile(layout(text), pinned_json(layout(TEXT)), "")
+    _, changes = reconcile_layouts(layout(text), pinned_json(layout(TEXT)), "")
     assert changes is not None
     assert (list(changes.changed), changes.kept) == (["q"], ())
 
@@ -242,7 +242,7 @@ def test_the_order_of_declarations_is_the_checkpoints(tmp_path: Path) -> None:
     old = layout(TEXT, r=OTHER)
     new = layout_of(STREAMS[::-1], {"r": OTHER, "q": TEXT}, 4)
     assert digest(new) != digest(old)
-    again, _ = reconcile(new, pinned_json(old), pinned_json(old))
+    again, _ = reconcile_layouts(new, pinned_json(old), pinned_json(old))
     assert [stream.name for stream in again.streams] == [stream.name for stream in old.streams]
     assert [name for name, _ in again.queries] == ["q", "r"]
     assert [group.first_shard for group in again.placement.groups] == [

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from dovetail.errors import PlanError, listed
 from dovetail.plan.needs import Needs, WindowContents
-from dovetail.plan.steps import JOINED, ExpiryTablePlan, JoinStep, SourceUse, Spans, check_steps, check_unique
+from dovetail.plan.steps import JOINED, CountWindowPlan, JoinStep, SourceUse, Spans, check_steps, check_unique
 from dovetail.query.expressions import Expression
 from dovetail.query.model import CountWindow, TimeWindow
 
@@ -71,7 +71,8 @@ class WindowPlan:
     group: str
     stream: str
     kept: WindowContents
-    expiry_tables: tuple[ExpiryTablePlan, ...] = field(metadata={"name": "ledgers"})
+    expiry_tables: tuple[CountWindowPlan, ...] = field(metadata={"name": "ledgers"})
+    """Its count windows: for each, the store keeps when they end."""
     views: tuple[View, ...]
     retention: tuple[Retention, ...]
 
@@ -250,27 +251,27 @@ def _window(
 ) -> WindowPlan:
     """Return the window plan for some uses and, with `extend`, for those of the plan `before`."""
     needs, users, retention = Needs(), dict[_ViewKey, list[StepSource]](), dict[Retention, None]()
-    expiry_tables: dict[CountWindow, ExpiryTablePlan] = {}
+    count_windows: dict[CountWindow, CountWindowPlan] = {}
     if before is not None and extend:
         needs = Needs.of(before.kept)
         users = {view.key: list(view.users) for view in before.views}
         retention = dict.fromkeys(before.retention)
-        expiry_tables = {table.window: table for table in before.expiry_tables}
+        count_windows = {plan.window: plan for plan in before.expiry_tables}
     for step, source in uses:
         needs.update(step.needs.sources[source.name])
         view_key = (source.filters, source.keys, step.first_batch, step.backfill, source.complete_from)
         users.setdefault(view_key, []).append((step.name, source.name))
         others = dict.fromkeys(other.stream for other in step.sources if other.name != source.name)
         retention[Retention(tuple(others), source.window)] = None
-        if (table := source.expiry_table) is not None:
-            expiry_tables.setdefault(table.window, table)
+        if (plan := source.count_window_plan) is not None:
+            count_windows.setdefault(plan.window, plan)
     bits = {view.key: view.bit for view in before.views} if before is not None else {}
     free = _free_bits(bits.values())  # old rows still have the bits of removed views
     views = [
         View(bits[view_key] if view_key in bits else next(free), *view_key[:-1], tuple(view_users), view_key[-1])
         for view_key, view_users in users.items()
     ]
-    return WindowPlan(*key, needs.contents(), tuple(expiry_tables.values()), tuple(views), tuple(retention))
+    return WindowPlan(*key, needs.contents(), tuple(count_windows.values()), tuple(views), tuple(retention))
 
 
 def _all_materialized(steps: Sequence[JoinStep], before: ExecutionPlan) -> tuple[MaterializedJoinPlan, ...]:

@@ -1,10 +1,9 @@
-"""Shared prefixes: probe paths that begin with the same stages run them once.
+"""Shareable prefixes: the parts of probe paths that a probe tree can run once for several joins.
 
-The paths are those of one stream's new tuples.
-
-The *shared prefix* of a path is the part that other paths can share: from the new tuples on, as long as windows are probed by hash and
-no condition over several windows is checked in between. Filters and window lengths differ between queries without ending the prefix:
-they clear the query's bit of a partial match. Prefixes are derived from the steps of a plan, which does not store them.
+The paths are those of one stream's new tuples. The *shareable prefix* of a path is the part that other paths can share: from the new
+tuples on, as long as windows are probed by hash and no condition over several windows is checked in between. Its *shared prefix* is
+the part that another path begins with, too. Filters and window lengths differ between queries without ending the prefix: they clear
+the query's bit of a partial match. Prefixes are derived from the steps of a plan, which does not store them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dovetail.query.model import JoinQuery, TimeWindow
 
 
 class Probe(NamedTuple):
-    """A stage of a shared prefix: equal probes after equal stages are done once."""
+    """A stage of a shareable prefix: equal probes after equal stages are done once."""
 
     stream: str
     """The stream whose window is probed."""
@@ -32,7 +31,7 @@ class Probe(NamedTuple):
     """Whether the probe skips new tuples: the window is that of the driver's stream, under a later alias."""
 
 
-SharedPrefix: TypeAlias = tuple[Probe, ...]
+ShareablePrefix: TypeAlias = tuple[Probe, ...]
 """The stages after the new tuples."""
 MIN_SAVED_STAGES = 8
 """Minimum number of stages that a probe tree must save, new tuples included: a stage in a tree costs a little more."""
@@ -40,7 +39,7 @@ PathName: TypeAlias = tuple[str, str]
 """A step, and the driver of one of its paths."""
 
 
-def shared_prefix(query: JoinQuery, path: ProbePath) -> SharedPrefix:
+def shareable_prefix(query: JoinQuery, path: ProbePath) -> ShareablePrefix:
     """Return the part of a path that can be shared.
 
     It is empty for joins that read materialized joins or count windows.
@@ -66,18 +65,20 @@ def shared_prefix(query: JoinQuery, path: ProbePath) -> SharedPrefix:
     return tuple(probes)
 
 
-def shared_prefixes(steps: Iterable[JoinStep]) -> dict[str, dict[PathName, SharedPrefix]]:
-    """Return the shared prefixes of all paths by stream, where sharing pays off (see `group_prefixes`)."""
+def shareable_prefixes(steps: Iterable[JoinStep]) -> dict[str, dict[PathName, ShareablePrefix]]:
+    """Return the shareable prefixes of all paths by stream, where sharing pays off (see `group_prefixes`)."""
     return group_prefixes(
-        (step.plan.query.ref(path.driver).stream, (step.name, path.driver), shared_prefix(step.plan.query, path))
+        (step.plan.query.ref(path.driver).stream, (step.name, path.driver), shareable_prefix(step.plan.query, path))
         for step in steps
         for path in step.plan.paths
     )
 
 
-def group_prefixes(paths: Iterable[tuple[str, PathName, SharedPrefix]]) -> dict[str, dict[PathName, SharedPrefix]]:
+def group_prefixes(
+    paths: Iterable[tuple[str, PathName, ShareablePrefix]],
+) -> dict[str, dict[PathName, ShareablePrefix]]:
     """Group prefixes by stream; omit empty prefixes, and streams whose paths share too few stages."""
-    by_stream: dict[str, dict[PathName, SharedPrefix]] = {}
+    by_stream: dict[str, dict[PathName, ShareablePrefix]] = {}
     for stream, name, prefix in paths:
         if prefix:
             by_stream.setdefault(stream, {})[name] = prefix
@@ -93,18 +94,18 @@ def can_share(paths: Sequence[tuple[str, int]]) -> bool:
     return len({step for step, _ in paths}) > 1 and sum(lengths) - max(lengths) >= MIN_SAVED_STAGES
 
 
-def _is_worth_sharing(prefixes: Mapping[PathName, SharedPrefix]) -> bool:
+def _is_worth_sharing(prefixes: Mapping[PathName, ShareablePrefix]) -> bool:
     stages = sum(1 + len(prefix) for prefix in prefixes.values())
     distinct = {prefix[:length] for prefix in prefixes.values() for length in range(len(prefix) + 1)}
     return len({step for step, _ in prefixes}) > 1 and stages - len(distinct) >= MIN_SAVED_STAGES
 
 
-def sharing_steps(prefixes: Mapping[PathName, SharedPrefix]) -> dict[PathName, list[list[str]]]:
+def sharing_steps(prefixes: Mapping[PathName, ShareablePrefix]) -> dict[PathName, list[list[str]]]:
     """Return, by path and stage of its prefix, the other steps that share the stage.
 
     The paths are those of one stream.
     """
-    users: dict[SharedPrefix, dict[str, None]] = {}
+    users: dict[ShareablePrefix, dict[str, None]] = {}
     for (step, _), prefix in prefixes.items():
         for length in range(1, len(prefix) + 1):
             users.setdefault(prefix[:length], {})[step] = None

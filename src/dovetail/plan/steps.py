@@ -30,8 +30,8 @@ JOINED = "joined"
 
 
 @dataclass(frozen=True)
-class ExpiryTablePlan:
-    """The expiry table of a count window; `key` and `column` name the code and value of its partition."""
+class CountWindowPlan:
+    """A count window; `key` and `column` name the code and value of its partition."""
 
     window: CountWindow
     key: KeyId = ()
@@ -57,16 +57,16 @@ class SourceUse:
     """First batch whose tuples have every column that the step reads. Backfill ignores older tuples."""
 
     @property
-    def expiry_table(self) -> ExpiryTablePlan | None:
-        """The expiry table of its count window; None for a time window."""
+    def count_window_plan(self) -> CountWindowPlan | None:
+        """Its count window, with the code and value of the partition; None for a time window."""
         if not isinstance(self.window, CountWindow):
             return None
         if self.partition is None:
-            return ExpiryTablePlan(self.window)
+            return CountWindowPlan(self.window)
         key, column = self.partition
         needs = Needs()
         needs.add_part(key)
-        return ExpiryTablePlan(self.window, (str(key),), str(key) if str(key) in needs.columns else str(column))
+        return CountWindowPlan(self.window, (str(key),), str(key) if str(key) in needs.columns else str(column))
 
 
 @dataclass(frozen=True)

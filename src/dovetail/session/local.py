@@ -35,7 +35,7 @@ from dovetail.query.zones import micros_since_epoch
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
-from dovetail.session.job_runner import JobRunner
+from dovetail.session.local_job import LocalJob
 from dovetail.session.metrics import SessionMetrics, last_batch, session_metrics
 from dovetail.session.registered_query import QueryStart
 from dovetail.session.synchronized import synchronized
@@ -45,7 +45,7 @@ PIECE_ROWS = 1 << 12
 """Tuples that `push_iter` joins before it yields their results."""
 
 
-class LocalSession(JobRunner):
+class LocalSession(LocalJob):
     """Declare streams, register queries, push batches, get results. Threads may share a session.
 
     Parameters
@@ -371,7 +371,7 @@ class LocalSession(JobRunner):
         streams = [stream["schema"] for stream in content["streams"]]
         job = job_from_json(content["extra"], content["config"], streams)
         session = cls()
-        JobRunner.__init__(session, job)
+        LocalJob.__init__(session, job)
         stored.load_into(session._engine, ExecutionPlan.of(job.steps if job.has_adopted_plan else ()))
         return session
 

@@ -30,8 +30,8 @@ class SynchronizedSession(ABC):
     """The thread that uses the session now."""
 
     @abstractmethod
-    def _reconcile(self) -> None:
-        """Bring the session in step with its engine after a rollback."""
+    def _complete_rollback(self) -> None:
+        """Bring the session in step with its engine, which has been rolled back."""
 
     def _rollback_if_interrupted(self) -> None:
         """Undo a call that was interrupted or ran out of memory; raise `StateError` if that is impossible."""
@@ -42,7 +42,7 @@ class SynchronizedSession(ABC):
                 "an earlier call was interrupted, or ran out of memory, while this session's windows were being changed",
                 "restore a snapshot, dt.LocalSession.restore(blob), and push again the batches after it",
             )
-        self._reconcile()
+        self._complete_rollback()
         self._engine.open_savepoint = None
 
     def _wait(self, call: str, caller: int) -> None:

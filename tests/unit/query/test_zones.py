@@ -19,7 +19,7 @@ from dovetail.schema import StreamSchema
 from dovetail.session.job import Job
 from dovetail.session.registered_query import RegisteredQuery
 from dovetail.spark.checkpoint.compatibility import pinned_json
-from dovetail.spark.driver.job_diff import reconcile
+from dovetail.spark.driver.job_diff import reconcile_layouts
 from dovetail.spark.driver.layout import Layout, read_worker_plan
 from dovetail.spark.driver.placement import Placement
 
@@ -172,8 +172,8 @@ def test_workers_read_in_the_sessions_zone() -> None:
 
 def test_a_checkpoint_keeps_its_zone() -> None:
     stored = pinned_json(layout(PACIFIC))
-    reconcile(layout(PACIFIC), stored, stored)
+    reconcile_layouts(layout(PACIFIC), stored, stored)
     assert "time_zone" not in pinned_json(layout("UTC"))  # checkpoints of earlier releases stay valid
     for was, is_ in ((PACIFIC, "UTC"), ("UTC", PACIFIC), (PACIFIC, INDIA)):
         with pytest.raises(StateError, match=f"query 'q' were read in time zone {was}, now in {is_}"):
-            reconcile(layout(is_), pinned_json(layout(was)), "")
+            reconcile_layouts(layout(is_), pinned_json(layout(was)), "")

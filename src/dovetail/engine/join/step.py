@@ -17,7 +17,7 @@ from dovetail.engine.join.verify import Matches, Member
 from dovetail.engine.join.watch import JOINT_REPLAN_FACTOR, ProbeWatch, replan_cost
 from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
-from dovetail.plan.prefixes import SharedPrefix, shared_prefix
+from dovetail.plan.prefixes import ShareablePrefix, shareable_prefix
 from dovetail.plan.query_plan import QueryPlan, SharingJoin
 from dovetail.plan.steps import JoinStep
 from dovetail.stats.probes import ProbeOrderChange
@@ -30,7 +30,7 @@ class Driver:
     """One input of a join whose new rows drive a probe path."""
 
     def __init__(
-        self, column: int, inputs: Sequence[tuple[str, WindowStore]], runner: PathRunner, prefix: SharedPrefix
+        self, column: int, inputs: Sequence[tuple[str, WindowStore]], runner: PathRunner, prefix: ShareablePrefix
     ) -> None:
         self.column, self.runner, self.alias = column, runner, runner.path.driver
         self.prefix = prefix
@@ -96,7 +96,7 @@ class JoinRun:
         refs = step.plan.query.refs
         inputs = [(ref.stream, members[ref.alias].store) for ref in refs]
         self.drivers = [
-            Driver(column, inputs, runner, shared_prefix(step.plan.query, runner.path))
+            Driver(column, inputs, runner, shareable_prefix(step.plan.query, runner.path))
             for column, runner in enumerate(self.runners.values())
         ]
 

@@ -51,7 +51,7 @@ class Member:
     def ends(self) -> str:
         """Name of the array with the last instant of each row, if the ends are stored; else `ts`."""
         if isinstance(self.window, CountWindow):
-            return self.store.expiry_tables[self.window].ends
+            return self.store.count_window_ends[self.window].ends
         if isinstance(self.window, MaterializedWindow) and isinstance(self.store, MaterializedJoin):
             return self.store.ends(self.window.spans)
         return "ts"

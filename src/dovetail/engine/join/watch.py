@@ -29,7 +29,7 @@ from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.plan.query_plan import QueryPlan, SharingJoin
 from dovetail.stats.probes import PathCost, ProbeCounts, ProbeKey, ProbeOrderChange, QueryStats
 
-MEMORY_PROBES = 1000
+ORDER_MEMORY_PROBES = 1000
 """Probes over which the counts of one kind of probe are averaged."""
 CHECK_AFTER = 1000
 """New tuples between two checks; proportionally more above `WIDE_JOIN` inputs, and up to this many for each join of the group until
@@ -50,7 +50,7 @@ RESERVE = 0.75
 """Fraction of the largest credit that is reserved for drifts."""
 MAX_PATIENCE = 64
 """Largest number of reads between two replans without a drift."""
-DRIFT_FACTOR = 1.5
+ORDER_DRIFT_FACTOR = 1.5
 """Factor by which a selectivity or the size of a window must change to count as a drift."""
 MAX_AGE = 1000
 """Reads after which the counts of a probe are dropped if it was not made again."""
@@ -150,7 +150,9 @@ class ProbeWatch:
             new, produced = new - new_before, total - total_before
             credited += produced * runner.cost_fraction
             if new >= MIN_NEW_TUPLES:
-                drifted |= not 1 / DRIFT_FACTOR < produced / new / (1 + self.costs.get(driver, 0.0)) < DRIFT_FACTOR
+                drifted |= (
+                    not 1 / ORDER_DRIFT_FACTOR < produced / new / (1 + self.costs.get(driver, 0.0)) < ORDER_DRIFT_FACTOR
+                )
         self.credit += CREDIT_FRACTION * credited
         self.check_after = int(CHECK_COST * len(runners) * new_tuples / (CREDIT_FRACTION * max(credited, 1.0)))
         return drifted
@@ -197,13 +199,13 @@ class ProbeWatch:
 
     def _record_probe(self, key: ProbeKey, recent: ProbeCounts) -> bool:
         """Add recent counts of a probe, over all drivers; return whether its selectivity has drifted."""
-        self.probe_counts[key] = self.probe_counts.get(key, ProbeCounts()).followed_by(recent, MEMORY_PROBES)
+        self.probe_counts[key] = self.probe_counts.get(key, ProbeCounts()).followed_by(recent, ORDER_MEMORY_PROBES)
         return _has_drifted(self.baseline.get(key), self.probe_counts[key].selectivity)
 
     def _record_cost(self, driver: str, order: tuple[str, ...], cost: PathCost) -> None:
         """Record the cost of an order; if it has drifted, drop the costs of the driver's other orders."""
         before = self.order_costs.get(driver, {}).get(order, cost)
-        if not 1 / DRIFT_FACTOR < (1 + before.produced) / (1 + cost.produced) < DRIFT_FACTOR:
+        if not 1 / ORDER_DRIFT_FACTOR < (1 + before.produced) / (1 + cost.produced) < ORDER_DRIFT_FACTOR:
             self.order_costs[driver] = {}
             before = cost
         self.order_costs.setdefault(driver, {})[order] = before.mean(cost)
@@ -240,8 +242,8 @@ class ProbeWatch:
 
 
 def _has_drifted(before: float | None, after: float | None) -> bool:
-    """Whether a value has left the range of `DRIFT_FACTOR` around its value at the last replan."""
-    return bool(after and (not before or not before / DRIFT_FACTOR < after < before * DRIFT_FACTOR))
+    """Whether a value has left the range of `ORDER_DRIFT_FACTOR` around its value at the last replan."""
+    return bool(after and (not before or not before / ORDER_DRIFT_FACTOR < after < before * ORDER_DRIFT_FACTOR))
 
 
 def read_cost(width: int) -> float:

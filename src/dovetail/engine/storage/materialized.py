@@ -24,7 +24,7 @@ from dovetail.engine.storage.rows import Rows
 from dovetail.engine.storage.window import GROWTH, WORD_BITS, WindowStore
 from dovetail.plan.execution import MaterializedJoinPlan, StepSource, View
 from dovetail.plan.needs import WindowContents, column_name
-from dovetail.plan.steps import ExpiryTablePlan, Spans
+from dovetail.plan.steps import CountWindowPlan, Spans
 from dovetail.query.expressions import Expression, aliases
 
 _UNSORTED = 1.5
@@ -99,14 +99,14 @@ class MaterializedJoin(WindowStore):
             self._required_bits.append((reader.bit, bits))
         self.extend(plan.kept, words=plan.words)
 
-    def extend(self, contents: WindowContents, expiry_plans: Iterable[ExpiryTablePlan] = (), words: int = 0) -> None:
+    def extend(self, contents: WindowContents, count_windows: Iterable[CountWindowPlan] = (), words: int = 0) -> None:
         for name, expression in {**contents.columns, **contents.parts}.items():
             (source,) = aliases(expression)
             self._key_parts[name] = (source, column_name(expression))
-        super().extend(contents, expiry_plans, words)
+        super().extend(contents, count_windows, words)
 
-    def trim(self, contents: WindowContents, expiry_plans: Iterable[ExpiryTablePlan] = ()) -> None:
-        super().trim(contents, expiry_plans)
+    def trim(self, contents: WindowContents, count_windows: Iterable[CountWindowPlan] = ()) -> None:
+        super().trim(contents, count_windows)
         used = {self.plan.spans, *(reader.spans for reader in self.plan.readers)}
         for unused in [spans for spans in self._ends if spans not in used]:
             self.rows.remove(self._ends.pop(unused))

@@ -1,4 +1,4 @@
-"""A stream's window: columns, codes, hash indexes, the ends of count windows, and expiry.
+"""A stream's window: columns, codes, hash indexes, the ends of count windows, and window_ends.
 
 Rows are appended in batches and removed once no result can need them. A row number stays valid throughout a batch, unless shedding
 makes room between two slices of it. Rows usually arrive in event-time order but need not: `prefix_max` lets a probe stop early in
@@ -35,7 +35,7 @@ from dovetail.engine.storage.columns import BytesColumn, StoredColumn, TimeColum
 from dovetail.engine.storage.rows import Rows
 from dovetail.errors import StateError
 from dovetail.plan.needs import KeyId, WindowContents
-from dovetail.plan.steps import ExpiryTablePlan
+from dovetail.plan.steps import CountWindowPlan
 from dovetail.query.expressions import Expression
 from dovetail.query.model import CountWindow
 from dovetail.schema import StreamSchema
@@ -54,10 +54,10 @@ _NO_BYTES = ByteValues(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, np.zeros
 
 
 @dataclass(slots=True)
-class ExpiryTable:
-    """Names of the arrays of one count window's ends, and the index of its partitions if it has any."""
+class CountWindowEnds:
+    """The ends of one count window: names of their arrays, and the index of partitions if there are any."""
 
-    plan: ExpiryTablePlan
+    plan: CountWindowPlan
     ends: str
     arrays: tuple[str, ...] = ()
     index: HashIndex | None = None
@@ -100,7 +100,7 @@ class WindowStore:
         self.columns: dict[str, StoredColumn] = {}
         self.codes: dict[KeyId, str] = {}
         self.indexes: dict[KeyId, HashIndex] = {}
-        self.expiry_tables: dict[CountWindow, ExpiryTable] = {}
+        self.count_window_ends: dict[CountWindow, CountWindowEnds] = {}
         self.referrers: list[tuple[RowReferrer, str]] = []
         """Holders of this window's row numbers, and the source name each uses for the window."""
         self.seconds = 0.0
@@ -125,7 +125,7 @@ class WindowStore:
             column.resume(position["columns"][name])
         self.rows.resume(position["rows"])  # last: `Rows.add` overwrites the rows before `head`
 
-    def extend(self, contents: WindowContents, expiry_plans: Iterable[ExpiryTablePlan] = (), words: int = 0) -> None:
+    def extend(self, contents: WindowContents, count_windows: Iterable[CountWindowPlan] = (), words: int = 0) -> None:
         """Add missing arrays; existing rows get the codes and links that follow from other arrays."""
         while self.flag_words < words:
             self.rows.add(self.flag_name(self.flag_words), np.uint64)
@@ -137,10 +137,10 @@ class WindowStore:
             self._add_codes(key)
         for key in contents.indexes:
             self._add_index(key)
-        for plan in expiry_plans:
-            self._add_expiry_table(plan)
+        for plan in count_windows:
+            self._add_count_window(plan)
 
-    def trim(self, contents: WindowContents, expiry_plans: Iterable[ExpiryTablePlan] = ()) -> None:
+    def trim(self, contents: WindowContents, count_windows: Iterable[CountWindowPlan] = ()) -> None:
         """Remove all arrays that are not listed."""
         for name in [name for name in self.columns if name not in contents.columns]:
             self.columns.pop(name).remove()
@@ -148,12 +148,12 @@ class WindowStore:
             self._remove_index(key)
         for key in [key for key in self.codes if key not in contents.codes]:
             self.rows.remove(self.codes.pop(key))
-        for window in self.expiry_tables.keys() - {plan.window for plan in expiry_plans}:
-            expiry = self.expiry_tables.pop(window)
-            for name in (expiry.ends, *expiry.arrays):
+        for window in self.count_window_ends.keys() - {plan.window for plan in count_windows}:
+            window_ends = self.count_window_ends.pop(window)
+            for name in (window_ends.ends, *window_ends.arrays):
                 self.rows.remove(name)
-            if expiry.index is not None:
-                self._arena.free(self._heads(expiry.index.links))
+            if window_ends.index is not None:
+                self._arena.free(self._heads(window_ends.index.links))
 
     def remove(self) -> None:
         """Free all arrays."""
@@ -202,21 +202,21 @@ class WindowStore:
         words: UInt64Array = self.live_values(self.flag_name(bit // WORD_BITS)).view(np.uint64)
         return words, np.uint64(1 << bit % WORD_BITS)
 
-    def _add_expiry_table(self, plan: ExpiryTablePlan) -> None:
+    def _add_count_window(self, plan: CountWindowPlan) -> None:
         """Add the ends of a count window. They stay unset for existing rows, which no query reads."""
-        if plan.window in self.expiry_tables:
+        if plan.window in self.count_window_ends:
             return
         label = f"{plan.window.partition_by or ''}:{plan.window.rows}"
-        expiry = ExpiryTable(plan, f"last:{label}")
-        self.rows.add(expiry.ends, np.int64)
+        window_ends = CountWindowEnds(plan, f"last:{label}")
+        self.rows.add(window_ends.ends, np.int64)
         if plan.key:
-            expiry.arrays = tuple(
+            window_ends.arrays = tuple(
                 f"{kind}:{label}" for kind in ("following", "oldest_inside", "later", "filled", "null")
             )
-            for array in expiry.arrays:
+            for array in window_ends.arrays:
                 self.rows.add(array, np.int64)
-            expiry.index = self._empty_index(expiry.arrays[0], -1)
-        self.expiry_tables[plan.window] = expiry
+            window_ends.index = self._empty_index(window_ends.arrays[0], -1)
+        self.count_window_ends[plan.window] = window_ends
 
     # -- content ------------------------------------------------------------------------------------------------------------
 
@@ -230,8 +230,8 @@ class WindowStore:
             if has_grown:
                 self.rebuild_chains()
             else:
-                for expiry in self.expiry_tables.values():
-                    self._close_windows(expiry, first)
+                for window_ends in self.count_window_ends.values():
+                    self._close_windows(window_ends, first)
         return first
 
     def _heads(self, links: str) -> str:
@@ -259,27 +259,27 @@ class WindowStore:
         for key, index in self.indexes.items():
             self.indexes[key] = self._empty_index(index.links)
             self._fill_index(key, self.indexes[key], self.rows.tail)
-        for expiry in self.expiry_tables.values():
-            if expiry.index is not None:
-                expiry.index = self._empty_index(expiry.arrays[0], -1)
-            self._close_windows(expiry, self.rows.tail)
+        for window_ends in self.count_window_ends.values():
+            if window_ends.index is not None:
+                window_ends.index = self._empty_index(window_ends.arrays[0], -1)
+            self._close_windows(window_ends, self.rows.tail)
         self.rows.version += 1
 
-    def _close_windows(self, expiry: ExpiryTable, first: int) -> None:
+    def _close_windows(self, window_ends: CountWindowEnds, first: int) -> None:
         """Set the end of each row that a row from `first` on pushes out of a count window."""
         rows = self.rows
-        ts, ends, size = rows["ts"], rows[expiry.ends], expiry.plan.window.rows
-        if expiry.index is None:
+        ts, ends, size = rows["ts"], rows[window_ends.ends], window_ends.plan.window.rows
+        if window_ends.index is None:
             oldest = rows.tail - rows.base
             close_row_windows(ts, ends, first - rows.base, rows.head - rows.base, oldest, size)
             return
-        partitions = Partitions(*(rows[name] for name in expiry.arrays[1:]))
-        column = self.columns[expiry.plan.column]
+        partitions = Partitions(*(rows[name] for name in window_ends.arrays[1:]))
+        column = self.columns[window_ends.plan.column]
         new = np.arange(first - rows.base, rows.head - rows.base)
         valid = valid_mask(column.take(new))
         partitions.null[new] = 0 if valid is None else ~valid
         values = column.values if isinstance(column, BytesColumn) else _NO_BYTES
-        code, chain = rows[self.codes[expiry.plan.key]], self.chain(expiry.index)
+        code, chain = rows[self.codes[window_ends.plan.key]], self.chain(window_ends.index)
         close_partition_windows(
             ts, ends, rows.base, first, rows.head, rows.tail, size, code, *partitions, *values, *chain
         )
@@ -300,7 +300,7 @@ class WindowStore:
         # An index has half a head per row of capacity.
         return GROWTH * (self.rows.width + 4 * len(self.indexes) + TEXT * texts)
 
-    # -- expiry -------------------------------------------------------------------------------------------------------------
+    # -- window_ends -------------------------------------------------------------------------------------------------------------
 
     def expire_before(self, bound: int, list_held: Callable[[], Int64Array] | None = None) -> None:
         """Remove tuples with an event time below `bound`; compaction leaves the rows that `list_held` returns."""

@@ -92,7 +92,7 @@ def needed_rows(plan: WindowPlan, store: WindowStore, frontier: int, progress: P
     for retention in plan.retention:
         horizon = min(frontier, progress.watermark(retention.others))
         if isinstance(retention.window, CountWindow):
-            needed |= store.live_values(store.expiry_tables[retention.window].ends) >= horizon
+            needed |= store.live_values(store.count_window_ends[retention.window].ends) >= horizon
         else:
             needed |= store.live_values("ts") >= horizon - retention.window.micros
     return needed

@@ -26,11 +26,11 @@ from dovetail.query.model import JoinQuery
 from dovetail.stats.counters import JoinMetrics, Measurements
 from dovetail.stats.probes import ProbeCounts, ProbeKey
 
-MEMORY_PROBES = 2000
+PLAN_MEMORY_PROBES = 2000
 """The number of recent probes that the counts of one probe cover."""
 MIN_MATCHES = 10
 """Matches, found or expected, below which a selectivity does not drift: few of them vary by chance."""
-DRIFT_FACTOR = 1.5
+PLAN_DRIFT_FACTOR = 1.5
 """The factor by which a rate or a selectivity must change to count as drift."""
 
 Copies: TypeAlias = Callable[[str, Collection[str]], int]
@@ -150,7 +150,7 @@ class RuntimeStats:
                 distinct_matches = matches / copies(query, {*aliases, alias})
                 newer = ProbeCounts(distinct_probes, distinct_probes * max(size, 1.0), distinct_matches)
                 counts, probe = self.probe_counts.setdefault(query, {}), (aliases, alias)
-                counts[probe] = counts.get(probe, ProbeCounts()).followed_by(newer, MEMORY_PROBES)
+                counts[probe] = counts.get(probe, ProbeCounts()).followed_by(newer, PLAN_MEMORY_PROBES)
 
     def planner_stats(
         self, queries: Mapping[str, JoinQuery], plans: Mapping[str, QueryPlan]
@@ -279,4 +279,4 @@ def _step_uses(steps: Sequence[JoinStep]) -> Iterator[_StepUse]:
 def _drift(what: str, before: float | None, now: float) -> list[tuple[float, StatsDrift]]:
     """Return the drift with its factor, if it is large enough; a value without a baseline has none."""
     size = max(now / before, before / now) if before else 1.0
-    return [(size, StatsDrift(what, before or now, now))] if size > DRIFT_FACTOR else []
+    return [(size, StatsDrift(what, before or now, now))] if size > PLAN_DRIFT_FACTOR else []

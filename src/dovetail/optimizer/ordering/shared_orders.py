@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 from dovetail.config import Config
 from dovetail.optimizer.graph.indexed import IndexedGraph, Prefix, members
 from dovetail.plan.paths import AccessRule, PathBuilder
-from dovetail.plan.prefixes import PathName, Probe, SharedPrefix, can_share, group_prefixes, shared_prefix
+from dovetail.plan.prefixes import PathName, Probe, ShareablePrefix, can_share, group_prefixes, shareable_prefix
 from dovetail.query.model import JoinQuery, TimeWindow
 
 Order: TypeAlias = tuple[str, ...]
@@ -101,7 +101,7 @@ class _Choice:
 
     __slots__ = ("cost", "order", "prefix", "rows", "stages", "unshared_cost")
 
-    def __init__(self, order: Order, prefix: SharedPrefix, rows: list[float], unshared_cost: float) -> None:
+    def __init__(self, order: Order, prefix: ShareablePrefix, rows: list[float], unshared_cost: float) -> None:
         self.order, self.prefix = order, prefix
         self.rows = rows
         """Partial matches per second after each stage of the prefix, new tuples first."""
@@ -133,7 +133,7 @@ def _path(join: ReorderableJoin, driver: str, builder: PathBuilder, gain: float)
 
     def choice(order: Order) -> _Choice:
         path = builder.path(driver, order, join.access)
-        prefix, prefix_rows, joined, unshared_cost = shared_prefix(join.query, path), [rate], start, 0.0
+        prefix, prefix_rows, joined, unshared_cost = shareable_prefix(join.query, path), [rate], start, 0.0
         for depth, stage in enumerate(path.stages[1:]):
             index = indexes[stage.alias]
             probes, larger = rows[joined], joined | 1 << index

@@ -12,7 +12,7 @@ from dovetail.config import Config
 from dovetail.plan.explain.diagram import plan_diagram
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.plan.explain.text import plan_text, timestamp
-from dovetail.plan.prefixes import shared_prefixes, sharing_steps
+from dovetail.plan.prefixes import shareable_prefixes, sharing_steps
 from dovetail.plan.query_plan import ProbeStage, QueryPlan
 from dovetail.plan.shared_plan import JoinNode, Load, Node, QueryAnswer, SharedPlan, WindowNode
 from dovetail.plan.steps import Consumer, JoinStep
@@ -94,7 +94,7 @@ def _add_shared_stages(description: dict[str, Any], steps: Sequence[JoinStep]) -
     """Add, to each stage that several joins share, the queries of the other joins."""
     queries = {step.name: [consumer.query for consumer in step.consumers] or [step.name] for step in steps}
     individual = {step.name for step in steps if step.is_individual}
-    for prefixes in shared_prefixes(steps).values():
+    for prefixes in shareable_prefixes(steps).values():
         for (step, driver), others in sharing_steps(prefixes).items():
             stages = description["queries" if step in individual else "joins"][step]["paths"][driver]
             for stage, names in zip(stages[1:], others, strict=False):

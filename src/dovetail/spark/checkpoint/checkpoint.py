@@ -31,7 +31,7 @@ from dovetail.spark.checkpoint.plan_log import (
     read_entries,
     write_entry,
 )
-from dovetail.spark.driver.job_diff import Comparison, reconcile
+from dovetail.spark.driver.job_diff import Comparison, reconcile_layouts
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.state.log import RESTORE_HINT
 
@@ -130,11 +130,11 @@ class Checkpoint:
         if self.pinned_json is None:
             return layout, None, None
         last = self.entry_in_force
-        reconciled, changes = reconcile(layout, self.current_json or "", self.pinned_json)
+        reconciled, changes = reconcile_layouts(layout, self.current_json or "", self.pinned_json)
         if changes is not None and last is not None and last.first_batch == self.next_batch:
             # The last entry has completed no batch. A job that equals the one before it reverts that change.
             for previous in in_force(self.plan_log, self.next_batch - 1)[-1:]:
-                restored, difference = reconcile(layout, previous.layout_json, self.pinned_json)
+                restored, difference = reconcile_layouts(layout, previous.layout_json, self.pinned_json)
                 if difference is None:
                     return restored, None, previous
         return reconciled, changes, last

@@ -67,8 +67,8 @@ def digest(layout: Layout) -> str:
     return blake2b(pinned_json(layout).encode(), digest_size=16).hexdigest()
 
 
-def rebound(layout: Layout, old: Layout) -> Layout:
-    """Return the layout of a checkpoint with the definitions of one that means the same."""
+def with_new_definitions(layout: Layout, old: Layout) -> Layout:
+    """Return the layout of a checkpoint with the queries and options of a layout that means the same."""
     return with_definitions(with_valid_plan(old, layout), layout, ("rate",))
 
 
@@ -135,7 +135,7 @@ def incompatibilities(new: Layout, old: Layout) -> list[str]:
     return faults
 
 
-def meaning(query: JoinQuery) -> tuple[object, ...]:
+def semantic_key(query: JoinQuery) -> tuple[object, ...]:
     """Return everything that determines a query's results and shards, independent of how it is written."""
 
     def casefolded(expression: Expression) -> Expression:

@@ -29,9 +29,9 @@ from dovetail.session.registered_query import QueryStart, RegisteredQuery
 from dovetail.spark.checkpoint.compatibility import (
     check_version,
     incompatibilities,
-    meaning,
-    rebound,
+    semantic_key,
     with_definitions,
+    with_new_definitions,
     with_valid_plan,
 )
 from dovetail.spark.driver.layout import Layout
@@ -99,7 +99,7 @@ def read_layout(current: str, pinned: str, config: Config) -> Layout:
     )
 
 
-def reconcile(layout: Layout, current: str, pinned: str) -> tuple[Layout, Comparison | None]:
+def reconcile_layouts(layout: Layout, current: str, pinned: str) -> tuple[Layout, Comparison | None]:
     """Return the layout of a checkpoint and the changes that `layout` makes to it, if any.
 
     `current` and `pinned` are the checkpoint's layouts as JSON. Raise `StateError` if it cannot continue with `layout`.
@@ -107,7 +107,7 @@ def reconcile(layout: Layout, current: str, pinned: str) -> tuple[Layout, Compar
     check_version(layout.job.queries, current)
     old = read_layout(current, pinned, layout.job.config)
     comparison = compare(layout, old)
-    return (rebound(layout, old), None) if comparison.is_same else (old, comparison)
+    return (with_new_definitions(layout, old), None) if comparison.is_same else (old, comparison)
 
 
 def compare(new: Layout, old: Layout) -> Comparison:
@@ -122,7 +122,7 @@ def compare(new: Layout, old: Layout) -> Comparison:
     kept = [
         name
         for name, query in old_queries.items()
-        if name in new_queries and meaning(query) == meaning(new_queries[name])
+        if name in new_queries and semantic_key(query) == semantic_key(new_queries[name])
     ]
     sheds = new.job.config.shedding is not None
     changed = {

@@ -48,7 +48,7 @@ class Restless(Replanner):
 def test_results_do_not_depend_on_changing_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.engine.join.watch.CHECK_AFTER", 1)
     monkeypatch.setattr("dovetail.engine.join.watch.MAX_PATIENCE", 1)
-    monkeypatch.setattr("dovetail.session.job_runner.Replanner", Restless)
+    monkeypatch.setattr("dovetail.session.local_job.Replanner", Restless)
     rng = random.Random(seed)
     scenario = random_scenario(rng, pushes=6)
     session = dt.LocalSession(config=dt.Config(join=rng.choice(("auto", "nested-loop", "hybrid"))))

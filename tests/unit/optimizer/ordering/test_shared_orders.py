@@ -16,7 +16,7 @@ from dovetail.optimizer.graph.from_query import join_graph
 from dovetail.optimizer.ordering import shared_orders as shared
 from dovetail.optimizer.planner import access_rule, plan_query
 from dovetail.plan.paths import PathBuilder
-from dovetail.plan.prefixes import shared_prefix, shared_prefixes, sharing_steps
+from dovetail.plan.prefixes import shareable_prefix, shareable_prefixes, sharing_steps
 from dovetail.query.sql import parse_query
 from dovetail.schema import TIMESTAMP, StreamSchema
 
@@ -154,7 +154,7 @@ def cost(joins: Sequence[shared.ReorderableJoin], changed: Mapping[tuple[str, st
         for driver, order in join.orders.items():
             taken = changed.get((join.name, driver), order)
             path = maker.path(driver, taken, join.access)
-            prefix = shared_prefix(join.query, path)
+            prefix = shareable_prefix(join.query, path)
             numbers = [join.graph.names.index(alias) for alias in taken]
             rows, joined = join.graph.rates[numbers[0]], 1 << numbers[0]
             for depth, number in enumerate(numbers[1:], 1):
@@ -204,7 +204,7 @@ def test_queries_that_differ_by_a_filter_share_all_stages() -> None:
     made = session({f"q{number}": star("b", "c", most=number) for number in range(40)})
     made.push({})
     steps = [run.step for run in made._engine.runs]
-    assert all(len(others) == 39 for path in sharing_steps(shared_prefixes(steps)["a"]).values() for others in path)
+    assert all(len(others) == 39 for path in sharing_steps(shareable_prefixes(steps)["a"]).values() for others in path)
 
 
 def rows(rng: random.Random, count: int, begin: float, keys: int) -> pa.Table:

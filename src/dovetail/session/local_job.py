@@ -25,7 +25,7 @@ from dovetail.session.synchronized import SynchronizedSession
 from dovetail.stats.history import Migration
 
 
-class JobRunner(SynchronizedSession):
+class LocalJob(SynchronizedSession):
     """Keeps a job and its engine in step."""
 
     def __init__(self, job: Job) -> None:
@@ -67,7 +67,7 @@ class JobRunner(SynchronizedSession):
             self._engine.adopt(plan)
             self._job = job
 
-    def _reconcile(self) -> None:
+    def _complete_rollback(self) -> None:
         """Take the job whose plan the engine has after a rollback.
 
         It has no streams that the engine does not have.
