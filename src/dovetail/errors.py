@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ContextDecorator
+from difflib import get_close_matches
 
 
 def listed(names: Iterable[object]) -> str:
     """Join names for a message, quoted: `'a', 'b'`; `none` when there are none."""
     return ", ".join(repr(name) for name in names) or "none"
+
+
+def suggestion(name: object, candidates: Iterable[str], otherwise: str, quote: Callable[[str], str] = repr) -> str:
+    """Return a hint that names the candidate most similar to `name`, written by `quote`, else `otherwise`."""
+    by_folded = {other.casefold(): other for other in candidates}
+    close = get_close_matches(str(name).casefold(), by_folded, n=1)
+    return f"did you mean {quote(by_folded[close[0]])}?" if close else otherwise
 
 
 class DovetailError(Exception):

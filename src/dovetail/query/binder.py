@@ -6,11 +6,11 @@ nothing, or several columns, is an error that lists the candidates. Errors here 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from dovetail.errors import QueryError, listed
+from dovetail.errors import QueryError, listed, suggestion
 from dovetail.query.expressions import Column
 from dovetail.schema import StreamSchema
 
@@ -35,17 +35,20 @@ def match_name(name: str, candidates: Iterable[str]) -> str | None:
     return folded[0] if len(folded) == 1 else None
 
 
-def suggestion(name: str, candidates: Iterable[str], otherwise: str) -> str:
-    """Return a hint that names the candidate most similar to `name`, else `otherwise`."""
-    by_folded = {other.casefold(): other for other in candidates}
-    close = get_close_matches(name.casefold(), by_folded, n=1)
-    return f"did you mean {by_folded[close[0]]!r}?" if close else otherwise
+def sql_name(name: str) -> str:
+    """Return a name as a query writes it: in backticks unless it has letters, digits and _ only."""
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name.replace('`', '``')}`"
+
+
+def _quoted(name: str) -> str:
+    """Return a name for a hint: quoted, or as the query has to write it."""
+    return repr(name) if sql_name(name) == name else sql_name(name)
 
 
 def find_stream(name: str, streams: Mapping[str, StreamSchema]) -> str:
     match = match_name(name, streams)
     if match is None:
-        hint = suggestion(name, streams, "declare it first: session.stream(name, ...)")
+        hint = suggestion(name, streams, "declare it first: session.stream(name, ...)", _quoted)
         raise QueryError(f"there is no stream {name!r}; declared: {listed(streams)}", hint)
     return match
 
@@ -54,7 +57,7 @@ def find_column(name: str, binding: AliasBinding) -> Column:
     names = binding.schema.columns.names
     match = match_name(name, names)
     if match is None:
-        hint = suggestion(name, names, f"write one of the columns of {binding.schema.name!r}")
+        hint = suggestion(name, names, f"write one of the columns of {binding.schema.name!r}", _quoted)
         raise QueryError(f"stream {binding.schema.name!r} has no column {name!r}; columns: {listed(names)}", hint)
     return Column(binding.alias, match, binding.schema.columns.field(match).type)
 
@@ -90,9 +93,10 @@ class Scope:
         matches = exact or [column for column in columns if column.name.casefold() == name.casefold()]
         if len(matches) > 1:
             raise QueryError(
-                f"column {name!r} is ambiguous: {', '.join(map(str, matches))}", f"qualify it, e.g. {matches[0]}"
+                f"column {name!r} is ambiguous: {', '.join(map(str, matches))}",
+                f"qualify it, e.g. {sql_name(matches[0].alias)}.{sql_name(matches[0].name)}",
             )
         if not matches:
-            hint = suggestion(name, [column.name for column in columns], "write one of these columns")
+            hint = suggestion(name, [column.name for column in columns], "write one of these columns", _quoted)
             raise QueryError(f"no stream in FROM has a column {name!r}; columns: {', '.join(map(str, columns))}", hint)
         return matches[0]

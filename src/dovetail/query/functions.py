@@ -16,6 +16,7 @@ from decimal import Decimal, localcontext
 import pyarrow as pa
 
 from dovetail.errors import QueryError
+from dovetail.query.conversion_hints import cast_hint, comparison_hint
 from dovetail.query.expressions import Call, Column, Expression, Literal, cast, depth
 from dovetail.query.zones import moment_literal, session_zone
 from dovetail.schema import (
@@ -163,36 +164,22 @@ def comparison_type(left: Expression, right: Expression) -> pa.DataType:
     if dtype is None:
         raise QueryError(
             f"cannot compare {type_name(left.type)} with {type_name(right.type)}",
-            _conversion_hint(left.type, right.type),
+            comparison_hint(left, right),
         )
     return dtype
 
 
-def _conversion_hint(left: pa.DataType, right: pa.DataType) -> str:
-    kinds = pa.types
-    pair = (left, right)
-    if _STRING in pair:
-        other = right if left == _STRING else left
-        if kinds.is_date(other) or kinds.is_timestamp(other):
-            name = type_name(other).upper()
-            return f"write a constant as {name} '2024-01-31'; strings are not converted implicitly"
-        if is_integer(other) or kinds.is_decimal(other) or kinds.is_boolean(other):
-            return f"to compare as text, CAST the {type_name(other)} AS STRING"
-    if kinds.is_timestamp(left) and kinds.is_timestamp(right):
-        return "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both columns as one kind"
-    return "convert one of them before it enters the stream"
-
-
 def shared_type(expressions: Sequence[Expression], construct: str) -> pa.DataType:
     """Return the common type of all arguments or branches, or raise."""
-    dtype = pa.null()
+    dtype, widest = pa.null(), expressions[0]
     for expression in expressions:
         wider = common_type(dtype, expression.type)
         if wider is None:
             raise QueryError(
                 f"{construct} mixes {type_name(dtype)} and {type_name(expression.type)}",
-                _conversion_hint(dtype, expression.type),
+                comparison_hint(widest, expression),
             )
+        widest = expression if wider != dtype else widest
         dtype = wider
     return dtype
 
@@ -365,7 +352,7 @@ def convert(expression: Expression, dtype: pa.DataType) -> Expression:
         return moment_literal(str(expression.value), dtype)
     raise QueryError(
         f"cannot cast {type_name(source)} to {type_name(dtype)}",
-        "supported casts: between numbers, between dates and timestamps, and from integers, decimals, booleans and dates to string",
+        cast_hint(expression),
     )
 
 

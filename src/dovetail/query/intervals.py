@@ -21,6 +21,16 @@ _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _ONE = re.compile(rf"\s*([+-]?)\s*({_NUMBER})\s*([^\W\d_]*)\s*")
 _SEVERAL = re.compile(rf"(?:\s*[+-]?\s*{_NUMBER}\s*[^\W\d_]+\s*)+")
 _FIELDS = ("DAY", "HOUR", "MINUTE", "SECOND")
+_NO_UNITS = {
+    TokenType.AND,
+    TokenType.OR,
+    TokenType.WHERE,
+    TokenType.FROM,
+    TokenType.ALIAS,
+    TokenType.THEN,
+    TokenType.ELSE,
+    TokenType.END,
+}
 _LARGEST = {"HOUR": 23, "MINUTE": 59, "SECOND": 59}
 
 
@@ -72,3 +82,25 @@ def find_partly_read(tokens: Sequence[Token]) -> Token | None:
             if not (_ONE.fullmatch(text) or _SEVERAL.fullmatch(text) or re.fullmatch(r"\s*[+-]?[\d :.]+\s*", text)):
                 return following
     return None
+
+
+def reject_bad_intervals(sql: str, tokens: Sequence[Token]) -> None:
+    """Raise `QueryError` at the unit of an interval that has no fixed length, such as a month."""
+    for position, token in enumerate(tokens[:-1]):
+        length = tokens[position + 1]
+        if token.token_type != TokenType.INTERVAL or length.token_type not in (TokenType.NUMBER, TokenType.STRING):
+            continue
+        number, unit = length.text.strip(), tokens[position + 2] if position + 2 < len(tokens) else None
+        parts = [(amount, name) for _, amount, name in _ONE.findall(number)] if _SEVERAL.fullmatch(number) else []
+        if unit is not None and re.fullmatch(_NUMBER, number) and unit.text.isalpha():
+            is_span = position + 3 < len(tokens) and tokens[position + 3].text.upper() == "TO"
+            parts = [] if is_span or unit.token_type in _NO_UNITS else [(number, unit.text)]
+            end = unit.end + 1
+        else:
+            end = length.end + 1
+        for amount, name in parts:
+            try:
+                to_micros(amount, name)
+            except ConfigError as error:
+                start = length.start if end == length.end + 1 or "unit" not in error.message else end - len(name)
+                raise QueryError(error.message, error.hint or _HINT, sql=sql, start=start, end=end) from None

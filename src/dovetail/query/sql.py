@@ -17,10 +17,12 @@ from dovetail.errors import QueryError, listed
 from dovetail.query import functions
 from dovetail.query.binder import AliasBinding, Scope
 from dovetail.query.brackets import extract_brackets
+from dovetail.query.contradictions import contradiction_warnings
 from dovetail.query.expressions import aliases
 from dovetail.query.foreign_windows import reject_foreign_windows
 from dovetail.query.model import Condition, Equality, JoinQuery, Key, StreamRef, equality_classes
-from dovetail.query.sql_expressions import AGGREGATE_HINT, SUBQUERY_HINT, ExpressionBinder
+from dovetail.query.refusals import AGGREGATE_HINT, FROM_SUBQUERY_HINT, is_double_quoted
+from dovetail.query.sql_expressions import ExpressionBinder
 from dovetail.query.sql_from import FromEntry, bind_window, find_streams, from_entries
 from dovetail.query.sql_parse import SHAPE, parse_select, statement_tokens
 from dovetail.query.sql_select import bind_outputs
@@ -31,7 +33,7 @@ from dovetail.schema import StreamSchema
 
 _ENDLESS = "a continuous query never ends; apply this to its results"
 _CLAUSES: dict[str, tuple[str, str]] = {
-    "with_": ("WITH", SUBQUERY_HINT),
+    "with_": ("WITH", FROM_SUBQUERY_HINT),
     "distinct": ("DISTINCT", _ENDLESS),
     "laterals": ("LATERAL", "explode the column before the stream enters the join"),
     "group": ("GROUP BY", AGGREGATE_HINT),
@@ -84,7 +86,7 @@ def _parse(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuer
     reject_foreign_windows(sql, all_tokens)
     tokens, extents = extract_brackets(sql, all_tokens)
     sql_text = SqlText(sql, tokens)
-    select = parse_select(sql_text)
+    select = parse_select(sql_text, streams)
     _reject_clauses(sql_text, select)
     entries = from_entries(sql_text, select)
     schemas = find_streams(sql_text, entries, streams)
@@ -100,6 +102,8 @@ def _parse(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuer
     )
     windows = resolver.resolve(lambda entry, bracket: bind_window(sql_text, bracket, scope.binding(entry.alias)))
     _reject_unconnected(sql_text, entries, conjuncts)
+    contradictions = contradiction_warnings([*conjuncts.filters, *conjuncts.conditions], conjuncts.equalities)
+    warnings = [*binder.warnings, *windows.warnings, *([] if windows.never_holds else contradictions)]
     return JoinQuery(
         name=name,
         sql=sql,
@@ -110,7 +114,7 @@ def _parse(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuer
         outputs=outputs,
         classes=equality_classes(conjuncts.equalities),
         inferred=windows.inferred,
-        warnings=tuple(f"query {name!r}: {warning}" for warning in windows.warnings),
+        warnings=tuple(f"query {name!r}: {warning}" for warning in warnings),
     )
 
 
@@ -160,13 +164,21 @@ class _Conjuncts:
         involved = aliases(expression)
         if not involved:
             if not functions.always_true(expression):
-                raise QueryError("this condition refers to no stream", "remove it, or compare columns")
+                raise QueryError("this condition refers to no stream", self._no_stream_hint(node))
         elif len(involved) == 1:
             self.filters.append(Condition(expression, text))
         elif (equality := self._equality(node, text)) is not None:
             self.equalities.append(equality)
         else:
             self.conditions.append(Condition(expression, text))
+
+    def _no_stream_hint(self, node: exp.Expr) -> str:
+        """Return the hint for a condition without columns: text in double quotes may have been meant as one."""
+        for literal in node.find_all(exp.Literal):
+            if is_double_quoted(literal, self._sql_text):
+                name = ".".join(f"`{part}`" for part in literal.name.split("."))
+                return f'"{literal.name}" is text, as in Spark; for a column write {name}'
+        return "remove it, or compare columns"
 
     def _equality(self, node: exp.Expr, text: str) -> Equality | None:
         if not isinstance(node, exp.EQ):

@@ -17,16 +17,15 @@ from sqlglot import exp
 
 from dovetail.errors import QueryError
 from dovetail.query import functions, texts
-from dovetail.query.binder import Scope, suggestion
+from dovetail.query.binder import Scope
+from dovetail.query.conversion_hints import interval_cast_hint
 from dovetail.query.expressions import Call, Expression, Literal
 from dovetail.query.intervals import read_interval
+from dovetail.query.refusals import find_column_in_quotes, quoted_column_warning, unsupported
 from dovetail.query.sql_text import SqlText
 from dovetail.schema import LARGEST_DECIMAL, MICROSECOND, TIMESTAMP, TIMESTAMP_NTZ
 
 Handler: TypeAlias = "Callable[[ExpressionBinder, Any], Expression]"
-
-AGGREGATE_HINT = "aggregate the query's results instead"
-SUBQUERY_HINT = "register the inner SELECT as a query of its own, or join its streams here"
 
 _TYPES = {
     "TINYINT": pa.int8(),
@@ -93,6 +92,13 @@ class ExpressionBinder:
     def __init__(self, sql_text: SqlText, scope: Scope) -> None:
         self._sql_text = sql_text
         self._scope = scope
+        self._column_names = [
+            name
+            for column in (column for binding in scope.bindings for column in scope.columns_of(binding))
+            for name in (str(column), column.name)
+        ]
+        self.warnings: dict[str, None] = {}
+        """Warnings to show when the query is registered, each once."""
 
     def bind(self, node: exp.Expr) -> Expression:
         """Return the typed expression of a node; a bare column keeps its stored type."""
@@ -121,6 +127,9 @@ class ExpressionBinder:
 
     def literal(self, node: exp.Literal) -> Expression:
         if node.is_string:
+            column = find_column_in_quotes(node, self._sql_text, self._column_names)
+            if column is not None:
+                self.warnings[quoted_column_warning(node.name, column)] = None
             return Literal(node.name, pa.string())
         if re.fullmatch(r"\d+", node.name):
             return functions.integer_literal(int(node.name))
@@ -137,6 +146,9 @@ class ExpressionBinder:
             raise QueryError("CAST with a format is not supported", "write CAST(x AS type)")
         if self._is_big_decimal(node):
             return functions.decimal_literal(Decimal(node.this.name))
+        if node.to.this == exp.DType.INTERVAL:
+            value = node.this.name if isinstance(node.this, exp.Literal) else None
+            raise QueryError("casts to interval are not supported", interval_cast_hint(value))
         return functions.convert(self.value(node.this), _data_type(node.to))
 
     def _is_big_decimal(self, node: exp.Cast) -> bool:
@@ -219,29 +231,12 @@ class ExpressionBinder:
     def reject(self, node: exp.Expr) -> Expression:
         extent = self._sql_text.extent(node)
         text = self._sql_text.sql[extent[0] : extent[1]] if extent else node.sql(dialect="spark")
-        raise _unsupported(node, " ".join(text.split()))
+        raise unsupported(node, " ".join(text.split()), self._sql_text)
 
 
 def _handler(node: exp.Expr) -> Handler:
     unread = [key for key, value in node.args.items() if isinstance(value, exp.Expr) and key not in _READ_ARGUMENTS]
     return _HANDLERS.get(type(node), ExpressionBinder.reject) if not unread else ExpressionBinder.reject
-
-
-def _unsupported(node: exp.Expr, text: str) -> QueryError:
-    name = text.split("(", maxsplit=1)[0].strip()
-    if isinstance(node, exp.Window):
-        return QueryError("window functions are not supported", AGGREGATE_HINT)
-    if isinstance(node, exp.AggFunc):
-        return QueryError(f"aggregate {name.upper()} is not supported", AGGREGATE_HINT)
-    if isinstance(node, (exp.Query, exp.Exists)):
-        return QueryError("subqueries are not supported", SUBQUERY_HINT)
-    if isinstance(node, exp.Escape):
-        return QueryError("LIKE ... ESCAPE is not supported", "escape with a backslash")
-    if isinstance(node, exp.Func) and name.isidentifier():
-        names, otherwise = functions.FUNCTION_NAMES, "compute it in a column before the stream enters the join"
-        message = f"function {name.upper()} is not supported; allowed: {', '.join(names)}"
-        return QueryError(message, suggestion(name, names, otherwise))
-    return QueryError(f"{text!r} is not supported here", "docs/query-language.md lists what is supported")
 
 
 def _data_type(node: exp.DataType) -> pa.DataType:

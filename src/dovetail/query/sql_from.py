@@ -15,7 +15,7 @@ from dovetail.query.binder import AliasBinding, find_column, find_stream
 from dovetail.query.brackets import WindowBracket
 from dovetail.query.functions import with_sql_type
 from dovetail.query.model import CountWindow, Window
-from dovetail.query.sql_expressions import SUBQUERY_HINT
+from dovetail.query.refusals import FROM_SUBQUERY_HINT
 from dovetail.query.sql_text import Extent, SqlText
 from dovetail.schema import StreamSchema
 
@@ -75,7 +75,7 @@ def _entries(sql_text: SqlText, node: exp.Expr, on: exp.Expr | None) -> Iterator
     if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
         raise sql_text.error("parentheses in FROM are not supported", "write the joins one after another", extent)
     if isinstance(node, exp.Lateral):
-        raise sql_text.error("LATERAL is not supported", SUBQUERY_HINT, extent)
+        raise sql_text.error("LATERAL is not supported", FROM_SUBQUERY_HINT, extent)
     if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
         raise sql_text.error("FROM allows only the names of streams", "declare a stream for this", extent)
     alias_node = node.args.get("alias")

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 
 from sqlglot import Parser, Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, TokenError
 
 from dovetail.errors import QueryError
-from dovetail.query.intervals import find_partly_read
-from dovetail.query.sql_expressions import SUBQUERY_HINT
+from dovetail.query.intervals import find_partly_read, reject_bad_intervals
+from dovetail.query.refusals import FROM_SUBQUERY_HINT, subquery_error, syntax_hint
 from dovetail.query.sql_text import DIALECT, SqlText, error_at
 
 SHAPE = "write SELECT columns FROM stream alias [RANGE n UNIT], ... WHERE conditions"
@@ -40,14 +41,14 @@ def statement_tokens(sql: str) -> list[Token]:
         raise QueryError("the query is empty", SHAPE)
     first = tokens[0]
     if first.token_type == TokenType.WITH:
-        raise error_at(sql, first, "WITH is not supported", SUBQUERY_HINT)
+        raise error_at(sql, first, "WITH is not supported", FROM_SUBQUERY_HINT)
     if first.token_type != TokenType.SELECT:
         raise error_at(sql, first, f"a query starts with SELECT, not {sql[first.start : first.end + 1]!r}", SHAPE)
-    for token, following in itertools.pairwise(tokens):
+    for position, (token, following) in enumerate(itertools.pairwise(tokens), 1):
         if token.token_type == TokenType.SEMICOLON:
             raise error_at(sql, following, "this is more than one statement", "register each one under its own name")
         if token.token_type == TokenType.L_PAREN and following.token_type in (TokenType.SELECT, TokenType.WITH):
-            raise error_at(sql, following, "subqueries are not supported", SUBQUERY_HINT)
+            raise subquery_error(sql, tokens, position)
     return tokens
 
 
@@ -79,12 +80,12 @@ def _merge_strings(sql: str, tokens: list[Token]) -> list[Token]:
     return merged
 
 
-def parse_select(sql_text: SqlText) -> exp.Select:
-    """Parse the tokens that remain after windows are extracted."""
+def parse_select(sql_text: SqlText, streams: Mapping[str, object]) -> exp.Select:
+    """Parse the tokens that remain after windows are extracted; `streams` are those declared, for hints."""
     try:
         (statement,) = Dialect.get_or_raise(DIALECT).parser().parse(list(sql_text.tokens), sql_text.sql)
     except ParseError as error:
-        raise _syntax_error(sql_text, error) from None
+        raise _syntax_error(sql_text, error, streams) from None
     except (LookupError, TypeError, ValueError, AttributeError):
         # sqlglot's builders of some functions, such as map(x), fail on unexpected arguments.
         whole = (sql_text.tokens[0].start, sql_text.tokens[-1].end + 1)
@@ -97,17 +98,18 @@ def parse_select(sql_text: SqlText) -> exp.Select:
     raise error_at(sql_text.sql, token, f"{token.text.upper()} is not supported", hint)
 
 
-def _syntax_error(sql_text: SqlText, error: ParseError) -> QueryError:
+def _syntax_error(sql_text: SqlText, error: ParseError, streams: Mapping[str, object]) -> QueryError:
     details = error.errors[0] if error.errors else {}
     position = (details.get("line"), details.get("col"))
     token = next((token for token in sql_text.tokens if (token.line, token.col) == position), sql_text.tokens[-1])
     missing = re.fullmatch(r"Expecting (\S+)", str(details.get("description", "")))
-    hint = f"a {missing[1]!r} is missing" if missing else SHAPE
-    return _syntax_error_at(sql_text, token, hint)
+    hint = syntax_hint(sql_text.sql, sql_text.tokens, sql_text.tokens.index(token), streams, SHAPE)
+    return _syntax_error_at(sql_text, token, f"a {missing[1]!r} is missing" if missing and hint is SHAPE else hint)
 
 
 def _reject_guesses(sql_text: SqlText, select: exp.Select) -> None:
-    """Reject a query that sqlglot accepts although words are missing."""
+    """Reject a query that sqlglot accepts although words are missing or an interval is wrong."""
+    reject_bad_intervals(sql_text.sql, sql_text.tokens)
     for token, following in itertools.pairwise(sql_text.tokens):
         if (token.token_type, following.token_type) in _NEVER_ADJACENT:
             raise _syntax_error_at(sql_text, following, SHAPE)

@@ -90,6 +90,10 @@ class SqlText:
                 return self._offsets((position, position + len(kinds) - 1))
         return None
 
+    def token_extent(self, *texts: str) -> Extent | None:
+        """Return the offsets of the first token with one of these texts, in any case."""
+        return next(((t.start, t.end + 1) for t in self.tokens if t.text.upper() in texts), None)
+
     def words_before(self, offset: int, kinds: set[TokenType]) -> Extent:
         """Return the offsets of the tokens of these kinds directly before the token at `offset`."""
         last = first = max(0, self._at_start.get(offset, 0) - 1)
@@ -167,6 +171,8 @@ class SqlText:
         is_function = isinstance(node, exp.Func) and not isinstance(node, exp.Binary)
         if isinstance(node, exp.Case):
             return self._case(first, last)
+        if isinstance(node, exp.Extract) and before == TokenType.FROM and first > 3:
+            return first - 4, self._partner[first - 3]
         if before in _PREFIXES.get(type(node), ()):
             return first - 1, last
         if isinstance(node, exp.Cast) and first and self.tokens[first - 1].text.upper() in _TYPED_LITERALS:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from dovetail.query.binder import sql_name
 from dovetail.query.bounds import Bound, bounds_of, close_bounds
 from dovetail.query.brackets import FromExtent, WindowBracket, applicable_bracket, own_bracket
 from dovetail.query.durations import LONGEST, format_duration, sql_duration
@@ -34,6 +35,8 @@ class AliasWindows:
     by_alias: Mapping[str, Window]
     inferred: tuple[tuple[str, tuple[str, ...]], ...]
     warnings: tuple[str, ...]
+    never_holds: bool = False
+    """Whether the conditions on event times contradict each other, which `warnings` say."""
 
 
 class WindowResolver:
@@ -89,7 +92,8 @@ class WindowResolver:
                 raise self._sql_text.error(self._missing(alias), self._hint(), entry.extent)
             else:
                 windows[alias] = bind(entry, bracket)
-        return AliasWindows(windows, tuple(inferred), tuple(self._warnings(dict(inferred))))
+        warnings, conflict = tuple(self._warnings(dict(inferred))), self._condition_closure.conflict
+        return AliasWindows(windows, tuple(inferred), warnings, bool(conflict))
 
     def _infer(self, alias: str) -> tuple[int, tuple[Bound, ...]] | None:
         """Return the inferred window of an alias in microseconds, and the bounds it follows from."""
@@ -137,7 +141,7 @@ class WindowResolver:
     # -- missing windows ----------------------------------------------------------------------------------------------------
 
     def _time(self, alias: str) -> str:
-        return f"{alias}.{self._event_time_columns[alias]}"
+        return f"{sql_name(alias)}.{sql_name(self._event_time_columns[alias])}"
 
     def _missing(self, alias: str) -> str:
         unbounded = next((n for n in self._names if n != alias and self._closure.upper(n, alias) is None), None)
@@ -151,7 +155,10 @@ class WindowResolver:
             name for name in self._names if self._applicable_brackets[name] is None and self._infer(name) is None
         ]
         largest = max((_suggested_micros(bound.micros) for bound in self._condition_bounds), default=0) or _EXAMPLE
-        named = {e.alias: e.stream if e.stream == e.alias else f"{e.stream} {e.alias}" for e in self._entries}
+        named = {
+            e.alias: sql_name(e.stream) if e.stream == e.alias else f"{sql_name(e.stream)} {sql_name(e.alias)}"
+            for e in self._entries
+        }
         suggested = self._suggest_windows(missing, largest)
         windows = [f"{named[alias]} [RANGE {sql_duration(micros)}]" for alias, micros in suggested.items()]
         hint = f"write {', '.join(windows)}"

@@ -32,6 +32,7 @@ from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.query.zones import micros_since_epoch
+from dovetail.session.arrow_input import SchemaLike, TableLike, as_schema
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
@@ -94,7 +95,7 @@ class LocalSession(LocalJob):
     def stream(
         self,
         name: str,
-        schema: pa.Schema,
+        schema: SchemaLike,
         event_time: str,
         lateness: str | float | timedelta = "0 seconds",
         rate: float | None = None,
@@ -110,7 +111,7 @@ class LocalSession(LocalJob):
         name
             Its name in queries and in `push`.
         schema
-            The Arrow schema of its tuples.
+            The Arrow schema of its tuples, or data that has it: a table, a DataFrame of pandas or Polars, a DuckDB relation.
         event_time
             The timestamp column that windows are measured in.
         lateness
@@ -124,14 +125,16 @@ class LocalSession(LocalJob):
         max_ahead
             Tuples further ahead of that clock are dropped and counted.
         """
-        if not isinstance(schema, pa.Schema):
-            raise ConfigError(
-                f"stream {name!r}: got a {type(schema).__name__} as schema; expected a pyarrow.Schema",
-                _schema_hint(schema),
-            )
         check_name("stream", name)
         declared = stream_schema(
-            name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
+            name,
+            as_schema(name, schema),
+            event_time,
+            lateness,
+            rate,
+            progress_by,
+            idle_after=idle_after,
+            max_ahead=max_ahead,
         )
         job = self._job.with_stream(declared)
         with self._engine.savepoint(until_delivered=True):
@@ -203,7 +206,7 @@ class LocalSession(LocalJob):
     # -- data ---------------------------------------------------------------------------------------------------------------
 
     @synchronized
-    def push(self, batch: Mapping[str, pa.Table], now: datetime | None = None) -> dict[str, pa.Table]:
+    def push(self, batch: Mapping[str, TableLike], now: datetime | None = None) -> dict[str, pa.Table]:
         """Join one batch of tuples and return the results it completes, one table per query.
 
         A batch that is refused with an error changes nothing. After an interrupt, or when memory runs out, the next call rolls the
@@ -213,17 +216,19 @@ class LocalSession(LocalJob):
         Parameters
         ----------
         batch
-            A table for each stream that has new tuples.
+            For each stream that has new tuples a table, or anything with `__arrow_c_stream__` or `__arrow_c_array__`: a DataFrame of
+            pandas or Polars, a DuckDB relation, a reader, which is read to its end. Values are converted to the declared types where
+            none changes.
         now
             The clock for `idle_after` and `max_ahead`; the time of the call by default.
         """
-        self._prepare_push(batch, now)
-        results = self._engine.push(batch, self._clock(now))
+        tables = self._prepare_push(batch, now)
+        results = self._engine.push(tables, self._clock(now))
         self._batch_time = _time_of(now)
         return results
 
     def push_iter(
-        self, batch: Mapping[str, pa.Table], now: datetime | None = None, piece_rows: int = PIECE_ROWS
+        self, batch: Mapping[str, TableLike], now: datetime | None = None, piece_rows: int = PIECE_ROWS
     ) -> Iterator[tuple[str, pa.Table]]:
         """Join one batch like `push`; yield pairs of query name and table as results are found.
 
@@ -252,7 +257,7 @@ class LocalSession(LocalJob):
         return self._pieces(batch, now, piece_rows)
 
     def _pieces(
-        self, batch: Mapping[str, pa.Table], now: datetime | None, piece_rows: int
+        self, batch: Mapping[str, TableLike], now: datetime | None, piece_rows: int
     ) -> Iterator[tuple[str, pa.Table]]:
         caller = get_ident()
         while self._user is not None:
@@ -260,8 +265,8 @@ class LocalSession(LocalJob):
         self._user = caller
         try:
             self._rollback_if_interrupted()
-            self._prepare_push(batch, now)
-            for part in self._engine.push_pieces(batch, self._clock(now), piece_rows):
+            inputs = self._prepare_push(batch, now)
+            for part in self._engine.push_pieces(inputs, self._clock(now), piece_rows):
                 for name, tables in part.items():
                     yield from ((name, table) for table in tables if table.num_rows)
             self._batch_time = _time_of(now)
@@ -271,8 +276,8 @@ class LocalSession(LocalJob):
         self._engine.open_savepoint = None
         self._user = None
 
-    def _prepare_push(self, batch: Mapping[str, pa.Table], now: datetime | None) -> None:
-        """Check the arguments of a push; begin, or switch to a better plan, before the batch."""
+    def _prepare_push(self, batch: Mapping[str, TableLike], now: datetime | None) -> Mapping[str, TableLike]:
+        """Return the tables of a push; begin, or switch to a better plan, before the batch."""
         if not isinstance(batch, Mapping):
             raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
         if now is not None and not isinstance(now, datetime):
@@ -280,8 +285,14 @@ class LocalSession(LocalJob):
         if batch and not self._job.registered:
             when = "when all queries had been dropped" if self._is_running else "before any query was registered"
             warn(f"push got tuples {when}: they are counted and dropped\nHint: call query() first")
+        streams = self._job.streams
+        tables = {
+            name: self._arrow_input.table(streams[name], data) if name in streams else data
+            for name, data in batch.items()
+        }
         self._begin()
         self._replan_if_due()
+        return tables
 
     def _clock(self, now: datetime | None) -> int | None:
         """Return the time of a batch in microseconds; None if no stream needs one."""
@@ -383,17 +394,3 @@ def _time_of(now: datetime | None) -> int:
 
 def _micros(moment: datetime) -> int:
     return micros_since_epoch(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-def _schema_hint(given: object) -> str:
-    """Return how to make a schema of what was passed instead of one."""
-    kind = f"{type(given).__module__}.{type(given).__name__}"
-    if kind.startswith("pandas."):
-        return "write pa.Schema.from_pandas(df, preserve_index=False)"
-    if kind.startswith("polars."):
-        return "write df.to_arrow().schema"
-    if kind.startswith("pyspark."):
-        return "write dt.Session(spark).stream(name, frame, ...) for streams on Spark"
-    if isinstance(given, pa.Table | pa.RecordBatch):
-        return "write table.schema"
-    return "write pa.schema({'ts': pa.timestamp('us', tz='UTC'), 'k': pa.int64()}), a type for each column"

@@ -18,6 +18,7 @@ from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.optimizer.adapt.runtime_stats import ShardGroupReport
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import StreamSchema
+from dovetail.session.arrow_input import ArrowInput
 from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job import Job
 from dovetail.session.monitor import Meter, Monitor
@@ -31,6 +32,7 @@ class LocalJob(SynchronizedSession):
     def __init__(self, job: Job) -> None:
         self._job = job
         self._drop_warnings = DropWarnings()
+        self._arrow_input = ArrowInput()
         self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
         """The plans and jobs before and after the last change: a rollback leads to one of the two."""
         self._batch_time: int | None = None

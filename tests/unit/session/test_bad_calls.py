@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from two_streams import GOOD, PAIRS, SCHEMA, SECOND, TS, assert_undisturbed, running_session
+from two_streams import PAIRS, SCHEMA, SECOND, TS, assert_undisturbed, running_session
 
 import dovetail as dt
 from dovetail.errors import ConfigError, DovetailError, PlanError, QueryError, SchemaError
@@ -40,18 +40,6 @@ BAD_CALLS: list[Any] = [
     ),
     pytest.param(_declare(event_time=None), DovetailError, "event_time", id="event time None"),
     pytest.param(_declare(schema=[("ts", TS)]), ConfigError, "got a list as schema", id="schema as list"),
-    pytest.param(
-        _declare(schema=GOOD),
-        ConfigError,
-        "got a Table as schema(.|\n)*Hint: write table.schema",
-        id="table for schema",
-    ),
-    pytest.param(
-        _declare(schema=GOOD.to_pandas()),
-        ConfigError,
-        "write pa.Schema.from_pandas.df, preserve_index=False",
-        id="pandas",
-    ),
     pytest.param(_declare(schema="ts TIMESTAMP"), ConfigError, "got a str as schema(.|\n)*write pa.schema", id="DDL"),
     pytest.param(
         _declare(schema=pa.schema([("ts", TS), ("x", pa.int8()), ("x", pa.int8())])),

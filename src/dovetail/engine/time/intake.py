@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TypeAlias
 
 import numpy as np
@@ -181,9 +182,22 @@ def _check_names(schema: StreamSchema, names: list[str]) -> None:
     extra = [name for name in names if name not in expected]
     if missing or extra:
         faults = [f"missing {listed(missing)}"] * bool(missing) + [f"not declared {listed(extra)}"] * bool(extra)
-        raise SchemaError(f"stream {schema.name!r}: {'; '.join(faults)}; declared columns: {listed(expected)}")
+        message = f"stream {schema.name!r}: {'; '.join(faults)}; declared columns: {listed(expected)}"
+        raise SchemaError(message, _names_hint(expected, missing, extra))
     if len(names) != len(expected):
         raise SchemaError(f"stream {schema.name!r}: a column occurs twice in {listed(names)}")
+
+
+def _names_hint(expected: list[str], missing: list[str], extra: list[str]) -> str:
+    """Return how to make the columns of a table those of its stream."""
+    by_folded = {name.casefold(): name for name in missing}
+    close = {name: get_close_matches(name.casefold(), by_folded, n=1) for name in extra}
+    renamed = {name: by_folded[matches[0]] for name, matches in close.items() if matches}
+    if len(renamed) == len(missing) == len(set(renamed.values())) and len(renamed) == len(extra):
+        return f"rename them: table.rename_columns({renamed})"
+    if missing:
+        return "push all declared columns; a column that no query reads need not be declared"
+    return f"push only the declared columns: table.select({expected})"
 
 
 def _conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
@@ -192,7 +206,7 @@ def _conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
             raise SchemaError(
                 f"stream {stream!r}: column {field.name!r} has type {values.type}; declared {field.type} "
                 f"({type_name(field.type)})",
-                "cast the table to the declared schema before pushing it",
+                "cast the table to the declared schema before pushing it: table.cast(schema)",
             )
         try:
             if pa.types.is_run_end_encoded(values.type):

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import DataType, IntegralType, StringType, TimestampNTZType, TimestampType
 
-from dovetail.errors import ConfigError, SchemaError, listed
-from dovetail.query.binder import suggestion
+from dovetail.errors import ConfigError, SchemaError, listed, suggestion
 from dovetail.spark.sinks.sinks import MemorySink, Sink
 
 _MAX_SHARDS = 10_000
