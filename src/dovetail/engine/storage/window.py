@@ -1,4 +1,4 @@
-"""A stream's window: columns, codes, hash indexes, the ends of count windows, and window_ends.
+"""A stream's window: columns, codes, hash indexes, the ends of count windows, and expiry.
 
 Rows are appended in batches and removed once no result can need them. A row number stays valid throughout a batch, unless shedding
 makes room between two slices of it. Rows usually arrive in event-time order but need not: `prefix_max` lets a probe stop early in
@@ -300,7 +300,7 @@ class WindowStore:
         # An index has half a head per row of capacity.
         return GROWTH * (self.rows.width + 4 * len(self.indexes) + TEXT * texts)
 
-    # -- window_ends -------------------------------------------------------------------------------------------------------------
+    # -- expiry -------------------------------------------------------------------------------------------------------------
 
     def expire_before(self, bound: int, list_held: Callable[[], Int64Array] | None = None) -> None:
         """Remove tuples with an event time below `bound`; compaction leaves the rows that `list_held` returns."""
