@@ -26,7 +26,7 @@ from typing import Any
 import dovetail as dt
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.query_set import number_queries
-from dovetail.optimizer.sharing.search.candidates import MAX_EXHAUSTIVE, materializable_targets
+from dovetail.optimizer.sharing.search.candidates import MAX_EXHAUSTIVE, materializable_joins
 from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES, candidate_joins
 from dovetail.optimizer.sharing.search.join_sets import JoinSet, JoinSetPlans
 from dovetail.plan.shared_plan import Load
@@ -57,8 +57,8 @@ class Climber:
     def __init__(self, model: CostModel, rng: random.Random) -> None:
         self._rng = rng
         self._plans = JoinSetPlans(model)
-        targets = dict.fromkeys(materializable_targets(model.query_set, MAX_EXHAUSTIVE))
-        self._candidates = [self._plans.index_of(target) for target in targets]
+        sub_joins = dict.fromkeys(materializable_joins(model.query_set, MAX_EXHAUSTIVE))
+        self._candidates = [self._plans.index_of(sub_join) for sub_join in sub_joins]
 
     def climb(self, rank: Callable[[Load], Rank]) -> Load:
         """Give what the plan takes at which no single change from a random start helps."""

@@ -145,9 +145,9 @@ def test_a_shared_join_has_the_longest_window(strategy: Strategy) -> None:
 def test_a_shorter_window_pays_for_extra_rows_of_a_longer_materialized_join() -> None:
     query_set = number_queries({"long": query("AB", "BC", window=20), "short": query("AB", "BD", window=10)})
     model = CostModel(query_set, UNITS)
-    state, top = query_set.target(0, 0b011), query_set.target(1, 0b111)
+    state, top = query_set.sub_join(0, 0b011), query_set.sub_join(1, 0b111)
     assert query_set.fits(state, top)
-    assert not query_set.fits(query_set.target(1, 0b011), query_set.target(0, 0b111))  # not the other way round
+    assert not query_set.fits(query_set.sub_join(1, 0b011), query_set.sub_join(0, 0b111))  # not the other way round
     a, b, d, ab, bd = RATES["A"], RATES["B"], RATES["D"], SIGMA["AB"], SIGMA["BD"]
     results = a * b * d * ab * bd * 10**2
     # New composites within 10 s meet D: two of three results. New D meet all composites of 20 s: four times the third.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, sort_readers_first
-from dovetail.optimizer.sharing.model.query_set import Target
+from dovetail.optimizer.sharing.model.query_set import SubJoin
 from dovetail.plan.shared_plan import (
     JoinInput,
     JoinNode,
@@ -38,7 +38,7 @@ class PlanBuilder:
             self._add(draft)
 
     def _add_windows(self, drafts: Sequence[Draft]) -> None:
-        spans = self._model.spans(target for draft in drafts for target in draft.joins)
+        spans = self._model.spans(sub_join for draft in drafts for sub_join in draft.joins)
         for stream, span in sorted(spans.items()):
             readers = {query for draft in drafts for query in draft.answers if stream in self._streams(query)}
             rate, load = self._query_set.stream_rate(stream), self._model.window(stream, span)
@@ -48,11 +48,11 @@ class PlanBuilder:
     def _add(self, draft: Draft) -> None:
         """Add the operators and answers of `draft`."""
         users = self._users(draft)
-        names: dict[Target, str] = {}
-        for target in reversed(sort_readers_first(draft.joins)):
-            names[target] = self._operator(draft, target, names, users[target])
-        for query, target in draft.answers.items():
-            self._answer(query, names[target])
+        names: dict[SubJoin, str] = {}
+        for sub_join in reversed(sort_readers_first(draft.joins)):
+            names[sub_join] = self._operator(draft, sub_join, names, users[sub_join])
+        for query, sub_join in draft.answers.items():
+            self._answer(query, names[sub_join])
 
     def plan(self, strategy: str, order: Sequence[int], limits: Load) -> SharedPlan:
         """Return the plan; its constructor validates it."""
@@ -71,61 +71,61 @@ class PlanBuilder:
             limits,
         )
 
-    def _operator(self, draft: Draft, target: Target, names: Mapping[Target, str], users: set[int]) -> str:
+    def _operator(self, draft: Draft, sub_join: SubJoin, names: Mapping[SubJoin, str], users: set[int]) -> str:
         model, query_set, scope = self._model, self._query_set, draft.scope
-        parts, is_materialized = draft.joins[target], target in draft.materialized
-        answered = [query for query, answer in draft.answers.items() if answer == target]
-        sources = query_set.signatures[target.signature].sources
+        parts, is_materialized = draft.joins[sub_join], sub_join in draft.materialized
+        answered = [query for query, answer in draft.answers.items() if answer == sub_join]
+        sources = query_set.signatures[sub_join.signature].sources
         label = "+".join(sources) if is_materialized else query_set.names[min(answered)]
         join = self._name(f"{scope}join:{label}")
         result = self._name(f"{scope}{'state' if is_materialized else 'answer'}:{label}")
-        cost = model.join(target, parts)
+        cost = model.join(sub_join, parts)
         self._joins.append(
             JoinNode(
                 join,
                 tuple(self._input(part, names) for part in parts),
                 tuple(path[1:] for path in cost.paths),
-                self._predicates(target, parts),
-                query_set.spans_of(target),
+                self._predicates(sub_join, parts),
+                query_set.spans_of(sub_join),
                 result,
                 self._named(users),
                 cost.produced,
-                Load(model.cpu(target, parts)),
+                Load(model.cpu(sub_join, parts)),
             )
         )
-        load = model.materialization(target) if is_materialized else Load()
+        load = model.materialization(sub_join) if is_materialized else Load()
         load = load.plus(Load(sum(map(model.delivery_cost, answered))))
-        indexes = (query_set.rate(target), query_set.size(target))
-        spans = query_set.spans_of(target)
+        indexes = (query_set.rate(sub_join), query_set.size(sub_join))
+        spans = query_set.spans_of(sub_join)
         self._results.append(
             ResultNode(result, join, sources, spans, is_materialized, *indexes, self._named(users), load)
         )
         return result
 
-    def _input(self, part: Target, names: Mapping[Target, str]) -> JoinInput:
+    def _input(self, part: SubJoin, names: Mapping[SubJoin, str]) -> JoinInput:
         sources = self._query_set.signatures[part.signature].sources
         if part.is_base:
             return JoinInput(self._window_names[self._query_set.sources[sources[0]].stream], sources)
         return JoinInput(names[part], sources)
 
-    def _predicates(self, target: Target, parts: Sequence[Target]) -> tuple[str, ...]:
+    def _predicates(self, sub_join: SubJoin, parts: Sequence[SubJoin]) -> tuple[str, ...]:
         signatures = self._query_set.signatures
         below = {text for part in parts for text in signatures[part.signature].predicates}
-        return tuple(text for text in signatures[target.signature].predicates if text not in below)
+        return tuple(text for text in signatures[sub_join.signature].predicates if text not in below)
 
     def _answer(self, query: int, result: str) -> None:
         numbered = self._query_set.queries[query]
         aliases = {source.name: alias for source, alias in zip(numbered.sources, numbered.graph.names, strict=True)}
         self._answers.append(QueryAnswer(numbered.name, result, aliases, self._query_set.spans(query)))
 
-    def _users(self, draft: Draft) -> dict[Target, set[int]]:
-        users: dict[Target, set[int]] = {target: set() for target in draft.joins}
+    def _users(self, draft: Draft) -> dict[SubJoin, set[int]]:
+        users: dict[SubJoin, set[int]] = {sub_join: set() for sub_join in draft.joins}
         for query, answer in draft.answers.items():
             users[answer].add(query)
-        for target in sort_readers_first(draft.joins):
-            for part in draft.joins[target]:
+        for sub_join in sort_readers_first(draft.joins):
+            for part in draft.joins[sub_join]:
                 if not part.is_base:
-                    users[part] |= users[target]
+                    users[part] |= users[sub_join]
         return users
 
     def _streams(self, query: int) -> set[str]:

@@ -26,11 +26,11 @@ from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.indexed import IndexedGraph, KeyClass, members
 from dovetail.optimizer.ordering import METHODS
 from dovetail.optimizer.ordering.problem import OrderingProblem
-from dovetail.optimizer.sharing.model.query_set import NumberedQuery, QuerySet, Target
+from dovetail.optimizer.sharing.model.query_set import NumberedQuery, QuerySet, SubJoin
 from dovetail.plan.shared_plan import Load
 from dovetail.stats.probes import Objective
 
-Parts: TypeAlias = tuple[Target, ...]
+Parts: TypeAlias = tuple[SubJoin, ...]
 """The inputs of an operator: base windows and materialized joins."""
 
 
@@ -55,21 +55,21 @@ class CostModel:
         self._order = METHODS[ordering]
         self._objective = objective
         self._joins: dict[tuple[int, tuple[float, ...], Parts], JoinCost] = {}
-        self._materializations: dict[Target, Load] = {}
+        self._materializations: dict[SubJoin, Load] = {}
 
-    def join(self, target: Target, parts: Parts) -> JoinCost:
-        """Return the orders and work of an operator that produces `target` from `parts`."""
-        key = (target.signature, target.spans, parts)
+    def join(self, sub_join: SubJoin, parts: Parts) -> JoinCost:
+        """Return the orders and work of an operator that produces `sub_join` from `parts`."""
+        key = (sub_join.signature, sub_join.spans, parts)
         if key not in self._joins:
-            self._joins[key] = self._price(target, parts)
+            self._joins[key] = self._price(sub_join, parts)
         return self._joins[key]
 
-    def cpu(self, target: Target, parts: Parts) -> float:
+    def cpu(self, sub_join: SubJoin, parts: Parts) -> float:
         """Return the milliseconds per second of an operator's joining.
 
         Those of its windows and materialized joins are not included.
         """
-        cost = self.join(target, parts)
+        cost = self.join(sub_join, parts)
         calls = len(parts) ** 2 * self.units.batch_stage
         return cost.produced * self.units.join + cost.probes * self.units.probe + calls
 
@@ -80,71 +80,71 @@ class CostModel:
 
     def delivery_cost(self, query: int) -> float:
         """Return the milliseconds per second to gather the results of `query`, the same in every plan."""
-        results = self.query_set.rate(self.query_set.target(query, self.query_set.queries[query].all))
+        results = self.query_set.rate(self.query_set.sub_join(query, self.query_set.queries[query].all))
         return results * self.units.result + self.units.batch_result
 
-    def materialization(self, target: Target) -> Load:
-        """Return the load of materializing `target`: inserts, deletes and bytes."""
-        if target not in self._materializations:
-            size, rate = self.query_set.size(target), self.query_set.rate(target)
-            match_bytes = self.units.bytes_per_match(target.mask.bit_count())
-            self._materializations[target] = Load(
+    def materialization(self, sub_join: SubJoin) -> Load:
+        """Return the load of materializing `sub_join`: inserts, deletes and bytes."""
+        if sub_join not in self._materializations:
+            size, rate = self.query_set.size(sub_join), self.query_set.rate(sub_join)
+            match_bytes = self.units.bytes_per_match(sub_join.mask.bit_count())
+            self._materializations[sub_join] = Load(
                 rate * self.units.keep_match + self.units.batch_store, size * match_bytes
             )
-        return self._materializations[target]
+        return self._materializations[sub_join]
 
     def window(self, stream: str, span: float) -> Load:
         """Return the load of a window of `span` seconds of `stream`."""
         rate = self.query_set.stream_rate(stream)
         return Load(rate * self.units.keep, rate * span * self.units.window_bytes(stream))
 
-    def spans(self, targets: Iterable[Target]) -> dict[str, float]:
-        """Return, by stream, the largest window that a producer of `targets` reads."""
+    def spans(self, sub_joins: Iterable[SubJoin]) -> dict[str, float]:
+        """Return, by stream, the largest window that a producer of `sub_joins` reads."""
         spans: dict[str, float] = {}
-        for target in targets:
-            for source, span in self.query_set.spans_of(target).items():
+        for sub_join in sub_joins:
+            for source, span in self.query_set.spans_of(sub_join).items():
                 stream = self.query_set.sources[source].stream
                 spans[stream] = max(span, spans.get(stream, 0.0))
         return spans
 
-    def windows(self, targets: Iterable[Target]) -> Load:
-        """Return the load of the windows of the producers of `targets`, shared between them."""
-        return Load.total(self.window(stream, span) for stream, span in self.spans(targets).items())
+    def windows(self, sub_joins: Iterable[SubJoin]) -> Load:
+        """Return the load of the windows of the producers of `sub_joins`, shared between them."""
+        return Load.total(self.window(stream, span) for stream, span in self.spans(sub_joins).items())
 
     def least_windows(self) -> Load:
         """Return the load of the windows of all queries, a lower bound for every plan."""
         queries = range(len(self.query_set.queries))
-        return self.windows(self.query_set.target(query, self.query_set.queries[query].all) for query in queries)
+        return self.windows(self.query_set.sub_join(query, self.query_set.queries[query].all) for query in queries)
 
-    def parts(self, target: Target, materialized: Collection[Target] = ()) -> Parts:
+    def parts(self, sub_join: SubJoin, materialized: Collection[SubJoin] = ()) -> Parts:
         """Return the inputs of an operator, ordered by their first input.
 
         It reads `materialized` joins and base windows.
         """
-        remaining, parts = target.mask, list[tuple[int, Target]]()
+        remaining, parts = sub_join.mask, list[tuple[int, SubJoin]]()
         for join in materialized:
-            mask = self.query_set.mask(join.signature, target.query)
+            mask = self.query_set.mask(join.signature, sub_join.query)
             parts.append((mask & -mask, join))
             remaining &= ~mask
-        spans = self.query_set.spans_of(target)
+        spans = self.query_set.spans_of(sub_join)
         for index in members(remaining):
-            parts.append((1 << index, self.query_set.target(target.query, 1 << index, spans)))
+            parts.append((1 << index, self.query_set.sub_join(sub_join.query, 1 << index, spans)))
         return tuple(part for _, part in sorted(parts, key=lambda pair: pair[0]))
 
     # -- one operator -------------------------------------------------------------------------------------------------------------
 
-    def _price(self, target: Target, parts: Parts) -> JoinCost:
+    def _price(self, sub_join: SubJoin, parts: Parts) -> JoinCost:
         query_set = self.query_set
-        query = query_set.queries[target.query]
-        masks = [query_set.mask(part.signature, target.query) for part in parts]
-        spans = query_set.spans_of(target)
-        inside = [query_set.target(target.query, mask, spans) for mask in masks]
+        query = query_set.queries[sub_join.query]
+        masks = [query_set.mask(part.signature, sub_join.query) for part in parts]
+        spans = query_set.spans_of(sub_join)
+        inside = [query_set.sub_join(sub_join.query, mask, spans) for mask in masks]
         sizes = [query_set.size(part) for part in inside]
         graph = _coarse(query, masks, sizes, [query_set.rate(part) for part in inside])
-        is_own = target == query_set.target(target.query, target.mask) and all(part.is_base for part in parts)
-        chosen = query.paths.get(target.mask) if is_own else None
+        is_own = sub_join == query_set.sub_join(sub_join.query, sub_join.mask) and all(part.is_base for part in parts)
+        chosen = query.paths.get(sub_join.mask) if is_own else None
         paths = chosen or self._order(OrderingProblem(graph, self._objective)).paths
-        # `query.size` is for the query's own windows; the target's may be larger.
+        # `query.size` is for the query's own windows; the sub-join's may be larger.
         wider = [size / query.size(mask) for size, mask in zip(sizes, masks, strict=True)]
         # A join materialized with larger windows yields more matches than continue.
         surplus = [query_set.size(part) / size for part, size in zip(parts, sizes, strict=True)]

@@ -1,8 +1,8 @@
 """Numbered queries, and the sub-joins that they have in common.
 
 A sub-join is a set of a query's inputs. Its `Signature` is its sources and the predicates between them, by name: sub-joins of
-different queries are the same computation exactly if their signatures are equal. A `Target` is a signature with a window for each
-source: something that an operator can produce. The expected size of a target, Πλ·T·Πσ, is a function of its set. Its new matches per
+different queries are the same computation exactly if their signatures are equal. A `SubJoin` is a signature with a window for each
+source: something that an operator can produce. The expected size of a sub-join, Πλ·T·Πσ, is a function of its set. Its new matches per
 second are its size times its `pace`, Σ 1/T, because each of its tuples may be the latest. (So we read Alrahmani's sections 2.1.5 and
 3.5: |S| = λW holds for base streams only, and algorithm 6's coalesced rate omits W.)
 """
@@ -33,8 +33,8 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A sub-join with its windows: the output of an operator. A target of one source is a base window."""
+class SubJoin:
+    """A sub-join with its windows: the output of an operator. A sub-join of one source is a base window."""
 
     signature: int
     spans: tuple[float, ...]
@@ -205,32 +205,32 @@ class QuerySet:
         candidates = range(len(self.queries)) if among is None else among
         return [query for query in candidates if self.mask(signature, query)]
 
-    def target(self, query: int, mask: int, spans: Mapping[str, float] | None = None) -> Target:
+    def sub_join(self, query: int, mask: int, spans: Mapping[str, float] | None = None) -> SubJoin:
         """Return the sub-join `mask` of `query` with the windows `spans`, by default the query's own."""
         signature = self.signature(query, mask)
         spans = self.spans(query) if spans is None else spans
-        return Target(signature, tuple(spans[source] for source in self.signatures[signature].sources), query, mask)
+        return SubJoin(signature, tuple(spans[source] for source in self.signatures[signature].sources), query, mask)
 
-    def widest(self, query: int, mask: int, among: Iterable[int]) -> Target:
+    def widest(self, query: int, mask: int, among: Iterable[int]) -> SubJoin:
         """Return the sub-join `mask` with the largest windows of queries `among` (largest window only, 2.1.3)."""
         signature = self.signature(query, mask)
-        spans = [self.target(other, self.mask(signature, other)).spans for other in self.holders(signature, among)]
-        largest = tuple(max(values) for values in zip(self.target(query, mask).spans, *spans, strict=True))
-        return Target(signature, largest, query, mask)
+        spans = [self.sub_join(other, self.mask(signature, other)).spans for other in self.holders(signature, among)]
+        largest = tuple(max(values) for values in zip(self.sub_join(query, mask).spans, *spans, strict=True))
+        return SubJoin(signature, largest, query, mask)
 
     def spans(self, query: int) -> Mapping[str, float]:
         """Return the windows of `query` by source."""
         return self.queries[query].spans
 
-    def spans_of(self, target: Target) -> dict[str, float]:
-        return dict(zip(self.signatures[target.signature].sources, target.spans, strict=True))
+    def spans_of(self, sub_join: SubJoin) -> dict[str, float]:
+        return dict(zip(self.signatures[sub_join.signature].sources, sub_join.spans, strict=True))
 
-    def serves(self, target: Target, query: int) -> bool:
-        """Whether a target is the whole join of a query, with windows at least as large."""
+    def serves(self, sub_join: SubJoin, query: int) -> bool:
+        """Whether a sub-join is the whole join of a query, with windows at least as large."""
         mask = self.queries[query].all
-        return self.mask(target.signature, query) == mask and covers(target.spans, self.target(query, mask).spans)
+        return self.mask(sub_join.signature, query) == mask and covers(sub_join.spans, self.sub_join(query, mask).spans)
 
-    def fits(self, part: Target, whole: Target) -> int:
+    def fits(self, part: SubJoin, whole: SubJoin) -> int:
         """Return the inputs that `part` covers if the producer of `whole` can read it; else 0."""
         mask = self.mask(part.signature, whole.query)
         if not mask or mask & whole.mask != mask or mask == whole.mask:
@@ -239,23 +239,23 @@ class QuerySet:
         needed = [spans[source] for source in self.signatures[part.signature].sources]
         return mask if covers(part.spans, needed) else 0
 
-    def size(self, target: Target) -> float:
-        """Return the expected matches within the windows of `target`."""
-        size = self.queries[target.query].size(target.mask)
-        query_spans = self.target(target.query, target.mask).spans
-        for span, query_span in zip(target.spans, query_spans, strict=True):
+    def size(self, sub_join: SubJoin) -> float:
+        """Return the expected matches within the windows of `sub_join`."""
+        size = self.queries[sub_join.query].size(sub_join.mask)
+        query_spans = self.sub_join(sub_join.query, sub_join.mask).spans
+        for span, query_span in zip(sub_join.spans, query_spans, strict=True):
             if span != query_span:
                 size *= span / query_span
         return size
 
-    def rate(self, target: Target) -> float:
+    def rate(self, sub_join: SubJoin) -> float:
         """Return the new matches per second: Σ_i λ_i·Π_{j≠i} λ_jT_j·Πσ."""
-        return self.size(target) * pace(target)
+        return self.size(sub_join) * pace(sub_join)
 
 
-def pace(target: Target) -> float:
-    """Return the fraction of `target` that is new each second: Σ 1/T."""
-    return sum(1 / span for span in target.spans)
+def pace(sub_join: SubJoin) -> float:
+    """Return the fraction of `sub_join` that is new each second: Σ 1/T."""
+    return sum(1 / span for span in sub_join.spans)
 
 
 def covers(spans: Sequence[float], needed_spans: Sequence[float]) -> bool:

@@ -17,7 +17,7 @@ from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.optimizer.sharing.model.build import PlanBuilder
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft
-from dovetail.optimizer.sharing.model.query_set import QuerySet, Target, number_queries
+from dovetail.optimizer.sharing.model.query_set import QuerySet, SubJoin, number_queries
 from dovetail.plan.shared_plan import NO_LIMITS, Load
 
 Tree: TypeAlias = tuple[Any, ...]
@@ -58,16 +58,16 @@ def tree_cost(
         model.query_set.queries[0].fix_orders(driver_orders)
     joins = {}
     for subtree in _trees(tree):
-        materialized = [_target(model.query_set, part) for part in subtree if not isinstance(part, str)]
-        target = _target(model.query_set, subtree)
-        joins[target] = model.parts(target, materialized)
-    draft = Draft(joins, {0: _target(model.query_set, tree)})
+        materialized = [_sub_join(model.query_set, part) for part in subtree if not isinstance(part, str)]
+        sub_join = _sub_join(model.query_set, subtree)
+        joins[sub_join] = model.parts(sub_join, materialized)
+    draft = Draft(joins, {0: _sub_join(model.query_set, tree)})
     return PlanBuilder(model, [draft]).plan("tree", [0], NO_LIMITS).load
 
 
-def _target(query_set: QuerySet, tree: Tree) -> Target:
+def _sub_join(query_set: QuerySet, tree: Tree) -> SubJoin:
     indexes = query_set.queries[0].indexes
-    return query_set.target(0, sum(1 << indexes[name] for name in _leaves(tree)))
+    return query_set.sub_join(0, sum(1 << indexes[name] for name in _leaves(tree)))
 
 
 def _leaves(tree: Tree | str) -> list[str]:

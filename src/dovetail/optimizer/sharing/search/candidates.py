@@ -7,21 +7,21 @@ from functools import reduce
 from itertools import combinations
 from operator import or_
 
-from dovetail.optimizer.sharing.model.query_set import QuerySet, Target
+from dovetail.optimizer.sharing.model.query_set import QuerySet, SubJoin
 
 MAX_EXHAUSTIVE = 200
 """The largest number of connected sub-joins, over all queries, for which every one is a candidate."""
 
 
-def variants(query_set: QuerySet, query: int, mask: int) -> list[Target]:
+def variants(query_set: QuerySet, query: int, mask: int) -> list[SubJoin]:
     """Return the sub-join `mask` with the windows of each query that contains it, and with the largest."""
     signature = query_set.signature(query, mask)
     holders = query_set.holders(signature)
-    targets = [query_set.target(other, query_set.mask(signature, other)) for other in holders]
-    return list(dict.fromkeys((query_set.widest(query, mask, holders), *targets)))
+    sub_joins = [query_set.sub_join(other, query_set.mask(signature, other)) for other in holders]
+    return list(dict.fromkeys((query_set.widest(query, mask, holders), *sub_joins)))
 
 
-def materializable_targets(query_set: QuerySet, limit: int) -> Iterator[Target]:
+def materializable_joins(query_set: QuerySet, limit: int) -> Iterator[SubJoin]:
     """Yield the first `limit` connected sub-joins of each query that may be materialized.
 
     A query's whole join is a candidate only if another query contains it.
@@ -39,19 +39,19 @@ def _inside_another(query_set: QuerySet, query: int) -> bool:
     )
 
 
-def all_candidates_if_few(query_set: QuerySet) -> list[Target]:
+def all_candidates_if_few(query_set: QuerySet) -> list[SubJoin]:
     """Return every sub-join that may be materialized, or none if there are too many."""
-    candidates: dict[Target, None] = {}
-    for target in materializable_targets(query_set, MAX_EXHAUSTIVE):
-        candidates[target] = None
+    candidates: dict[SubJoin, None] = {}
+    for sub_join in materializable_joins(query_set, MAX_EXHAUSTIVE):
+        candidates[sub_join] = None
         if len(candidates) > MAX_EXHAUSTIVE:
             return []
     return list(candidates)
 
 
-def common_subjoins(query_set: QuerySet) -> list[Target]:
+def common_subjoins(query_set: QuerySet) -> list[SubJoin]:
     """Return the largest common sub-joins of each pair of queries."""
-    candidates: dict[Target, None] = {}
+    candidates: dict[SubJoin, None] = {}
     seen_signatures: set[int] = set()
     """Signatures of earlier pairs; their variants are the same."""
     for first, second in combinations(range(len(query_set.queries)), 2):

@@ -17,8 +17,8 @@ from dovetail.optimizer.graph.indexed import members
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, tidy
 from dovetail.optimizer.sharing.model.infeasible import budget_error, check_windows
-from dovetail.optimizer.sharing.model.query_set import QuerySet, Target
-from dovetail.optimizer.sharing.search.candidates import materializable_targets
+from dovetail.optimizer.sharing.model.query_set import QuerySet, SubJoin
+from dovetail.optimizer.sharing.search.candidates import materializable_joins
 from dovetail.optimizer.sharing.search.join_sets import JoinSet, JoinSetPlans
 from dovetail.plan.shared_plan import Load
 
@@ -26,10 +26,12 @@ MAX_CANDIDATES = 24
 """The largest number of candidates that the search accepts."""
 
 
-def candidate_joins(query_set: QuerySet) -> list[Target]:
+def candidate_joins(query_set: QuerySet) -> list[SubJoin]:
     """Return all sub-joins that may be materialized, those of most queries first."""
-    candidates = dict.fromkeys(materializable_targets(query_set, MAX_CANDIDATES + 2))
-    return sorted(candidates, key=lambda target: (-len(query_set.holders(target.signature)), target.mask.bit_count()))
+    candidates = dict.fromkeys(materializable_joins(query_set, MAX_CANDIDATES + 2))
+    return sorted(
+        candidates, key=lambda sub_join: (-len(query_set.holders(sub_join.signature)), sub_join.mask.bit_count())
+    )
 
 
 def exact(model: CostModel, _: Sequence[int], limits: Load) -> list[Draft]:
@@ -56,9 +58,9 @@ def _least_cpu(model: CostModel, limits: Load) -> Draft | None:
 
 
 class _Search:
-    def __init__(self, plans: JoinSetPlans, candidates: Sequence[Target], limits: Load) -> None:
+    def __init__(self, plans: JoinSetPlans, candidates: Sequence[SubJoin], limits: Load) -> None:
         self.plans = plans
-        self._candidates = [plans.index_of(target) for target in candidates]
+        self._candidates = [plans.index_of(sub_join) for sub_join in candidates]
         self._undecided = [
             sum(1 << join for join in self._candidates[position:]) for position in range(len(candidates) + 1)
         ]

@@ -168,7 +168,7 @@ class Exchange:
     def _price(self, join: int, by: Ranking) -> float:
         if by == "gain":
             return 1.0
-        return max(self.plans.model.materialization(self.plans.targets[join]).memory, SMALLEST_MEMORY)
+        return max(self.plans.model.materialization(self.plans.sub_joins[join]).memory, SMALLEST_MEMORY)
 
     def candidates(self, joins: JoinSet) -> JoinSet:
         """Return the joins that are worth adding to `joins`."""
@@ -178,15 +178,15 @@ class Exchange:
         return candidates & ~joins
 
     def _neighbours(self, index: int, read: JoinSet) -> JoinSet:
-        """Return the joins of two inputs of the operator that produces target `index` from the joins `read`."""
+        """Return the joins of two inputs of the operator that produces sub-join `index` from the joins `read`."""
         if (index, read) not in self._pair_joins:
-            target, parts = self.plans.targets[index], self.plans.parts(index, read)
-            query = self.query_set.queries[target.query]
-            masks = [self.query_set.mask(part.signature, target.query) for part in parts]
+            sub_join, parts = self.plans.sub_joins[index], self.plans.parts(index, read)
+            query = self.query_set.queries[sub_join.query]
+            masks = [self.query_set.mask(part.signature, sub_join.query) for part in parts]
             unions = []
             for first, second in combinations(masks, 2) if len(masks) > 2 else ():
                 if query.neighbours(first) & second and not (first | second) & query.unmaterializable:
-                    unions += variants(self.query_set, target.query, first | second)
+                    unions += variants(self.query_set, sub_join.query, first | second)
             self._pair_joins[index, read] = self.plans.join_set(unions)
         return self._pair_joins[index, read]
 

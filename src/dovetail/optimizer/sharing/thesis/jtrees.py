@@ -27,7 +27,7 @@ from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, Subplan, mjoin, remove_join
-from dovetail.optimizer.sharing.model.query_set import Target, number_queries
+from dovetail.optimizer.sharing.model.query_set import SubJoin, number_queries
 from dovetail.optimizer.sharing.model.trees import Tree
 from dovetail.optimizer.sharing.thesis.next_query import NextQuery
 from dovetail.plan.shared_plan import NO_LIMITS
@@ -47,7 +47,7 @@ def state_selection(query: NextQuery, subplan: Subplan) -> Iterator[Subplan]:
         yield subplan
 
 
-def frequencies(query: NextQuery, subplan: Subplan) -> Counter[frozenset[Target]]:
+def frequencies(query: NextQuery, subplan: Subplan) -> Counter[frozenset[SubJoin]]:
     """Count how often two inputs of the top operator are adjacent in its probe orders (figure 3-4)."""
     paths = query.model.join(subplan.top, subplan.parts).paths
     return Counter(frozenset(map(subplan.parts.__getitem__, pair)) for path in paths for pair in pairwise(path))
@@ -84,9 +84,9 @@ def binary_tree(graph: JoinGraph) -> Tree:
     model = CostModel(number_queries({"query": graph}), UnitCosts())
     subplan = bjtree(NextQuery(model, Draft(), [0], NO_LIMITS))
 
-    def tree(target: Target) -> Tree | str:
-        if target.is_base:
-            return model.query_set.signatures[target.signature].sources[0]
-        return tuple(tree(part) for part in subplan.joins[target])
+    def tree(sub_join: SubJoin) -> Tree | str:
+        if sub_join.is_base:
+            return model.query_set.signatures[sub_join.signature].sources[0]
+        return tuple(tree(part) for part in subplan.joins[sub_join])
 
     return tuple(tree(part) for part in subplan.parts)

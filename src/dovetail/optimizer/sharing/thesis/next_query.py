@@ -20,7 +20,7 @@ from dovetail.errors import BudgetError, listed
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, Subplan, coalesce
 from dovetail.optimizer.sharing.model.infeasible import UNITS, amount, budget_hint
-from dovetail.optimizer.sharing.model.query_set import QuerySet, Target, pace
+from dovetail.optimizer.sharing.model.query_set import QuerySet, SubJoin, pace
 from dovetail.optimizer.sharing.thesis.query_order import gauged_weight
 from dovetail.optimizer.sharing.thesis.sharing import effective_load
 from dovetail.plan.shared_plan import Load
@@ -102,21 +102,21 @@ class NextQuery:
 
     # -- the query's coalesced graph ------------------------------------------------------------------------------------------------
 
-    def mask(self, part: Target) -> int:
+    def mask(self, part: SubJoin) -> int:
         """Return the inputs of the query that `part` covers."""
         return self.model.query_set.mask(part.signature, self.index)
 
-    def reusable_unions(self, subplan: Subplan) -> list[tuple[list[Target], Target]]:
+    def reusable_unions(self, subplan: Subplan) -> list[tuple[list[SubJoin], SubJoin]]:
         """Return the draft's operations on inputs of the top operator, with these inputs; largest first."""
         unions = []
-        for target in self.draft.joins:
-            mask = self.model.query_set.fits(target, subplan.top)
+        for sub_join in self.draft.joins:
+            mask = self.model.query_set.fits(sub_join, subplan.top)
             inputs = [part for part in subplan.parts if self.mask(part) & mask]
             if len(inputs) > 1 and sum(map(self.mask, inputs)) == mask and self._can_materialize(mask):
-                unions.append((inputs, target))
+                unions.append((inputs, sub_join))
         return sorted(unions, key=lambda union: -union[1].mask.bit_count())
 
-    def pairs(self, subplan: Subplan) -> Iterator[tuple[Target, Target]]:
+    def pairs(self, subplan: Subplan) -> Iterator[tuple[SubJoin, SubJoin]]:
         """Yield the edges of the coalesced graph that may be materialized."""
         query = self.model.query_set.queries[self.index]
         for first, second in combinations(subplan.parts, 2):
@@ -127,22 +127,22 @@ class NextQuery:
     def _can_materialize(self, mask: int) -> bool:
         return not mask & self.model.query_set.queries[self.index].unmaterializable
 
-    def weight(self, first: Target, second: Target) -> float:
+    def weight(self, first: SubJoin, second: SubJoin) -> float:
         """Return 3-1 for an edge of the coalesced graph: rate · rate · σ, with the composites' own rates."""
         query_set = self.model.query_set
-        both = query_set.target(self.index, self.mask(first) | self.mask(second))
-        paces = [pace(query_set.target(self.index, self.mask(part))) for part in (first, second)]
+        both = query_set.sub_join(self.index, self.mask(first) | self.mask(second))
+        paces = [pace(query_set.sub_join(self.index, self.mask(part))) for part in (first, second)]
         return query_set.size(both) * paces[0] * paces[1]
 
-    def store(self, subplan: Subplan, first: Target, second: Target) -> Subplan:
+    def store(self, subplan: Subplan, first: SubJoin, second: SubJoin) -> Subplan:
         """Store the join of two inputs, with the largest windows of the queries that may still read it."""
         query_set = self.model.query_set
         mask = self.mask(first) | self.mask(second)
         state = query_set.widest(self.index, mask, self.remaining if self.other_load is None else ())
         if not all(part.is_base or query_set.fits(part, state) for part in (first, second)):
-            state = query_set.target(self.index, mask)
+            state = query_set.sub_join(self.index, mask)
         return coalesce(self.model, subplan, (first, second), state, self.draft)
 
-    def reuse(self, subplan: Subplan, merged: Sequence[Target], target: Target) -> Subplan:
-        """Read `target`, an operation of the draft, instead of the inputs `merged`."""
-        return coalesce(self.model, subplan, merged, target, self.draft)
+    def reuse(self, subplan: Subplan, merged: Sequence[SubJoin], sub_join: SubJoin) -> Subplan:
+        """Read `sub_join`, an operation of the draft, instead of the inputs `merged`."""
+        return coalesce(self.model, subplan, merged, sub_join, self.draft)

@@ -38,9 +38,9 @@ def shared_draft(model: CostModel, order: Sequence[int], limits: Load) -> Draft:
 
 def plan_one(query: NextQuery) -> Subplan:
     """Plan one query on top of the draft."""
-    for target in query.draft.joins:
-        if query.model.query_set.serves(target, query.index):
-            return Subplan(target, {})  # an earlier query has the same join, with windows at least as large
+    for sub_join in query.draft.joins:
+        if query.model.query_set.serves(sub_join, query.index):
+            return Subplan(sub_join, {})  # an earlier query has the same join, with windows at least as large
     nary = mjoin(query.model, query.index)
     load = query.added_load(nary)
     if load.memory > query.available.memory * (1 + 1e-9):

@@ -15,13 +15,13 @@ from math import isinf
 
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, Subplan
-from dovetail.optimizer.sharing.model.query_set import QuerySet, Target
+from dovetail.optimizer.sharing.model.query_set import QuerySet, SubJoin
 from dovetail.plan.shared_plan import Load
 
 
-def sharing_degree(query_set: QuerySet, target: Target, queries: Sequence[int]) -> float:
+def sharing_degree(query_set: QuerySet, sub_join: SubJoin, queries: Sequence[int]) -> float:
     """Return 3-6: Σ W / max W over the queries that contain a sub-join; above 1 it is worth sharing."""
-    windows = [query_set.queries[query].window for query in query_set.holders(target.signature, queries)]
+    windows = [query_set.queries[query].window for query in query_set.holders(sub_join.signature, queries)]
     return sum(windows) / max(windows) if windows else 1.0
 
 
@@ -29,14 +29,16 @@ def effective_load(model: CostModel, subplan: Subplan, draft: Draft, remaining: 
     """Return 3-8 and 3-9: the added load, each operation divided by its sharing degree (3-7)."""
     materialized = {part for parts in subplan.joins.values() for part in parts if not part.is_base}
     loads = []
-    for target, parts in subplan.joins.items():
-        degree = sharing_degree(model.query_set, target, remaining)
-        cpu = 0.0 if target in draft.joins else model.cpu(target, parts)
-        state = model.materialization(target) if target in materialized - draft.materialized else Load()
+    for sub_join, parts in subplan.joins.items():
+        degree = sharing_degree(model.query_set, sub_join, remaining)
+        cpu = 0.0 if sub_join in draft.joins else model.cpu(sub_join, parts)
+        state = model.materialization(sub_join) if sub_join in materialized - draft.materialized else Load()
         loads.append(Load((cpu + state.cpu) / degree, state.memory / degree))
-    # A target of the draft that had no reader so far has to be materialized now.
+    # A sub-join of the draft that had no reader so far has to be materialized now.
     loads += [
-        model.materialization(target) for target in materialized - draft.materialized if target not in subplan.joins
+        model.materialization(sub_join)
+        for sub_join in materialized - draft.materialized
+        if sub_join not in subplan.joins
     ]
     return Load.total(loads)
 

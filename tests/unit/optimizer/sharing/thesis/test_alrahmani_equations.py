@@ -113,7 +113,7 @@ def test_orders_for_some_inputs_are_refused() -> None:
 
 def test_a_composite_has_the_size_and_rate_of_its_streams() -> None:
     query_set = number_queries({"q": CHAIN})
-    abc = query_set.target(0, 0b0111)
+    abc = query_set.sub_join(0, 0b0111)
     assert query_set.size(abc) == pytest.approx(10 * 12 * 10 * 0.1 * 0.01 * W**3)
     # Each of the three streams may have the latest tuple.
     assert query_set.rate(abc) == pytest.approx(3 * 10 * 12 * 10 * 0.1 * 0.01 * W**2) == query_set.size(abc) * pace(abc)
@@ -172,7 +172,7 @@ def test_the_last_query_is_allocated_the_remainder() -> None:
 
 def test_sharing_degree_counts_queries_by_their_windows() -> None:
     query_set = number_queries({"q1": query("AB", "BC"), "q2": query("AB", "BD", window=5), "q3": query("AC", "CD")})
-    ab, abc = query_set.target(0, 0b011), query_set.target(0, 0b111)
+    ab, abc = query_set.sub_join(0, 0b011), query_set.sub_join(0, 0b111)
     assert sharing_degree(query_set, ab, range(3)) == pytest.approx(1.5)  # 3-6: (10 + 5) / 10
     assert sharing_degree(query_set, abc, range(3)) == 1  # all edges of the operation must be there
     assert sharing_degree(query_set, ab, [0]) == 1
