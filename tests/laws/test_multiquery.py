@@ -70,10 +70,10 @@ def assert_within(plan: SharedPlan, case: Case) -> None:
     """Check that windows and materialized joins, sized by rates and selectivities alone, fit the budget."""
     rates = {name: rate for graph in case.queries.values() for name, rate in graph.rates.items()}
     edges = {pair: value for graph in case.queries.values() for pair, value in graph.selectivities.items()}
-    held = sum(rates[window.stream] * window.span for window in plan.windows)
+    held = sum(rates[window.stream] * window.window_seconds for window in plan.windows)
     for state in plan.materialized:
         inside = [value for pair, value in edges.items() if pair <= set(state.sources)]
-        held += prod((*(rates[name] * span for name, span in state.spans.items()), *inside))
+        held += prod((*(rates[name] * span for name, span in state.window_seconds.items()), *inside))
     assert held == pytest.approx(plan.memory_bytes)
     assert held <= (case.budget.memory_bytes or inf) * SLACK
     produced = sum(join.produced for join in plan.joins) * UNITS.join
@@ -94,7 +94,7 @@ def test_a_plan_is_qualified_and_sound(seed: int, strategy: Strategy, windows: b
     assert not list(problems(found))
     for name, graph in case.queries.items():
         answer = found.answer(name)
-        assert {answer.aliases[source]: span for source, span in answer.spans.items()} == graph.windows
+        assert {answer.aliases[source]: span for source, span in answer.window_seconds.items()} == graph.windows
         assert len(found.top(name).inputs) >= 2
         windows_read = {node.stream for node in found.windows if name in node.queries}
         assert windows_read == set(graph.rates)

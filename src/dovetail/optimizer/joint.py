@@ -165,13 +165,13 @@ class JointPlanning:
         query, graph, aliases = self.plans[first].query, planned_graph(self.plans[first]), plan.answer(first).aliases
         indexes = {alias: index for index, alias in enumerate(graph.indexed.names)}
         windows = list(graph.indexed.windows)
-        for source, span in join.spans.items():
-            windows[indexes[aliases[source]]] = span
+        for source, seconds in join.window_seconds.items():
+            windows[indexes[aliases[source]]] = seconds
         forced = [
             aliases[source]
             for name in join.queries
             for source, alias in plan.answer(name).aliases.items()
-            if alias in self.plans[name].stats.forced and source in join.spans
+            if alias in self.plans[name].stats.forced and source in join.window_seconds
         ]
         orders = {path[0][0]: tuple(alias for (alias,) in path) for path in plan.paths(join, first)}
         access, scope = access_rule(query, graph, self.config), self.scopes.get(first, "")

@@ -13,15 +13,15 @@ Semantics:
   in all queries; a `QueryAnswer` maps it to the query's alias.
 - `joins` are in topological order: each reads only windows and results of earlier joins.
 - A new tuple of an input is joined with the other inputs in the order of `JoinNode.orders`; partial results must satisfy the
-  `predicates` and, for each source, the window `spans` of the join. A composite, from an input that is a result, has the latest event
-  time of its tuples.
+  `predicates` and, for each source, the `window_seconds` of the join. A composite, from an input that is a result, has the latest
+  event time of its tuples.
 - The expressions of a join are those of the first of its queries (`JoinExpressions`). `SharedPlan.paths` returns the orders as aliases
   of a query. Plans from `dt.optimizer.plan_queries`, and serialized ones, have no expressions: `optimizer.expressions` adds them.
 - A materialized result is held like a window: a composite expires with the first of its tuples. Other results go to queries only.
 - A query's windows may be smaller than those of the result that answers it, or of a materialized result below it (only the largest
-  window is joined, section 2.1.3): `QueryAnswer.spans` filter the output. Filters below the join are part of its sources.
+  window is joined, section 2.1.3): `QueryAnswer.window_seconds` filter the output. Filters below the join are part of its sources.
 
-CPU is milliseconds per second, memory is bytes, as in a `Budget`. Spans are seconds, the unit of the cost model; expressions have
+CPU is milliseconds per second, memory is bytes, as in a `Budget`. `window_seconds` has the unit of the cost model; expressions have
 windows in microseconds, as everything that runs.
 """
 
@@ -87,8 +87,8 @@ class WindowNode:
 
     id: str
     stream: str
-    span: float
-    """Seconds: the largest window that any of its queries has on the stream."""
+    window_seconds: float = field(metadata={"name": "span"})
+    """The largest window that any of its queries has on the stream."""
     rate: float
     queries: tuple[str, ...]
     load: Load
@@ -96,7 +96,7 @@ class WindowNode:
     @property
     def tuples(self) -> float:
         """Expected number of tuples."""
-        return self.rate * self.span
+        return self.rate * self.window_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class JoinNode:
     """For each input, the order in which its new tuples probe the others, as indexes into `inputs`."""
     predicates: tuple[str, ...]
     """The conditions between its inputs, over the names of sources."""
-    spans: Mapping[str, float]
-    """Window of each source in seconds: the largest among the queries served."""
+    window_seconds: Mapping[str, float] = field(metadata={"name": "spans"})
+    """By source, the largest window among the queries served."""
     output: str
     queries: tuple[str, ...]
     """The queries that use its results, directly or through other joins."""
@@ -158,7 +158,7 @@ class ResultNode:
     id: str
     join: str
     sources: tuple[str, ...]
-    spans: Mapping[str, float]
+    window_seconds: Mapping[str, float] = field(metadata={"name": "spans"})
     is_materialized: bool = field(metadata={"name": "stored"})
     """Whether other joins can read it like a window."""
     rate: float
@@ -178,8 +178,8 @@ class QueryAnswer:
     result: str
     aliases: Mapping[str, str]
     """The query's alias of each source."""
-    spans: Mapping[str, float]
-    """The query's windows, by source, in seconds."""
+    window_seconds: Mapping[str, float] = field(metadata={"name": "spans"})
+    """The query's windows, by source."""
     plan: QueryPlan | None = field(default=None, compare=False)
     """The query's individual plan."""
 
@@ -266,8 +266,8 @@ class SharedPlan:
     def narrower_windows(self, query: str) -> Mapping[str, float]:
         """Return the sources whose window in a query is smaller than in its result, with that window."""
         answer = self.answer(query)
-        spans = self._result(answer.result).spans
-        return {source: span for source, span in answer.spans.items() if span < spans[source]}
+        joined = self._result(answer.result).window_seconds
+        return {source: seconds for source, seconds in answer.window_seconds.items() if seconds < joined[source]}
 
     def paths(self, join: JoinNode, query: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
         """Return the probe order of each input of a join, as aliases of a query that uses the join.
@@ -338,8 +338,8 @@ def _join_problems(join: JoinNode, readable: set[str]) -> Iterator[str]:
             yield f"join {join.id!r} reads {edge.node!r}, which is neither a window nor the result of an earlier join"
     if len(set(join.sources)) < len(join.sources):
         yield f"two inputs of join {join.id!r} have the same source"
-    if set(join.spans) != set(join.sources):
-        yield f"join {join.id!r} has spans for {listed(join.spans)}; its sources are {listed(join.sources)}"
+    if set(join.window_seconds) != set(join.sources):
+        yield f"join {join.id!r} has windows for {listed(join.window_seconds)}; its sources are {listed(join.sources)}"
     indexes = list(range(len(join.inputs)))
     if [sorted((index, *order)) for index, order in enumerate(join.orders)] != [indexes] * len(indexes):
         yield f"the orders of join {join.id!r} must name, for each input, every other input once"
@@ -352,7 +352,7 @@ def _result_problems(plan: SharedPlan, produced: Mapping[str, JoinNode]) -> Iter
         if result.id not in produced:
             yield f"result {result.id!r} has no join that produces it; it needs one incoming edge"
             continue
-        if not set(result.sources) == set(result.spans) == set(produced[result.id].sources):
+        if not set(result.sources) == set(result.window_seconds) == set(produced[result.id].sources):
             yield f"result {result.id!r} and its join have different sources"
         if result.id in readers and not result.is_materialized:
             yield f"join {readers[result.id].id!r} reads result {result.id!r}, which is not materialized"
@@ -360,15 +360,13 @@ def _result_problems(plan: SharedPlan, produced: Mapping[str, JoinNode]) -> Iter
             yield f"result {result.id!r} is read by no join and answers no query"
         for join in plan.joins:
             if any(edge.node == result.id for edge in join.inputs):
-                yield from _short_spans(f"result {result.id!r}", result.spans, f"join {join.id!r}", join.spans)
+                yield from _short_windows(result, f"join {join.id!r}", join.window_seconds)
     for window in plan.windows:
         if window.id not in readers:
             yield f"window {window.id!r} is read by no join"
         for join in plan.joins:
             for source in (edge.sources[0] for edge in join.inputs if edge.node == window.id):
-                yield from _short_spans(
-                    f"window {window.id!r}", {source: window.span}, f"join {join.id!r}", {source: join.spans[source]}
-                )
+                yield from _short_windows(window, f"join {join.id!r}", {source: join.window_seconds[source]})
 
 
 def _answer_problems(plan: SharedPlan, results: Mapping[str, ResultNode]) -> Iterator[str]:
@@ -380,19 +378,21 @@ def _answer_problems(plan: SharedPlan, results: Mapping[str, ResultNode]) -> Ite
             yield f"query {answer.query!r} is answered by {answer.result!r}, which is not a result"
             continue
         result = results[answer.result]
-        if set(answer.spans) != set(result.sources) or set(answer.aliases) != set(result.sources):
+        if set(answer.window_seconds) != set(result.sources) or set(answer.aliases) != set(result.sources):
             yield f"query {answer.query!r} and result {result.id!r}, which answers it, have different sources"
             continue
         if missing := [source for source in result.sources if source not in plan.sources]:
             yield f"sources {listed(missing)} are missing from the plan's sources"
-        yield from _short_spans(f"result {result.id!r}", result.spans, f"query {answer.query!r}", answer.spans)
+        yield from _short_windows(result, f"query {answer.query!r}", answer.window_seconds)
 
 
-def _short_spans(node: str, spans: Mapping[str, float], reader: str, needed: Mapping[str, float]) -> Iterator[str]:
-    """Yield the sources whose span in a node is shorter than its reader needs."""
-    for source, span in needed.items():
-        if spans.get(source, inf) < span:
-            yield f"{node} keeps {source!r} for {spans[source]:g} s; {reader}, which reads it, needs {span:g} s"
+def _short_windows(node: WindowNode | ResultNode, reader: str, needed: Mapping[str, float]) -> Iterator[str]:
+    """Yield the sources whose window in a node is shorter than its reader needs."""
+    kind = "window" if isinstance(node, WindowNode) else "result"
+    for source, seconds in needed.items():
+        held = node.window_seconds if isinstance(node, WindowNode) else node.window_seconds.get(source, inf)
+        if held < seconds:
+            yield f"{kind} {node.id!r} keeps {source!r} for {held:g} s; {reader}, which reads it, needs {seconds:g} s"
 
 
 def in_order(names: Sequence[str], selected: set[str]) -> tuple[str, ...]:

@@ -25,14 +25,14 @@ def restrict_plan(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None
     results = [result for result in plan.results if result.id in needed]
     read = {edge.node for join in joins for edge in join.inputs}
 
-    def spans(node: JoinNode | ResultNode) -> dict[str, float]:
-        query_spans = [answer.spans for answer in answers if answer.query in node.queries]
-        return {source: max(span[source] for span in query_spans) for source in node.sources}
+    def window_seconds(node: JoinNode | ResultNode) -> dict[str, float]:
+        query_seconds = [answer.window_seconds for answer in answers if answer.query in node.queries]
+        return {source: max(seconds[source] for seconds in query_seconds) for source in node.sources}
 
-    def window_span(window: str) -> float:
+    def longest_seconds(window: str) -> float:
         """Return the largest window that a join has on a stream."""
         return max(
-            spans(join)[source]
+            window_seconds(join)[source]
             for join in joins
             for edge in join.inputs
             if edge.node == window
@@ -44,10 +44,16 @@ def restrict_plan(plan: SharedPlan, queries: Iterable[str]) -> SharedPlan | None
 
     return replace(
         plan,
-        windows=tuple(restrict(node, span=window_span(node.id)) for node in plan.windows if node.id in needed),
-        joins=tuple(restrict(join, spans=spans(join), expressions=None) for join in joins),
+        windows=tuple(
+            restrict(node, window_seconds=longest_seconds(node.id)) for node in plan.windows if node.id in needed
+        ),
+        joins=tuple(restrict(join, window_seconds=window_seconds(join), expressions=None) for join in joins),
         results=tuple(
-            restrict(result, spans=spans(result), is_materialized=result.is_materialized and result.id in read)
+            restrict(
+                result,
+                window_seconds=window_seconds(result),
+                is_materialized=result.is_materialized and result.id in read,
+            )
             for result in results
         ),
         answers=answers,

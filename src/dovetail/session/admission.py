@@ -80,7 +80,10 @@ class CostUpperBound:
         """
         windows = dict(self.windows)
         for window in plan.windows:
-            windows[window.stream] = (max(window.span, windows.get(window.stream, (0.0, 0.0))[0]), window.rate)
+            windows[window.stream] = (
+                max(window.window_seconds, windows.get(window.stream, (0.0, 0.0))[0]),
+                window.rate,
+            )
         joins = plan.load.cpu - sum(window.load.cpu for window in plan.windows)
         return CostUpperBound(unshared_plan, planning, self.cpu + joins, windows)
 
@@ -88,7 +91,7 @@ class CostUpperBound:
     def load(self) -> Load:
         units = (self.planning and self.planning.units) or UnitCosts()
         insert_cpu = sum(rate for _, rate in self.windows.values()) * units.keep
-        window_bytes = [span * rate * units.window_bytes(name) for name, (span, rate) in self.windows.items()]
+        window_bytes = [seconds * rate * units.window_bytes(name) for name, (seconds, rate) in self.windows.items()]
         return Load(self.cpu + insert_cpu, sum(window_bytes))
 
 

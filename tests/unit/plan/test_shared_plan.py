@@ -116,7 +116,7 @@ BROKEN: dict[str, Change] = {
     "two inputs of join .* have the same source": lambda p: {
         "joins": swapped(p.joins, 0, inputs=(p.joins[0].inputs[0],) * 3)
     },
-    "has spans for none; its sources are": lambda p: {"joins": swapped(p.joins, 0, spans={})},
+    "has windows for none; its sources are": lambda p: {"joins": swapped(p.joins, 0, window_seconds={})},
     "must name, for each input, every other input once": lambda p: {"joins": swapped(p.joins, 0, orders=((0,), (1,)))},
     "two joins have the same output": lambda p: {"joins": swapped(p.joins, 1, output=p.joins[0].output)},
     "which is not a result of this join": lambda p: {"joins": swapped(p.joins, 0, output="nowhere")},
@@ -129,17 +129,19 @@ BROKEN: dict[str, Change] = {
     },
     "is read by no join$": lambda p: {"windows": (*p.windows, replace(p.windows[0], id="window:idle"))},
     "window 'window:clicks' keeps 'clicks' for 9 s; join 'join:clicks.orders', which reads it, needs 600 s": lambda p: {
-        "windows": swapped(p.windows, 0, span=9.0)
+        "windows": swapped(p.windows, 0, window_seconds=9.0)
     },
     "a query has two answers": lambda p: {"answers": (*p.answers, p.answers[0])},
     "which is not a result$": lambda p: {"answers": swapped(p.answers, 0, result="window:views")},
-    "which answers it, have different sources": lambda p: {"answers": swapped(p.answers, 0, spans={"views": 1.0})},
+    "which answers it, have different sources": lambda p: {
+        "answers": swapped(p.answers, 0, window_seconds={"views": 1.0})
+    },
     "are missing from the plan's sources": lambda p: {"sources": dict(list(p.sources.items())[1:])},
     "keeps 'views' for 600 s; query 'funnel', which reads it, needs 900 s": lambda p: {
-        "answers": swapped(p.answers, 0, spans={**p.answers[0].spans, "views": 900.0})
+        "answers": swapped(p.answers, 0, window_seconds={**p.answers[0].window_seconds, "views": 900.0})
     },
     "keeps 'clicks' for 5 s; join 'join:funnel', which reads it, needs 600 s": lambda p: {
-        "results": swapped(p.results, 0, spans={**p.results[0].spans, "clicks": 5.0})
+        "results": swapped(p.results, 0, window_seconds={**p.results[0].window_seconds, "clicks": 5.0})
     },
 }
 

@@ -160,7 +160,7 @@ def test_every_strategy_plans_the_windows_that_the_engine_keeps(strategy: Strate
     overlap.declare(session, lambda _: overlap.COLUMNS, 2, 100.0)
     session.push({name: overlap.table(name, 0, 100, 100.0) for name in overlap.STREAMS})
     plan = session._job.joint_plan
-    planned = {(node.stream, round(node.span * 1e6)) for node in plan.windows}
+    planned = {(node.stream, round(node.window_seconds * 1e6)) for node in plan.windows}
     assert len(planned) == len(plan.windows)
     assert planned == {(window.stream, window.longest_micros) for window in session._engine.plan.windows}
 

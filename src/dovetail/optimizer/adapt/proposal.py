@@ -90,7 +90,7 @@ def _best_plan(
 
 def _materialized(plans: Iterable[SharedPlan]) -> set[object]:
     joins = [join for plan in plans for join in plan.materialized]
-    return {(join.sources, tuple(sorted(join.spans.items()))) for join in joins}
+    return {(join.sources, tuple(sorted(join.window_seconds.items()))) for join in joins}
 
 
 def _structure(plans: Iterable[SharedPlan]) -> list[object]:
@@ -105,7 +105,7 @@ def _structure(plans: Iterable[SharedPlan]) -> list[object]:
         for answer in plan.answers:
             answers.setdefault(answer.result, []).append(answer.query)
         for join in plan.joins:
-            spans, inputs = sorted(join.spans.items()), sorted(item.sources for item in join.inputs)
+            windows, inputs = sorted(join.window_seconds.items()), sorted(item.sources for item in join.inputs)
             consumers = sorted(answers.get(join.output, ()))
-            structure.append((join.sources, spans, inputs, join.output in materialized, consumers))
+            structure.append((join.sources, windows, inputs, join.output in materialized, consumers))
     return sorted(structure, key=repr)

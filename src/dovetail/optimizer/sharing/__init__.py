@@ -86,7 +86,7 @@ def plan_queries(
 
     Examples
     --------
-    >>> rates, spans = {"A": 10, "B": 12, "C": 10, "D": 30}, dict.fromkeys("ABCD", 10)
+    >>> rates, windows = {"A": 10, "B": 12, "C": 10, "D": 30}, dict.fromkeys("ABCD", 10)
     >>> def query(*edges):
     ...     names = sorted({name for edge in edges for name in edge})
     ...     known = {"AB": 0.001, "BC": 0.01, "BD": 0.02}

@@ -241,10 +241,12 @@ def _describe_shared(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
         "query_order": list(plan.query_order),
         "fits_budget": plan.fits_budget,
         **{name: {"used": used, "limit": limits[name]} for name, used in _resources(plan.load).items()},
-        "windows": {node.id: loads.describe(node, "stream", "span", "rate", "tuples") for node in plan.windows},
+        "windows": {
+            node.id: loads.describe(node, "stream", "window_seconds", "rate", "tuples") for node in plan.windows
+        },
         "joins": {
             node.id: {
-                **loads.describe(node, "kind", "spans", "output", "produced"),
+                **loads.describe(node, "kind", "window_seconds", "output", "produced"),
                 "inputs": [{"node": edge.node, "sources": list(edge.sources)} for edge in node.inputs],
                 "orders": _orders(node),
                 "predicates": list(node.predicates),
@@ -252,14 +254,14 @@ def _describe_shared(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
             for node in plan.joins
         },
         "results": {
-            node.id: loads.describe(node, "join", "spans", "rate", "tuples") | {"stored": node.is_materialized}
+            node.id: loads.describe(node, "join", "window_seconds", "rate", "tuples") | {"stored": node.is_materialized}
             for node in plan.results
         },
         "queries": {
             answer.query: {
                 "result": answer.result,
                 "aliases": dict(answer.aliases),
-                "seconds": dict(answer.spans),
+                "seconds": dict(answer.window_seconds),
                 "narrower_windows": dict(plan.narrower_windows(answer.query)),
             }
             for answer in plan.answers
@@ -282,7 +284,7 @@ class _MeasuredLoads:
 
     def describe(self, node: Node, *fields: str) -> dict[str, Any]:
         """Describe some fields of a node, its queries and its load."""
-        values = {"seconds" if name.startswith("span") else name: to_json(getattr(node, name)) for name in fields}
+        values = {"seconds" if name == "window_seconds" else name: to_json(getattr(node, name)) for name in fields}
         measured = self._load(node)
         return {
             **values,
@@ -324,12 +326,12 @@ def _describe_nodes(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
     """Describe a shared plan by its nodes alone: one made from join graphs has no expressions."""
     materialized = {result.id for result in plan.materialized}
 
-    def window(source: str, spans: Mapping[str, float]) -> dict[str, str]:
-        return {"stream": plan.sources[source].stream, "window": f"range {spans[source]:g} s"}
+    def window(source: str, seconds: Mapping[str, float]) -> dict[str, str]:
+        return {"stream": plan.sources[source].stream, "window": f"range {seconds[source]:g} s"}
 
     def query(answer: QueryAnswer) -> dict[str, Any]:
         aliases = answer.aliases.items()
-        inputs = {alias: {**window(source, answer.spans), "source": source} for source, alias in aliases}
+        inputs = {alias: {**window(source, answer.window_seconds), "source": source} for source, alias in aliases}
         return {"inputs": inputs, "join": plan.top(answer.query).id}
 
     def join(node: JoinNode) -> dict[str, Any]:
@@ -337,7 +339,7 @@ def _describe_nodes(plan: SharedPlan, measured: PlanMetrics) -> dict[str, Any]:
             "inputs": {
                 _label(edge.sources): {"stream": edge.node, "window": "materialized"}
                 if edge.node in materialized
-                else window(edge.sources[0], node.spans)
+                else window(edge.sources[0], node.window_seconds)
                 for edge in node.inputs
             },
             "conditions": node.predicates,

@@ -100,7 +100,7 @@ def _entry_lines(name: str, entry: Mapping[str, Any], plan: Mapping[str, Any] | 
         renamed = [f"{alias} is {item['source']}" for alias, item in entry["inputs"].items() if alias != item["source"]]
         lines.append(f"reads join {join_label(entry['join'])}" + (f" ({', '.join(renamed)})" if renamed else ""))
         narrower = plan["queries"][name]["narrower_windows"] if plan else {}
-        lines += [f"window of {source} narrowed to {span:g} s" for source, span in sorted(narrower.items())]
+        lines += [f"window of {source} narrowed to {seconds:g} s" for source, seconds in sorted(narrower.items())]
     if "since" in entry:
         times = entry.get("backfilled_from", {}).items()
         backfill = [f"{source} from {time}" if time else f"{source} none" for source, time in times]

@@ -51,7 +51,7 @@ def over_inputs(plan: SharedPlan, join: JoinNode, *, keyed: bool) -> dt.JoinGrap
     inputs = {"".join(each.sources): nodes[each.node] for each in join.inputs}
     rates = {name: node.rate for name, node in inputs.items() if not isinstance(node, JoinNode)}
     windows = {
-        name: node.span if isinstance(node, WindowNode) else node.tuples / node.rate
+        name: node.window_seconds if isinstance(node, WindowNode) else node.tuples / node.rate
         for name, node in inputs.items()
         if not isinstance(node, JoinNode)
     }

@@ -133,7 +133,7 @@ def test_a_contained_query_is_answered_and_reused() -> None:
 def test_a_shared_join_has_the_longest_window(strategy: Strategy) -> None:
     queries = {"short": query("AB", "BC", window=5), "long": query("AB", "BC", window=20)}
     found = plan(queries, strategy=strategy)
-    assert {window.span for window in found.windows} == {20}
+    assert {window.window_seconds for window in found.windows} == {20}
     if strategy == "shared-naive":
         return  # naive does not look for answers shared with another query
     assert found.answer("short").result == found.answer("long").result
@@ -165,8 +165,8 @@ def test_a_materialized_join_extends_its_base_windows() -> None:
             continue
         held = sum(node.tuples for node in found.windows) + sum(node.tuples for node in found.materialized)
         assert held <= int(memory)
-        spans = {window.stream: window.span for window in found.windows}
-        assert all(spans[name] >= span for state in found.materialized for name, span in state.spans.items())
+        spans = {window.stream: window.window_seconds for window in found.windows}
+        assert all(spans[name] >= span for state in found.materialized for name, span in state.window_seconds.items())
 
 
 def test_the_same_pair_with_another_selectivity_is_another_predicate() -> None:

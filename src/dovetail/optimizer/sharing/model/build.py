@@ -1,4 +1,4 @@
-"""Builds a `SharedPlan` from drafts: names, spans, orders, predicates, consumers and loads."""
+"""Builds a `SharedPlan` from drafts: names, windows, orders, predicates, consumers and loads."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class PlanBuilder:
             self._add(draft)
 
     def _add_windows(self, drafts: Sequence[Draft]) -> None:
-        spans = self._model.spans(sub_join for draft in drafts for sub_join in draft.joins)
-        for stream, span in sorted(spans.items()):
+        window_seconds = self._model.window_seconds(sub_join for draft in drafts for sub_join in draft.joins)
+        for stream, seconds in sorted(window_seconds.items()):
             readers = {query for draft in drafts for query in draft.answers if stream in self._streams(query)}
-            rate, load = self._query_set.stream_rate(stream), self._model.window(stream, span)
+            rate, load = self._query_set.stream_rate(stream), self._model.window(stream, seconds)
             name = self._window_names[stream] = self._name(f"window:{stream}")
-            self._windows.append(WindowNode(name, stream, span, rate, self._named(readers), load))
+            self._windows.append(WindowNode(name, stream, seconds, rate, self._named(readers), load))
 
     def _add(self, draft: Draft) -> None:
         """Add the operators and answers of `draft`."""
@@ -86,7 +86,7 @@ class PlanBuilder:
                 tuple(self._input(part, names) for part in parts),
                 tuple(path[1:] for path in cost.paths),
                 self._predicates(sub_join, parts),
-                query_set.spans_of(sub_join),
+                query_set.window_seconds_of(sub_join),
                 result,
                 self._named(users),
                 cost.produced,
@@ -96,9 +96,9 @@ class PlanBuilder:
         load = model.materialization(sub_join) if is_materialized else Load()
         load = load.plus(Load(sum(map(model.delivery_cost, answered))))
         indexes = (query_set.rate(sub_join), query_set.size(sub_join))
-        spans = query_set.spans_of(sub_join)
+        window_seconds = query_set.window_seconds_of(sub_join)
         self._results.append(
-            ResultNode(result, join, sources, spans, is_materialized, *indexes, self._named(users), load)
+            ResultNode(result, join, sources, window_seconds, is_materialized, *indexes, self._named(users), load)
         )
         return result
 
@@ -116,7 +116,7 @@ class PlanBuilder:
     def _answer(self, query: int, result: str) -> None:
         numbered = self._query_set.queries[query]
         aliases = {source.name: alias for source, alias in zip(numbered.sources, numbered.graph.names, strict=True)}
-        self._answers.append(QueryAnswer(numbered.name, result, aliases, self._query_set.spans(query)))
+        self._answers.append(QueryAnswer(numbered.name, result, aliases, self._query_set.window_seconds(query)))
 
     def _users(self, draft: Draft) -> dict[SubJoin, set[int]]:
         users: dict[SubJoin, set[int]] = {sub_join: set() for sub_join in draft.joins}

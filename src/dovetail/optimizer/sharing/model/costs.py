@@ -59,7 +59,7 @@ class CostModel:
 
     def join(self, sub_join: SubJoin, parts: Parts) -> JoinCost:
         """Return the orders and work of an operator that produces `sub_join` from `parts`."""
-        key = (sub_join.signature, sub_join.spans, parts)
+        key = (sub_join.signature, sub_join.window_seconds, parts)
         if key not in self._joins:
             self._joins[key] = self._price(sub_join, parts)
         return self._joins[key]
@@ -93,23 +93,23 @@ class CostModel:
             )
         return self._materializations[sub_join]
 
-    def window(self, stream: str, span: float) -> Load:
-        """Return the load of a window of `span` seconds of `stream`."""
+    def window(self, stream: str, seconds: float) -> Load:
+        """Return the load of a window of `seconds` seconds of `stream`."""
         rate = self.query_set.stream_rate(stream)
-        return Load(rate * self.units.keep, rate * span * self.units.window_bytes(stream))
+        return Load(rate * self.units.keep, rate * seconds * self.units.window_bytes(stream))
 
-    def spans(self, sub_joins: Iterable[SubJoin]) -> dict[str, float]:
+    def window_seconds(self, sub_joins: Iterable[SubJoin]) -> dict[str, float]:
         """Return, by stream, the largest window that a producer of `sub_joins` reads."""
-        spans: dict[str, float] = {}
+        window_seconds: dict[str, float] = {}
         for sub_join in sub_joins:
-            for source, span in self.query_set.spans_of(sub_join).items():
+            for source, seconds in self.query_set.window_seconds_of(sub_join).items():
                 stream = self.query_set.sources[source].stream
-                spans[stream] = max(span, spans.get(stream, 0.0))
-        return spans
+                window_seconds[stream] = max(seconds, window_seconds.get(stream, 0.0))
+        return window_seconds
 
     def windows(self, sub_joins: Iterable[SubJoin]) -> Load:
         """Return the load of the windows of the producers of `sub_joins`, shared between them."""
-        return Load.total(self.window(stream, span) for stream, span in self.spans(sub_joins).items())
+        return Load.total(self.window(stream, seconds) for stream, seconds in self.window_seconds(sub_joins).items())
 
     def least_windows(self) -> Load:
         """Return the load of the windows of all queries, a lower bound for every plan."""
@@ -126,9 +126,9 @@ class CostModel:
             mask = self.query_set.mask(join.signature, sub_join.query)
             parts.append((mask & -mask, join))
             remaining &= ~mask
-        spans = self.query_set.spans_of(sub_join)
+        window_seconds = self.query_set.window_seconds_of(sub_join)
         for index in members(remaining):
-            parts.append((1 << index, self.query_set.sub_join(sub_join.query, 1 << index, spans)))
+            parts.append((1 << index, self.query_set.sub_join(sub_join.query, 1 << index, window_seconds)))
         return tuple(part for _, part in sorted(parts, key=lambda pair: pair[0]))
 
     # -- one operator -------------------------------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ class CostModel:
         query_set = self.query_set
         query = query_set.queries[sub_join.query]
         masks = [query_set.mask(part.signature, sub_join.query) for part in parts]
-        spans = query_set.spans_of(sub_join)
-        inside = [query_set.sub_join(sub_join.query, mask, spans) for mask in masks]
+        window_seconds = query_set.window_seconds_of(sub_join)
+        inside = [query_set.sub_join(sub_join.query, mask, window_seconds) for mask in masks]
         sizes = [query_set.size(part) for part in inside]
         graph = _coarse(query, masks, sizes, [query_set.rate(part) for part in inside])
         is_own = sub_join == query_set.sub_join(sub_join.query, sub_join.mask) and all(part.is_base for part in parts)

@@ -96,7 +96,7 @@ def draft_of(model: CostModel, plan: SharedPlan) -> Draft:
     for join in plan.joins:
         query = query_indexes[join.queries[0]]
         inputs = query_set.queries[query].indexes
-        sub_join = query_set.sub_join(query, sum(1 << inputs[source] for source in join.sources), join.spans)
+        sub_join = query_set.sub_join(query, sum(1 << inputs[source] for source in join.sources), join.window_seconds)
         joins[sub_join] = model.parts(sub_join, [results[item.node] for item in join.inputs if item.node in results])
         results[join.output] = sub_join
     return Draft(joins, {query_indexes[answer.query]: results[answer.result] for answer in plan.answers})
@@ -142,14 +142,14 @@ def tidy(model: CostModel, draft: Draft) -> Draft:
     joins = reachable_joins(draft.joins, answers.values())
     needed: dict[SubJoin, list[Mapping[str, float]]] = {sub_join: [] for sub_join in joins}
     for query, sub_join in answers.items():
-        needed[sub_join].append(model.query_set.spans(query))
+        needed[sub_join].append(model.query_set.window_seconds(query))
     final: dict[SubJoin, SubJoin] = {}
     order = sort_readers_first(joins)
     for sub_join in order:
         final[sub_join] = _narrow(model.query_set, sub_join, needed[sub_join])
         for part in joins[sub_join]:
             if not part.is_base:
-                needed[part].append(model.query_set.spans_of(final[sub_join]))
+                needed[part].append(model.query_set.window_seconds_of(final[sub_join]))
     rebuilt = {
         final[sub_join]: model.parts(final[sub_join], [final[part] for part in joins[sub_join] if not part.is_base])
         for sub_join in reversed(order)
@@ -165,7 +165,7 @@ def _fewest_answers(query_set: QuerySet, draft: Draft) -> dict[int, SubJoin]:
     for query, answer in draft.answers.items():
         serving = [sub_join for sub_join in tops if query_set.serves(sub_join, query)]
         keeps_answer = answer in draft.materialized or not serving
-        answers[query] = answer if keeps_answer else max(serving, key=lambda sub_join: sub_join.spans)
+        answers[query] = answer if keeps_answer else max(serving, key=lambda sub_join: sub_join.window_seconds)
     return answers
 
 
@@ -176,5 +176,5 @@ def sort_readers_first(joins: Mapping[SubJoin, Parts]) -> list[SubJoin]:
 
 def _narrow(query_set: QuerySet, sub_join: SubJoin, needs: Iterable[Mapping[str, float]]) -> SubJoin:
     sources = query_set.signatures[sub_join.signature].sources
-    spans = tuple(max(need[source] for need in needs) for source in sources)
-    return SubJoin(sub_join.signature, spans, sub_join.query, sub_join.mask)
+    window_seconds = tuple(max(need[source] for need in needs) for source in sources)
+    return SubJoin(sub_join.signature, window_seconds, sub_join.query, sub_join.mask)

@@ -37,7 +37,7 @@ class SubJoin:
     """A sub-join with its windows: the output of an operator. A sub-join of one source is a base window."""
 
     signature: int
-    spans: tuple[float, ...]
+    window_seconds: tuple[float, ...]
     """Seconds by source, in the signature's order."""
     query: int = field(compare=False)
     """A query that contains this sub-join; size and rate are the same in all of them."""
@@ -59,7 +59,7 @@ class NumberedQuery:
         self.sources: tuple[PlanSource, ...] = tuple(named.sources[alias] for alias in names)
         self.indexes = {source.name: index for index, source in enumerate(self.sources)}
         """Index of each source's input."""
-        self.spans = {source.name: self.graph.windows[index] for index, source in enumerate(self.sources)}
+        self.window_seconds = {source.name: self.graph.windows[index] for index, source in enumerate(self.sources)}
         indexes = {alias: index for index, alias in enumerate(names)}
         self._predicates = [(_mask(indexes, predicate.inputs), predicate.text) for predicate in named.predicates]
         self._keys = [{indexes[alias]: text for alias, text in keys.items()} for keys in named.keys]
@@ -205,47 +205,55 @@ class QuerySet:
         candidates = range(len(self.queries)) if among is None else among
         return [query for query in candidates if self.mask(signature, query)]
 
-    def sub_join(self, query: int, mask: int, spans: Mapping[str, float] | None = None) -> SubJoin:
-        """Return the sub-join `mask` of `query` with the windows `spans`, by default the query's own."""
+    def sub_join(self, query: int, mask: int, window_seconds: Mapping[str, float] | None = None) -> SubJoin:
+        """Return the sub-join `mask` of `query` with the windows `window_seconds`, by default the query's own."""
         signature = self.signature(query, mask)
-        spans = self.spans(query) if spans is None else spans
-        return SubJoin(signature, tuple(spans[source] for source in self.signatures[signature].sources), query, mask)
+        window_seconds = self.window_seconds(query) if window_seconds is None else window_seconds
+        return SubJoin(
+            signature, tuple(window_seconds[source] for source in self.signatures[signature].sources), query, mask
+        )
 
     def widest(self, query: int, mask: int, among: Iterable[int]) -> SubJoin:
         """Return the sub-join `mask` with the largest windows of queries `among` (largest window only, 2.1.3)."""
         signature = self.signature(query, mask)
-        spans = [self.sub_join(other, self.mask(signature, other)).spans for other in self.holders(signature, among)]
-        largest = tuple(max(values) for values in zip(self.sub_join(query, mask).spans, *spans, strict=True))
+        window_seconds = [
+            self.sub_join(other, self.mask(signature, other)).window_seconds for other in self.holders(signature, among)
+        ]
+        largest = tuple(
+            max(values) for values in zip(self.sub_join(query, mask).window_seconds, *window_seconds, strict=True)
+        )
         return SubJoin(signature, largest, query, mask)
 
-    def spans(self, query: int) -> Mapping[str, float]:
+    def window_seconds(self, query: int) -> Mapping[str, float]:
         """Return the windows of `query` by source."""
-        return self.queries[query].spans
+        return self.queries[query].window_seconds
 
-    def spans_of(self, sub_join: SubJoin) -> dict[str, float]:
-        return dict(zip(self.signatures[sub_join.signature].sources, sub_join.spans, strict=True))
+    def window_seconds_of(self, sub_join: SubJoin) -> dict[str, float]:
+        return dict(zip(self.signatures[sub_join.signature].sources, sub_join.window_seconds, strict=True))
 
     def serves(self, sub_join: SubJoin, query: int) -> bool:
         """Whether a sub-join is the whole join of a query, with windows at least as large."""
         mask = self.queries[query].all
-        return self.mask(sub_join.signature, query) == mask and covers(sub_join.spans, self.sub_join(query, mask).spans)
+        return self.mask(sub_join.signature, query) == mask and covers(
+            sub_join.window_seconds, self.sub_join(query, mask).window_seconds
+        )
 
     def fits(self, part: SubJoin, whole: SubJoin) -> int:
         """Return the inputs that `part` covers if the producer of `whole` can read it; else 0."""
         mask = self.mask(part.signature, whole.query)
         if not mask or mask & whole.mask != mask or mask == whole.mask:
             return 0
-        spans = self.spans_of(whole)
-        needed = [spans[source] for source in self.signatures[part.signature].sources]
-        return mask if covers(part.spans, needed) else 0
+        window_seconds = self.window_seconds_of(whole)
+        needed = [window_seconds[source] for source in self.signatures[part.signature].sources]
+        return mask if covers(part.window_seconds, needed) else 0
 
     def size(self, sub_join: SubJoin) -> float:
         """Return the expected matches within the windows of `sub_join`."""
         size = self.queries[sub_join.query].size(sub_join.mask)
-        query_spans = self.sub_join(sub_join.query, sub_join.mask).spans
-        for span, query_span in zip(sub_join.spans, query_spans, strict=True):
-            if span != query_span:
-                size *= span / query_span
+        query_seconds = self.sub_join(sub_join.query, sub_join.mask).window_seconds
+        for seconds, own_seconds in zip(sub_join.window_seconds, query_seconds, strict=True):
+            if seconds != own_seconds:
+                size *= seconds / own_seconds
         return size
 
     def rate(self, sub_join: SubJoin) -> float:
@@ -255,11 +263,11 @@ class QuerySet:
 
 def pace(sub_join: SubJoin) -> float:
     """Return the fraction of `sub_join` that is new each second: Σ 1/T."""
-    return sum(1 / span for span in sub_join.spans)
+    return sum(1 / seconds for seconds in sub_join.window_seconds)
 
 
-def covers(spans: Sequence[float], needed_spans: Sequence[float]) -> bool:
-    return all(span >= needed for span, needed in zip(spans, needed_spans, strict=True))
+def covers(window_seconds: Sequence[float], needed_seconds: Sequence[float]) -> bool:
+    return all(seconds >= needed for seconds, needed in zip(window_seconds, needed_seconds, strict=True))
 
 
 def number_queries(queries: object) -> QuerySet:

@@ -90,7 +90,7 @@ class JoinSetPlans:
                     self._above[part] |= 1 << whole
 
     def _largest(self, among: JoinSet) -> int:
-        return max(members(among), key=lambda index: self.sub_joins[index].spans)
+        return max(members(among), key=lambda index: self.sub_joins[index].window_seconds)
 
     # -- costs -----------------------------------------------------------------------------------------------------------------
 
