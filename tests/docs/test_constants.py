@@ -15,11 +15,11 @@ from dovetail.engine.storage import arena
 from dovetail.engine.storage import window as window_store
 from dovetail.engine.time.progress import LATEST
 from dovetail.optimizer.adapt import reorder as replan
-from dovetail.optimizer.graph import selectivities
 from dovetail.optimizer.ordering.dmjoin import MAX_INPUTS as MOST_INPUTS
 from dovetail.optimizer.ordering.golab import MAX_COMBINED_ORDERS
 from dovetail.optimizer.ordering.weave import EXACT
 from dovetail.optimizer.sharing.search.exact import MAX_CANDIDATES as MOST_STORED
+from dovetail.plan import query_plan
 from dovetail.query.functions import MAX_DEPTH
 from dovetail.schema import LARGEST_DECIMAL
 from dovetail.spark import compat, wire
@@ -93,8 +93,8 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     (r"\| `([\w-]+)` \(default\) \| the cheapest", (dt.Config().ordering,)),
     (r"`Config\(strategy=\.\.\.\)` is `(\w+)` by default", (dt.Config().strategy,)),
     (r"on by default \(`Config\(adaptive=(\w+)\)`", (str(dt.Config().adaptive),)),
-    (r"(\d+) distinct values are assumed", (f"{1 / selectivities.DEFAULT_EQUALITY:g}",)),
-    (r"(\w+ in ten) pairs for a comparison", ({0.3: "three in ten"}[selectivities.DEFAULT_CONDITION],)),
+    (r"(\d+) distinct values are assumed", (f"{1 / query_plan.DEFAULT_EQUALITY:g}",)),
+    (r"(\w+ in ten) pairs for a comparison", ({0.3: "three in ten"}[query_plan.DEFAULT_CONDITION],)),
     # What a query may be, and what is kept.
     (r"(?:fit|than|up to) (\d+) digits", (str(LARGEST_DECIMAL),)),
     (r"At most (\d+) other operations may be inside", (str(MAX_DEPTH),)),

@@ -73,6 +73,8 @@ class ShardEngine:
         """The same of a batch that is pushed in parts, until the last one is complete."""
         self.start_time: int | None = None
         """Event time when the engine was created, or of its first tuple."""
+        self._arrived_at_start: dict[str, int] = {}
+        """Tuples of each stream that had arrived at `start_time`: an engine can continue the counters of another one."""
         self._previous_event_time = LONG_AGO
         """Largest event time before the latest batch."""
         self.earliest_visible: dict[str, dict[str, int]] = {}
@@ -292,6 +294,7 @@ class ShardEngine:
         if self.start_time is None:
             first_times = [int(arrived.ts[0]) for arrived in batch.accepted.values() if len(arrived)]
             self.start_time = self.max_event_time if self.max_event_time > LONG_AGO else min(first_times, default=None)
+            self._arrived_at_start = {name: progress.arrived for name, progress in self.progress.streams.items()}
         for stream, stats in batch.arrivals.items():
             self.progress[stream].observe(stats, batch.now)
         self.progress.advance_idle_streams(batch.now, self._related)
@@ -385,6 +388,15 @@ class ShardEngine:
     def seconds(self) -> float:
         """Seconds of event time since the engine was created, or since its first tuple."""
         return (self.max_event_time - self.start_time) / 1e6 if self.start_time is not None else 0.0
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Tuples per second of event time of each stream, in `seconds`; only of streams that have had some."""
+        arrived = {
+            name: progress.arrived - self._arrived_at_start.get(name, 0)
+            for name, progress in self.progress.streams.items()
+        }
+        return {name: count / self.seconds for name, count in arrived.items() if count} if self.seconds else {}
 
 
 def _concat(collector: Collector, tables: list[pa.Table]) -> pa.Table:

@@ -16,10 +16,10 @@ from dovetail.config import Config
 from dovetail.errors import PlanError
 from dovetail.optimizer.cost.estimates import estimate
 from dovetail.optimizer.expressions import filters_of, keys_of
-from dovetail.optimizer.graph.from_query import DEFAULT_RATE, join_graph, planned_graph
+from dovetail.optimizer.graph.from_query import join_graph, planned_graph
 from dovetail.optimizer.planner import access_rule, complete_orders, objective
 from dovetail.plan.paths import PathBuilder
-from dovetail.plan.query_plan import PlannerStats, QueryPlan
+from dovetail.plan.query_plan import DEFAULT_RATE, PlannerStats, QueryPlan
 from dovetail.plan.shared_plan import JoinExpressions, JoinNode, QueryAnswer, SharedPlan
 from dovetail.plan.steps import Cell, Consumer, JoinStep, SourceUse
 from dovetail.query.expressions import Column, Expression, cast, rename_alias

@@ -39,6 +39,11 @@ def with_scope(window: str, scope: str) -> str:
     return f"{window} @{scope}" if scope else window
 
 
+def holds_stream(window: str, stream: str) -> bool:
+    """Whether a window of the plan is of a stream; its name may end with the shards that hold it."""
+    return window == stream or f"{window} ".startswith(f"{quote_name(stream)} ")
+
+
 def mermaid_text(text: str) -> str:
     """Escape a text for use between quotes in a mermaid graph."""
     return text.replace('"', "#quot;")

@@ -15,6 +15,12 @@ from dovetail.query.model import Condition, JoinQuery, Key
 from dovetail.stats.probes import PlanEstimate, QueryStats
 
 Access: TypeAlias = Literal["new", "hash", "scan"]
+DEFAULT_RATE = 1.0
+"""Tuples per second that are assumed of a stream without a rate."""
+DEFAULT_EQUALITY = 0.01
+"""Selectivity that is assumed of an equality."""
+DEFAULT_CONDITION = 0.3
+"""Selectivity that is assumed of any other condition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,7 +340,7 @@ class LocalSession(LocalJob):
             measured=measured,
             units=unit_times_for(measured) if measured is not None else None,
             plan=job.explained_plan,
-            history=History(self._engine.earliest_visible, self._monitor.migrations),
+            history=History(self._engine.earliest_visible, self._monitor.migrations, self._engine.rates),
             groups=[steps],
         )
 

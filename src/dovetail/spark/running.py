@@ -224,8 +224,9 @@ class RunningSession:
 
     def explain(self) -> Explanation:
         """Return the plan with the shards' measurements; see `Session.explain`."""
-        history = History(self._reports.earliest_visible(), self._monitor.migrations)
-        return self._pipeline.explain(self._layout, self._reports.total_measurements(), history)
+        reports, measured = self._reports, self._reports.total_measurements()
+        history = History(reports.earliest_visible(), self._monitor.migrations, reports.last_rates(measured))
+        return self._pipeline.explain(self._layout, measured, history)
 
     # -- changes of the job -------------------------------------------------------------------------------------------
 

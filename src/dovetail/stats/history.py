@@ -52,3 +52,5 @@ class History:
     earliest_visible: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By step with backfill, and by source: the earliest event time that the step sees."""
     migrations: Sequence[Migration] = ()
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Measured tuples per second of event time, by stream."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from dovetail.codec import Count, Size
+from dovetail.codec import Count, Size, optional
 
 ProbeKey: TypeAlias = tuple[frozenset[str], str]
 """A probe: the aliases joined so far, and the alias whose window is probed."""
@@ -110,3 +110,5 @@ class PlanEstimate:
     """Expected work of a query's paths, by driver."""
 
     paths: Mapping[str, PathEstimate] = field(default_factory=dict)
+    is_measured: bool | None = optional()
+    """Whether it rests on an engine's measurements alone."""

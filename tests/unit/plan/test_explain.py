@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from two_streams import TS, empty_session
+from two_streams import TS, empty_session, table
 
 import dovetail as dt
 
@@ -68,6 +69,60 @@ def test_dict_describes_streams_and_paths() -> None:
         assert sorted(stage["alias"] for stage in stages) == ["c", "i", "o"]
 
 
+def undeclared(budget: dt.Budget | None = None, rates: Sequence[float | None] = (None, None)) -> dt.LocalSession:
+    """Return a session with a query that would produce millions of rows per second at 1 tuple per second."""
+    session = dt.LocalSession(budget)
+    for name, rate in zip("abc", (*rates, 7), strict=True):
+        session.stream(name, pa.schema([("ts", TS), ("k", pa.int64()), ("v", pa.int64())]), "ts", rate=rate)
+    session.selectivity("a.k = b.k", 0.5)
+    session.query(
+        "q",
+        "SELECT a.v FROM a [RANGE 40 DAYS], b [RANGE 30 DAYS], c [RANGE 20 DAYS]"
+        " WHERE a.k = b.k AND b.v = c.v AND a.v < c.v",
+    )
+    return session
+
+
+def test_without_rates_nothing_is_expected_in_numbers() -> None:
+    for budget in (None, dt.Budget(memory_bytes=1e15)):
+        explanation = undeclared(budget).explain()
+        text = explanation.text
+        assert "stream a: event time ts, lateness 0 s, rate not declared; used by q.a" in text
+        assert "stream c: event time ts, lateness 0 s, rate 7/s declared; used by q.c" in text
+        for unit in ("rows/s", "expected", "cost 1", "cost 2"):
+            assert unit not in text, unit
+        assert budget or "times the cost)" in text
+        assert budget or (
+            "  declared: selectivity 0.5 of a, b\n"
+            "  assumed: rate 1/s of a, b; selectivity 0.01 of b.v = c.v; selectivity 0.3 of a.v < c.v\n" in text
+        )
+    assert "at the assumed rates" in text
+    assert "rate of a, b unknown, 1/s assumed: loads are not shown" in text
+    assert "600" not in explanation.mermaid()
+    basis = undeclared().explain().to_dict()["queries"]["q"]["basis"]
+    assert basis["rates"]["a"] == {"per_second": 1.0, "basis": "assumed"}
+    assert basis["rates"]["c"] == {"per_second": 7, "basis": "declared"}
+
+
+def test_with_rates_costs_are_shown_and_selectivities_that_are_assumed() -> None:
+    text = undeclared(rates=(2, 3)).explain().text
+    assert "rows expected" in text
+    assert "  assumed: selectivity 0.01 of b.v = c.v; selectivity 0.3 of a.v < c.v\n" in text
+
+
+def test_measured_rates_are_shown() -> None:
+    session = empty_session()
+    session.query("q", "SELECT a.k FROM a [RANGE 1 s], b [RANGE 1 s] WHERE a.k = b.k")
+    session.push({"a": table(*((second / 4, 1, "a") for second in range(17)))})
+    assert "stream a: event time ts, lateness 1 s, rate not declared, 4.25/s measured; used by q.a" in str(
+        session.explain()
+    )
+    restored = dt.LocalSession.restore(session.snapshot())
+    assert "measured" not in str(restored.explain()).splitlines()[1]
+    restored.push({"a": table((5, 1, "a"), (6, 1, "a"))})
+    assert ", 1/s measured;" in str(restored.explain()).splitlines()[1]
+
+
 def test_mermaid_graph_is_well_formed() -> None:
     session = shop()
     for path in PLANS.glob("*.txt"):
@@ -97,7 +152,7 @@ def test_mermaid_graph_is_well_formed() -> None:
 def test_explain_without_queries() -> None:
     assert str(empty_session().explain()).splitlines() == [
         "evaluation lazy, expiration lazy",
-        "stream a: event time ts, lateness 1 s; used by no query",
-        "stream b: event time ts, lateness 1 s; used by no query",
+        "stream a: event time ts, lateness 1 s, rate not declared; used by no query",
+        "stream b: event time ts, lateness 1 s, rate not declared; used by no query",
     ]
     assert dt.LocalSession().explain().text == "evaluation lazy, expiration lazy"

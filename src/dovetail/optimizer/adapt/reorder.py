@@ -128,8 +128,9 @@ class Replanner:
             old_cost, new_cost = (cost / graph.rates[driver] for cost in costs)
             changes.append(ProbeOrderChange(driver, current[driver], new_order, old_cost, new_cost))
         if not changes and self.config.join != "hybrid":  # `hybrid` may scan a window that has become small
-            return replace(plan, estimate=estimate(graph, orders, unit)), changes
-        return self.with_orders(plan, orders, graph), changes
+            return replace(plan, estimate=estimate(graph, orders, unit, is_measured=True)), changes
+        plan = self.with_orders(plan, orders, graph)
+        return replace(plan, estimate=replace(plan.estimate, is_measured=True)), changes
 
     def _replan_general(self, plan: QueryPlan, tau: float) -> tuple[QueryPlan, list[ProbeOrderChange]]:
         """Replan general nested loops for batches of `tau` seconds.

@@ -1,7 +1,7 @@
 """The join graph of a query, built from rates, windows and the selectivities that are known.
 
-Defaults fill the gaps: `DEFAULT_RATE` for a stream without a rate, and from `selectivities` 1 / `DEFAULT_EQUALITY` distinct values for
-a key and `DEFAULT_CONDITION` for any other condition.
+Defaults fill the gaps: `DEFAULT_RATE` for a stream without a rate, 1 / `DEFAULT_EQUALITY` distinct values for a key and
+`DEFAULT_CONDITION` for any other condition.
 
 A selectivity that a user gives, or that was measured, is the fraction of pairs of two aliases that match, all conditions between them
 included. The pair's classes of equal columns take their distinct counts from it: 0.001 for one edge of a common key means 1,000 values
@@ -20,12 +20,11 @@ from collections.abc import Mapping
 
 from dovetail.optimizer.graph.join_graph import JoinGraph
 from dovetail.optimizer.graph.selectivities import PairSelectivities, PredicateIndex
-from dovetail.plan.query_plan import QueryPlan
+from dovetail.plan.query_plan import DEFAULT_RATE, QueryPlan
 from dovetail.query.model import CountWindow, JoinQuery, MaterializedWindow, StreamRef
 from dovetail.schema import StreamSchema
 from dovetail.stats.probes import QueryStats
 
-DEFAULT_RATE = 1.0
 MICROS_PER_SECOND = 1_000_000
 _GRAPH = "graph"
 """Key in `QueryPlan.__dict__` that caches its join graph; `plan` may not import the optimizer."""

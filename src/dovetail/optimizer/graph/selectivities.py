@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from dovetail.optimizer.graph.join_graph import Pair, components
+from dovetail.plan.query_plan import DEFAULT_CONDITION, DEFAULT_EQUALITY
 from dovetail.query.model import JoinQuery
 from dovetail.stats.probes import ProbeKey
 
-DEFAULT_EQUALITY = 0.01
-DEFAULT_CONDITION = 0.3
 MIN_SELECTIVITY = 1e-12
 """The smallest accepted selectivity; without it, seven hundred conditions would multiply to zero."""
 _ROUNDING = 1e-9

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 from dovetail.codec import to_json
 from dovetail.config import Config
+from dovetail.plan.explain.basis import assumes_rates, describe_basis, mark_dependent_joins
 from dovetail.plan.explain.diagram import plan_diagram
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.plan.explain.text import plan_text, timestamp
+from dovetail.plan.names import holds_stream
 from dovetail.plan.prefixes import shareable_prefixes, sharing_steps
 from dovetail.plan.query_plan import ProbeStage, QueryPlan
 from dovetail.plan.shared_plan import JoinNode, Load, Node, QueryAnswer, SharedPlan, WindowNode
@@ -35,6 +37,9 @@ class Declarations(Protocol):
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]: ...
+
+    @property
+    def hints(self) -> Mapping[frozenset[str], float]: ...
 
     @property
     def queries(self) -> Mapping[str, JoinQuery]: ...
@@ -63,6 +68,7 @@ def explain(
     for step in steps:
         entry = description["queries" if step.is_individual else "joins"][step.name]
         step_metrics: Mapping[str, JoinMetrics] = metrics.queries if step.is_individual else metrics.joins
+        entry["basis"] = describe_basis(step.plan, declared, is_individual=step.is_individual)
         _add_costs(entry, step.plan, step_metrics.get(step.name), units)
         if step.first_batch:
             entry["since"] = step.first_batch
@@ -71,11 +77,15 @@ def explain(
             entry["backfilled_from"] = {
                 s.name: timestamp(times[s.name]) if s.name in times else None for s in step.sources
             }
+    mark_dependent_joins([*description["queries"].values(), *description.get("joins", {}).values()])
     for group in groups if config.can_share_stages else ():
         _add_shared_stages(description, group)
     _add_shedding(description, metrics)
+    for name, rate in past.rates.items():
+        description["streams"][name]["measured_rate"] = rate
     if plan is not None:
         description["plan"] = _describe_shared(plan, metrics.nodes)
+        _mark_assumed(description)
     if past.migrations:
         description["migrations"] = to_json(past.migrations)
     return Explanation(plan_text(description, past.migrations), description, plan_diagram(description))
@@ -88,6 +98,28 @@ def explain_shared(plan: SharedPlan, measured: Mapping[str, Any] | None = None) 
     """
     description = _describe_nodes(plan, PlanMetrics.from_json(measured or {}))
     return Explanation(plan_text(description), description["plan"], plan_diagram(description))
+
+
+def _mark_assumed(description: dict[str, Any]) -> None:
+    """Mark the nodes of the shared plan whose expected load rests on an assumed rate."""
+    joins = {**description["queries"], **description.get("joins", {})}
+    assumed = {
+        entry["inputs"][alias]["stream"]
+        for entry in joins.values()
+        if "basis" in entry and assumes_rates(entry["basis"])
+        for alias, rate in entry["basis"]["rates"].items()
+        if rate["basis"] == "assumed"
+    }
+    streams = {
+        name: {source["stream"] for source in query["inputs"].values()}
+        for name, query in description["queries"].items()
+    }
+    plan = description["plan"]
+    plan["assumed_rates"] = sorted(assumed)
+    for node in plan["windows"].values():
+        node["is_assumed"] = any(holds_stream(node["stream"], stream) for stream in assumed)
+    for node in [*plan["joins"].values(), *plan["results"].values()]:
+        node["is_assumed"] = any(not assumed.isdisjoint(streams[name]) for name in node["queries"])
 
 
 def _add_shared_stages(description: dict[str, Any], steps: Sequence[JoinStep]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.plan.explain.text import format_bytes, format_cpu, join_label, joins_with_results, total_load
-from dovetail.plan.names import mermaid_text, quote_name
+from dovetail.plan.explain.text import format_bytes, format_cpu, join_label, joins_with_results, total_load, window_size
+from dovetail.plan.names import holds_stream, mermaid_text
 
 
 def plan_diagram(description: Mapping[str, Any]) -> str:
@@ -15,14 +15,18 @@ def plan_diagram(description: Mapping[str, Any]) -> str:
     A query that reads the results of a join of several queries is a hexagon. What several queries share has a thick border.
     """
     plan, nodes = description.get("plan"), joins_with_results(description)
-    lines = ["---", f"title: {'; '.join(total_load(plan))}", "---", "flowchart LR"] if plan else ["flowchart LR"]
+    lines = (
+        ["---", f"title: {'; '.join(total_load(plan))}", "---", "flowchart LR"]
+        if plan and total_load(plan)
+        else ["flowchart LR"]
+    )
     origins, outputs, shared = dict[str, str](), dict[str, str](), list[str]()
     for index, name in enumerate(description["streams"]):
         origins[name] = f"s{index}"
-        windows = [window for window in plan["windows"].values() if _holds(window, name)] if plan else []
-        sizes = [
-            text for window in windows for text in (f"{window['seconds']:g} s, {window['rate']:g}/s", _load(window))
-        ]
+        windows = (
+            [window for window in plan["windows"].values() if holds_stream(window["stream"], name)] if plan else []
+        )
+        sizes = [text for window in windows for text in (window_size(window), _load(window))]
         lines.append(f'  s{index}[("{_label(name, *sizes)}")]')
         shared += [f"s{index}"] * any(len(window["queries"]) > 1 for window in windows)
     joins = {**description["queries"], **description.get("joins", {})}
@@ -52,13 +56,9 @@ def plan_diagram(description: Mapping[str, Any]) -> str:
     )
 
 
-def _holds(window: Mapping[str, Any], stream: str) -> bool:
-    """Whether a window of the plan is of a stream; its name may end with the shards that hold it."""
-    name = window["stream"]
-    return name == stream or f"{name} ".startswith(f"{quote_name(stream)} ")
-
-
 def _load(node: Mapping[str, Any]) -> str:
+    if node.get("is_assumed"):
+        return ""
     cpu, memory = node.get("cpu_ms_per_second"), node.get("memory_bytes")
     return _label(format_cpu(cpu) if cpu else "", format_bytes(memory) if memory else "")
 

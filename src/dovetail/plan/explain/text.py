@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from dovetail._display import iso_time, name_some
 from dovetail.codec import LARGEST
+from dovetail.plan.explain.basis import assumes_rates, basis_lines
+from dovetail.plan.query_plan import DEFAULT_RATE
 
+_NO_BASIS: Mapping[str, Any] = {"rates": {}}
 _MAX_NAMED = 5
 """Maximum number of queries named where a stage is shared."""
 
@@ -40,7 +43,9 @@ def plan_text(description: Mapping[str, Any], migrations: Iterable[object] = ())
                 held = f", {result['tuples']:.4g} rows held" if result["stored"] else ""
                 if join["queries"] != [name]:
                     lines.insert(0, f"for {', '.join(join['queries'])}" + " (shared)" * (len(join["queries"]) > 1))
-                lines += [f"results {result['rate']:.4g} rows/s expected{held}", *_load_lines([join, result], plan)]
+                if not result.get("is_assumed"):
+                    lines.append(f"results {result['rate']:.4g} rows/s expected{held}")
+                lines += _load_lines([join, result], plan)
             paragraphs.append([title, *(f"  {line}" for line in lines)])
     return "\n\n".join("\n".join(lines) for lines in [*paragraphs, [*map(str, migrations)]] if lines)
 
@@ -71,7 +76,8 @@ def _session_lines(description: Mapping[str, Any]) -> list[str]:
         return []
     lines = [f"evaluation {description['evaluation']}, expiration {description['expiration']}"]
     for name, stream in description["streams"].items():
-        rate = f", rate {stream['rate']:g}/s" if stream["rate"] else ""
+        rate = f", rate {stream['rate']:g}/s declared" if stream["rate"] else ", rate not declared"
+        rate += f", {_format_number(stream['measured_rate'])}/s measured" if "measured_rate" in stream else ""
         used = ", ".join(stream["used_by"]) or "no query"
         text = f"stream {name}: event time {stream['event_time']}, lateness {stream['lateness']}{rate}; used by {used}"
         if shed := stream.get("shed"):
@@ -83,8 +89,12 @@ def _session_lines(description: Mapping[str, Any]) -> list[str]:
 def _plan_lines(plan: Mapping[str, Any]) -> list[str]:
     count = len(plan["queries"])
     lines = [f"plan for {count} {'query' if count == 1 else 'queries'}, strategy {plan['strategy']}", *total_load(plan)]
+    if plan.get("assumed_rates"):
+        lines.append(
+            f"rate of {name_some(plan['assumed_rates'])} unknown, {DEFAULT_RATE:g}/s assumed: loads are not shown"
+        )
     for name, window in plan["windows"].items():
-        about, users = f"{window['seconds']:g} s, {window['rate']:g}/s", ", ".join(window["queries"])
+        about, users = window_size(window), ", ".join(window["queries"])
         lines.append(f"window {name.removeprefix('window:')}: {about}, for {users}")
         lines += [f"  {line}" for line in _load_lines([window], plan)]
     return lines
@@ -109,12 +119,14 @@ def _entry_lines(name: str, entry: Mapping[str, Any], plan: Mapping[str, Any] | 
     lines += [f"condition {text}" for text in entry.get("conditions", ())]
     if entry.get("waits_for_watermark"):
         lines.append(f"results wait for the watermark of {', '.join(entry['waits_for_watermark'])}")
+    lines += basis_lines(entry["basis"]) if "basis" in entry else []
     if "ordering" in entry:
         forced = f"; forced for {', '.join(entry['forced'])}" if "forced" in entry else ""
         lines.append(f"probe orders: {entry['ordering']}{forced}")
     for driver, stages in entry.get("paths", {}).items():
         lines.append(f"new {driver}{_cost_text(entry, driver)}")
-        lines += [f"  {_stage_text(stage)}" for stage in stages if stages[0] is not stage or stage["access"] != "new"]
+        shown = [stage for stage in stages if stages[0] is not stage or stage["access"] != "new"]
+        lines += [f"  {_stage_text(stage, kinds_shown(entry))}" for stage in shown]
     lines += map(_change_text, entry.get("changes", ()))
     if entry.get("output"):
         lines.append(f"output {', '.join(entry['output'])}")
@@ -125,13 +137,23 @@ def timestamp(micros: int) -> str:
     """Format an event time; one below the allowed range is the beginning."""
     if micros <= -LARGEST:
         return "the beginning"
-    return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+    return iso_time(micros)
+
+
+def kinds_shown(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return which figures of a stage are shown: without rates, only measured ones."""
+    return ("measured",) if assumes_rates(entry.get("basis", _NO_BASIS)) else ("expected", "measured")
 
 
 def _cost_text(query: Mapping[str, Any], driver: str) -> str:
     cost = query.get("costs", {}).get(driver)
     if cost is None:
         return ""
+    if assumes_rates(query.get("basis", _NO_BASIS)):
+        if not cost["next"] or not cost["cost"]:
+            return ""
+        ratio, order = cost["next_cost"] / cost["cost"], ", ".join(cost["next"][1:])
+        return f" ({'next best' if ratio >= 1 else 'cheaper'} order {order}: {ratio:.3g} times the cost)"
     text = f": cost {_format_number(cost['cost'])} rows/s"
     if not cost["next"]:
         return text
@@ -151,10 +173,10 @@ def _change_text(change: Mapping[str, Any]) -> str:
     )
 
 
-def _stage_cost_text(stage: Mapping[str, Any]) -> str:
+def _stage_cost_text(stage: Mapping[str, Any], kinds: Sequence[str]) -> str:
     parts = []
     for unit in ("rows", "us"):
-        values = [(stage[kind][unit], kind) for kind in ("expected", "measured") if unit in stage.get(kind, {})]
+        values = [(stage[kind][unit], kind) for kind in kinds if unit in stage.get(kind, {})]
         if values:
             (value, kind), *rest = values
             others = "".join(f", {_format_number(other)} {other_kind}" for other, other_kind in rest)
@@ -166,29 +188,37 @@ def _format_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _stage_text(stage: Mapping[str, Any]) -> str:
+def _stage_text(stage: Mapping[str, Any], kinds: Sequence[str]) -> str:
     verb = {"hash": "probe", "scan": "scan", "new": "join new"}[stage["access"]]
     on = f" on {' and '.join(stage['on'])}" if stage.get("on") else ""
     where = f" where {' and '.join(stage['conditions'])}" if stage.get("conditions") else ""
-    text, names = f"{verb} {stage['alias']}{on}{where}{_stage_cost_text(stage)}", stage.get("shared_with", ())
+    text, names = f"{verb} {stage['alias']}{on}{where}{_stage_cost_text(stage, kinds)}", stage.get("shared_with", ())
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return f"{text}; shared with {', '.join(names[:_MAX_NAMED])}{more}" if names else text
 
 
 def total_load(plan: Mapping[str, Any]) -> list[str]:
-    """Return CPU and memory of a shared plan, and their limits, as two texts."""
-    texts = []
+    """Return CPU and memory of a shared plan, and their limits, as two texts; with assumed rates only what has a limit."""
+    texts, assumed = [], ", at the assumed rates" if plan.get("assumed_rates") else ""
     for label, (name, text) in _RESOURCES.items():
         used, limit = plan[name]["used"], plan[name]["limit"]
+        if assumed and limit is None:
+            continue
         of = ", no limit" if limit is None else f" of {text(limit)}{_percent(used, limit)}"
-        texts.append(f"{label} {text(used)}{of}")
+        texts.append(f"{label} {text(used)}{of}{assumed}")
     return texts
 
 
 def _load_lines(nodes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> list[str]:
-    """Format the total load of some nodes: expected and, if available, measured."""
+    """Format the total load of some nodes: expected, unless rates are assumed, and, if available, measured."""
     measured = [node["measured"] for node in nodes if "measured" in node]
-    return [_load_text(nodes, plan), *([f"measured {_load_text(measured, plan)}"] if measured else [])]
+    expected = [] if any(node.get("is_assumed") for node in nodes) else [_load_text(nodes, plan)]
+    return [*expected, *([f"measured {_load_text(measured, plan)}"] if measured else [])]
+
+
+def window_size(window: Mapping[str, Any]) -> str:
+    """Return the seconds of a window and the rate of its stream, unless that is assumed."""
+    return f"{window['seconds']:g} s" + ("" if window.get("is_assumed") else f", {window['rate']:.4g}/s")
 
 
 def _load_text(loads: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> str:

@@ -204,6 +204,12 @@ class ShardReports:
             rebuilt_shards=self._last_rebuilt,
         )
 
+    def last_rates(self, measured: Measurements) -> dict[str, float]:
+        """Return the tuples per second of event time of each stream in the last batch; empty if its time did not advance."""
+        seconds = measured.nodes.span.seconds
+        arrivals = {name: counts["arrivals"] for name, counts in self._last_streams.items()}
+        return {name: count / seconds for name, count in arrivals.items() if count} if seconds else {}
+
     def streams(self) -> dict[str, StreamMetrics]:
         """Return the metrics of each stream, over all shards."""
         total: dict[str, StreamMetrics] = {}

@@ -8,8 +8,8 @@ import pytest
 import dovetail as dt
 from dovetail.optimizer.graph.from_query import declared_rates, join_graph
 from dovetail.optimizer.graph.hints import hints_for, parse_hint
-from dovetail.optimizer.graph.selectivities import DEFAULT_CONDITION
 from dovetail.optimizer.planner import PlanningOptions, plan_query
+from dovetail.plan.query_plan import DEFAULT_CONDITION
 from dovetail.query.model import StreamRef
 from dovetail.query.sql import parse_query
 from dovetail.schema import StreamSchema
