@@ -74,11 +74,11 @@ def undeclared(budget: dt.Budget | None = None, rates: Sequence[float | None] = 
     session = dt.LocalSession(budget)
     for name, rate in zip("abc", (*rates, 7), strict=True):
         session.stream(name, pa.schema([("ts", TS), ("k", pa.int64()), ("v", pa.int64())]), "ts", rate=rate)
-    session.selectivity("a.k = b.k", 0.5)
+    session.selectivity("a.k = b.k", 0.5)  # of streams; `x` is an alias
     session.query(
         "q",
-        "SELECT a.v FROM a [RANGE 40 DAYS], b [RANGE 30 DAYS], c [RANGE 20 DAYS]"
-        " WHERE a.k = b.k AND b.v = c.v AND a.v < c.v",
+        "SELECT x.v FROM a x [RANGE 40 DAYS], b [RANGE 30 DAYS], c [RANGE 20 DAYS]"
+        " WHERE x.k = b.k AND b.v = c.v AND x.v < c.v",
     )
     return session
 
@@ -87,27 +87,27 @@ def test_without_rates_nothing_is_expected_in_numbers() -> None:
     for budget in (None, dt.Budget(memory_bytes=1e15)):
         explanation = undeclared(budget).explain()
         text = explanation.text
-        assert "stream a: event time ts, lateness 0 s, rate not declared; used by q.a" in text
+        assert "stream a: event time ts, lateness 0 s, rate not declared; used by q.x" in text
         assert "stream c: event time ts, lateness 0 s, rate 7/s declared; used by q.c" in text
         for unit in ("rows/s", "expected", "cost 1", "cost 2"):
             assert unit not in text, unit
         assert budget or "times the cost)" in text
         assert budget or (
-            "  declared: selectivity 0.5 of a, b\n"
-            "  assumed: rate 1/s of a, b; selectivity 0.01 of b.v = c.v; selectivity 0.3 of a.v < c.v\n" in text
+            "  declared: selectivity 0.5 of x, b\n"
+            "  assumed: rate 1/s of x, b; selectivity 0.01 of b.v = c.v; selectivity 0.3 of x.v < c.v\n" in text
         )
     assert "at the assumed rates" in text
     assert "rate of a, b unknown, 1/s assumed: loads are not shown" in text
     assert "600" not in explanation.mermaid()
     basis = undeclared().explain().to_dict()["queries"]["q"]["basis"]
-    assert basis["rates"]["a"] == {"per_second": 1.0, "basis": "assumed"}
+    assert basis["rates"]["x"] == {"per_second": 1.0, "basis": "assumed"}
     assert basis["rates"]["c"] == {"per_second": 7, "basis": "declared"}
 
 
 def test_with_rates_costs_are_shown_and_selectivities_that_are_assumed() -> None:
     text = undeclared(rates=(2, 3)).explain().text
     assert "rows expected" in text
-    assert "  assumed: selectivity 0.01 of b.v = c.v; selectivity 0.3 of a.v < c.v\n" in text
+    assert "  assumed: selectivity 0.01 of b.v = c.v; selectivity 0.3 of x.v < c.v\n" in text
 
 
 def test_measured_rates_are_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any, Literal, Protocol, TypeAlias
 
 from dovetail._display import name_some
@@ -53,8 +54,10 @@ def _basis_of_rate(rate: float | None, stream: StreamSchema | None) -> Basis | N
 
 def _selectivities(plan: QueryPlan, hints: Mapping[frozenset[str], float]) -> Iterable[dict[str, Any]]:
     query, given = plan.query, plan.stats.selectivities
+    names = {ref.alias: (ref.alias, ref.stream) for ref in query.refs}
     for pair, value in given.items():
-        basis: Basis = "declared" if hints.get(pair) == value else "measured"
+        named = (hints.get(frozenset(two)) for two in product(*(names[alias] for alias in pair)))
+        basis: Basis = "declared" if value in named else "measured"
         yield {"of": ", ".join(alias for alias in query.aliases if alias in pair), "value": value, "basis": basis}
     for group in query.classes:
         aliases = {key.alias for key in group.keys}
