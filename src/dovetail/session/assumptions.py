@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dovetail.errors import BudgetError, listed
-from dovetail.optimizer.graph.from_query import DEFAULT_RATE
 from dovetail.optimizer.graph.selectivities import PredicateIndex, assumed_pairs
-from dovetail.plan.query_plan import QueryPlan
+from dovetail.plan.query_plan import DEFAULT_RATE, QueryPlan
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 
