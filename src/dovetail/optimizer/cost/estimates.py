@@ -16,7 +16,10 @@ from dovetail.stats.probes import Objective, PathEstimate, PlanEstimate
 def estimate(
     graph: JoinGraph, orders: Mapping[str, Sequence[str]], objective: Objective, *, is_measured: bool | None = None
 ) -> PlanEstimate:
-    """Return lazy estimates of the paths that start with their driver; `is_measured`: the graph has an engine's measurements."""
+    """Return lazy estimates of the paths that start with their driver.
+
+    `is_measured`: the graph has an engine's measurements.
+    """
     # A nested-loop plan may place new tuples in an inner loop; it has no rows per stage.
     paths = _Paths(graph, {name: order for name, order in orders.items() if order[0] == name}, objective)
     return PlanEstimate(paths, is_measured)

@@ -1,4 +1,4 @@
-"""States what the estimates of a plan rest on: rates and selectivities that were declared, assumed or measured."""
+"""The basis of a plan's estimates: rates and selectivities that were declared, assumed or measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ORDER: tuple[Basis, ...] = ("declared", "assumed", "measured")
 
 
 class DeclaredStatistics(Protocol):
-    """What users declared of rates and selectivities."""
+    """Rates and selectivities that users declared."""
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]: ...
@@ -25,7 +25,7 @@ class DeclaredStatistics(Protocol):
 
 
 def describe_basis(plan: QueryPlan, declared: DeclaredStatistics, *, is_individual: bool) -> dict[str, Any]:
-    """Describe what the estimates of a join rest on: the rate of each alias and, of an individual plan, the selectivities.
+    """Describe the basis of a join's estimates: rates of aliases and, in an individual plan, selectivities.
 
     An entry `is_measured` is true once an engine has planned with its own measurements instead.
     """
@@ -84,7 +84,7 @@ def mark_dependent_joins(joins: Iterable[dict[str, Any]]) -> None:
 
 
 def basis_lines(basis: Mapping[str, Any]) -> list[str]:
-    """Return a line each about what was declared, assumed and measured; declared rates are in the lines of the streams."""
+    """Return a line each about what was declared, assumed and measured, but for the streams' own lines."""
     if basis["is_measured"]:
         return ["measured: rates and selectivities"]
     lines = []

@@ -198,7 +198,7 @@ def _stage_text(stage: Mapping[str, Any], kinds: Sequence[str]) -> str:
 
 
 def total_load(plan: Mapping[str, Any]) -> list[str]:
-    """Return CPU and memory of a shared plan, and their limits, as two texts; with assumed rates only what has a limit."""
+    """Return CPU and memory of a shared plan as texts; with assumed rates only what has a limit."""
     texts, assumed = [], ", at the assumed rates" if plan.get("assumed_rates") else ""
     for label, (name, text) in _RESOURCES.items():
         used, limit = plan[name]["used"], plan[name]["limit"]
@@ -210,7 +210,7 @@ def total_load(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _load_lines(nodes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> list[str]:
-    """Format the total load of some nodes: expected, unless rates are assumed, and, if available, measured."""
+    """Format the total load of some nodes: measured, and expected unless that rests on assumed rates."""
     measured = [node["measured"] for node in nodes if "measured" in node]
     expected = [] if any(node.get("is_assumed") for node in nodes) else [_load_text(nodes, plan)]
     return [*expected, *([f"measured {_load_text(measured, plan)}"] if measured else [])]

@@ -205,7 +205,7 @@ class ShardReports:
         )
 
     def last_rates(self, measured: Measurements) -> dict[str, float]:
-        """Return the tuples per second of event time of each stream in the last batch; empty if its time did not advance."""
+        """Return the tuples per second of each stream in the last batch; none if event time did not advance."""
         seconds = measured.nodes.span.seconds
         arrivals = {name: counts["arrivals"] for name, counts in self._last_streams.items()}
         return {name: count / seconds for name, count in arrivals.items() if count} if seconds else {}
