@@ -25,7 +25,7 @@ class DeclaredStatistics(Protocol):
 
 
 def describe_basis(plan: QueryPlan, declared: DeclaredStatistics, *, is_individual: bool) -> dict[str, Any]:
-    """Describe the basis of a join's estimates: rates of aliases and, in an individual plan, selectivities.
+    """Describe the basis of a join's estimates: rates and, in an individual plan, selectivities.
 
     An entry `is_measured` is true once an engine has planned with its own measurements instead.
     """
