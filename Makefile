@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 KERNEL_TESTS := $(addprefix tests/unit/engine/,kernels join shedding/test_tracker.py test_keys.py test_warm_up.py) \
   tests/laws/test_engine.py tests/laws/test_shared_trees.py
 
-.PHONY: help setup demo test test-fast test-kernels test-engine test-laws test-units kernels test-spark test-faults test-nojit check lint imports types format reproduce reproduce-quick bench tables lock clean
+.PHONY: help setup demo test test-fast test-kernels test-engine test-laws test-units kernels test-spark test-versions test-faults test-nojit check lint imports types format reproduce reproduce-quick bench tables lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ kernels: setup
 
 test-spark: kernels ## Run all tests on Spark (needs Java 17)
 	DOVETAIL_PROFILE=ci $(PYTEST) -q tests/spark
+
+test-versions: setup ## Run the core of the tests on Spark with each version of PySpark, Python and pandas
+	@$(BIN)/python tools/spark_versions.py $(ONLY)
 
 test-nojit: setup ## Run the laws with kernels as plain Python (readable tracebacks)
 	NUMBA_DISABLE_JIT=1 DOVETAIL_PROFILE=nojit $(PYTEST) -q tests/laws
@@ -86,7 +89,10 @@ lock: ## Pin the requirements again (needs uv on the PATH; nothing else does)
 	cd requirements && for name in runtime dev; do \
 	  uv pip compile --upgrade --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 $$name.in -o $$name.txt; \
 	done
+	cd requirements/versions && for file in *.in; do \
+	  uv pip compile --upgrade --quiet --no-deps --generate-hashes --no-emit-index-url --no-header --python-version 3.11 $$file -o $${file%.in}.txt; \
+	done
 
 clean: ## Remove .venv and everything that was built or cached
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

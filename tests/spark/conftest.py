@@ -8,12 +8,15 @@ import pytest
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 from pyspark.sql import SparkSession
 
+from dovetail.spark.compat import INSTALLED, is_at_least
 from dovetail.spark.driver import builder
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Shown, not fatal: what PySpark warns of in its own code is not ours to mend.
     config.addinivalue_line("filterwarnings", "default:::(pyspark|py4j)")
+    if not is_at_least(INSTALLED, (4, 3)):  # it leaves sockets to the garbage collector
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 @pytest.fixture(scope="session")

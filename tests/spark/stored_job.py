@@ -1,4 +1,4 @@
-"""A checkpoint with data in its windows, as this release writes it, and how it was made: `python tests/spark/stored_job.py`.
+"""A checkpoint with data in its windows, as this release writes it, and how it was made: `python tests/spark/stored_job.py [archive]`.
 
 The archive beside this file holds the input, the checkpoint and the results of a job that was stopped. Spark keeps whole paths in the
 logs of file sources and in the state's metadata; in the archive `PLACE` stands for the directory of the job, and `unpack` writes the
@@ -45,8 +45,8 @@ def held(job: Job) -> dict[str, int]:
     return bounds(job.oracle, [parse_query("key", BASE, DECLARED)])
 
 
-def make(spark: SparkSession, folder: Path) -> None:
-    """Run the job and write the archive."""
+def make(spark: SparkSession, folder: Path, archive: Path) -> None:
+    """Run the job and write its archive."""
     job = stored(spark, folder)
     job.start(SHARDS, "checkpoint")
     job.run(BEFORE)
@@ -57,12 +57,12 @@ def make(spark: SparkSession, folder: Path) -> None:
         path.unlink()
     (folder / "checkpoint" / "dovetail" / "_lock").unlink()
     rewrite(folder, str(folder), PLACE)
-    shutil.make_archive(str(ARCHIVE.with_suffix("")), "zip", folder)
+    shutil.make_archive(str(archive.with_suffix("")), "zip", folder)
 
 
-def unpack(spark: SparkSession, folder: Path) -> Job:
+def unpack(spark: SparkSession, folder: Path, archive: Path) -> Job:
     """The job as it was stopped, in a directory of its own; the oracle has seen what it had seen."""
-    shutil.unpack_archive(ARCHIVE, folder)
+    shutil.unpack_archive(archive, folder)
     rewrite(folder, PLACE, str(folder))
     job = stored(spark, folder)
     for number in range(1, 1 + BEFORE + AFTER):  # the first files are empty
@@ -80,5 +80,6 @@ def rewrite(folder: Path, before: str, after: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:
-        make(builder.session(cores=2, memory="1g"), Path(directory))
-    sys.stdout.write(f"{ARCHIVE}: {ARCHIVE.stat().st_size:,} bytes\n")
+        target = Path(sys.argv[1]) if len(sys.argv) > 1 else ARCHIVE
+        make(builder.session(cores=2, memory="1g"), Path(directory), target)
+    sys.stdout.write(f"{target}: {target.stat().st_size:,} bytes\n")

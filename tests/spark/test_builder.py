@@ -16,18 +16,22 @@ from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError
 from dovetail.spark.driver import builder
-from dovetail.spark.driver.builder import PROVIDER, ROCKSDB, check_session, session, settings
+from dovetail.spark.driver.builder import PROVIDER, ROCKSDB, STATE_FORMAT, check_session, session, settings
 
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 INSTANT = 1_700_000_000_123_456
 
 
 def made_up(
-    version: str = "4.3.0", provider: str = ROCKSDB, python: str = sys.executable, master: str = "local[2]"
+    version: str = "4.3.0",
+    provider: str = ROCKSDB,
+    python: str = sys.executable,
+    master: str = "local[2]",
+    state_format: str = "1",
 ) -> Any:
     """Give what `check_session` looks at, without a JVM."""
     context = SimpleNamespace(master=master, pythonExec=python)
-    return SimpleNamespace(version=version, conf={PROVIDER: provider}, sparkContext=context)
+    return SimpleNamespace(version=version, conf={PROVIDER: provider, STATE_FORMAT: state_format}, sparkContext=context)
 
 
 def refusal(spark: Any) -> ConfigError:
@@ -119,6 +123,16 @@ def test_older_versions_are_refused(version: str) -> None:
     error = refusal(made_up(version=version))
     assert error.message == f"Spark is version {version}; needed: 4.0 or later"
     assert error.hint == "pip install 'pyspark>=4.0'"
+
+
+def test_a_state_that_spark_cannot_read_is_refused() -> None:
+    for version, chosen in (("4.0.5", "1"), ("4.1.4", "1"), ("4.1.4", "2")):
+        check_session(made_up(version=version, state_format=chosen))
+    error = refusal(made_up(version="4.0.5", state_format="2"))
+    assert error.message == (
+        f"{STATE_FORMAT} is '2'; needed with Spark 4.0.5: '1', because it cannot read state of format 2"
+    )
+    assert error.hint == f'.config("{STATE_FORMAT}", "1") on the builder of the session'
 
 
 def test_vendors_rocksdb_provider_passes() -> None:

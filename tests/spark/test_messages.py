@@ -22,7 +22,7 @@ from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.driver.arguments import check_trigger
-from dovetail.spark.driver.builder import PROVIDER, check_session
+from dovetail.spark.driver.builder import PROVIDER, STATE_FORMAT, check_session
 from dovetail.spark.driver.job_diff import reconcile_layouts
 from dovetail.spark.driver.layout import Layout, read_worker_plan
 
@@ -182,8 +182,9 @@ def test_a_name_that_is_taken(session: dt.Session) -> None:
 
 def test_two_settings_are_reported_at_once() -> None:
     context = SimpleNamespace(master="local[2]", pythonExec="/no/such/python")
+    conf = {PROVIDER: "Hdfs", STATE_FORMAT: "1"}
     with pytest.raises(ConfigError) as error:
-        check_session(SimpleNamespace(version="3.5.1", conf={PROVIDER: "Hdfs"}, sparkContext=context))  # type: ignore[arg-type]
+        check_session(SimpleNamespace(version="3.5.1", conf=conf, sparkContext=context))  # type: ignore[arg-type]
     for part in ("Spark is version 3.5.1", "is 'Hdfs'", "PYSPARK_PYTHON is '/no/such/python'"):
         assert part in error.value.message
     for part in ("pip install 'pyspark>=4.0'", ".config(", 'os.environ["PYSPARK_PYTHON"]'):

@@ -94,6 +94,15 @@ CHECKPOINT_FILE_MANAGER = f"{_STREAMING}.{'checkpointing.' * _IS_MOVED}FileSyste
 BATCH_LOGGER = f"{_STREAMING}.{'runtime.' * _IS_MOVED}MicroBatchExecution"
 """Name of the logger that reports a failed streaming query."""
 
+
+def state_format(version: str = INSTALLED) -> str:
+    """Return the newest format of state that a version of Spark can read back.
+
+    Spark 4.0 writes format 2, but its reader of states does not know it.
+    """
+    return "2" if is_at_least(version, (4, 1)) else "1"
+
+
 __all__ = [
     "BATCH_LOGGER",
     "CHECKPOINT_FILE_MANAGER",
@@ -109,6 +118,7 @@ __all__ = [
     "from_arrow_schema",
     "is_at_least",
     "parse_version",
+    "state_format",
     "to_arrow_schema",
     "version_text",
 ]

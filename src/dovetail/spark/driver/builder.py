@@ -27,10 +27,11 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError, listed
-from dovetail.spark.compat import CHECKPOINT_FILE_MANAGER, OLDEST, is_at_least, version_text
+from dovetail.spark.compat import CHECKPOINT_FILE_MANAGER, OLDEST, is_at_least, state_format, version_text
 from dovetail.spark.wire import FRAME_ROWS
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
 _FAILURES = 4  # per task; plain `local[*]` allows one, so a worker that dies would end the query
@@ -154,8 +155,8 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
         "spark.sql.streaming.minBatchesToRetain": "32",
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "5",
-        # Each attempt at a batch names its state files differently, so that a replay never reads those of another attempt.
-        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+        # In format 2 each attempt at a batch names its state files differently, so that a replay never reads those of another attempt.
+        STATE_FORMAT: state_format(),
         PROVIDER: ROCKSDB,
         f"{_ROCKSDB}.changelogCheckpointing.enabled": "true",
     }
@@ -185,6 +186,7 @@ def check_session(spark: SparkSession) -> None:
     faults = [
         *_version_faults(spark.version),
         *_provider_faults(str(spark.conf.get(PROVIDER))),
+        *_format_faults(spark.version, str(spark.conf.get(STATE_FORMAT))),
         *(_worker_faults(context.pythonExec) if context is not None and local else ()),
     ]
     if faults:
@@ -212,6 +214,12 @@ def _provider_faults(provider: str) -> Iterator[Fault]:
         message = f"{PROVIDER} is {provider!r}; needed: {ROCKSDB!r}, the only one that holds several states per shard"
         ready = "dovetail.spark.session() for one that is ready"
         yield message, f'.config("{PROVIDER}", "{ROCKSDB}") on the builder of the session, or {ready}'
+
+
+def _format_faults(version: str, chosen: str) -> Iterator[Fault]:
+    if chosen == "2" and state_format(version) == "1":
+        message = f"{STATE_FORMAT} is '2'; needed with Spark {version}: '1', because it cannot read state of format 2"
+        yield message, f'.config("{STATE_FORMAT}", "1") on the builder of the session'
 
 
 def _worker_faults(python: str) -> Iterator[Fault]:
