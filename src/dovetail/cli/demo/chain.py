@@ -7,8 +7,9 @@ from typing import Any
 
 from dovetail.workloads.ad_funnel import FUNNEL_SECONDS
 
-NEWEST_STATE_FORMAT = {"spark.sql.streaming.join.stateFormatVersion": "4"}
-"""Spark's newest layout of join state: measured, the fastest for these joins."""
+_STATE_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+_NEWEST_FORMATS = ("4", "3")
+"""Spark's newest layouts of join state, the newest first: measured, the fastest for these joins."""
 _CHAIN = f"""
     SELECT p.site, p.ad_id, p.user_id, p.clicked - timestamp_micros(p.seen) AS clicked_after,
            o.ts - p.clicked AS bought_after, o.amount
@@ -25,6 +26,12 @@ def chain_of_joins(spark: Any, frames: Mapping[str, Any], lateness: str) -> Any:
 
     Only one event time may enter a further join, so that of the impressions becomes a number after the first one.
     """
+    for version in _NEWEST_FORMATS:
+        try:
+            spark.conf.set(_STATE_FORMAT, version)
+        except Exception:  # noqa: BLE001, S112 - an older Spark refuses a format that it does not know
+            continue
+        break
     for name, frame in frames.items():
         frame.withWatermark("ts", lateness).createOrReplaceTempView(name)
     return spark.sql(_CHAIN)

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 import dovetail as dt
-from dovetail.cli.demo.chain import NEWEST_STATE_FORMAT, chain_of_joins
+from dovetail.cli.demo.chain import chain_of_joins
 from dovetail.cli.demo.progress import ProgressLine, took
 from dovetail.cli.demo.show import (
     QUERY,
@@ -149,8 +149,6 @@ class _OnSpark:
 
     def compare(self, funnel: AdFunnel, tuples: int) -> None:
         """Run Spark's own chain of joins on the same files and print how long both took."""
-        for option, value in NEWEST_STATE_FORMAT.items():
-            self._spark.conf.set(option, value)
         frames = {stream.name: self._source(stream.name) for stream in funnel.streams}
         results = str(self._folder / "out" / "chain")
         writer = chain_of_joins(self._spark, frames, f"{funnel.lateness_seconds:g} seconds").writeStream.format(
