@@ -53,6 +53,18 @@ def html_text(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
+def html_paragraphs(text: str) -> str:
+    r"""Return text as HTML, with the first line of each paragraph but the first in bold.
+
+    >>> html_paragraphs("a\n\nquery <q>\n  b")
+    '<pre>a\n\n<b>query &lt;q&gt;</b>\n  b</pre>'
+    """
+    first, *others = escape(text).split("\n\n")
+    titles = [paragraph.partition("\n") for paragraph in others]
+    paragraphs = [first, *(f"<b>{title}</b>{line_break}{rest}" for title, line_break, rest in titles)]
+    return "<pre>" + "\n\n".join(paragraphs) + "</pre>"
+
+
 def name_some(names: Sequence[str]) -> str:
     """Return names for a line of text: the first ones, and how many more there are.
 

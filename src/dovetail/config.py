@@ -139,14 +139,6 @@ class Shedding:
                 "write e.g. Shedding(max_tuples=100_000)",
             )
 
-    def per_shard(self, shards: int) -> Shedding:
-        """Return the options of one shard: the cap is divided evenly."""
-        return replace(
-            self,
-            max_tuples=None if self.max_tuples is None else max(1, self.max_tuples // shards),
-            max_bytes=None if self.max_bytes is None else max(1, self.max_bytes // shards),
-        )
-
 
 @reject_unknown_options
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +232,7 @@ class Config:
                 "Config(nested_loop='general') is an algorithm for lazy evaluation; evaluation is 'eager'",
                 "use nested_loop='naive' or 'multi-way', or evaluation='lazy'",
             )
-        if self.strategy not in ("auto", "mjoin") and not self.can_materialize:
+        if self.strategy not in ("auto", "mjoin") and not can_materialize(self):
             raise ConfigError(
                 f"Config(strategy={self.strategy!r}) may materialize joins, which needs lazy evaluation, multi-way loops and a "
                 f"driver policy that joins stream by stream; evaluation is {self.evaluation!r}, nested_loop {self.nested_loop!r}, "
@@ -257,15 +249,21 @@ class Config:
                 "write e.g. Config(shedding=dt.Shedding(max_tuples=100_000))",
             )
 
-    @property
-    def can_share_stages(self) -> bool:
-        """Whether probe paths can share stages.
 
-        They can if a batch is joined stream by stream, each with all rows in the windows.
-        """
-        return self.driver_policy not in INTERLEAVING
+def can_share_stages(config: Config) -> bool:
+    """Whether probe paths can share stages: streams are joined one by one, with all rows in the windows."""
+    return config.driver_policy not in INTERLEAVING
 
-    @property
-    def can_materialize(self) -> bool:
-        """Whether joins may read materialized joins."""
-        return self.can_share_stages and self.nested_loop == "multi-way"
+
+def can_materialize(config: Config) -> bool:
+    """Whether joins may read materialized joins."""
+    return can_share_stages(config) and config.nested_loop == "multi-way"
+
+
+def shedding_per_shard(shedding: Shedding, shards: int) -> Shedding:
+    """Return the shedding of one shard: the cap is divided evenly."""
+    return replace(
+        shedding,
+        max_tuples=None if shedding.max_tuples is None else max(1, shedding.max_tuples // shards),
+        max_bytes=None if shedding.max_bytes is None else max(1, shedding.max_bytes // shards),
+    )

@@ -14,6 +14,7 @@ from pipeline import Pipeline, layout_of
 
 from dovetail.errors import DovetailWarning
 from dovetail.schema import TIMESTAMP, StreamSchema
+from dovetail.spark.driver.failures import warn_or_log
 from dovetail.spark.driver.job import RunningJob
 from dovetail.spark.running import RunningSession
 
@@ -25,6 +26,11 @@ SQL = {"q": "SELECT a.k FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.
 def _table(*times: int | None) -> pa.Table:
     keys = [number if number % 3 else None for number in range(len(times))]  # some go to no shard
     return pa.table([pa.array(times, TIMESTAMP), pa.array(keys, pa.int64())], schema=COLUMNS)
+
+
+def warn_of_losses(running: RunningSession) -> None:
+    for text in running._reports.new_warnings(running._losses):
+        warn_or_log(text)
 
 
 @pytest.fixture
@@ -47,7 +53,7 @@ def test_the_largest_lateness_of_all_shards_is_reported(running: RunningSession)
 
 def test_the_driver_says_it_once(running: RunningSession) -> None:
     with pytest.warns(DovetailWarning) as said:
-        running._warn_of_losses()
+        warn_of_losses(running)
     assert [str(each.message).split(",")[0] for each in said] == [
         "stream 'a': 59 tuples came too late and were dropped",
         "stream 'b': 1 tuple was dropped",
@@ -55,7 +61,7 @@ def test_the_driver_says_it_once(running: RunningSession) -> None:
     assert "lateness='1 min 29 s' would have kept them" in str(said[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        running._warn_of_losses()
+        warn_of_losses(running)
 
 
 def test_a_job_does_not_end_where_warnings_are_errors(
@@ -63,5 +69,5 @@ def test_a_job_does_not_end_where_warnings_are_errors(
 ) -> None:
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING, "dovetail"):
         warnings.simplefilter("error")
-        running._warn_of_losses()
+        warn_of_losses(running)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["stream 'a'", "stream 'b'"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from typed_dicts import assert_typed
 import dovetail as dt
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.session.metrics import RunningMetrics, SessionMetrics
+from dovetail.spark.driver.failures import state_text
 from dovetail.spark.driver.job import RunningJob
 from dovetail.spark.running import RunningSession
 
@@ -22,6 +24,28 @@ COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
 STREAMS = tuple(StreamSchema(name, COLUMNS, "ts", 1_000_000) for name in "ab")
 SQL = {"q": "SELECT a.k FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k AND a.ts < b.ts"}
 COUNTS = ("arrivals", "late", "ahead", "refused", "shed", "max_event_time", "watermark")
+
+
+DECLARING = {"stream", "query", "selectivity", "explain"}
+FIELDS = {kind: {field.name for field in fields(kind)} for kind in (dt.Comparison, dt.Config, dt.Budget)}
+PUBLIC: dict[type, set[str]] = {
+    dt.LocalSession: DECLARING
+    | {"add_query", "drop_query", "push", "push_iter", "advance", "metrics", "snapshot", "restore"},
+    dt.Session: DECLARING | {"start", "compare", "dataframe"},
+    dt.RunningSession: {
+        "add_query",
+        "drop_query",
+        "await_termination",
+        "stop",
+        "watch",
+        "metrics",
+        "explain",
+        "has_ended",
+    },
+    dt.Comparison: {name for name in FIELDS[dt.Comparison] if hasattr(dt.Comparison, name)} | {"is_same"},
+    dt.Config: {name for name in FIELDS[dt.Config] if hasattr(dt.Config, name)},
+    dt.Budget: {name for name in FIELDS[dt.Budget] if hasattr(dt.Budget, name)},
+}
 
 
 def tables() -> list[dict[str, pa.Table]]:
@@ -73,12 +97,34 @@ def test_the_shape_is_the_same_from_the_start_and_in_both_sessions(
         assert counts["a"]["shed"] > 0
         assert after["queries"]["q"]["recall"]["given"] > 0
     assert repr(after).splitlines()[-1] == "batches 0, migrations 0, breaches 0, rebuilt shards 0"
-    assert "on 4 shards; it runs" in running._repr_html_()
+    assert "4 shards, no batch yet; runs&gt;" in running._repr_html_()
     assert "a.ts &lt; b.ts" in running._repr_html_()
 
 
-def test_a_comparison_is_shown_as_text() -> None:
-    comparison = dt.Comparison(kept=("q",), new=("<new>",))
-    assert repr(comparison) == "query 'q' is kept\nquery '<new>' is new: it sees tuples from now on"
-    assert comparison._repr_html_().startswith("<pre>query &#x27;q&#x27; is kept\nquery &#x27;&lt;new&gt;&#x27;")
+def test_a_comparison_is_shown_as_text_and_as_a_table() -> None:
+    comparison = dt.Comparison(kept=("q",), changed={"c": "its windows start empty"}, new=("<new>",))
+    assert repr(comparison) == (
+        "query 'q' is kept\nquery 'c' is changed: its windows start empty\nquery '<new>' is new: it sees tuples from now on"
+    )
+    html = comparison._repr_html_().replace(' style="text-align:left"', "")
+    assert "<tr><td>q</td><td>kept</td><td></td></tr>" in html
+    assert "<tr><td>&lt;new&gt;</td><td>new</td><td>it sees tuples from now on</td></tr>" in html
     assert repr(dt.Comparison()) == "<Comparison of jobs without queries>"
+    assert "Comparison of jobs" in dt.Comparison()._repr_html_()
+
+
+def test_the_state_of_a_job_is_shown_whatever_happened() -> None:
+    query: Any = SimpleNamespace(exception=lambda: None)
+    assert state_text(query, None, has_ended=False) == "runs"
+    assert state_text(query, None, has_ended=True) == "has ended"
+    assert state_text(query, dt.StateError("the sink\nis gone", "make room"), has_ended=True) == "has failed: the sink"
+    assert state_text(query, KeyError(), has_ended=True) == "has failed: KeyError"
+    query.exception = lambda: ValueError("x" * 9999)
+    assert 0 < len(state_text(query, None, has_ended=True)) < 300
+    query.exception = lambda: 1 / 0  # Spark has gone
+    assert state_text(query, None, has_ended=True) == "has ended"
+
+
+@pytest.mark.parametrize("kind", [dt.LocalSession, dt.Session, dt.RunningSession, dt.Comparison, dt.Config, dt.Budget])
+def test_public_objects_have_no_methods_that_are_not_for_users(kind: type) -> None:
+    assert set(dir(kind)) - set(dir(object)) - {name for name in dir(kind) if name.startswith("_")} == PUBLIC[kind]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dovetail.config import Budget, Config, Strategy
+from dovetail.config import Budget, Config, Strategy, can_materialize
 from dovetail.errors import BudgetError
 from dovetail.optimizer.cost.units import UnitCosts
 from dovetail.optimizer.expressions import with_expressions
@@ -189,10 +189,10 @@ class JointPlanning:
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy to use: `auto` is `exchange` under a budget if `config.can_materialize`, else `mjoin`."""
+        """The strategy to use: `auto` is `exchange` under a budget if `can_materialize(config)`, else `mjoin`."""
         if self.config.strategy != "auto":
             return self.config.strategy
-        return "exchange" if self.budget is not None and self.config.can_materialize else "mjoin"
+        return "exchange" if self.budget is not None and can_materialize(self.config) else "mjoin"
 
 
 def _optimistic(plan: QueryPlan) -> QueryPlan:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import get_ident
@@ -25,7 +26,7 @@ from dovetail.engine.persist.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.shedding.caps import check_shedding_cap
 from dovetail.engine.time.progress import LATEST
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
-from dovetail.errors import ConfigError, listed, reading, warn
+from dovetail.errors import ConfigError, DovetailError, listed, reading, warn
 from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.describe import explain
@@ -83,11 +84,12 @@ class LocalSession(LocalJob):
             warm_up_shedding()
         super().__init__(Job(config or Config(), budget))
 
-    def __repr__(self) -> str:
-        return f"<LocalSession with {self._job}, {self._engine.batches} batches>"
-
     def _repr_html_(self) -> str:
-        return job_html(repr(self), self._job)
+        metrics = None
+        if self._is_running and self._user is None:
+            with suppress(DovetailError):  # the session may be beyond repair
+                metrics = self.metrics()
+        return job_html(repr(self), self._job, metrics)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 

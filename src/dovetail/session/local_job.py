@@ -21,6 +21,7 @@ from dovetail.schema import StreamSchema
 from dovetail.session.arrow_input import ArrowInput
 from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job import Job
+from dovetail.session.job_html import job_text
 from dovetail.session.monitor import Meter, Monitor
 from dovetail.session.synchronized import SynchronizedSession
 from dovetail.stats.history import Migration
@@ -39,6 +40,11 @@ class LocalJob(SynchronizedSession):
         """The clock at the last push, in microseconds since 1970."""
         self._engine = self._new_engine()
         self._monitor, self._meter = Monitor(job.budget), Meter()
+
+    def __repr__(self) -> str:
+        results = sum(collector.results for collector in self._engine.collectors.values())
+        counts = f"{self._engine.batches:,} batches, {results:,} results"
+        return f"<{type(self).__name__}: {job_text(self._job)}; {counts}>"
 
     def _new_engine(self) -> ShardEngine:
         engine = ShardEngine(self._job.config, replan=Replanner(self._job.config))

@@ -22,11 +22,18 @@ from dovetail.errors import DovetailError, StateError
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.durations import format_duration
 from dovetail.session.drop_warnings import DropWarnings
-from dovetail.session.job_html import job_html
+from dovetail.session.job_html import job_html, job_text
 from dovetail.session.metrics import RunningMetrics
 from dovetail.session.monitor import Monitor
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
-from dovetail.spark.driver.failures import first_lines, silence_spark_log, sink_failure, warn_or_log, worker_error
+from dovetail.spark.driver.failures import (
+    first_lines,
+    silence_spark_log,
+    sink_failure,
+    state_text,
+    warn_or_log,
+    worker_error,
+)
 from dovetail.spark.driver.job import RunningJob, RunningQuery
 from dovetail.spark.driver.job_diff import Comparison
 from dovetail.spark.driver.layout import Layout
@@ -78,11 +85,11 @@ class RunningSession:
         """Replans queries while batches run."""
 
     def __repr__(self) -> str:
-        state = "has ended" if self.has_ended else "runs"
-        return f"<RunningSession with {self._layout.job} on {self._layout.requested_shards} shards; it {state}>"
+        state = state_text(self.query, self._failure, has_ended=self.has_ended)
+        return f"<RunningSession: {job_text(self._layout.job)}; {self._reports.summary}; {state}>"
 
     def _repr_html_(self) -> str:
-        return job_html(repr(self), self._layout.job)
+        return job_html(repr(self), self._layout.job, self.metrics())
 
     def _begin(self) -> None:
         """Start the streaming query."""
@@ -131,7 +138,8 @@ class RunningSession:
 
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
         counts = self._reports.collect(encoded, batch_id)
-        self._warn_of_losses()
+        for text in self._reports.new_warnings(self._losses):
+            warn_or_log(text)
         self._monitor_batch(batch_id)
         for query_id, staging in self._job.staged.items():
             with self._record_sink_failure(query_id, batch_id):
@@ -152,12 +160,6 @@ class RunningSession:
         """Remove an earlier attempt's results if this has none; only a start's first batch can be a replay."""
         if self._written is None:
             query.sink.discard(batch_id)
-
-    def _warn_of_losses(self) -> None:
-        for name, counted in self._reports.streams().items():
-            stream, late_by = self._layout.job.streams[name], round(1e6 * counted.lateness_needed)
-            for text in self._losses.new_warnings(stream, counted.late, late_by, counted.refused):
-                warn_or_log(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
 
@@ -213,12 +215,9 @@ class RunningSession:
         return self._reports.metrics(self._monitor)
 
     def watch(self) -> bool:
-        """Show a line about the last batch until the job ends.
+        """Show rate, lag, state, losses and results after each batch until the job ends.
 
-        It has the rate, the lag, state, late and shed tuples, and results.
-
-        Ctrl-C, or a notebook's interrupt, ends the display, not the job. The call returns whether the job has ended, and raises its
-        error, as `await_termination` does.
+        Return whether it has ended, or raise its error. Ctrl-C, or a notebook's interrupt, ends the display and not the job.
         """
         return watch(self)
 

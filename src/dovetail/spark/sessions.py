@@ -21,7 +21,7 @@ from dovetail.errors import ConfigError, listed, warn
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.session.job import Job
-from dovetail.session.job_html import job_html
+from dovetail.session.job_html import job_html, job_text
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory
@@ -76,7 +76,8 @@ class Session:
         self._is_started = False
 
     def __repr__(self) -> str:
-        return f"<Session with {self._job}, {self._shards} shards>"
+        state = "started" if self._is_started else "not started"
+        return f"<Session: {job_text(self._job)}; {self._shards} shards, {state}>"
 
     def _repr_html_(self) -> str:
         return job_html(repr(self), self._job)

@@ -12,6 +12,7 @@ import pytest
 from typed_dicts import assert_typed
 
 import dovetail as dt
+from dovetail.engine.change.savepoint import IRREVERSIBLE
 from dovetail.session.metrics import SessionMetrics
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])
@@ -153,7 +154,38 @@ def test_a_table_shows_the_estimated_recall() -> None:
 
 def test_notebooks_show_a_session_with_its_streams_and_queries() -> None:
     text = session_of(dt.Config())._repr_html_()
-    assert "LocalSession with streams &#x27;a&#x27;, &#x27;b&#x27;, &#x27;c&#x27;" in text
+    assert "LocalSession: streams a, b, c; queries pairs, triples; 0 batches, 0 results" in text
     assert "<td>2 s</td>" in text.replace(' style="text-align:left"', "")
     assert "a.ts &lt; c.ts</td>" in text
     assert "a.ts < c.ts" not in text
+
+
+def test_a_session_is_a_line_of_text() -> None:
+    assert repr(dt.LocalSession()) == "<LocalSession: no streams, no queries; 0 batches, 0 results>"
+    session = session_of(dt.Config())
+    fill(session, 2)
+    results = sum(query["results"] for query in session.metrics()["queries"].values())
+    assert repr(session) == f"<LocalSession: streams a, b, c; queries pairs, triples; 2 batches, {results:,} results>"
+    for number in range(9):
+        session.stream(f"s{number}", SCHEMA, event_time="ts")
+    assert "streams a, b, c, s0 and 8 more; queries" in repr(session)
+
+
+def test_notebooks_show_metrics_once_there_are_some() -> None:
+    session = session_of(dt.Config())
+    assert "in last batch" not in session._repr_html_()
+    fill(session, 1)
+    assert "in last batch" in session._repr_html_()
+
+
+def test_a_session_that_is_in_use_or_beyond_repair_is_shown() -> None:
+    session = session_of(dt.Config())
+    fill(session, 1)
+    table = pa.table([pa.array([5_000_000], SCHEMA.field("ts").type), pa.array([1])], schema=SCHEMA)
+    pieces: Any = session.push_iter({"a": table, "b": table})
+    next(pieces)
+    assert "LocalSession: " in session._repr_html_()
+    pieces.close()
+    session._engine.open_savepoint = IRREVERSIBLE
+    assert "LocalSession: " in session._repr_html_()
+    assert "LocalSession: " in repr(session)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from dovetail.config import Config
+from dovetail.config import Config, can_share_stages
 from dovetail.optimizer.graph.indexed import IndexedGraph, Prefix, members
 from dovetail.plan.paths import AccessRule, PathBuilder
 from dovetail.plan.prefixes import PathName, Probe, ShareablePrefix, can_share, group_prefixes, shareable_prefix
@@ -35,7 +35,7 @@ _ROUNDING = 1 + 1e-9
 
 def can_share_orders(config: Config) -> bool:
     """Whether orders of joins are chosen together: stages can be shared, and the method is `weave`."""
-    return config.ordering == "weave" and config.can_share_stages and config.join != "nested-loop"
+    return config.ordering == "weave" and can_share_stages(config) and config.join != "nested-loop"
 
 
 @dataclass(frozen=True)

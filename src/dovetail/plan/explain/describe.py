@@ -8,7 +8,7 @@ from math import isinf
 from typing import Any, Protocol
 
 from dovetail.codec import to_json
-from dovetail.config import Config
+from dovetail.config import Config, can_share_stages
 from dovetail.plan.explain.basis import assumes_rates, describe_basis, mark_dependent_joins
 from dovetail.plan.explain.diagram import plan_diagram
 from dovetail.plan.explain.explanation import Explanation
@@ -78,7 +78,7 @@ def explain(
                 s.name: timestamp(times[s.name]) if s.name in times else None for s in step.sources
             }
     mark_dependent_joins([*description["queries"].values(), *description.get("joins", {}).values()])
-    for group in groups if config.can_share_stages else ():
+    for group in groups if can_share_stages(config) else ():
         _add_shared_stages(description, group)
     _add_shedding(description, metrics)
     for name, rate in past.rates.items():

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail._display import html_text
+from dovetail._display import html_paragraphs
 
 
 @dataclass(frozen=True, repr=False)
@@ -15,16 +15,16 @@ class Explanation:
     """A plan explained: as text for people, as data for programs, as a mermaid diagram."""
 
     text: str
-    data: Mapping[str, Any]
-    diagram: str
+    _data: Mapping[str, Any]
+    _diagram: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data that `json.dumps` accepts."""
-        return deepcopy(dict(self.data))
+        return deepcopy(dict(self._data))
 
     def mermaid(self) -> str:
         """Return the plan as a mermaid diagram."""
-        return self.diagram
+        return self._diagram
 
     def __str__(self) -> str:
         return self.text
@@ -33,4 +33,4 @@ class Explanation:
         return self.text
 
     def _repr_html_(self) -> str:
-        return html_text(self.text)
+        return html_paragraphs(self.text)

@@ -20,6 +20,9 @@ from dovetail.spark.driver.job import RunningQuery
 
 _OURS = re.compile(r"dovetail\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)", re.DOTALL)
 
+_MAX_FAILURE = 200
+"""Characters of an error that `repr` shows."""
+
 _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 
 
@@ -54,6 +57,17 @@ def sink_failure(query: RunningQuery, batch_id: int, error: Exception) -> Doveta
     failure.__cause__ = error
     logging.getLogger("dovetail").error("%s", failure)
     return failure
+
+
+def state_text(query: StreamingQuery, failure: BaseException | None, *, has_ended: bool) -> str:
+    """Return the state of a job in a few words; `failure` is its error, if it is known."""
+    with suppress(Exception):  # the JVM may have gone
+        if failure is None and (error := query.exception()) is not None:
+            failure = worker_error(error) or error
+    if failure is not None:
+        what = failure.message if isinstance(failure, DovetailError) else first_lines(failure)
+        return f"has failed: {what.splitlines()[0][:_MAX_FAILURE]}" if what else f"has failed: {type(failure).__name__}"
+    return "has ended" if has_ended else "runs"
 
 
 def silence_spark_log(ending: StreamingQuery) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from dovetail._display import html_text
+from dovetail._display import html_table, html_text
 from dovetail.codec import from_json
 from dovetail.config import Config
 from dovetail.errors import StateError
@@ -71,7 +71,12 @@ class Comparison:
         return str(self) or "<Comparison of jobs without queries>"
 
     def _repr_html_(self) -> str:
-        return html_text(repr(self))
+        rows = [[name, "kept", ""] for name in self.kept]
+        rows += [[name, "changed", how] for name, how in self.changed.items()]
+        rows += [[name, "new", "it sees tuples from now on"] for name in self.new]
+        rows += [[name, "dropped", ""] for name in self.dropped]
+        table = html_table(("query", "is", ""), rows) if rows else html_text(repr(self))
+        return table + "".join(html_text(text) for text in self.streams)
 
 
 def read_layout(current: str, pinned: str, config: Config) -> Layout:

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from dovetail.codec import from_json, to_json
-from dovetail.config import Config
+from dovetail.config import Config, shedding_per_shard
 from dovetail.partition import HypercubeGrid, dimensions_of
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.steps import JoinStep
@@ -222,7 +222,7 @@ class Layout:
         shards = sum(group.shard_count for group in groups)
         for group in groups:
             check_shedding_cap(shedding, group.plan, self.job.streams, shards)
-        return replace(self.job.config, shedding=shedding.per_shard(shards))
+        return replace(self.job.config, shedding=shedding_per_shard(shedding, shards))
 
     def for_workers(
         self,

@@ -23,6 +23,7 @@ from dovetail.errors import StateError
 from dovetail.optimizer.adapt.runtime_stats import ShardGroupReport
 from dovetail.plan.names import with_scope
 from dovetail.plan.shared_plan import Load
+from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.metrics import STREAM_COUNTS, LastBatch, RunningMetrics, last_batch, session_metrics
 from dovetail.session.monitor import Monitor
 from dovetail.spark.driver.layout import Layout
@@ -164,6 +165,19 @@ class ShardReports:
             refs = query.plan.query.refs
             visible[name] = {ref.alias: times[ref.stream] for ref in refs if ref.stream in times}
         return visible
+
+    @property
+    def summary(self) -> str:
+        """Shards, batches and results in a few words."""
+        results = sum(self._counts.values()) + self._last_counts.total()
+        done = f"{self._batches:,} batches, {results:,} results" if self._batches else "no batch yet"
+        return f"{self._layout.requested_shards} shards, {done}"
+
+    def new_warnings(self, losses: DropWarnings) -> Iterator[str]:
+        """Yield what is to be said once about tuples that were dropped."""
+        for name, counted in self.streams().items():
+            stream, late_by = self._layout.job.streams[name], round(1e6 * counted.lateness_needed)
+            yield from losses.new_warnings(stream, counted.late, late_by, counted.refused)
 
     def add_results(self, query: str, count: int) -> None:
         """Count results that a sink has written."""

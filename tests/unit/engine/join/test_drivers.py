@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail.config import INTERLEAVING, POLICIES, DriverPolicy
+from dovetail.config import INTERLEAVING, POLICIES, DriverPolicy, can_materialize
 from dovetail.engine.group import JoinGroup
 from dovetail.engine.join.drivers import rank_arrivals, split_interleaved
 from dovetail.engine.storage.append import NewRows
@@ -187,7 +187,7 @@ def test_eager_evaluation_allows_only_the_timestamp_policy() -> None:
 def test_interleaving_policies_cannot_materialize_joins(policy: DriverPolicy) -> None:
     with pytest.raises(ConfigError, match=rf"strategy='exchange'.*stream by stream.*driver_policy '{policy}'"):
         dt.Config(strategy="exchange", driver_policy=policy)
-    assert not dt.Config(driver_policy=policy).can_materialize
+    assert not can_materialize(dt.Config(driver_policy=policy))
 
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, None])
