@@ -43,6 +43,8 @@ ONLY_IN: dict[str, str | None] = {
     "sqlglot": "query/",
     "hypothesis": "testing/",
     "matplotlib": "experiments/",
+    "deltalake": "spark/sinks/",
+    "pyiceberg": "spark/sinks/",
     "duckdb": None,
     "polars": None,
 }

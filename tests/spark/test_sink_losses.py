@@ -25,10 +25,10 @@ from dovetail.schema import TIMESTAMP
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.driver.failures import first_lines
-from dovetail.spark.sinks import sinks as sinks_module
+from dovetail.spark.sinks import parquet as parquet_module
 from dovetail.spark.sinks.owners import SinkUse, check_directory
-from dovetail.spark.sinks.sinks import ParquetSink
-from dovetail.spark.sinks.staging import OWNER_FILE, RECORD, discard_batch, record_batch, update_record
+from dovetail.spark.sinks.parquet import ParquetSink
+from dovetail.spark.sinks.staging import OWNER_FILE, RECORD, LocalCommitter, discard_batch, record_batch, update_record
 from dovetail.testing import assert_same_rows
 
 SCHEMA = pa.schema([("ts", TIMESTAMP), ("v", pa.int64())])
@@ -169,7 +169,7 @@ def test_a_directory_that_is_removed_while_the_job_runs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, staged: bool
 ) -> None:
     if not staged:
-        monkeypatch.setattr(sinks_module, "has_plain_types", lambda _: False)
+        monkeypatch.setattr(parquet_module, "has_plain_types", lambda _: False)
     source, out = Source(spark, tmp_path / "in"), tmp_path / "out"
     source.add(batches(seed=21, count=3))
     queries = {name: QUERIES[name] for name in ("chain", "band")}
@@ -252,13 +252,13 @@ def test_a_lock_is_given_back_where_warnings_are_errors(spark: SparkSession, tmp
 def test_staged_batches_are_recorded(spark: SparkSession, tmp_path: Path) -> None:
     sink, use = dt.sinks.parquet(tmp_path / "out"), use_of(spark, tmp_path)
     claim(sink, use)
-    staging = sink.staging(use, "run")
-    assert staging is not None
-    assert staging.query == "q"
-    staging.prepare()
-    with staging.writer(0, 0, SCHEMA) as file:
+    committer = sink.committer(use, "run")
+    assert isinstance(committer, LocalCommitter)
+    assert committer.stage.query == "q"
+    committer.prepare()
+    with committer.stage.writer(0, 0, SCHEMA) as file:
         file.write_table(SCHEMA.empty_table())
-    staging.commit(0)
+    committer.commit(0, [])
     assert update_record(tmp_path / "out") == set()
     shutil.rmtree(tmp_path / "out" / "batch_id=0")
     assert update_record(tmp_path / "out") == {0}

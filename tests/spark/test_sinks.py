@@ -29,7 +29,7 @@ from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.driver.reports import ResultCounts, ShardReports
 from dovetail.spark.sinks.owners import SinkUse
-from dovetail.spark.sinks.sinks import Sink
+from dovetail.spark.sinks.sink import Sink
 from dovetail.spark.sinks.staging import OWNER_FILE, RECORD
 from dovetail.testing import assert_same_rows
 
@@ -188,7 +188,7 @@ def test_a_directory_on_another_file_system(spark: SparkSession, tmp_path: Path)
         sink = dt.sinks.parquet(f"{root}/out")
         use = claims.use("first")
         claims.claim(sink, use)
-        assert sink.staging(use, "run") is None
+        assert sink.committer(use, "run") is None
         sink.write(spark.range(3).toDF("v"), 0)
         assert spark.read.parquet(f"{root}/out").count() == 3
         assert "of another checkpoint" in claims.refusal(dt.sinks.parquet(f"{root}/out/"), claims.use("second"))
@@ -486,7 +486,10 @@ def test_random_histories(tmp_path: Path) -> None:
     """Kills, restarts, new checkpoints on old sinks and second drivers: every committed result is there once, or a refusal."""
     count = 10 * FAULTS
     ended = subprocess.run(
-        [sys.executable, str(HISTORIES), str(tmp_path), "0", str(count)], capture_output=True, check=False, text=True
+        [sys.executable, str(HISTORIES), str(tmp_path), "0", str(count), "parquet"],
+        capture_output=True,
+        check=False,
+        text=True,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     tally = json.loads(ended.stdout)

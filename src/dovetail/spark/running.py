@@ -34,7 +34,7 @@ from dovetail.spark.driver.failures import (
     warn_or_log,
     worker_error,
 )
-from dovetail.spark.driver.job import RunningJob, RunningQuery
+from dovetail.spark.driver.job import RunningJob
 from dovetail.spark.driver.job_diff import Comparison
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.driver.pipeline import JobChange, SparkPipeline
@@ -126,7 +126,7 @@ class RunningSession:
         with self._writing:
             if self._is_cleared or start_id != self._start_id:
                 raise StateError(_AFTER_STOP.format(batch_id))
-            is_read_again = len(self._job.staged) < len(self._job.queries)
+            is_read_again = len(self._job.committers) < len(self._job.queries)
             if is_read_again:
                 encoded = encoded.persist()
             try:
@@ -141,25 +141,23 @@ class RunningSession:
         for text in self._reports.new_warnings(self._losses):
             warn_or_log(text)
         self._monitor_batch(batch_id)
-        for query_id, staging in self._job.staged.items():
+        committers = self._job.committers
+        for query_id, committer in committers.items():
             with self._record_sink_failure(query_id, batch_id):
-                staging.check(batch_id, counts.by_shard.get(query_id, {}))
+                committer.check(batch_id, counts.files.get(query_id, []))
         for query_id, query in self._job.queries.items():
             rows = counts.rows[query_id]
             with self._record_sink_failure(query_id, batch_id):
                 if not rows:
-                    self._discard_earlier_attempt(query, batch_id)
-                elif query_id in self._job.staged:
-                    self._job.staged[query_id].commit(batch_id)
+                    if self._written is None:  # only the first batch of a start can be a replay
+                        committers.get(query_id, query.sink).discard(batch_id)
+                elif query_id in committers:
+                    committers[query_id].commit(batch_id, counts.files[query_id], self._job.content_id(batch_id))
                 else:
                     query.sink.write(decode_results(encoded, query_id, query.schema), batch_id)
                     query.sink.verify(batch_id, rows)
             self._reports.add_results(query.name, rows)
 
-    def _discard_earlier_attempt(self, query: RunningQuery, batch_id: int) -> None:
-        """Remove an earlier attempt's results if this has none; only a start's first batch can be a replay."""
-        if self._written is None:
-            query.sink.discard(batch_id)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
 
@@ -339,8 +337,8 @@ class RunningSession:
         self._reports.replace_layout(job.layout)
         for name in previous.layout.job.queries.keys() - job.layout.job.queries.keys():
             self._monitor.stats.drop_query(name)
-        for query_id in previous.staged.keys() - job.staged.keys():
-            previous.staged[query_id].clear()
+        for query_id in previous.committers.keys() - job.committers.keys():
+            previous.committers[query_id].clear()
         for name in previous.locks.keys() - job.locks.keys():
             previous.locks[name].release()
 
@@ -386,8 +384,8 @@ class RunningSession:
         with self._writing:
             self._is_cleared = True
             remove_run_directory(self._run_id)
-            for staging in self._job.staged.values():
-                staging.clear()
+            for committer in self._job.committers.values():
+                committer.clear()
             for lock in self._job.locks.values():
                 lock.release()
             _RUNNING.discard(self)

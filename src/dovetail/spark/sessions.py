@@ -208,17 +208,17 @@ class Session:
                 layout = with_shard_ids(self._spark, layout)
             layout, entry = pipeline.next_entry(layout, previous_plan, checkpoint)  # plan before any sink is claimed
             uses, locks = claim_sinks(self._spark, layout, sinks, checkpoint)
-            stagings = {layout.query_id(name): sinks[name].staging(use, run_id) for name, use in uses.items()}
-            staged = {query_id: staging for query_id, staging in stagings.items() if staging is not None}
-            entry = replace(entry, sinks=staging_directories(layout, staged))
+            prepared = {layout.query_id(name): sinks[name].committer(use, run_id) for name, use in uses.items()}
+            committers = {query_id: committer for query_id, committer in prepared.items() if committer is not None}
+            entry = replace(entry, sinks=staging_directories(layout, committers))
             plans = (entry.plan,) if previous_plan is None else (previous_plan.to_json(), entry.plan)
             updated = replace(checkpoint, pinned_json=pinned_json(layout), plan_log=(*checkpoint.plan_log, entry))
-            job = RunningJob(self._job, layout, plans, sinks, updated, staged, {CHECKPOINT: checkpoint, **locks})
+            job = RunningJob(self._job, layout, plans, sinks, updated, committers, {CHECKPOINT: checkpoint, **locks})
             running = RunningSession(pipeline, job, run_id, changes)
             undo.callback(running._clear)  # noqa: SLF001 - users call stop()
             create_run_directory(run_id)
-            for staging in staged.values():
-                staging.prepare()
+            for committer in committers.values():
+                committer.prepare()
             for target in {target for old in checkpoint.plan_log for target in old.sinks.values()}:
                 sweep_abandoned(Path(target))
             if changes is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +16,12 @@ from pyspark.sql import SparkSession
 from dovetail.errors import ConfigError
 from dovetail.session.job import Job
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
+from dovetail.spark.checkpoint.compatibility import current_json
 from dovetail.spark.checkpoint.directories import Lock
 from dovetail.spark.driver.layout import Layout
+from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.sinks import Sink
-from dovetail.spark.sinks.staging import Staging
 
 CHECKPOINT = ""
 """Key of the checkpoint in `RunningJob.locks`; the other keys are names of queries."""
@@ -50,7 +53,7 @@ class RunningJob:
     """Each a `WorkerPlan` as JSON: the current one, preceded by the one that wrote the shards' arrays."""
     sinks: Mapping[str, Sink]
     checkpoint: Checkpoint
-    staged: Mapping[int, Staging]
+    committers: Mapping[int, Committer]
     """By query id, for the queries whose shards write results themselves."""
     locks: Mapping[str, HeldLock]
     """Locks of the checkpoint and the sinks."""
@@ -63,6 +66,18 @@ class RunningJob:
             for name, query in self.layout.job.queries.items()
             if name in self.sinks
         }
+
+    @cached_property
+    def _layout_json(self) -> str:
+        return current_json(self.layout)
+
+    def content_id(self, batch_id: int) -> int:
+        """Return a number that identifies the job and a batch's input; 0 if no committer needs it."""
+        if not any(committer.needs_content_id for committer in self.committers.values()):
+            return 0
+        offsets = self.checkpoint.directory.within("offsets").read(str(batch_id)) or uuid.uuid4().hex
+        content = hashlib.sha256(f"{self._layout_json}\n{offsets}".encode()).digest()
+        return int.from_bytes(content[:8]) >> 2
 
 
 def claim_sinks(

@@ -68,7 +68,7 @@ class ShardGroupPlan:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """The plan of the two callbacks on workers; shard ids, run id and staging are pickled beside it."""
+    """The plan of the two callbacks on workers; shard ids, run id and stages are pickled beside it."""
 
     streams: tuple[StreamSchema, ...]
     queries: Mapping[str, int]

@@ -35,8 +35,9 @@ from dovetail.spark.driver.job import CHECKPOINT, HeldLock, RunningJob, claim_si
 from dovetail.spark.driver.job_diff import with_query, without_query
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.driver.reports import BatchEndState, observed_columns
+from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.sinks import Sink
-from dovetail.spark.sinks.staging import Staging
+from dovetail.spark.sinks.stage import Stage
 from dovetail.spark.state.log import MANIFEST
 from dovetail.spark.wire import CLOCK, RESULT_SCHEMA, ROUTED_SCHEMA, SHARD_ID
 from dovetail.spark.worker.callbacks import SEGMENTS, ShardProcessor, router_function
@@ -57,7 +58,7 @@ class SparkPipeline:
     trigger: Mapping[str, Any] = field(default_factory=dict)
 
     def encoded_results(
-        self, layout: Layout, plans: Sequence[str], staged: Mapping[int, Staging] | None = None
+        self, layout: Layout, plans: Sequence[str], stages: Mapping[int, Stage] | None = None
     ) -> DataFrame:
         """Return the rows that shards produce: results as Arrow IPC bytes, counts and metrics."""
         shard_ids = list(with_shard_ids(self.spark, layout).shard_ids)
@@ -68,7 +69,7 @@ class SparkPipeline:
             frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
             route = router_function(packed, stream_index, shard_ids)
             routed.append(frame.mapInArrow(route, from_arrow_schema(ROUTED_SCHEMA)))
-        processor = ShardProcessor(packed, shard_ids, self.run_id, staged)
+        processor = ShardProcessor(packed, shard_ids, self.run_id, stages)
         joined = (
             reduce(DataFrame.unionAll, routed)
             .groupBy(SHARD_ID)
@@ -78,7 +79,8 @@ class SparkPipeline:
 
     def writer(self, job: RunningJob, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         """Return the streaming query of a job, ready to start; `write` is called with each batch."""
-        writer = self.encoded_results(job.layout, job.plans, job.staged).writeStream.foreachBatch(write)
+        stages = {query_id: committer.stage for query_id, committer in job.committers.items()}
+        writer = self.encoded_results(job.layout, job.plans, stages).writeStream.foreachBatch(write)
         writer = writer.outputMode("append").option("checkpointLocation", job.checkpoint.directory.uri)
         return with_trigger(writer, self.trigger)
 
@@ -209,24 +211,24 @@ class JobChange:
     sinks: Mapping[str, Sink]
     added: str | None = None
     cause: str = ""
-    staged: dict[int, Staging] = field(default_factory=dict)
+    committers: dict[int, Committer] = field(default_factory=dict)
     locks: dict[str, HeldLock] = field(default_factory=dict)
 
     def claim(self, layout: Layout) -> None:
-        """Claim the sink of the added query for the checkpoint, and prepare its staging."""
+        """Claim the sink of the added query for the checkpoint, and prepare its committer."""
         assert self.added is not None  # noqa: S101 - called for changes with an added query only
         pack([self.job.plans[-1], layout.for_workers("").to_json()])  # raises an error if the plan is too large
         uses, locks = claim_sinks(self.pipeline.spark, layout, self.sinks, self.job.checkpoint.refreshed(), self.added)
         self.locks |= locks
-        staging = self.sinks[self.added].staging(uses[self.added], self.pipeline.run_id)
-        if staging is not None:
-            staging.prepare()
-            self.staged[layout.query_id(self.added)] = staging
+        committer = self.sinks[self.added].committer(uses[self.added], self.pipeline.run_id)
+        if committer is not None:
+            self.committers[layout.query_id(self.added)] = committer
+            committer.prepare()
 
     def undo(self) -> None:
-        """Release the staging and locks of the added query."""
-        for staging in self.staged.values():
-            staging.clear()
+        """Release the committer and locks of the added query."""
+        for committer in self.committers.values():
+            committer.clear()
         for lock in self.locks.values():
             lock.release()
 
@@ -242,11 +244,11 @@ class JobChange:
             batch_end = recent_batches.get(first_batch - 1)
             layout, entry = self.pipeline.next_entry(layout, previous_plan, checkpoint, batch_end, self.cause)
             query_ids = {layout.query_id(name) for name in layout.job.queries}
-            staged = {**self.job.staged, **self.staged}
-            staged = {query_id: staging for query_id, staging in staged.items() if query_id in query_ids}
+            committers = {**self.job.committers, **self.committers}
+            committers = {query_id: committer for query_id, committer in committers.items() if query_id in query_ids}
             checkpoint.discard_uncommitted_state(first_batch)
             # Last of all: once the log names the new epoch, the old job cannot continue.
-            checkpoint = checkpoint.append_entry(replace(entry, sinks=staging_directories(layout, staged)))
+            checkpoint = checkpoint.append_entry(replace(entry, sinks=staging_directories(layout, committers)))
         except BaseException:
             self.undo()
             raise
@@ -255,13 +257,14 @@ class JobChange:
             name: lock for name, lock in self.job.locks.items() if name in layout.job.queries or name == CHECKPOINT
         }
         plans = (*earlier[-1:], entry.plan)
-        return RunningJob(self.declared_job, layout, plans, self.sinks, checkpoint, staged, {**locks, **self.locks})
+        return RunningJob(self.declared_job, layout, plans, self.sinks, checkpoint, committers, {**locks, **self.locks})
 
 
-def staging_directories(layout: Layout, staged: Mapping[int, Staging]) -> dict[str, str]:
+def staging_directories(layout: Layout, committers: Mapping[int, Committer]) -> dict[str, str]:
     """Return the sink directories in which shards stage results, by query."""
     names = {layout.query_id(name): name for name in layout.job.queries}
-    return {names[query_id]: staging.target for query_id, staging in staged.items()}
+    directories = {names[query_id]: committer.staging_directory for query_id, committer in committers.items()}
+    return {query: directory for query, directory in directories.items() if directory}
 
 
 def read_state(spark: SparkSession, checkpoint: str) -> DataFrame:

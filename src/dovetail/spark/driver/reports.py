@@ -27,6 +27,7 @@ from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.metrics import STREAM_COUNTS, LastBatch, RunningMetrics, last_batch, session_metrics
 from dovetail.session.monitor import Monitor
 from dovetail.spark.driver.layout import Layout
+from dovetail.spark.sinks.stage import WrittenFile
 from dovetail.spark.state.log import RESTORE_HINT, add_counters
 from dovetail.spark.wire import ResultKind, collect_results, has_kind
 from dovetail.stats.counters import Measurements, StreamMetrics, merge
@@ -62,8 +63,8 @@ class ResultCounts:
 
     rows: Counter[int] = field(default_factory=Counter)
     """By query."""
-    by_shard: dict[int, Counter[int]] = field(default_factory=dict)
-    """By query and shard, of queries whose shards write results themselves."""
+    files: dict[int, list[WrittenFile]] = field(default_factory=dict)
+    """By query, of those whose shards write results themselves."""
 
 
 class ShardReports:
@@ -92,7 +93,7 @@ class ShardReports:
         for row in collect_results(encoded):
             counts.rows[row.query] += row.rows
             if row.kind is ResultKind.STAGED:
-                counts.by_shard.setdefault(row.query, Counter())[row.shard] += row.rows
+                counts.files.setdefault(row.query, []).append(WrittenFile.from_json(row.content))
             elif row.kind is ResultKind.METRICS:
                 report = json.loads(row.content)
                 if "retired" in report:

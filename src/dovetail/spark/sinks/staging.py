@@ -18,17 +18,18 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dovetail.errors import StateError
 from dovetail.spark.checkpoint.directories import Directory, reason
+from dovetail.spark.sinks.committer import Committer
+from dovetail.spark.sinks.stage import REPLAY_HINT, Stage, StagedFile, WrittenFile, writer_options
 from dovetail.spark.state.shared_memory import free_space, is_abandoned, write_owner
 
 OWNER_FILE = "_dovetail.json"
@@ -43,88 +44,58 @@ _DISCARDED = "_dovetail.discarded"
 _REPLACED = "replaced-"
 _FILE = re.compile(r"shard-(\d+)\.parquet")
 _LINE = re.compile(r"(\d+) (written|removed)")
-_REPLAY_HINT = "start again with the same checkpoint, which replays the batch"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's `renameat2`."""
 
 
-def has_plain_types(schema: pa.Schema) -> bool:
-    """Whether Spark reads each column from Arrow's Parquet with the type that it would have written."""
-    types = pa.types
-    checks = (
-        types.is_signed_integer, types.is_boolean, types.is_string, types.is_large_string, types.is_binary,
-        types.is_large_binary, types.is_date32, types.is_decimal128, types.is_float32, types.is_float64,
-    )  # fmt: skip
-    return all(
-        any(check(field.type) for check in checks) or (types.is_timestamp(field.type) and field.type.unit == "us")
-        for field in schema
-    )
-
-
-def _writer_options(schema: pa.Schema) -> dict[str, Any]:
-    """Return the cheapest Parquet options that Spark and other readers support.
-
-    Results are not ordered by any key, so the minimum and maximum of a row group help a reader only for timestamps.
-    """
-    timestamps = [field.name for field in schema if pa.types.is_timestamp(field.type)]
-    return {
-        "compression": "snappy", "use_dictionary": False, "store_schema": False, "write_statistics": timestamps,
-        "data_page_version": "2.0", "write_batch_size": 1 << 16,
-    }  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
-class Staging:
-    """The staging directory of one query in one run: it holds results until their batch is complete."""
+class LocalStage(Stage):
+    """The staging directory of one query in one run, on a disk that driver and workers share."""
 
     target: str
+    """The sink directory."""
     run_id: str
     query: str = ""
 
     @property
-    def _home(self) -> Path:
+    def home(self) -> Path:
         return Path(self.target) / f"{_PREFIX}{self.run_id}"
-
-    @property
-    def _directory(self) -> Directory:
-        return Directory(self.target, Path(self.target))
-
-    def prepare(self) -> None:
-        """Remove the staging directories of dead runs from the sink directory and make one for this run."""
-        with self._translate_os_errors(f"query {self.query!r}: "):
-            sweep_abandoned(Path(self.target))
-            self._home.mkdir()
-            write_owner(self._home)
 
     @contextmanager
     def writer(self, batch_id: int, shard: int, schema: pa.Schema) -> Iterator[StagedFile]:
-        """Open the file of a shard's part of a batch; it gets its final name only when it is complete."""
-        folder = self._home / str(batch_id)
-        unfinished = folder / f".{uuid.uuid4().hex}"
+        """Open the file of a shard's part of a batch; it gets its final name when it is complete."""
+        folder = self.home / str(batch_id)
+        unfinished, complete = folder / f".{uuid.uuid4().hex}", folder / f"shard-{shard:05}.parquet"
+
+        def guard() -> AbstractContextManager[None]:
+            return self.add_batch_context(batch_id)
+
         try:
-            with self.add_batch_context(batch_id):
+            with guard():
                 folder.mkdir(exist_ok=True)  # without parents: if they were removed, they would have no owner
-                file = StagedFile(self, batch_id, pq.ParquetWriter(unfinished, schema, **_writer_options(schema)))
+                parquet = pq.ParquetWriter(unfinished, schema, **writer_options(schema, for_table=False))
+                file = StagedFile(parquet, shard, guard)
             try:
                 yield file
             except BaseException:
                 with suppress(Exception):  # the first error matters more
-                    file.parquet.close()
+                    parquet.close()
                 raise
-            with self.add_batch_context(batch_id):
-                file.parquet.close()
-                unfinished.rename(folder / f"shard-{shard:05}.parquet")
+            with guard():
+                parquet.close()
+                unfinished.rename(complete)
+            file.written = WrittenFile(shard, file.rows, complete.name)
         finally:  # otherwise each attempt would fill a full disk further
             unfinished.unlink(missing_ok=True)
 
     def add_batch_context(self, batch_id: int) -> AbstractContextManager[None]:
-        """Add query, sink and batch to errors of the disk in workers; on the driver `RunningSession` does so."""
-        return self._translate_os_errors(
+        """Add query, sink and batch to errors of the disk in workers."""
+        return self.translate_os_errors(
             f"query {self.query!r}: its sink parquet({self.target!r}) failed with batch {batch_id}: "
         )
 
     @contextmanager
-    def _translate_os_errors(self, prefix: str = "") -> Iterator[None]:
+    def translate_os_errors(self, prefix: str = "") -> Iterator[None]:
         """Turn an error of the disk into one that names its cause."""
         try:
             yield
@@ -134,19 +105,41 @@ class Staging:
 
     def _explain(self, error: OSError) -> StateError:
         if isinstance(error, FileNotFoundError):
-            message = f"files in {self._home} were removed while the job was running"
-            return removal_error(self._directory) or StateError(message, _REPLAY_HINT)
+            message = f"files in {self.home} were removed while the job was running"
+            return removal_error(local_directory(self.target)) or StateError(message, REPLAY_HINT)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             message = f"no space is left for results: {free_space(Path(self.target))}"
-            return StateError(message, f"free space there, then {_REPLAY_HINT}")
-        return StateError(f"{self.target} cannot be written: {reason(error)}", f"make it writable, then {_REPLAY_HINT}")
+            return StateError(message, f"free space there, then {REPLAY_HINT}")
+        return StateError(f"{self.target} cannot be written: {reason(error)}", f"make it writable, then {REPLAY_HINT}")
 
-    def check(self, batch_id: int, reported: Mapping[int, int]) -> None:
-        """Raise unless each shard's file holds the rows that the shard reported; readers see no change before."""
-        check_owner_file(self._directory)
-        staged = self._home / str(batch_id)
-        files = {int(name[1]): file for file in staged.glob("shard-*") if (name := _FILE.fullmatch(file.name))}
-        rows = {shard: count_rows(file) for shard, file in files.items()}
+
+class LocalCommitter(Committer):
+    """Moves the staged directory of a batch into its place, in one step where the system can."""
+
+    def __init__(self, stage: LocalStage) -> None:
+        self.stage: LocalStage = stage
+
+    @property
+    def staging_directory(self) -> str:
+        return self.stage.target
+
+    @property
+    def _target(self) -> Path:
+        return Path(self.stage.target)
+
+    def prepare(self) -> None:
+        """Remove the staging directories of dead runs and make one for this run."""
+        with self.stage.translate_os_errors(f"query {self.stage.query!r}: "):
+            sweep_abandoned(self._target)
+            self.stage.home.mkdir()
+            write_owner(self.stage.home)
+
+    def check(self, batch_id: int, files: Sequence[WrittenFile]) -> None:
+        """Raise unless each shard's file holds the rows that the shard reported."""
+        check_owner_file(local_directory(self.stage.target))
+        staged = self.stage.home / str(batch_id)
+        there = {int(name[1]): file for file in staged.glob("shard-*") if (name := _FILE.fullmatch(file.name))}
+        rows, reported = {shard: count_rows(file) for shard, file in there.items()}, {f.shard: f.rows for f in files}
         wrong = {shard for shard in rows.keys() | reported.keys() if rows.get(shard, 0) != reported.get(shard, 0)}
         if wrong:
             differences = [
@@ -158,20 +151,20 @@ class Staging:
             raise StateError(
                 f"batch {batch_id} has {sum(reported.values()):,} results, of which {staged} holds {sum(rows.values()):,}: "
                 f"{'; '.join(differences)}{rest}. The batch has not been committed",
-                f"{_REPLAY_HINT}. If it happens again: driver and workers must share this disk, and nothing else may remove "
+                f"{REPLAY_HINT}. If it happens again: driver and workers must share this disk, and nothing else may remove "
                 "files there",
             )
 
-    def commit(self, batch_id: int) -> None:
+    def commit(self, batch_id: int, files: Sequence[WrittenFile], content_id: int = 0) -> None:  # noqa: ARG002
         """Make a batch visible to readers, in place of an earlier attempt at it."""
-        check_owner_file(self._directory)
-        with self._translate_os_errors():
+        check_owner_file(local_directory(self.stage.target))
+        with self.stage.translate_os_errors():
             self._publish(batch_id)
-            record_batch(Path(self.target), batch_id, "written")
+            record_batch(self._target, batch_id, "written")
 
     def _publish(self, batch_id: int) -> None:
-        """Move a batch into place and an earlier attempt away, in one step where the system supports it."""
-        visible, staged = Path(self.target) / f"batch_id={batch_id}", self._home / str(batch_id)
+        """Move a batch into place and an earlier attempt away, in one step if the system can."""
+        visible, staged = self._target / f"batch_id={batch_id}", self.stage.home / str(batch_id)
         for unfinished in staged.glob(".*"):  # left by attempts that were killed
             unfinished.unlink(missing_ok=True)
         if not visible.exists():
@@ -179,27 +172,21 @@ class Staging:
         elif exchange(staged, visible):
             shutil.rmtree(staged)
         else:  # if the process is killed between the two steps, the next sweep restores the earlier attempt
-            replaced = self._home / f"{_REPLACED}{batch_id}"
+            replaced = self.stage.home / f"{_REPLACED}{batch_id}"
             visible.rename(replaced)
             staged.rename(visible)
             shutil.rmtree(replaced)
 
+    def discard(self, batch_id: int) -> None:
+        discard_batch(self._target, batch_id)
+
     def clear(self) -> None:
-        _sweep(self._home)
+        _sweep(self.stage.home)
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A shard's unfinished part of a batch."""
-
-    staging: Staging
-    batch_id: int
-    parquet: pq.ParquetWriter
-
-    def write_table(self, table: pa.Table) -> None:
-        """Append rows; an error names query, sink and batch."""
-        with self.staging.add_batch_context(self.batch_id):
-            self.parquet.write_table(table)
+def local_directory(path: str) -> Directory:
+    """Return a directory on this disk that needs no JVM."""
+    return Directory(path, Path(path))
 
 
 def sweep_abandoned(target: Path) -> None:
@@ -254,7 +241,7 @@ def removal_error(directory: Directory) -> StateError | None:
         )
     return StateError(
         f"the directory {directory.uri} was removed while the job was running; results of earlier batches are gone",
-        f"{_REPLAY_HINT} into a new directory of that name; only a new checkpoint, with a new path, computes earlier results again",
+        f"{REPLAY_HINT} into a new directory of that name; only a new checkpoint, with a new path, computes earlier results again",
     )
 
 

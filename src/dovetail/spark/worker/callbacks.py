@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from dovetail.spark.sinks.staging import Staging
+    from dovetail.spark.sinks.stage import Stage
 
 SEGMENTS = "segments"
 """Name of the map state."""
@@ -52,12 +52,12 @@ class ShardProcessor(StatefulProcessor):
     """Processor for `transformWithStateInPandas`: joins a shard's new tuples with those in its state."""
 
     def __init__(
-        self, plans: bytes, shard_ids: list[int], run_id: str, staged: Mapping[int, Staging] | None = None
+        self, plans: bytes, shard_ids: list[int], run_id: str, stages: Mapping[int, Stage] | None = None
     ) -> None:
         self._plans = plans
         self._shard_ids = shard_ids
         self._run_id = run_id
-        self._staged = dict(staged or {})
+        self._stages = dict(stages or {})
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._segments = segment_map(handle)
@@ -72,7 +72,7 @@ class ShardProcessor(StatefulProcessor):
         from dovetail.spark.worker.processor import join_rows  # noqa: PLC0415
 
         shard = self._shard_ids.index(key[0])
-        yield join_rows(unpack(self._plans), shard, rows, self._segments, self._run_id, self._staged)
+        yield join_rows(unpack(self._plans), shard, rows, self._segments, self._run_id, self._stages)
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""A shard's output: rows with results for Spark, or staged files and rows that only count them."""
+"""A shard's output: rows with results for Spark, or staged files and rows that report them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from dovetail.errors import StateError
 from dovetail.spark.checkpoint.plan_log import current_batch
-from dovetail.spark.sinks.staging import StagedFile, Staging
+from dovetail.spark.sinks.stage import Stage, StagedFile
 from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 
 
 class ShardOutput:
     """Collector of a shard's results; a context manager that completes or removes the staged files."""
 
-    def __init__(self, query_ids: Mapping[str, int], staged: Mapping[int, Staging], shard: int) -> None:
+    def __init__(self, query_ids: Mapping[str, int], stages: Mapping[int, Stage], shard: int) -> None:
         self._query_ids = query_ids
-        self._staged = staged
+        self._stages = stages
         self._shard = shard
         self._files: dict[int, StagedFile] = {}
         self._open = ExitStack()
@@ -29,7 +29,12 @@ class ShardOutput:
         return self
 
     def __exit__(self, *failure: object) -> bool | None:
-        return self._open.__exit__(*failure)  # type: ignore[arg-type]
+        suppressed = self._open.__exit__(*failure)  # type: ignore[arg-type]
+        for query, file in self._files.items():
+            if file.written is not None:
+                report = file.written.to_json().encode()
+                self.rows.append(ResultRow(self._shard, query, ResultKind.STAGED, file.rows, report))
+        return suppressed
 
     def add(self, results: Mapping[str, pa.Table]) -> None:
         """Add results of some queries, by query name."""
@@ -37,9 +42,8 @@ class ShardOutput:
             query = self._query_ids[name]
             if not table.num_rows:
                 continue
-            if query in self._staged:
+            if query in self._stages:
                 self._file(query, table.schema).write_table(table)
-                self.rows.append(ResultRow(self._shard, query, ResultKind.STAGED, table.num_rows))
             else:
                 self.rows += result_rows(self._shard, query, table)
 
@@ -49,6 +53,6 @@ class ShardOutput:
             if batch_id is None:
                 hint = "use dt.sinks.format('parquet', path=...) instead"
                 raise StateError("the task has no batch id (streaming.sql.batchId is not set)", hint)
-            writer = self._staged[query].writer(batch_id, self._shard, schema)
+            writer = self._stages[query].writer(batch_id, self._shard, schema)
             self._files[query] = self._open.enter_context(writer)
         return self._files[query]

@@ -35,7 +35,7 @@ from dovetail.plan.execution import ExecutionPlan
 from dovetail.schema import NUMBER_COLUMN, StreamSchema
 from dovetail.spark.checkpoint.plan_log import current_batch, plan_for
 from dovetail.spark.driver.layout import WorkerPlan
-from dovetail.spark.sinks.staging import Staging
+from dovetail.spark.sinks.stage import Stage
 from dovetail.spark.state.log import (
     RESTORE_HINT,
     ZERO_COUNTERS,
@@ -64,11 +64,11 @@ def join_rows(
     rows: Iterable[pd.DataFrame],
     segments: SegmentMap,
     run_id: str,
-    staged: Mapping[int, Staging],
+    stages: Mapping[int, Stage],
 ) -> pd.DataFrame:
     """Join a micro-batch of a shard by the plan that applies to it.
 
-    Results of queries in `staged` go to files.
+    Results of queries in `stages` go to files.
     """
     batch_id = current_batch()
     plan = plan_for(plans, batch_id)
@@ -82,7 +82,7 @@ def join_rows(
     else:
         attempt = ShardAttempt(plan, shard, log, memory, batch_id, plans)
         release_memory()
-        with translate_disk_full(), ShardOutput(plan.queries, staged, shard) as output:
+        with translate_disk_full(), ShardOutput(plan.queries, stages, shard) as output:
             metrics = attempt.join(shard_input, output.add)
         attempt.log.save()
         release_memory()

@@ -1,0 +1,92 @@
+"""Directories of Parquet files, one subdirectory per batch."""
+
+from __future__ import annotations
+
+import os
+
+from pyspark.sql import DataFrame
+
+from dovetail.errors import ConfigError, StateError
+from dovetail.spark.checkpoint.directories import Directory, Lock
+from dovetail.spark.sinks.committer import Committer
+from dovetail.spark.sinks.owners import SinkUse, check_directory, claim_directory
+from dovetail.spark.sinks.sink import Sink, check_columns, shares_disk
+from dovetail.spark.sinks.stage import has_plain_types
+from dovetail.spark.sinks.staging import (
+    LocalCommitter,
+    LocalStage,
+    check_owner_file,
+    count_rows,
+    discard_batch,
+    record_batch,
+)
+
+
+class ParquetSink(Sink):
+    """Write to a directory, exactly once; read it back with `spark.read.parquet(path)`.
+
+    Each batch has its own subdirectory, which a replay overwrites: no row is lost or duplicated.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise ConfigError(f"dt.sinks.parquet got {path!r}; expected the path of a directory, as text")
+        self.path = os.fspath(path)
+        self._directory: Directory | None = None
+
+    def __repr__(self) -> str:
+        return f"parquet({self.path!r})"
+
+    def directory(self, use: SinkUse) -> Directory:
+        return Directory.of(use.spark, self.path)
+
+    def check(self, use: SinkUse) -> None:
+        check_columns(use)
+        check_directory(self.directory(use), use)
+
+    def claim(self, use: SinkUse) -> Lock | None:
+        self._directory = self.directory(use)
+        return claim_directory(self._directory, use)
+
+    def write(self, results: DataFrame, batch_id: int) -> None:
+        directory = self._claimed
+        check_owner_file(directory)
+        results.write.mode("overwrite").parquet(f"{self.path.rstrip('/')}/batch_id={batch_id}")
+        try:
+            check_owner_file(directory)
+        except StateError:
+            # Spark has recreated the directory; with a batch and no owner, the next start would refuse it.
+            directory.remove(f"batch_id={batch_id}")
+            raise
+        if directory.local is not None:
+            record_batch(directory.local, batch_id, "written")
+
+    def discard(self, batch_id: int) -> None:
+        directory = self._claimed
+        if directory.local is not None:
+            discard_batch(directory.local, batch_id)
+        else:
+            directory.remove(f"batch_id={batch_id}")
+
+    @property
+    def _claimed(self) -> Directory:
+        if self._directory is None:
+            raise StateError(f"{self} has not been claimed by a query", "start a session with it")
+        return self._directory
+
+    def verify(self, batch_id: int, rows: int) -> None:
+        local = self._claimed.local
+        if local is None:
+            return
+        written = sum(count_rows(file) for file in (local / f"batch_id={batch_id}").glob("*.parquet"))
+        if written != rows:
+            raise StateError(
+                f"Spark has written {written:,} of {rows:,} results to {local} as the driver sees it",
+                "workers must share that disk with the driver; else use a path on a file system that all can reach",
+            )
+
+    def committer(self, use: SinkUse, run_id: str) -> Committer | None:
+        """Return a committer if shards share the driver's disk: a `file:` path, or a local master."""
+        local = self.directory(use).local
+        can_stage = shares_disk(self.path, use) and has_plain_types(use.schema)
+        return LocalCommitter(LocalStage(str(local), run_id, use.query)) if local is not None and can_stage else None
