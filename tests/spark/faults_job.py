@@ -2,7 +2,7 @@
 
 It joins the parquet files of three streams in FOLDER/in, one file of each per micro-batch, writes results to FOLDER/out/<query> and
 ends when all are read. Started again with the same folder it goes on where it was. Every start adds its run to FOLDER/runs, so that
-whoever killed it can clear what it left in shared memory.
+whoever killed it can clear what it left in shared memory. With DOVETAIL_FAULTS_TABLES set, results go to tables instead.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyspark
+from lakes import sink_in
 from pyspark.sql import SparkSession
 
 import dovetail as dt
@@ -42,6 +44,14 @@ def declare(spark: SparkSession, folder: Path) -> dt.Session:
     return session
 
 
+def directories(folder: Path) -> dict[str, Any]:
+    return {name: dt.sinks.parquet(str(folder / "out" / name)) for name in QUERIES}
+
+
+def tables(folder: Path) -> dict[str, Any]:
+    return {"chain": sink_in(folder / "out" / "chain", "delta"), "rows": sink_in(folder / "out" / "rows", "iceberg")}
+
+
 def run(folder: Path, master: str = "") -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # local-cluster starts executors from there
@@ -51,7 +61,7 @@ def run(folder: Path, master: str = "") -> None:
     if master:
         conf["spark.master"] = master
     spark = dt.spark.session(2, "1g", "dovetail-faults", conf=conf)
-    sinks = {name: dt.sinks.parquet(str(folder / "out" / name)) for name in QUERIES}
+    sinks = tables(folder) if "DOVETAIL_FAULTS_TABLES" in os.environ else directories(folder)
     running = declare(spark, folder).start(sinks, folder / "checkpoint", {"availableNow": True})
     with (folder / "runs").open("a", encoding="utf-8") as file:
         file.write(f"{running._run_id}\n")

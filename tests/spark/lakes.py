@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -110,3 +111,8 @@ def versions(folder: Path, format: str) -> int:  # noqa: A002
     with closing(sqlite3.connect(folder / "catalog.db")) as database:
         ((location,),) = database.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
     return int(Path(location).name.partition("-")[0])
+
+
+def seen_rows(folder: Path, format: str) -> dict[int, int]:  # noqa: A002
+    """Return the number of rows in a table, by batch."""
+    return dict(Counter(rows_in(folder, format)["batch_id"].to_pylist()))

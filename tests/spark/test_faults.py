@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from faults_job import COLUMNS, QUERIES, STREAMS, declare
+from lakes import rows_in
 from pipeline import Pipeline, layout_of
 from pyspark.sql import DataFrame, SparkSession
 
@@ -95,8 +96,8 @@ def oracle_of(batches: list[Push]) -> Oracle:
 class Job:
     """A job that may be killed and started again."""
 
-    def __init__(self, folder: Path, batches: list[Push], master: str | None = None) -> None:
-        self.folder, self.batches, self.master = folder, batches, master
+    def __init__(self, folder: Path, batches: list[Push], master: str | None = None, *, tables: bool = False) -> None:
+        self.folder, self.batches, self.master, self.tables = folder, batches, master, tables
         write_input(folder, batches)
         self.process: subprocess.Popen[bytes] | None = None
         self.deadline = time.monotonic() + DEADLINE
@@ -106,7 +107,12 @@ class Job:
         self.deadline = time.monotonic() + DEADLINE
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **({"DOVETAIL_FAULTS_TABLES": "1"} if self.tables else {})},
             )
 
     @property
@@ -249,7 +255,10 @@ class Job:
             assert_same_rows(self._written(name).cast(wanted.schema), wanted, name)
 
     def _written(self, name: str) -> pa.Table:
-        """What any reader sees that skips hidden files."""
+        """What any reader sees that skips hidden files, or that reads tables."""
+        if self.tables:
+            rows = rows_in(self.folder / "out" / name, {"chain": "delta", "rows": "iceberg"}[name])
+            return rows.drop_columns(["batch_id"])
         files = sorted((self.folder / "out" / name).glob("batch_id=*/**/*.parquet"))
         seen = [path for path in files if not any(part.startswith(("_", ".")) for part in path.parts)]
         return pa.concat_tables([pq.ParquetFile(path).read() for path in seen])
@@ -297,8 +306,8 @@ def is_joining(worker: int) -> bool:
 
 
 @contextmanager
-def started(folder: Path, seed: int, master: str | None = None) -> Iterator[Job]:
-    job = Job(folder, pushes(seed), master)
+def started(folder: Path, seed: int, master: str | None = None, *, tables: bool = False) -> Iterator[Job]:
+    job = Job(folder, pushes(seed), master, tables=tables)
     job.start()
     try:
         yield job
