@@ -29,8 +29,8 @@ from dovetail.errors import ConfigError, StateError
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.owners import Owner, SinkUse
-from dovetail.spark.sinks.sink import Sink, check_columns
-from dovetail.spark.sinks.stage import BATCH_COLUMN, FileStage, WrittenFile, other_columns
+from dovetail.spark.sinks.sink import Sink, check_columns, check_types
+from dovetail.spark.sinks.stage import BATCH_COLUMN, FileStage, WrittenFile
 
 _MAX_ATTEMPTS = 12
 _PAUSE_SECONDS = 0.05
@@ -126,11 +126,7 @@ class LakeSink(Sink):
 
     def check(self, use: SinkUse) -> None:
         check_columns(use)
-        if unknown := other_columns(use.schema):
-            raise ConfigError(
-                f"query {use.query!r}: its column {unknown[0].name!r} has type {unknown[0].type}, which {self} cannot store",
-                "cast or omit it in the select list, or use dt.sinks.parquet(path)",
-            )
+        check_types(use, repr(self))
         self._check(self.table(use), use)
 
     def _check(self, table: LakeTable, use: SinkUse) -> bool:

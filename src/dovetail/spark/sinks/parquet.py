@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
 from dovetail.errors import ConfigError, StateError
 from dovetail.spark.checkpoint.directories import Directory, Lock
+from dovetail.spark.checkpoint.store_directory import StoreDirectory
 from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.owners import SinkUse, check_directory, claim_directory
-from dovetail.spark.sinks.sink import Sink, check_columns, shares_disk
+from dovetail.spark.sinks.parquet_store import StoreCommitter
+from dovetail.spark.sinks.sink import Sink, check_columns, check_types, shares_disk
 from dovetail.spark.sinks.stage import has_plain_types
 from dovetail.spark.sinks.staging import (
     LocalCommitter,
@@ -20,28 +23,42 @@ from dovetail.spark.sinks.staging import (
     discard_batch,
     record_batch,
 )
+from dovetail.spark.sinks.stores import check_options, open_store
 
 
 class ParquetSink(Sink):
     """Write to a directory, exactly once; read it back with `spark.read.parquet(path)`.
 
     Each batch has its own subdirectory, which a replay overwrites: no row is lost or duplicated.
+
+    Parameters
+    ----------
+    path
+        Directory: a path or a URI as Spark reads it.
+    storage_options
+        Options of an object store, such as `{"AWS_REGION": "eu-central-1"}`, or an empty dict: shards then write there themselves,
+        through Arrow, instead of Spark and Hadoop.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ConfigError(f"dt.sinks.parquet got {path!r}; expected the path of a directory, as text")
         self.path = os.fspath(path)
+        self._options = None if storage_options is None else check_options("parquet", storage_options)
         self._directory: Directory | None = None
 
     def __repr__(self) -> str:
         return f"parquet({self.path!r})"
 
     def directory(self, use: SinkUse) -> Directory:
-        return Directory.of(use.spark, self.path)
+        if self._options is None:
+            return Directory.of(use.spark, self.path)
+        return StoreDirectory.at(self.path, *open_store(self.path, self._options))
 
     def check(self, use: SinkUse) -> None:
         check_columns(use)
+        if self._options is not None:
+            check_types(use, repr(self))
         check_directory(self.directory(use), use)
 
     def claim(self, use: SinkUse) -> Lock | None:
@@ -87,6 +104,9 @@ class ParquetSink(Sink):
 
     def committer(self, use: SinkUse, run_id: str) -> Committer | None:
         """Return a committer if shards share the driver's disk: a `file:` path, or a local master."""
-        local = self.directory(use).local
+        directory = self.directory(use)
+        if isinstance(directory, StoreDirectory):
+            return StoreCommitter(directory, use, run_id)
+        local = directory.local
         can_stage = shares_disk(self.path, use) and has_plain_types(use.schema)
         return LocalCommitter(LocalStage(str(local), run_id, use.query)) if local is not None and can_stage else None

@@ -15,6 +15,7 @@ from dovetail.errors import ConfigError, listed
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.owners import SinkUse
+from dovetail.spark.sinks.stage import other_columns
 
 
 class Sink(ABC):
@@ -68,3 +69,12 @@ def check_columns(use: SinkUse) -> None:
 def shares_disk(path: str, use: SinkUse) -> bool:
     """Whether workers reach a path of the driver's disk: by a `file:` path or a local master."""
     return path.startswith("file:") or str(use.spark.conf.get("spark.master", "")).startswith("local")
+
+
+def check_types(use: SinkUse, sink: str) -> None:
+    """Refuse columns of types that shards do not write to files as Spark would."""
+    if unknown := other_columns(use.schema):
+        raise ConfigError(
+            f"query {use.query!r}: its column {unknown[0].name!r} has type {unknown[0].type}, which {sink} cannot store",
+            "cast or omit it in the select list, or use dt.sinks.parquet(path), which has Spark write it",
+        )

@@ -122,7 +122,8 @@ class Stage(ABC):
 class FileStage(Stage):
     """Stage on any file system that Arrow can write.
 
-    Each attempt writes a file of its own, under its final name. Files of attempts that do not become results stay unreferenced; a table's maintenance removes them.
+    Each attempt writes a file of its own, under its final name. Files of attempts that do not become results stay unreferenced; a
+    table's maintenance removes them.
     """
 
     files: pafs.FileSystem

@@ -39,7 +39,7 @@ RECORD = "_dovetail.batches"
 BATCH_NAME = re.compile(r"batch_id=(\d+)")
 MAX_LISTED = 5
 """Batches or shards that a message names."""
-_PREFIX = "_dovetail-"
+PREFIX = "_dovetail-"
 _DISCARDED = "_dovetail.discarded"
 _REPLACED = "replaced-"
 _FILE = re.compile(r"shard-(\d+)\.parquet")
@@ -59,7 +59,7 @@ class LocalStage(Stage):
 
     @property
     def home(self) -> Path:
-        return Path(self.target) / f"{_PREFIX}{self.run_id}"
+        return Path(self.target) / f"{PREFIX}{self.run_id}"
 
     @contextmanager
     def writer(self, batch_id: int, shard: int, schema: pa.Schema) -> Iterator[StagedFile]:
@@ -191,7 +191,7 @@ def local_directory(path: str) -> Directory:
 
 def sweep_abandoned(target: Path) -> None:
     """Remove the staging directories of dead runs from a sink directory, if it exists."""
-    for home in target.glob(f"{_PREFIX}*"):
+    for home in target.glob(f"{PREFIX}*"):
         if is_abandoned(home):
             _sweep(home)
 
