@@ -158,7 +158,6 @@ class RunningSession:
                     query.sink.verify(batch_id, rows)
             self._reports.add_results(query.name, rows)
 
-
     # -- the monitor --------------------------------------------------------------------------------------------------------
 
     def _monitor_batch(self, batch_id: int) -> None:
