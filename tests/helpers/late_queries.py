@@ -24,13 +24,26 @@ def base(rng: random.Random, key: str) -> str:
     return BASE.format(*(rng.choice((1, 3, 8)) for _ in range(3)), key)
 
 
-def later(rng: random.Random) -> str:
-    """Draw a query over two or three streams, by either key or both, with its own filters."""
+def keyless_base(rng: random.Random) -> str:
+    """Draw a query that sees all tuples and keeps all columns but the event time, and no key of `later`."""
+    outputs = ", ".join(f"{name}.{column} AS {name}_{column}" for name in "abc" for column in "kjv")
+    return base(rng, "v").replace("*", outputs)
+
+
+def later(rng: random.Random, computed: float = 0.0) -> str:
+    """Draw a query over two or three streams, by either key or both, with its own filters.
+
+    `computed`: how often it compares the keys of an equality by an expression.
+    """
     names = rng.sample("abc", rng.choice((2, 3)))
     keys = [rng.choice(("k", "j")) for _ in names[1:]]
     where = [f"{one}.{key} = {other}.{key}" for one, other, key in zip(names, names[1:], keys, strict=False)]
     if rng.random() < 0.3:
         where.append(f"{names[0]}.{'j' if keys[0] == 'k' else 'k'} = {names[1]}.{'j' if keys[0] == 'k' else 'k'}")
+    if rng.random() < computed:
+        where[0] = (
+            f"{names[0]}.k + 1 = {names[1]}.k + 1" if keys[0] == "k" else f"upper({names[0]}.j) = upper({names[1]}.j)"
+        )
     where += rng.choice(([], [f"{names[0]}.v > 1"], [f"{names[0]}.v > {names[1]}.v"], [f"{names[1]}.v + 1 <> 3"]))
     inputs = ", ".join(f"{name} [RANGE {rng.choice((1, 2, 8, 20))} s]" for name in names)
     outputs = [f"{name}.{column} AS {name}_{column}" for name in names for column in ("ts", "v")]

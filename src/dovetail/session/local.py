@@ -39,7 +39,7 @@ from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
 from dovetail.session.local_job import LocalJob
 from dovetail.session.metrics import SessionMetrics, last_batch, session_metrics
-from dovetail.session.registered_query import QueryStart
+from dovetail.session.registered_query import BackfillReach, QueryStart, backfill_reach
 from dovetail.session.synchronized import synchronized
 from dovetail.stats.history import History
 
@@ -144,7 +144,9 @@ class LocalSession(LocalJob):
             self._job = job
 
     @synchronized
-    def query(self, name: str, sql: str, probe_orders: ProbeOrders | None = None, *, backfill: bool = False) -> None:
+    def query(
+        self, name: str, sql: str, probe_orders: ProbeOrders | None = None, *, backfill: bool = False
+    ) -> BackfillReach | None:
         """Register a query. It sees the tuples pushed from now on.
 
         Queries registered before the first batch are planned together. A later one has a join of its own until it has caught up, that
@@ -159,8 +161,12 @@ class LocalSession(LocalJob):
         probe_orders
             Forces the order in which new tuples of an alias probe the other windows, e.g. `{"a": ("c", "b")}`.
         backfill
-            Join new tuples also with those already in the windows, as far back as other queries kept what this one needs; `explain`
-            says how far. Results among old tuples alone are not produced.
+            Join new tuples also with those already in the windows, as far back as other queries kept what this one needs. Keys and
+            filters are computed from columns that were kept. Results among old tuples alone are not produced.
+
+        Returns
+        -------
+        With `backfill`, by alias the earliest event time that the query sees; None if it sees no earlier tuple.
         """
         if not isinstance(backfill, bool):
             raise ConfigError.choice("query(backfill=...)", backfill, (True, False))
@@ -173,15 +179,16 @@ class LocalSession(LocalJob):
             warn(text)
         if not self._is_running:
             self._job = job.with_query(query)
-            return
-        times = {name: progress.max_event_time for name, progress in self._engine.progress.streams.items()}
-        start = QueryStart(self._engine.batches, backfill, max_event_times=times)
-        late = job.with_late_query(replace(query, start=start), self._monitor.stats)
-        self._adopt(late, until_delivered=True)
+        else:
+            times = {name: progress.max_event_time for name, progress in self._engine.progress.streams.items()}
+            start = QueryStart(self._engine.batches, backfill, max_event_times=times)
+            late = job.with_late_query(replace(query, start=start), self._monitor.stats)
+            self._adopt(late, until_delivered=True)
+        return backfill_reach(query.plan.query, self._engine.earliest_visible) if backfill else None
 
-    def add_query(self, name: str, sql: str, *, backfill: bool = False) -> None:
+    def add_query(self, name: str, sql: str, *, backfill: bool = False) -> BackfillReach | None:
         """Register a query while data flows, as `RunningSession.add_query` does on Spark; see `query`."""
-        self.query(name, sql, backfill=backfill)
+        return self.query(name, sql, backfill=backfill)
 
     @synchronized
     def drop_query(self, name: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from math import inf
+from typing import TypeAlias
 
 from dovetail.config import Config
 from dovetail.errors import ConfigError
@@ -12,6 +14,10 @@ from dovetail.optimizer.planner import PlanningOptions
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.schema import StreamSchema
+
+BackfillReach: TypeAlias = dict[str, datetime | None]
+"""By alias, the earliest event time from before its registration that a query sees; None if there is none."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -71,3 +77,9 @@ def check_backfill(query: JoinQuery, config: Config, *, backfill: bool) -> None:
             f"query {query.name!r} has count windows: the latest tuples from before it are no longer known",
             "leave backfill out, and its windows fill from now on",
         )
+
+
+def backfill_reach(query: JoinQuery, earliest_visible: Mapping[str, Mapping[str, int]]) -> BackfillReach:
+    """Return how far back a query sees each alias, given the earliest visible times by query."""
+    times = earliest_visible.get(query.name, {})
+    return {alias: _EPOCH + timedelta(microseconds=times[alias]) if alias in times else None for alias in query.aliases}

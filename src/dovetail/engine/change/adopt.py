@@ -133,6 +133,7 @@ class Adoption:
                         needs.update(self.needs[user])
                     visible |= rows.backfilled_for(view, needs, self.kept_from.get(plan.stream, LONG_AGO))
                 _set_flags(store, view.bit, visible)
+        rows.write_codes()
         return store
 
     def _run(self, step: JoinStep, new: InstalledPlan, views: Mapping[StepSource, View]) -> JoinRun:

@@ -86,10 +86,11 @@ class WindowStore:
         `numbered`: store each tuple's number in the shard's log.
         """
         self.name = name
-        self._time = schema and (
-            f".{schema.event_time}",
-            pa.timestamp("us", schema.columns.field(schema.event_time).type.tz),
-        )
+        self.event_time: tuple[str, pa.DataType] | None = None
+        """The name of the event-time column, and its type in microseconds; None for a materialized join."""
+        if schema is not None:
+            zone = schema.columns.field(schema.event_time).type.tz
+            self.event_time = f".{schema.event_time}", pa.timestamp("us", zone)
         self._arena = arena
         self.rows = Rows(arena, name, capacity)
         self.rows.add("ts", np.int64)
@@ -162,7 +163,7 @@ class WindowStore:
             self.rows.remove(name)
 
     def _column(self, name: str, expression: Expression) -> StoredColumn:
-        if (name, expression.type) == self._time:
+        if (name, expression.type) == self.event_time:
             return TimeColumn(self.rows, name, expression.type)
         return column_for(self.rows, name, expression.type)
 

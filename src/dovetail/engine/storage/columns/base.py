@@ -38,6 +38,10 @@ class StoredColumn(ABC):
     def append(self, values: pa.Array, first: int, stop: int) -> None:
         """Write the values of the newest rows, at array indices `first` to `stop`."""
 
+    def rewrite(self, values: pa.Array) -> None:
+        """Write the values of all live rows anew; those that were there before must be equal."""
+        self.append(values, self.rows.tail - self.rows.base, self.rows.head - self.rows.base)
+
     @abstractmethod
     def take(self, indices: Int64Array) -> pa.Array:
         """Gather values by array index (row number minus base)."""

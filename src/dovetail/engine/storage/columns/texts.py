@@ -83,6 +83,12 @@ class BytesColumn(NullableColumn):
         if self.has_nulls or values.null_count:
             self._append_validity(values, first, stop)
 
+    def rewrite(self, values: pa.Array) -> None:
+        self._make_room(
+            len(byte_values(values, large=self._large)[1]), 0
+        )  # keeps the old bytes until all rows have new ones
+        super().rewrite(values)
+
     def reserve_text(self, values: pa.Array) -> tuple[int, int, int, int, int]:
         """Reserve heap space for values that can be copied as is; return zeros if `append` must write them.
 
