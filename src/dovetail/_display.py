@@ -65,6 +65,15 @@ def html_paragraphs(text: str) -> str:
     return "<pre>" + "\n\n".join(paragraphs) + "</pre>"
 
 
+def count_of(number: int, noun: str, plural: str) -> str:
+    """Return a number with its noun.
+
+    >>> count_of(1, "batch", "batches"), count_of(2000, "batch", "batches")
+    ('1 batch', '2,000 batches')
+    """
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def name_some(names: Sequence[str]) -> str:
     """Return names for a line of text: the first ones, and how many more there are.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from typing import Any, Protocol, cast
 
-from dovetail._display import html_table, html_text, name_some
+from dovetail._display import html_table, name_some
 from dovetail.query.durations import exact_duration
 from dovetail.session.job import Job
 
@@ -50,4 +51,4 @@ def job_html(title: str, job: Job, metrics: Mapping[str, Any] | None = None) -> 
     shown = [html_table(headings, rows) for headings, rows in tables if rows]
     if metrics is not None:
         shown.append(cast("_InNotebooks", metrics)._repr_html_())
-    return html_text(title) + "".join(shown)
+    return f"<p>{escape(title)}</p>" + "".join(shown)

@@ -9,6 +9,7 @@ import time as clock
 from contextlib import suppress
 from dataclasses import replace
 
+from dovetail._display import count_of
 from dovetail.engine.measure import measure
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.time.progress import ArrivalStats
@@ -43,8 +44,8 @@ class LocalJob(SynchronizedSession):
 
     def __repr__(self) -> str:
         results = sum(collector.results for collector in self._engine.collectors.values())
-        counts = f"{self._engine.batches:,} batches, {results:,} results"
-        return f"<{type(self).__name__}: {job_text(self._job)}; {counts}>"
+        counts = count_of(self._engine.batches, "batch", "batches"), count_of(results, "result", "results")
+        return f"<{type(self).__name__}: {job_text(self._job)}; {', '.join(counts)}>"
 
     def _new_engine(self) -> ShardEngine:
         engine = ShardEngine(self._job.config, replan=Replanner(self._job.config))

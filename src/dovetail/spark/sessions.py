@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from dovetail._display import count_of
 from dovetail.config import Budget, Config
 from dovetail.errors import ConfigError, listed, warn
 from dovetail.plan.explain.explanation import Explanation
@@ -77,7 +78,7 @@ class Session:
 
     def __repr__(self) -> str:
         state = "started" if self._is_started else "not started"
-        return f"<Session: {job_text(self._job)}; {self._shards} shards, {state}>"
+        return f"<Session: {job_text(self._job)}; {count_of(self._shards, 'shard', 'shards')}, {state}>"
 
     def _repr_html_(self) -> str:
         return job_html(repr(self), self._job)

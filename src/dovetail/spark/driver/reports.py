@@ -19,6 +19,7 @@ from typing import Any, cast
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from dovetail._display import count_of
 from dovetail.errors import StateError
 from dovetail.optimizer.adapt.runtime_stats import ShardGroupReport
 from dovetail.plan.names import with_scope
@@ -171,8 +172,9 @@ class ShardReports:
     def summary(self) -> str:
         """Shards, batches and results in a few words."""
         results = sum(self._counts.values()) + self._last_counts.total()
-        done = f"{self._batches:,} batches, {results:,} results" if self._batches else "no batch yet"
-        return f"{self._layout.requested_shards} shards, {done}"
+        done = [count_of(self._batches, "batch", "batches"), count_of(results, "result", "results")]
+        shards = count_of(self._layout.requested_shards, "shard", "shards")
+        return ", ".join([shards, *(done if self._batches else ["no batch yet"])])
 
     def new_warnings(self, losses: DropWarnings) -> Iterator[str]:
         """Yield what is to be said once about tuples that were dropped."""
