@@ -27,6 +27,8 @@ from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, FunnelSample
 
 _LINE_SECONDS = 0.25
 _BATCH_SECONDS = 20.0
+_MIN_BATCHES = 20
+"""However slow the machine is: before, few orders have followed their clicks."""
 
 
 def demo_local(console: Console, seed: int, seconds: float, *, explain: bool = False) -> bool:
@@ -102,7 +104,7 @@ def _stream(progress: ProgressLine, run: _Run, funnel: AdFunnel, seconds: float)
             if now > update:
                 update = now + _LINE_SECONDS
                 progress.show(run.line(), is_new=False)
-            if now > started + seconds:
+            if now > started + seconds and run.batches >= _MIN_BATCHES:
                 break
     except KeyboardInterrupt:
         progress.console.print("Stopped.")

@@ -173,13 +173,18 @@ class _OnSpark:
         if interrupted:
             raise KeyboardInterrupt
         count = self._spark.read.parquet(results).count()
-        more = count - self._results
-        note = f", {more:+,}: it judges lateness by one watermark for all streams" if more else ""
         self._console.print(
             f"\n[bold]{large(tuples)} rows from file to file: {took(self._seconds)} with Dovetail, "
-            f"{took(sum(batches))} with Spark's chain[/bold] ({count:,} results{note}).",
+            f"{took(sum(batches))} with Spark's chain.[/bold]",
             soft_wrap=True,
         )
+        if count != self._results:
+            self._console.print(
+                f"  Spark's chain has {count:,} results, {count - self._results:+,}: "
+                "it judges lateness by one watermark for all streams.",
+                style="dim",
+                soft_wrap=True,
+            )
 
     def _source(self, stream: str) -> Any:
         path = str(self._folder / "in" / stream)
