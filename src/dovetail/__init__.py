@@ -19,6 +19,7 @@ from dovetail.errors import (
     QueryError,
     SchemaError,
     StateError,
+    suggestion,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+        hint = suggestion(name, __all__, "")
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}{hint and f'{chr(10)}Hint: {hint}'}")
     module, attribute = _LAZY[name]
     loaded = import_module(module)
     return getattr(loaded, attribute) if attribute else loaded

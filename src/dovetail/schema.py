@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dovetail.config import is_number
-from dovetail.errors import ConfigError, SchemaError, listed
+from dovetail.errors import ConfigError, SchemaError, listed, suggestion
 
 MICROSECOND = pa.duration("us")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -85,7 +85,8 @@ class StreamSchema:
         for option, column in (("event_time", self.event_time), ("progress_by", self.progress_by)):
             if column not in names and (column is not None or option == "event_time"):
                 raise SchemaError(
-                    f"stream {self.name!r}: {option}={column!r} is not a column; columns: {listed(names)}"
+                    f"stream {self.name!r}: {option}={column!r} is not a column; columns: {listed(names)}",
+                    suggestion(column, names, self._column_hint(option)),
                 )
         if self.progress_by is not None and sql_type(self.columns.field(self.progress_by).type) is None:
             raise SchemaError(
@@ -99,6 +100,13 @@ class StreamSchema:
                 f"stream {self.name!r}: event time {self.event_time!r} has type {time_type}; it must be a timestamp",
                 "convert it first, e.g. pc.cast(column, pa.timestamp('us', tz='UTC')); for epoch numbers check the unit",
             )
+
+    def _column_hint(self, option: str) -> str:
+        """Return the columns that an option can name."""
+        times = [field.name for field in self.columns if pa.types.is_timestamp(field.type)]
+        if option == "event_time" and times:
+            return f"timestamp columns: {listed(times)}"
+        return "add a timestamp column" if option == "event_time" else "name one of its columns"
 
     @property
     def time_zone_aware(self) -> bool:

@@ -32,7 +32,7 @@ from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time.count_windows import CountWindowGroup
 from dovetail.engine.time.intake import BackfillStarts, Batch, TableReader, accept, in_time_order
 from dovetail.engine.time.progress import ArrivalStats, Progress
-from dovetail.errors import ConfigError, listed
+from dovetail.errors import ConfigError, listed, suggestion
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.steps import JOINED, JoinStep
 from dovetail.schema import StreamSchema
@@ -260,7 +260,7 @@ class ShardEngine:
         if unknown:
             raise ConfigError(
                 f"push got tuples for {listed(unknown)}; declared streams: {listed(self.streams)}",
-                "declare a stream before pushing to it",
+                suggestion(unknown[0], self.streams, "declare a stream before pushing to it"),
             )
         batches = {
             stream: accept(reader.read(tables[stream]), self.progress[stream], now)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.query.durations import LONGEST, format_duration
+from dovetail.query.durations import LONGEST, UNITS, format_duration
 from dovetail.schema import StreamSchema
 
+_FAR = 365 * UNITS["days"]
+"""A tuple that is later than this was probably not late: another one was in the future."""
 _COUNTED = "metrics() counts them; this warning appears once."
 
 
@@ -20,8 +22,12 @@ class DropWarnings:
         """Yield the warnings that a stream has not had yet; `late_by` is the largest delay in microseconds."""
         if late and self._is_new(stream, "late"):
             hint = f"lateness={format_duration(late_by)!r} would have kept {'them' if late > 1 else 'it'}"
-            if late_by > LONGEST:
-                hint = "an earlier tuple was from the far future: mind the unit of epoch numbers, and see max_ahead"
+            if late_by > _FAR:
+                distance = format_duration(late_by) if late_by <= LONGEST else "millennia"
+                hint = (
+                    f"an earlier tuple was {distance} ahead of {'them' if late > 1 else 'it'}: drop such tuples with "
+                    "stream(..., max_ahead='1 hour'), and mind the unit of epoch numbers"
+                )
             yield (
                 f"stream {stream.name!r}: {_tuples(late)} came too late and {_were(late)} dropped, up to "
                 f"{format_duration(late_by)} behind its largest event time; its lateness is {format_duration(stream.lateness)}\n"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import get_ident
-from typing import cast
+from typing import NoReturn, cast
 
 import pyarrow as pa
 
@@ -23,10 +23,8 @@ from dovetail.calibrate import unit_times_for
 from dovetail.config import Budget, Config
 from dovetail.engine.measure import count_last_batch, measure
 from dovetail.engine.persist.snapshot import read_snapshot, write_snapshot
-from dovetail.engine.shedding.caps import check_shedding_cap
-from dovetail.engine.time.progress import LATEST
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
-from dovetail.errors import ConfigError, DovetailError, listed, reading, warn
+from dovetail.errors import ConfigError, DovetailError, reading
 from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.describe import explain
@@ -39,14 +37,27 @@ from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
 from dovetail.session.local_job import LocalJob
 from dovetail.session.metrics import SessionMetrics, last_batch, session_metrics
-from dovetail.session.registered_query import BackfillReach, QueryStart, backfill_reach
+from dovetail.session.registered_query import BackfillReach
 from dovetail.session.synchronized import synchronized
+from dovetail.session.unknown_names import missing_attribute, reject_unknown_arguments
 from dovetail.stats.history import History
 
 PIECE_ROWS = 1 << 12
 """Tuples that `push_iter` joins before it yields their results."""
+_ON_SPARK = "LocalSession runs in this process: push() returns the results; on Spark use dt.Session(spark)"
+_ELSEWHERE = {
+    **dict.fromkeys(("start", "dataframe", "compare", "await_termination", "readStream", "writeStream"), _ON_SPARK),
+    **dict.fromkeys(("stop", "close"), "a LocalSession needs no end: let go of it, or keep its snapshot()"),
+    **dict.fromkeys(("sql", "register", "create_query"), "query(name, sql) registers a query"),
+    **dict.fromkeys(
+        ("add_stream", "table", "source", "register_stream"), "stream(name, schema, event_time) declares a stream"
+    ),
+    **dict.fromkeys(("send", "insert", "append", "feed", "process", "run"), "push({stream: table}) joins a batch"),
+}
+"""Hints for methods of `Session` on Spark and of other systems, by name."""
 
 
+@reject_unknown_arguments
 class LocalSession(LocalJob):
     """Declare streams, register queries, push batches, get results. Threads may share a session.
 
@@ -76,7 +87,10 @@ class LocalSession(LocalJob):
 
     def __init__(self, budget: Budget | None = None, config: Config | None = None) -> None:
         if budget is not None and not isinstance(budget, Budget):
-            raise ConfigError(f"LocalSession(budget=...) is a {type(budget).__name__}; expected a dovetail.Budget")
+            raise ConfigError(
+                f"LocalSession(budget=...) is a {type(budget).__name__}; expected a dovetail.Budget",
+                "write LocalSession(dt.Budget(memory_bytes=1e9), dt.Config(...)), or name the arguments",
+            )
         if config is not None and not isinstance(config, Config):
             raise ConfigError(f"LocalSession(config=...) is a {type(config).__name__}; expected a dovetail.Config")
         warm_up()
@@ -90,6 +104,9 @@ class LocalSession(LocalJob):
             with suppress(DovetailError):  # the session may be beyond repair
                 metrics = self.metrics()
         return job_html(repr(self), self._job, metrics)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing_attribute(LocalSession, name, _ELSEWHERE)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 
@@ -168,27 +185,12 @@ class LocalSession(LocalJob):
         -------
         With `backfill`, by alias the earliest event time that the query sees; None if it sees no earlier tuple.
         """
-        if not isinstance(backfill, bool):
-            raise ConfigError.choice("query(backfill=...)", backfill, (True, False))
-        job, query = self._job, self._job.plan_individually(name, sql, probe_orders)
-        if job.config.shedding is not None:
-            check_shedding_cap(
-                job.config.shedding, job.unshared_execution_plan([*job.plans.values(), query.plan]), job.streams
-            )
-        for text in query.plan.query.warnings:
-            warn(text)
-        if not self._is_running:
-            self._job = job.with_query(query)
-        else:
-            times = {name: progress.max_event_time for name, progress in self._engine.progress.streams.items()}
-            start = QueryStart(self._engine.batches, backfill, max_event_times=times)
-            late = job.with_late_query(replace(query, start=start), self._monitor.stats)
-            self._adopt(late, until_delivered=True)
-        return backfill_reach(query.plan.query, self._engine.earliest_visible) if backfill else None
+        return self._register(name, sql, probe_orders, backfill=backfill, is_deliberate=False)
 
+    @synchronized
     def add_query(self, name: str, sql: str, *, backfill: bool = False) -> BackfillReach | None:
         """Register a query while data flows, as `RunningSession.add_query` does on Spark; see `query`."""
-        return self.query(name, sql, backfill=backfill)
+        return self._register(name, sql, None, backfill=backfill)
 
     @synchronized
     def drop_query(self, name: str) -> None:
@@ -288,12 +290,14 @@ class LocalSession(LocalJob):
     def _prepare_push(self, batch: Mapping[str, TableLike], now: datetime | None) -> Mapping[str, TableLike]:
         """Return the tables of a push; begin, or switch to a better plan, before the batch."""
         if not isinstance(batch, Mapping):
-            raise ConfigError(f"push got a {type(batch).__name__}; expected {{stream name: table}}")
+            raise ConfigError(
+                f"push got a {type(batch).__name__}; expected {{stream name: table}}",
+                f"write push({{{next(iter(self._job.streams), 'stream')!r}: table}})",
+            )
         if now is not None and not isinstance(now, datetime):
-            raise ConfigError(f"push(now=...) is {now!r}; expected a datetime")
+            raise ConfigError(f"push(now=...) is {now!r}; expected a datetime", "write datetime.now(UTC)")
         if batch and not self._job.registered:
-            when = "when all queries had been dropped" if self._is_running else "before any query was registered"
-            warn(f"push got tuples {when}: they are counted and dropped\nHint: call query() first")
+            self._warn_of_no_queries()
         streams = self._job.streams
         tables = {
             name: self._arrow_input.table(streams[name], data) if name in streams else data
@@ -306,7 +310,7 @@ class LocalSession(LocalJob):
     def _clock(self, now: datetime | None) -> int | None:
         """Return the time of a batch in microseconds; None if no stream needs one."""
         if now is not None:
-            return _micros(now)
+            return self._time_arguments.clock(now)
         return _time_of(None) if self._engine.needs_clock else None
 
     @synchronized
@@ -315,20 +319,7 @@ class LocalSession(LocalJob):
 
         Tuples expire and results are returned as if a tuple of that time had arrived.
         """
-        if not isinstance(times, Mapping):
-            raise ConfigError(f"advance got a {type(times).__name__}; expected {{stream name: time}}")
-        unknown = [stream for stream in times if stream not in self._job.streams]
-        if unknown:
-            raise ConfigError(f"advance names {listed(unknown)}; declared streams: {listed(self._job.streams)}")
-        micros = {}
-        for stream, time in times.items():
-            if not isinstance(time, int | datetime) or isinstance(time, bool):
-                raise ConfigError(
-                    f"advance: the time of {stream!r} is {time!r}; expected a datetime or microseconds since 1970"
-                )
-            micros[stream] = time if isinstance(time, int) else _micros(time)
-            if abs(micros[stream]) > LATEST:
-                raise ConfigError(f"advance: the time of {stream!r} is out of range: {time!r}")
+        micros = self._time_arguments.event_times(times, self._job.streams)
         self._begin()
         return self._engine.advance(micros)
 

@@ -12,19 +12,25 @@ from dataclasses import replace
 from dovetail._display import count_of
 from dovetail.engine.measure import measure
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.shedding.caps import check_shedding_cap
 from dovetail.engine.time.progress import ArrivalStats
-from dovetail.errors import PlanError, warn
+from dovetail.errors import ConfigError, PlanError, warn
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.adapt.reorder import Replanner
 from dovetail.optimizer.adapt.runtime_stats import ShardGroupReport
+from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.execution import ExecutionPlan
+from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 from dovetail.session.arrow_input import ArrowInput
+from dovetail.session.call_warnings import TimeArguments, invisible_to_backfill, unused_selectivities
 from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_text
 from dovetail.session.monitor import Meter, Monitor
+from dovetail.session.registered_query import BackfillReach, QueryStart, backfill_reach
 from dovetail.session.synchronized import SynchronizedSession
+from dovetail.session.time_units import TimeUnits
 from dovetail.stats.history import Migration
 
 
@@ -34,7 +40,10 @@ class LocalJob(SynchronizedSession):
     def __init__(self, job: Job) -> None:
         self._job = job
         self._drop_warnings = DropWarnings()
-        self._arrow_input = ArrowInput()
+        self._arrow_input, self._time_arguments, self._time_units = ArrowInput(), TimeArguments(), TimeUnits()
+        self._refused_query: str | None = None
+        """The last query that was refused."""
+        self._has_warned_of_late_query = False
         self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
         """The plans and jobs before and after the last change: a rollback leads to one of the two."""
         self._batch_time: int | None = None
@@ -66,7 +75,59 @@ class LocalJob(SynchronizedSession):
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
         if not self._is_running and self._job.adopted_plan is None and self._job.registered:
+            for text in unused_selectivities(self._job):
+                warn(text)
             self._adopt(self._job.with_initial_plan())
+
+    def _register(
+        self, name: str, sql: str, orders: ProbeOrders | None, *, backfill: bool, is_deliberate: bool = True
+    ) -> BackfillReach | None:
+        """Register a query; `is_deliberate`: the user knows that one added late does not see earlier tuples."""
+        self._refused_query = name
+        if not isinstance(backfill, bool):
+            raise ConfigError.choice("query(backfill=...)", backfill, (True, False))
+        job, query = self._job, self._job.plan_individually(name, sql, orders)
+        shedding = job.config.shedding
+        if shedding is not None:
+            check_shedding_cap(shedding, job.unshared_execution_plan([*job.plans.values(), query.plan]), job.streams)
+        for text in query.plan.query.warnings:
+            warn(text)
+        if not self._is_running:
+            self._job, self._refused_query = job.with_query(query), None
+            return backfill_reach(query.plan.query, self._engine.earliest_visible) if backfill else None
+        times = {name: progress.max_event_time for name, progress in self._engine.progress.streams.items()}
+        query = replace(query, start=QueryStart(self._engine.batches, backfill, max_event_times=times))
+        late = job.with_late_query(query, self._monitor.stats)
+        if not (backfill or is_deliberate):
+            self._warn_of_late_query(query.plan.query)
+        for text in invisible_to_backfill(late.standalone_steps[name], self._engine) if backfill else ():
+            warn(text)
+        self._adopt(late, until_delivered=True)
+        self._refused_query = None
+        return backfill_reach(query.plan.query, self._engine.earliest_visible) if backfill else None
+
+    def _warn_of_late_query(self, query: JoinQuery) -> None:
+        """Say once that a late query sees nothing of the tuples before it, if there were any."""
+        streams = self._engine.progress
+        if self._has_warned_of_late_query or not any(streams[ref.stream].arrived for ref in query.refs):
+            return
+        self._has_warned_of_late_query = True
+        warn(
+            f"query {query.name!r} was registered after tuples had been pushed: it sees nothing of them\n"
+            "Hint: add_query(...) adds a query on purpose; backfill=True joins new tuples also with those in the windows"
+        )
+
+    def _warn_of_no_queries(self) -> None:
+        """Warn of a push that no query sees."""
+        when, hint = "before any query was registered", "call query() first"
+        if self._is_running:
+            when = "when all queries had been dropped"
+        elif self._refused_query is not None:
+            when, hint = (
+                "after every query was refused",
+                f"correct the query {self._refused_query!r}; its error says how",
+            )
+        warn(f"push got tuples {when}: they are counted and dropped\nHint: {hint}")
 
     def _adopt(self, job: Job, *, until_delivered: bool = False) -> None:
         """Switch to another job; joins that stay keep the probe orders that they have."""
@@ -93,6 +154,8 @@ class LocalJob(SynchronizedSession):
         Nothing has changed yet: if warnings are errors, the batch can be pushed again.
         """
         for text in self._drop_warnings.new_warnings(schema, seen.late, seen.late_by, seen.refused):
+            warn(text)
+        for text in self._time_units.new_warnings(schema.name, seen.max_event_time):
             warn(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,9 @@ from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, mjoin
 from dovetail.plan.shared_plan import Load
 
+_SHORTEST_SECONDS = 0.001
+_LEAST_SHEDDING_BYTES = 1 << 20
+"""A smaller cap may be refused, because windows have a minimum size."""
 UNITS = {"CPU": "ms of CPU per second", "memory": "bytes of memory"}
 
 
@@ -57,13 +60,14 @@ def budget_hint(resource: str, name: str, window: float, fraction: float, limit:
     It suggests a window shortened by that fraction, because state grows at least as fast as the window.
     """
     option = "cpu_ms_per_second" if resource == "CPU" else "memory_bytes"
-    smaller = (
-        f"a smaller window in {name!r} (try {window * fraction:.3g} s instead of {window:g} s), "
-        if fraction > 0
-        else ""
-    )
+    shorter = window * fraction
+    smaller = ""
+    if shorter >= _SHORTEST_SECONDS:
+        # Written so that it can be typed into a query, which takes no exponents.
+        rounded = f"{shorter:.3g}" if shorter < 100 else f"{shorter:.0f}"
+        smaller = f"a smaller window in {name!r} (try {rounded} s instead of {window:g} s), "
     shedding = ""
-    if resource == "memory" and limit >= 1:
+    if resource == "memory" and limit >= _LEAST_SHEDDING_BYTES:
         shedding = (
             f", or replace the budget by Config(shedding=dt.Shedding(max_bytes={int(limit)})), which loses results"
         )

@@ -1,0 +1,71 @@
+"""Unknown arguments and methods of the public classes: errors that say what is meant, or where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import Parameter, isfunction, signature
+from typing import Any, TypeVar
+
+from dovetail.errors import ConfigError, listed, suggestion
+
+_C = TypeVar("_C", bound=type)
+_IN_QUERY = "windows are part of the query: FROM stream alias [RANGE 1 HOUR]"
+_MEANT = {
+    **dict.fromkeys(("watermark", "delay", "max_delay", "allowed_lateness", "delay_threshold"), "lateness"),
+    **dict.fromkeys(("timestamp", "time", "ts", "time_column", "timestamp_column", "event_time_column"), "event_time"),
+    **dict.fromkeys(("checkpoint_location", "checkpointLocation", "checkpoint_dir", "path"), "checkpoint"),
+    **dict.fromkeys(("partitions", "parallelism", "num_shards"), "shards"),
+    **dict.fromkeys(("table", "df", "dataframe", "source"), "frame"),
+    **dict.fromkeys(("output", "outputs", "sink"), "sinks"),
+    **dict.fromkeys(("tables", "data", "batches"), "batch"),
+    "query": "sql",
+}
+"""Names in other systems, and the argument that has this meaning here."""
+
+
+def reject_unknown_arguments(cls: _C) -> _C:
+    """Make the public methods of a class reject unknown keyword arguments with a hint."""
+    for name, method in list(vars(cls).items()):
+        if isfunction(method) and (not name.startswith("_") or name == "__init__"):
+            setattr(cls, name, _checked(cls.__name__, name, method))
+    return cls
+
+
+def _checked(owner: str, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    names = [parameter for parameter in signature(method).parameters if parameter != "self"]
+    known = frozenset(names)
+    if any(p.kind is Parameter.VAR_KEYWORD for p in signature(method).parameters.values()):
+        return method
+
+    @wraps(method)
+    def checked(self: Any, /, *args: Any, **options: Any) -> Any:
+        if options and not known.issuperset(options):
+            raise _unknown_argument(owner if name == "__init__" else f"{owner}.{name}", options, names)
+        return method(self, *args, **options)
+
+    return checked
+
+
+def _unknown_argument(call: str, options: Mapping[str, Any], names: list[str]) -> ConfigError:
+    unknown = next(name for name in options if name not in names)
+    meant = _MEANT.get(unknown)
+    if call.endswith(".push") and meant is None:
+        hint = f"push takes one dict: push({{{unknown!r}: table}})"
+    elif unknown in ("window", "windows"):
+        hint = _IN_QUERY
+    elif meant in names:
+        hint = f"write {meant}=..."
+    else:
+        hint = suggestion(unknown, names, "help() lists them")
+    return ConfigError(f"{call}({unknown}=...): there is no such argument; allowed: {listed(names)}", hint)
+
+
+def missing_attribute(owner: type, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
+    """Return the error for an attribute that a class lacks; `elsewhere` has hints by name."""
+    public = [attribute for attribute in dir(owner) if not attribute.startswith("_")]
+    message = f"{owner.__name__} has no attribute {name!r}"
+    hint = elsewhere.get(name)
+    if hint is None and not name.startswith("_"):
+        hint = suggestion(name, public, "")
+    return AttributeError(f"{message}\nHint: {hint}" if hint else message, name=name, obj=None)
