@@ -39,6 +39,8 @@ ARROWS: dict[str, set[str]] = {
 }
 ONLY_IN: dict[str, str | None] = {
     "pyspark": "spark/",
+    "pyspark.sql.pandas": "spark/compat.py",  # differs between versions
+    "pyspark.sql.streaming.datasource": "spark/compat.py",  # some versions lack it
     "numba": "engine/kernels/",
     "sqlglot": "query/",
     "hypothesis": "testing/",
@@ -65,10 +67,11 @@ def imported(tree: ast.Module, module: tuple[str, ...]) -> Iterator[tuple[int, t
 
 def broken_rule(layer: str, place: str, target: tuple[str, ...]) -> str | None:
     """Say which rule an import of `target` breaks in file `place` of package `layer`, if any."""
-    if target[0] in ONLY_IN:
-        home = ONLY_IN[target[0]]
+    names = [".".join(target[:length]) for length in range(1, len(target) + 1)]
+    for name in [name for name in names if name in ONLY_IN]:
+        home = ONLY_IN[name]
         if home is None or not place.startswith(home):
-            return f"{target[0]} may be imported {f'only in {home}' if home else 'nowhere in the package'}"
+            return f"{name} may be imported {f'only in {home}' if home else 'nowhere in the package'}"
     if target[0] != PUBLIC or layer == "__init__":
         return None
     if layer not in ARROWS:

@@ -13,7 +13,7 @@ EXTRAS = {
     "plots": ("matplotlib",),
     "connect": ("grpc", "grpc_status", "google", "zstandard"),
     "delta": ("deltalake",),
-    "iceberg": ("pyiceberg", "sqlalchemy"),
+    "iceberg": ("pyiceberg",),
 }
 """Top-level modules of each extra; `google` is that of Protocol Buffers."""
 

@@ -63,8 +63,8 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     (r"(\d+) MB for new objects", (str(builder._YOUNG >> 10),)),
     (r"A young generation of (\d+) MB, whatever", (str(builder._YOUNG >> 10),)),
     (r"`local\[\*,(\d+)\]`", (str(builder._FAILURES),)),
-    (r"PySpark (\d+\.\d+) or later", (compat.version_text(compat.OLDEST),)),
-    (r"as a stream needs PySpark (\d+\.\d+)", (compat.version_text(compat.GENERATED_SOURCE),)),
+    (r"It needs PySpark (\d+\.\d+) or later", (compat.version_text(compat.OLDEST),)),
+    (r"(?:a stream|a source that) needs PySpark (\d+\.\d+)", (compat.version_text(compat.GENERATED_SOURCE),)),
     (r"Java (\d+) or later", (str(_MIN_JAVA),)),
     # Live arrays.
     (r"up to (\d+) MB of living arrays", (mb(arena.WHOLE),)),

@@ -32,6 +32,11 @@ def test_the_package_keeps_the_rules() -> None:
         ("engine/shard.py", "import dovetail as dt", "not dovetail"),
         ("engine/shard.py", "import numba", "numba may be imported only in engine/kernels/"),
         ("session/local.py", "from pyspark.sql import DataFrame", "pyspark may be imported only in spark/"),
+        (
+            "spark/wire.py",
+            "from pyspark.sql.pandas import types",
+            "pyspark.sql.pandas may be imported only in spark/compat.py",
+        ),
         ("plan/query_plan.py", "import sqlglot.expressions", "sqlglot may be imported only in query/"),
         ("__init__.py", "import hypothesis", "hypothesis may be imported only in testing/"),
         ("optimizer/cost/probe_cost.py", "import matplotlib.pyplot", "matplotlib may be imported only in experiments/"),
