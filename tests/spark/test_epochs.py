@@ -83,6 +83,7 @@ class Encoded:
         for shard, batch_id in continued.items():
             nodes: dict[str, Any] = {kind: {} for kind in ("windows", "joins", "states", "results")}
             report = {"shard": shard, "last_batch": batch_id, "rebuilt": False, "streams": {}, "nodes": nodes}
+            report["batch"] = {"streams": {}, "queries": {}}
             self.rows.append(ResultRow(shard, 0, ResultKind.METRICS, 0, json.dumps(report).encode()))
 
 
