@@ -70,11 +70,11 @@ def test_active_session_is_found_from_another_thread(spark: SparkSession) -> Non
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
-def test_active_session_is_checked(spark: SparkSession) -> None:
+def test_an_active_session_without_our_settings_stays_as_it_is(spark: SparkSession) -> None:
     spark.conf.set(PROVIDER, HDFS)
     try:
-        with pytest.raises(ConfigError, match="HDFSBackedStateStoreProvider"):
-            session()
+        assert session().conf.get(PROVIDER) == ROCKSDB
+        assert spark.conf.get(PROVIDER) == HDFS
     finally:
         spark.conf.set(PROVIDER, ROCKSDB)
 

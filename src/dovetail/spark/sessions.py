@@ -12,23 +12,33 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail._display import count_of
 from dovetail.config import Budget, Config
-from dovetail.errors import ConfigError, listed, warn
+from dovetail.errors import ConfigError, StateError, listed, warn
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_html, job_text
+from dovetail.session.unknown_names import missing_attribute, reject_unknown_arguments
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry
 from dovetail.spark.compat import to_arrow_schema
-from dovetail.spark.driver.arguments import check_checkpoint, check_frame, check_shards, check_sinks, check_trigger
+from dovetail.spark.driver.arguments import (
+    ELSEWHERE,
+    check_checkpoint,
+    check_frame,
+    check_shards,
+    check_sinks,
+    check_spark,
+    check_trigger,
+    watermark_delay,
+)
 from dovetail.spark.driver.builder import check_session
 from dovetail.spark.driver.job import CHECKPOINT, RunningJob, claim_sinks
 from dovetail.spark.driver.job_diff import Comparison, projected, with_changes
@@ -42,6 +52,7 @@ from dovetail.spark.state.shared_memory import create_run_directory
 from dovetail.spark.wire import decode_results
 
 
+@reject_unknown_arguments
 class Session:
     """A session on Spark: declare streaming DataFrames, register queries, start them together.
 
@@ -67,6 +78,7 @@ class Session:
             raise ConfigError(f"Session(config=...) is a {type(config).__name__}; expected a dovetail.Config")
         if shards is not None:
             check_shards("Session", shards)
+        check_spark(spark)
         check_session(spark)
         self._spark = spark
         self._shards = shards or 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -83,12 +95,15 @@ class Session:
     def _repr_html_(self) -> str:
         return job_html(repr(self), self._job)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing_attribute(Session, name, ELSEWHERE)
+
     def stream(
         self,
         name: str,
         frame: DataFrame,
         event_time: str,
-        lateness: str | float | timedelta = "0 seconds",
+        lateness: str | float | timedelta | None = None,
         rate: float | None = None,
         *,
         progress_by: str | None = None,
@@ -107,7 +122,7 @@ class Session:
             The timestamp column that windows are measured in.
         lateness
             How far a tuple may lag behind the largest event time of earlier micro-batches. Tuples that lag further are dropped and
-            counted.
+            counted. The default is the delay of the frame's own `withWatermark` on this column, or zero if it has none.
         rate
             Expected tuples per second of event time; helps the planner.
         progress_by
@@ -120,6 +135,7 @@ class Session:
         self._check_declaring(f"stream {name!r}")
         check_name("stream", name)
         check_frame(name, frame, event_time)
+        lateness = watermark_delay(name, frame, event_time) if lateness is None else lateness
         schema = to_arrow_schema(frame.schema)
         declared = stream_schema(
             name, schema, event_time, lateness, rate, progress_by, idle_after=idle_after, max_ahead=max_ahead
@@ -236,8 +252,11 @@ class Session:
         The checkpoint is not changed. Raise `StateError` if the session cannot be started with it.
         """
         directory, layout = Directory.of(self._spark, check_checkpoint(checkpoint)), self._layout()
-        if not directory.names():
-            return Comparison(new=tuple(layout.job.queries))
+        if not {"dovetail", "offsets"} & set(directory.names()):
+            raise StateError(
+                f"{directory.uri} holds no checkpoint: it {'has other files' if directory.names() else 'is empty or does not exist'}",
+                "compare() takes the directory that start(checkpoint=...) was given; a start with a new one adds all queries",
+            )
         opened = Checkpoint.open(directory)
         try:
             reconciled, changes, _ = opened.reconcile(layout)

@@ -53,10 +53,10 @@ def test_with_backfill_new_tuples_match_held_tuples(session: dt.LocalSession) ->
     shown = shown_of(session)
     assert shown["since"] == 1
     assert shown["backfilled_from"] == {
-        "a": "1970-01-01T00:00:01.000000+00:00",
-        "b": "1970-01-01T00:00:01.000000+00:00",
+        "a": "1970-01-01T00:00:01.000000Z",
+        "b": "1970-01-01T00:00:01.000000Z",
     }
-    told = "starts at batch 1; backfill: a from 1970-01-01T00:00:01.000000+00:00, b from"
+    told = "starts at batch 1; backfill: a from 1970-01-01T00:00:01.000000Z, b from"
     assert told in str(session.explain())
 
 

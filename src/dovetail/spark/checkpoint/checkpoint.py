@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dovetail.errors import ConfigError, StateError
+from dovetail.errors import ConfigError, StateError, listed, warn
 from dovetail.spark.checkpoint.compatibility import pinned_json
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.checkpoint.plan_log import (
@@ -41,6 +41,10 @@ RESHARDED, UNFINISHED = "_migrated.json", "_unfinished.json"
 called migration (the `migrations` of the metrics are changes of the plan), and existing checkpoints have such notes."""
 _STATE_FILE = re.compile(r"\.?(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)(?:\.crc)*")
 """Matches a file of one state store version; batch n writes version n + 1."""
+
+
+_OWN_FILES = {"dovetail", "commits", "metadata", "offsets", "sources", "state"}
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class Checkpoint:
                 f"{subdirectory.uri} holds {len(layouts)} layouts; there is one", "use a new checkpoint and new sinks"
             )
         layout = subdirectory.read(layouts[0]) if layouts else None
+        if not layout and last_batch < 0:
+            _warn_of_other_files(directory)
         if not layout and last_batch >= 0:
             raise StateError(
                 f"{directory.uri} is the checkpoint of another streaming query, or lost its layout in {subdirectory.uri}",
@@ -223,6 +229,17 @@ def _check_notes(directory: Directory) -> None:
                 f"the checkpoint {directory.uri} is unfinished: its resharding from {unfinished['from']} was interrupted",
                 "reshard again, with the same two directories; until then the old checkpoint can be used as before",
             )
+
+
+def _warn_of_other_files(directory: Directory) -> None:
+    """Warn if the directory of a new checkpoint holds files that are not part of one."""
+    others = sorted(name for name in directory.names() if name not in _OWN_FILES and not name.startswith((".", "_")))
+    if others:
+        more = ", ..." if len(others) > _NAMED else ""
+        warn(
+            f"the checkpoint directory {directory.uri} holds other files: {listed(others[:_NAMED])}{more}\n"
+            f"Hint: give the checkpoint a directory of its own, e.g. {directory.uri}/checkpoint"
+        )
 
 
 def _check_path(directory: Directory) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -11,15 +13,63 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import DataType, IntegralType, StringType, TimestampNTZType, TimestampType
 
-from dovetail.errors import ConfigError, SchemaError, listed, suggestion
+from dovetail.errors import ConfigError, SchemaError, listed, suggestion, warn
 from dovetail.spark.sinks.sinks import MemorySink, Sink
 
+_DELAY = "spark.watermarkDelayMs"
+"""Metadata that `withWatermark` gives its column."""
 _MAX_SHARDS = 10_000
 _TRIGGERS = ("processingTime", "availableNow", "once")
 _TRIGGER_HINT = (
     'write {"availableNow": True} to read what is there and end, or {"processingTime": "10 seconds"}; '
     "omit it to start each batch when the previous one ends"
 )
+
+
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("push", "push_iter", "advance"),
+        "on Spark tuples come from the frames of streams: start(...); push() is of dt.LocalSession",
+    ),
+    **dict.fromkeys(
+        ("add_query", "drop_query", "metrics", "stop", "await_termination", "awaitTermination", "watch"),
+        "that is a method of what start(...) returns: running = session.start(...)",
+    ),
+    **dict.fromkeys(
+        ("snapshot", "restore"), "on Spark the checkpoint holds the state: start(sinks, checkpoint) continues from it"
+    ),
+    **dict.fromkeys(("sql", "register", "create_query"), "query(name, sql) registers a query"),
+    **dict.fromkeys(
+        ("writeStream", "run", "execute"), "start(sinks, checkpoint) runs all queries; dataframe(name) gives a frame"
+    ),
+}
+"""Hints for methods of `LocalSession`, of running sessions and of Spark, by name."""
+
+
+def check_spark(spark: Any) -> None:
+    """Refuse anything but a SparkSession."""
+    if not (hasattr(spark, "conf") and hasattr(spark, "readStream")):
+        cores = re.fullmatch(r"local\[(\d+|\*)\S*", spark) if isinstance(spark, str) else None
+        made = f"cores={cores[1] if cores[1].isdigit() else repr(cores[1])}" if cores else ""
+        raise ConfigError(
+            f"Session(spark=...) is {_described(spark)}; expected a SparkSession",
+            f"write dt.Session(dt.spark.session({made}))",
+        )
+
+
+def watermark_delay(name: str, frame: DataFrame, event_time: str) -> timedelta:
+    """Return the delay of the watermark that a frame has on its event time; zero if it has none."""
+    delays = {f.name: f.metadata[_DELAY] for f in frame.schema if f.metadata and _DELAY in f.metadata}
+    if delays and event_time not in delays:
+        warn(
+            f"stream {name!r}: the frame has a watermark on {listed(delays)}, which is not its event time {event_time!r}: its "
+            f"lateness is 0 s\nHint: write stream(..., lateness='{_seconds(min(delays.values()))}')"
+        )
+    return timedelta(milliseconds=delays.get(event_time, 0))
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:g} seconds"
 
 
 def check_sinks(sinks: Any, queries: Iterable[str]) -> dict[str, Sink]:
@@ -107,8 +157,15 @@ def check_frame(name: str, frame: Any, event_time: str) -> None:
             "read it with spark.readStream; a table that does not change is no stream: join it to a stream's frame first, "
             "session.stream(name, stream_frame.join(static_frame, 'key'), ...)",
         )
-    kind = {field.name: field.dataType for field in frame.schema}.get(event_time)
-    if kind is not None and not isinstance(kind, TimestampType | TimestampNTZType):
+    kinds = {field.name: field.dataType for field in frame.schema}
+    if event_time not in kinds:
+        times = [column for column, dtype in kinds.items() if isinstance(dtype, TimestampType | TimestampNTZType)]
+        raise SchemaError(
+            f"stream {name!r}: event_time={event_time!r} is not a column; columns: {listed(kinds)}",
+            suggestion(event_time, kinds, f"timestamp columns: {listed(times)}"),
+        )
+    kind = kinds[event_time]
+    if not isinstance(kind, TimestampType | TimestampNTZType):
         raise SchemaError(
             f"stream {name!r}: event time {event_time!r} is {kind.simpleString()}; it must be a timestamp",
             _conversion_hint(kind, event_time),

@@ -74,8 +74,9 @@ def session(
 ) -> SparkSession:
     """Return a local Spark session with settings that suit Dovetail.
 
-    If the process already has a session that `check_session` accepts, that one is returned, and the arguments do not apply. Memory
-    holds for the first session of a process only, because the JVM outlives `stop()`.
+    If the process already has a session that `check_session` accepts, that one is returned, and the arguments do not apply. If it
+    has one without the settings that Dovetail needs, a new session on the same Spark is returned, with SQL options of its own: those
+    of the first one stay as they are. Memory holds for the first session of a process only, because the JVM outlives `stop()`.
 
     Parameters
     ----------
@@ -97,8 +98,24 @@ def session(
         # For the JVM and its workers: one heap for all threads; otherwise each keeps its peak (0.1 GB in a JVM with two cores).
         os.environ.setdefault("MALLOC_ARENA_MAX", "1")
         spark = SparkSession.builder.appName(name).config(map={**options}).getOrCreate()
+    elif any(_provider_faults(str(spark.conf.get(PROVIDER)))):
+        spark = _with_options(spark, options)
     check_session(spark)
     return spark
+
+
+def _with_options(spark: SparkSession, options: Mapping[str, str]) -> SparkSession:
+    """Return a new session on the same Spark with those options that a running Spark can change."""
+    created = spark.newSession()
+    for name, value in options.items():
+        if name.startswith("spark.sql.") and created.conf.isModifiable(name):
+            created.conf.set(name, value)
+    if any(_provider_faults(str(created.conf.get(PROVIDER)))):
+        raise ConfigError(
+            f"a SparkSession exists whose {PROVIDER} cannot be changed",
+            "call spark.stop() on it, then dt.spark.session(); what runs on it ends",
+        )
+    return created
 
 
 def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:

@@ -1,0 +1,132 @@
+"""Mistakes on Spark: each gets an error or a warning whose hint works. No streaming query is started."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import dovetail as dt
+from dovetail.errors import ConfigError, DovetailWarning, SchemaError, StateError
+from dovetail.spark.checkpoint.checkpoint import Checkpoint
+from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.driver import builder
+from dovetail.spark.driver.builder import PROVIDER, ROCKSDB
+
+SQL = "SELECT a.value FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.value = b.value"
+HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("rate").load()
+
+
+@pytest.fixture
+def session(spark: SparkSession, frame: DataFrame) -> dt.Session:
+    made = dt.Session(spark, shards=2)
+    made.stream("a", frame, "timestamp")
+    made.stream("b", frame, "timestamp")
+    made.query("q", SQL)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ("local[2]", "Session(spark=...) is 'local[2]' (str)", "write dt.Session(dt.spark.session(cores=2))"),
+        ("local[*]", "Session(spark=...) is 'local[*]' (str)", "write dt.Session(dt.spark.session(cores='*'))"),
+        ("spark://host", "Session(spark=...) is 'spark://host' (str)", "write dt.Session(dt.spark.session())"),
+        (None, "Session(spark=...) is NoneType", "write dt.Session(dt.spark.session())"),
+    ],
+)
+def test_what_is_no_spark_session(given: Any, message: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        dt.Session(given)
+    assert error.value.hint == hint
+
+
+RUNNING = "that is a method of what start(...) returns: running = session.start(...)"
+CALLS: list[tuple[Callable[[Any], object], type[Exception], str, str]] = [
+    (lambda s: s.push, AttributeError, "Session has no attribute 'push'", "push() is of dt.LocalSession"),
+    (lambda s: s.metrics, AttributeError, "Session has no attribute 'metrics'", RUNNING),
+    (lambda s: s.add_query, AttributeError, "Session has no attribute 'add_query'", RUNNING),
+    (lambda s: s.snapshot, AttributeError, "Session has no attribute 'snapshot'", "the checkpoint holds the state"),
+    (lambda s: s.querry, AttributeError, "Session has no attribute 'querry'", "did you mean 'query'?"),
+    (lambda s: s.start(sink={}), ConfigError, "Session.start(sink=...): there is no such argument", "write sinks=..."),
+    (lambda s: s.start({}, checkpointLocation="c"), ConfigError, "checkpointLocation", "write checkpoint=..."),
+    (lambda s: s.stream("c", None, "ts", watermark="1 s"), ConfigError, "watermark", "write lateness=..."),
+    (lambda s: s.query("r", SQL, backfil=True), ConfigError, "Session.query(backfil=...)", "help() lists them"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message", "hint"), CALLS)
+def test_calls_of_something_else(
+    session: dt.Session, call: Callable[[Any], object], kind: type[Exception], message: str, hint: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(message)) as error:
+        call(session)
+    assert hint in str(error.value).partition("\nHint: ")[2]
+
+
+def test_an_event_time_that_is_no_column(session: dt.Session, frame: DataFrame) -> None:
+    with pytest.raises(
+        SchemaError, match="event_time='timestmp' is not a column; columns: 'timestamp', 'value'"
+    ) as error:
+        session.stream("c", frame, "timestmp")
+    assert error.value.hint == "did you mean 'timestamp'?"
+
+
+def test_the_delay_of_a_watermark_is_the_lateness(session: dt.Session, frame: DataFrame) -> None:
+    late = frame.withWatermark("timestamp", "90 seconds")
+    session.stream("c", late, "timestamp")
+    session.stream("d", late, "timestamp", "5 seconds")
+    streams = session._job.streams
+    assert [streams[name].lateness for name in "acd"] == [0, 90_000_000, 5_000_000]
+
+
+def test_a_watermark_on_another_column(session: dt.Session, frame: DataFrame) -> None:
+    other = frame.selectExpr("timestamp AS ts", "timestamp AS seen", "value").withWatermark("seen", "1 minute")
+    with pytest.warns(DovetailWarning, match="has a watermark on 'seen', which is not its event time 'ts'") as caught:
+        session.stream("c", other, "ts")
+    assert "Hint: write stream(..., lateness='60 seconds')" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("content", [None, "empty", "other files"])
+def test_compare_takes_a_checkpoint(session: dt.Session, tmp_path: Path, content: str | None) -> None:
+    place = tmp_path / "c"
+    if content is not None:
+        place.mkdir()
+    if content == "other files":
+        (place / "clicks.csv").touch()
+    said = "has other files" if content == "other files" else "is empty or does not exist"
+    with pytest.raises(StateError, match=f"holds no checkpoint: it {said}") as error:
+        session.compare(place)
+    assert "the directory that start(checkpoint=...) was given" in str(error.value.hint)
+    assert place.exists() == (content is not None)
+
+
+def test_a_new_checkpoint_among_other_files(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "clicks.csv").touch()
+    with pytest.warns(
+        DovetailWarning, match=r"holds other files: 'clicks.csv'\nHint: give the checkpoint a directory of its own"
+    ):
+        Checkpoint.open(Directory.of(spark, str(tmp_path))).release()
+    Checkpoint.open(Directory.of(spark, str(tmp_path / "checkpoint"))).release()
+
+
+def test_a_session_without_our_settings(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = spark.newSession()
+    own.conf.set(PROVIDER, HDFS)
+    with pytest.raises(ConfigError, match="HDFSBackedStateStoreProvider"):
+        dt.Session(own)
+    monkeypatch.setattr(builder, "_active_session", lambda: own)
+    ready = dt.spark.session(cores=2)
+    assert (ready.conf.get(PROVIDER), own.conf.get(PROVIDER)) == (ROCKSDB, HDFS)
+    assert ready.sparkContext is own.sparkContext
+    assert ready.conf.get("spark.sql.shuffle.partitions") == "2"
+    dt.Session(ready)
