@@ -175,26 +175,28 @@ def stored_schema(declared: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, stored_type(field.type)) for field in declared])
 
 
-def sql_type(stored: pa.DataType) -> pa.DataType | None:
+def sql_type(arrow_type: pa.DataType) -> pa.DataType | None:
     """Return the type a stored column has inside an expression; None if it can only be selected."""
     types = pa.types
-    if stored in _SIGNED:
-        return _SIGNED[stored]
-    if types.is_float16(stored):
+    if arrow_type in _SIGNED:
+        return _SIGNED[arrow_type]
+    if types.is_float16(arrow_type):
         return pa.float32()
-    if types.is_large_string(stored):
+    if types.is_large_string(arrow_type):
         return pa.string()
-    if types.is_large_binary(stored) or types.is_fixed_size_binary(stored):
+    if types.is_large_binary(arrow_type) or types.is_fixed_size_binary(arrow_type):
         return pa.binary()
-    if types.is_date64(stored):
+    if types.is_date64(arrow_type):
         return pa.date32()
-    if types.is_timestamp(stored):
-        return TIMESTAMP_NTZ if stored.tz is None else TIMESTAMP
-    if types.is_duration(stored):
+    if types.is_timestamp(arrow_type):
+        return TIMESTAMP_NTZ if arrow_type.tz is None else TIMESTAMP
+    if types.is_duration(arrow_type):
         return MICROSECOND
-    if types.is_decimal(stored):
-        return pa.decimal128(stored.precision, stored.scale) if stored.precision <= LARGEST_DECIMAL else None
-    return stored if stored in _SQL_NAMES else None
+    if types.is_decimal(arrow_type):
+        return (
+            pa.decimal128(arrow_type.precision, arrow_type.scale) if arrow_type.precision <= LARGEST_DECIMAL else None
+        )
+    return arrow_type if arrow_type in _SQL_NAMES else None
 
 
 def is_exact(dtype: pa.DataType) -> bool:

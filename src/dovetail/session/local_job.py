@@ -148,12 +148,12 @@ class LocalJob(SynchronizedSession):
         if self._job.streams.keys() - self._engine.streams.keys():
             self._job = replace(self._job, streams=dict(self._engine.streams))
 
-    def _warn_of_drops(self, schema: StreamSchema, seen: ArrivalStats) -> None:
+    def _warn_of_drops(self, schema: StreamSchema, arrivals: ArrivalStats) -> None:
         """Warn once per stream of dropped tuples.
 
         Nothing has changed yet: if warnings are errors, the batch can be pushed again.
         """
-        for text in self._drop_warnings.new_warnings(schema, seen.late, seen.late_by, seen.refused):
+        for text in self._drop_warnings.new_warnings(schema, arrivals.late, arrivals.late_by, arrivals.refused):
             warn(text)
         for text in self._time_units.new_warnings(schema.name, seen.max_event_time):
             warn(text)

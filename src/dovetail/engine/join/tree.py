@@ -135,10 +135,10 @@ class ProbeTree:
         """Run `paths` from now on; the matches of `joins` are in `table`, in the same order."""
         self._table, self._joins = table, joins
         indices = {run.name: index for index, run in enumerate(joins)}
-        for number, path in zip(self._path_numbers, paths, strict=True):
-            path.slots, path.cost_fraction = self.paths[number].slots, self.paths[number].cost_fraction
-            self.paths[number] = path
-            path.driver.runner.set_tree_counts(_PathCounts(self, number, path))
+        for path_index, path in zip(self._path_numbers, paths, strict=True):
+            path.slots, path.cost_fraction = self.paths[path_index].slots, self.paths[path_index].cost_fraction
+            self.paths[path_index] = path
+            path.driver.runner.set_tree_counts(_PathCounts(self, path_index, path))
         self._join_indices = np.array(
             [indices[path.run.name] if path.ends_in_tree else -1 for path in self.paths], np.int64
         )
@@ -235,9 +235,9 @@ class ProbeTree:
         continuing = np.flatnonzero((path_counts > 0) & (self._join_indices < 0))
         order = np.argsort(paths[:count], kind="stable") if len(continuing) else continuing
         ends = np.cumsum(path_counts)
-        for number in continuing.tolist():
-            path, width = self.paths[number], self._widths[number]
-            partial = log[order[ends[number] - path_counts[number] : ends[number]], : width + 2]
+        for path_index in continuing.tolist():
+            path, width = self.paths[path_index], self._widths[path_index]
+            partial = log[order[ends[path_index] - path_counts[path_index] : ends[path_index]], : width + 2]
             bounds, depth = path.driver.bounds(new_rows), len(path.prefix) + 1
             path.driver.runner.run_from(depth, partial, bounds, path.run.matches)
         return perf_counter() - began
@@ -258,16 +258,16 @@ class _PathCounts:
     times of all paths add up to the time of the tree.
     """
 
-    def __init__(self, tree: ProbeTree, number: int, path: TreePath) -> None:
-        self._tree, self._number, self._slots = tree, number, np.array(path.slots)
+    def __init__(self, tree: ProbeTree, path_index: int, path: TreePath) -> None:
+        self._tree, self._path_index, self._slots = tree, path_index, np.array(path.slots)
         self.cost_fraction = path.cost_fraction
-        self._flushed, self._flushed_produced = tree.totals, tree.produced[number]
+        self._flushed, self._flushed_produced = tree.totals, tree.produced[path_index]
         """Totals at the last flush."""
         self._baseline: _TreeTotals | None = None
 
     @property
     def produced(self) -> tuple[int, int]:
-        new, total = self._tree.produced[self._number]
+        new, total = self._tree.produced[self._path_index]
         return new - self._flushed_produced[0], total - self._flushed_produced[1]
 
     def set_baseline(self) -> None:
@@ -283,7 +283,7 @@ class _PathCounts:
             new_seconds = totals.seconds[self._slots] - flushed.seconds[self._slots]
             for depth, added in enumerate(new_seconds.tolist()):
                 seconds[depth] += added
-            self._flushed, self._flushed_produced = totals, self._tree.produced[self._number]
+            self._flushed, self._flushed_produced = totals, self._tree.produced[self._path_index]
 
 
 def _new_attribution(slots: Sequence[tuple[int, int, int]], nodes: int) -> Attribution:

@@ -138,10 +138,10 @@ class Appender:
         if rows.version == self._version:
             return
         addresses = {name: address_of(array) for name, array in rows.arrays.items()}
-        stored = [(name, column) for name, column in self._columns.items() if column.is_stored]
-        self._texts = [(name, column) for name, column in stored if isinstance(column, BytesColumn)]
-        self._fixed = [(name, fixed) for name, fixed in stored if isinstance(fixed, FixedColumn)]
-        self._nested = [(name, column) for name, column in stored if not column.width]
+        stored_columns = [(name, column) for name, column in self._columns.items() if column.is_stored]
+        self._texts = [(name, column) for name, column in stored_columns if isinstance(column, BytesColumn)]
+        self._fixed = [(name, fixed) for name, fixed in stored_columns if isinstance(fixed, FixedColumn)]
+        self._nested = [(name, column) for name, column in stored_columns if not column.width]
         words = [name for name in addresses if name.startswith("flags:")]
         self._flags = range(len(self._texts), len(self._texts) + len(words))
         self._has_numbers = "number" in addresses

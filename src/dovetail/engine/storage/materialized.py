@@ -92,9 +92,11 @@ class MaterializedJoin(WindowStore):
                 self.rows.add(f"ends:{spans}", np.int64)
                 self._ends[spans] = f"ends:{spans}"
         for reader in plan.readers:
-            seen = {source: views[reader.step, source] for source in self.windows}
+            views_by_source = {source: views[reader.step, source] for source in self.windows}
             bits = [
-                (source, view.bit) for source, view in seen.items() if view.keys or view.filters or view.first_batch
+                (source, view.bit)
+                for source, view in views_by_source.items()
+                if view.keys or view.filters or view.first_batch
             ]
             self._required_bits.append((reader.bit, bits))
         self.extend(plan.kept, words=plan.words)

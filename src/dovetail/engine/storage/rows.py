@@ -25,9 +25,9 @@ OVERSIZED, _FIT = 16, 4
 """Capacity per live row above which arrays are oversized, and the capacity per live row that compaction shrinks them to."""
 
 
-def shrunk_capacity(capacity: int, kept: int, smallest: int) -> int:
-    """Halve `capacity` until it fits `kept` entries, but not below `smallest`."""
-    while capacity > smallest and capacity > _FIT * kept:
+def shrunk_capacity(capacity: int, entries: int, smallest: int) -> int:
+    """Halve `capacity` until it fits `entries`, but not below `smallest`."""
+    while capacity > smallest and capacity > _FIT * entries:
         capacity //= 2
     return capacity
 
@@ -115,7 +115,7 @@ class Rows:
 
     def _make_room(self, count: int) -> None:
         live = slice(self.tail - self.base, self.head - self.base)
-        kept, needed = len(self), len(self) + count
+        live_rows, needed = len(self), len(self) + count
         grown, limit = self.capacity, self.limit
         while needed > grown // 2 and (limit is None or grown < limit or needed > limit):
             grown *= 2
@@ -124,7 +124,7 @@ class Rows:
             target = (
                 array if grown == self.capacity else self.arena.allocate(f"{self.prefix}.{name}", array.dtype, grown)
             )
-            target[:kept] = array[live]
+            target[:live_rows] = array[live]
             self.arrays[name] = target
         self.base, self.capacity = self.tail, grown
         self.version += 1
@@ -143,14 +143,14 @@ class Rows:
         self.renumber_count += 1
         span = slice(self.tail - self.base, self.head - self.base)
         indices = np.flatnonzero(alive)
-        kept = len(indices)
-        smaller = shrunk_capacity(self.capacity, kept, SMALLEST_CAPACITY)
+        live_rows = len(indices)
+        smaller = shrunk_capacity(self.capacity, live_rows, SMALLEST_CAPACITY)
         for name, array in self.arrays.items():
             target = array
             if smaller < self.capacity:
                 target = self.arrays[name] = self.arena.allocate(f"{self.prefix}.{name}", array.dtype, smaller)
-            target[:kept] = array[span][indices]
+            target[:live_rows] = array[span][indices]
         self.capacity = smaller
         self.base = self.tail = self.head
-        self.head += kept
+        self.head += live_rows
         self.version += 1

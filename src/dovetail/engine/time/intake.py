@@ -322,18 +322,18 @@ def window_rows(
             if start is not None:
                 flags[word] = flags[word] | np.where(batch.ts >= start, values.visible(view), _NO_FLAGS)
     if not all_rows:
-        seen = (
+        visible = (
             np.bitwise_or.reduce([np.broadcast_to(word, len(batch)) for word in flags]) if len(flags) > 1 else flags[0]
         )
-        if isinstance(seen, np.ndarray) and not seen.all():
-            indices, unseen = np.flatnonzero(seen), batch.ts[seen == 0] if keep_unseen else None
+        if isinstance(visible, np.ndarray) and not visible.all():
+            indices, unseen = np.flatnonzero(visible), batch.ts[visible == 0] if keep_unseen else None
             batch = batch.take(indices)
             flags = [word[indices] if isinstance(word, np.ndarray) else word for word in flags]
             values = _Values(batch)
-    kept = window.kept
-    parts = {name: codes_of(values.get(name, part)) for name, part in kept.parts.items()}
-    computed = {name: values.get(name, e) for name, e in kept.columns.items() if not isinstance(e, Column)}
-    codes = {key: parts[key[0]] if len(key) == 1 else combine([parts[name] for name in key]) for key in kept.codes}
+    contents = window.kept
+    parts = {name: codes_of(values.get(name, part)) for name, part in contents.parts.items()}
+    computed = {name: values.get(name, e) for name, e in contents.columns.items() if not isinstance(e, Column)}
+    codes = {key: parts[key[0]] if len(key) == 1 else combine([parts[name] for name in key]) for key in contents.codes}
     return NewRows(batch.ts, batch.columns, computed, codes, flags, unseen, batch.numbers)
 
 

@@ -11,15 +11,15 @@ from dovetail.errors import PlanError, listed
 
 
 def validate_numbers(
-    parameter: str, given: Mapping[str, float], names: Collection[str] | None = None
+    parameter: str, values: Mapping[str, float], names: Collection[str] | None = None
 ) -> dict[str, float]:
-    """Return `given` as floats by name; each must be above 0, and each of `names`, if any, must have one."""
-    _check_mapping(parameter, given, "{'A': 10.0, ...}")
-    if names is None and not given:
+    """Return `values` as floats by name; each must be above 0, and each of `names`, if any, must have one."""
+    _check_mapping(parameter, values, "{'A': 10.0, ...}")
+    if names is None and not values:
         raise PlanError(
             "JoinGraph: rates is empty; it must name at least one input", "JoinGraph({'A': 10.0, ...}, ...)"
         )
-    for name, value in given.items():
+    for name, value in values.items():
         if names is not None and name not in names:
             raise _unknown(f"{parameter}[{name!r}]", [name], names)
         if not (_is_real(value) and value > 0):
@@ -29,12 +29,12 @@ def validate_numbers(
                 if parameter == "rates"
                 else "give the window in seconds",
             )
-    missing = [name for name in names or () if name not in given]
+    missing = [name for name in names or () if name not in values]
     if missing:
         raise PlanError(
             f"JoinGraph: {parameter} has no value for {listed(missing)}; it must have one for each of {listed(names or ())}"
         )
-    return {name: float(given[name]) for name in names or given}
+    return {name: float(values[name]) for name in names or values}
 
 
 def validate_sizes(rates: Mapping[str, float], windows: Mapping[str, float]) -> None:
@@ -48,11 +48,11 @@ def validate_sizes(rates: Mapping[str, float], windows: Mapping[str, float]) -> 
             )
 
 
-def validate_pairs(parameter: str, given: Mapping[Any, float], names: Collection[str]) -> dict[frozenset[str], float]:
-    """Return the selectivities of `given` by pair of inputs; keys are tuples in any order or frozensets."""
-    _check_mapping(parameter, given, "{('A', 'B'): 0.1, ...}")
+def validate_pairs(parameter: str, values: Mapping[Any, float], names: Collection[str]) -> dict[frozenset[str], float]:
+    """Return the selectivities in `values` by pair of inputs; keys are tuples in any order or frozensets."""
+    _check_mapping(parameter, values, "{('A', 'B'): 0.1, ...}")
     pairs: dict[frozenset[str], float] = {}
-    for key, value in given.items():
+    for key, value in values.items():
         spelled = f"{parameter}[{_shown(key)}]"
         if not isinstance(key, tuple | frozenset) or not 1 <= len(key) <= 2:
             raise PlanError(f"JoinGraph: {spelled}: the key must be a pair of inputs", "write ('A', 'B'): 0.1")
@@ -75,22 +75,22 @@ def validate_pairs(parameter: str, given: Mapping[Any, float], names: Collection
 
 
 def validate_classes(
-    given: Sequence[Collection[str]] | None, distinct: Mapping[Any, float] | None, names: Collection[str]
+    groups: Sequence[Collection[str]] | None, distinct: Mapping[Any, float] | None, names: Collection[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the classes as tuples of inputs; without `given`, the inputs in `distinct` form one class."""
-    if given is None:
+    """Return the classes as tuples of inputs; without `groups`, the inputs in `distinct` form one class."""
+    if groups is None:
         if distinct is None:
             return ()
         _check_mapping("distinct", distinct, "{'A': 500, ...}")
         if not distinct:
             return ()
-        given = [dict.fromkeys(key[0] if isinstance(key, tuple) and key else key for key in distinct)]
-    if isinstance(given, str) or not isinstance(given, Sequence):
+        groups = [dict.fromkeys(key[0] if isinstance(key, tuple) and key else key for key in distinct)]
+    if isinstance(groups, str) or not isinstance(groups, Sequence):
         raise PlanError(
-            f"JoinGraph: classes is {given!r}; expected groups of inputs", "write classes=[('A', 'B', 'C')]"
+            f"JoinGraph: classes is {groups!r}; expected groups of inputs", "write classes=[('A', 'B', 'C')]"
         )
     classes = []
-    for index, inputs in enumerate(given):
+    for index, inputs in enumerate(groups):
         if isinstance(inputs, str) or not isinstance(inputs, Collection):
             raise PlanError(f"JoinGraph: classes[{index}] is {inputs!r}; expected a group of inputs, e.g. ('A', 'B')")
         members = tuple(dict.fromkeys(inputs))
@@ -101,12 +101,12 @@ def validate_classes(
     return tuple(classes)
 
 
-def validate_counts(classes: Sequence[Sequence[str]], given: Mapping[Any, float]) -> dict[tuple[str, int], float]:
+def validate_counts(classes: Sequence[Sequence[str]], distinct: Mapping[Any, float]) -> dict[tuple[str, int], float]:
     """Return the distinct count of every input of every class."""
-    _check_mapping("distinct", given, "{'A': 500, ...}")
+    _check_mapping("distinct", distinct, "{'A': 500, ...}")
     members = [(name, index) for index, inputs in enumerate(classes) for name in inputs]
     counts: dict[tuple[str, int], float] = {}
-    for key, value in given.items():
+    for key, value in distinct.items():
         selected = [member for member in members if key in (member, member[0])]
         if not selected:
             class_inputs = sorted({name for name, _ in members})
@@ -117,7 +117,7 @@ def validate_counts(classes: Sequence[Sequence[str]], given: Mapping[Any, float]
         if not (_is_real(value) and value >= 1):
             raise PlanError(f"JoinGraph: distinct[{_shown(key)}] is {value!r}; it must be finite and at least 1")
         for member in selected:
-            if isinstance(key, tuple) or member not in given:
+            if isinstance(key, tuple) or member not in distinct:
                 counts[member] = float(value)
     for name, index in members:
         if (name, index) not in counts:
@@ -164,9 +164,9 @@ def _unknown(parameter: str, unknown: Collection[str], names: Collection[str]) -
     return PlanError(f"JoinGraph: {parameter} names {listed(unknown)}; the inputs in rates are {listed(names)}")
 
 
-def _check_mapping(parameter: str, given: object, example: str) -> None:
-    if not isinstance(given, Mapping):
-        raise PlanError(f"JoinGraph: {parameter} is {given!r}; expected a mapping", f"write {parameter}={example}")
+def _check_mapping(parameter: str, argument: object, example: str) -> None:
+    if not isinstance(argument, Mapping):
+        raise PlanError(f"JoinGraph: {parameter} is {argument!r}; expected a mapping", f"write {parameter}={example}")
 
 
 def _is_real(value: object) -> bool:

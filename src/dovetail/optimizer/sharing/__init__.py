@@ -95,14 +95,14 @@ def plan_queries(
     >>> [(join.id, join.queries) for join in plan.materialized]
     [('state:A+B', ('q1', 'q2'))]
     """
-    for parameter, given, allowed in (
+    for parameter, value, allowed in (
         ("strategy", strategy, STRATEGY_FUNCTIONS),
         ("query_order", query_order, QUERY_ORDERS),
         ("ordering", ordering, METHODS),
         ("objective", objective, OBJECTIVES),
     ):
-        if given not in allowed:
-            raise PlanError(f"plan_queries: {parameter} is {given!r}; allowed: {listed(allowed)}")
+        if value not in allowed:
+            raise PlanError(f"plan_queries: {parameter} is {value!r}; allowed: {listed(allowed)}")
     if budget is not None and not isinstance(budget, Budget):
         raise PlanError(f"plan_queries: budget is {budget!r}; expected a dt.Budget, or None for no limits")
     model = CostModel(number_queries(queries), units or UnitCosts(), ordering, objective)

@@ -99,10 +99,10 @@ class Checkpoint:
                 f"{directory.uri} has state but no offset log",
                 f"{RESTORE_HINT} and new sinks",
             )
-        stored = subdirectory.read(IDENTITY)
-        lacks_identity = stored is None and bool(layout)
+        identity_json = subdirectory.read(IDENTITY)
+        lacks_identity = identity_json is None and bool(layout)
         new_identity = _spark_id(directory) if lacks_identity else uuid.uuid4().hex
-        identity = new_identity if stored is None else str(json.loads(stored)["identity"])
+        identity = new_identity if identity_json is None else str(json.loads(identity_json)["identity"])
         plan_log = tuple(read_entries(subdirectory))
         return cls(directory, identity, layout or None, lacks_identity, last_batch, next_batch, lock, plan_log)
 

@@ -123,24 +123,24 @@ class ShardManifest:
             raise StateError(f"a shard's manifest is damaged: {type(error).__name__}: {error}", RESTORE_HINT) from None
 
     @classmethod
-    def _read(cls, stored: dict[str, Any], layout: str) -> ShardManifest:
-        digest = stored.pop("digest", None)  # checkpoints of earlier releases have none
-        if stored.get("version") != VERSION:
+    def _read(cls, serialized: dict[str, Any], layout: str) -> ShardManifest:
+        digest = serialized.pop("digest", None)  # checkpoints of earlier releases have none
+        if serialized.get("version") != VERSION:
             raise StateError(
-                f"the checkpoint has state version {stored.get('version')}; this release reads version {VERSION}"
+                f"the checkpoint has state version {serialized.get('version')}; this release reads version {VERSION}"
             )
-        if digest is not None and digest != _digest_of(stored):
+        if digest is not None and digest != _digest_of(serialized):
             raise StateError("a shard's manifest is damaged: its digest does not match", RESTORE_HINT)
-        if stored["layout"] != layout:
+        if serialized["layout"] != layout:
             raise StateError(
                 "the checkpoint belongs to other streams, queries or another number of shards",
                 "start with a new checkpoint directory and new sinks, or with the session that wrote this one",
             )
-        stored.pop("plan", None)  # checkpoints of earlier releases have it instead of the epoch
-        shedding = Blob(**stored["shedding"]) if stored.get("shedding") else None
-        segments = [Segment(**segment) for segment in stored["segments"]]
+        serialized.pop("plan", None)  # checkpoints of earlier releases have it instead of the epoch
+        shedding = Blob(**serialized["shedding"]) if serialized.get("shedding") else None
+        segments = [Segment(**segment) for segment in serialized["segments"]]
         names = {json_name: name for name, json_name in _JSON_NAMES.items()}
-        content = {names.get(json_name, json_name): value for json_name, value in stored.items()}
+        content = {names.get(json_name, json_name): value for json_name, value in serialized.items()}
         return cls(**{**content, "segments": segments, "shedding": shedding})
 
 
@@ -155,8 +155,8 @@ class ShardLog:
         self._segments = segments
         self.is_numbered = False
         self._streams = streams or {}
-        stored = segments.getValue((MANIFEST,))
-        self.manifest = ShardManifest.from_json(bytes(stored[0]), layout) if stored else ShardManifest(layout)
+        entry = segments.getValue((MANIFEST,))
+        self.manifest = ShardManifest.from_json(bytes(entry[0]), layout) if entry else ShardManifest(layout)
 
     def save(self) -> None:
         """Write the manifest."""

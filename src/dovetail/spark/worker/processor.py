@@ -268,11 +268,11 @@ class ShardAttempt:
         held = {}
         for stream, table in tables.items():
             if numbers is not None and stream in numbers:
-                kept = select_numbers(table, numbers[stream])
+                tuples = select_numbers(table, numbers[stream])
             else:
                 oldest = self.log.manifest.kept_from.get(stream, LONG_AGO)
-                kept = drop_older(table, self._plan.catalog[stream].event_time, oldest)
-            held[stream] = kept.sort_by(NUMBER_COLUMN)
+                tuples = drop_older(table, self._plan.catalog[stream].event_time, oldest)
+            held[stream] = tuples.sort_by(NUMBER_COLUMN)
         return held
 
     def _boundaries(self, engine: ShardEngine) -> list[int]:

@@ -115,9 +115,9 @@ class Exchange:
     def _mutate(self, joins: JoinSet, rng: random.Random) -> JoinSet:
         """Keep a random part of `joins`, and add a few candidates."""
         fraction, candidates = rng.choice(KEPT_FRACTIONS), list(members(self.candidates(joins)))
-        kept = [join for join in members(joins) if rng.random() < fraction]
+        remaining = [join for join in members(joins) if rng.random() < fraction]
         added = rng.sample(candidates, min(ADDED_JOINS, len(candidates)))
-        return self._fit_memory(sum(1 << join for join in (*kept, *added)))
+        return self._fit_memory(sum(1 << join for join in (*remaining, *added)))
 
     def _climb(self, joins: JoinSet, rng: random.Random) -> JoinSet:
         """Add or remove joins in random order while that helps; an added join may displace others."""
