@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import product
 from operator import mul
 
 from dovetail.errors import PlanError
@@ -50,22 +49,6 @@ class HypercubeGrid:
     def copies(self, *aliases: str) -> int:
         """Return the number of shards that a combination of one tuple of each of these aliases is sent to."""
         return _copies(self.dimensions, self.splits, aliases)
-
-    def cells(self, alias: str, coordinates: Mapping[int, int]) -> Iterator[int]:
-        """Yield the shards of a tuple, given its hash modulo the splits in each dimension of its alias."""
-        axes = [
-            (coordinates[axis],) if alias in dimension.aliases else range(split)
-            for axis, (dimension, split) in enumerate(zip(self.dimensions, self.splits, strict=True))
-        ]
-        for cell in product(*axes):
-            yield self.shard_of(cell)
-
-    def shard_of(self, cell: Sequence[int]) -> int:
-        """Return the shard of a cell: its coordinates as digits, the last dimension's running fastest."""
-        shard = 0
-        for coordinate, split in zip(cell, self.splits, strict=True):
-            shard = shard * split + coordinate
-        return shard
 
 
 def dimensions_of(query: JoinQuery) -> tuple[Dimension, ...]:

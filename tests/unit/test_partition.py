@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import product
 
 import pyarrow as pa
@@ -72,6 +73,15 @@ def test_splits_are_optimal() -> None:
         )
 
 
+def cells(grid: HypercubeGrid, alias: str, result: Sequence[int]) -> set[tuple[int, ...]]:
+    """The cells of a tuple of `alias` in a result with one coordinate per dimension."""
+    axes = [
+        (result[axis],) if alias in dimension.aliases else range(split)
+        for axis, (dimension, split) in enumerate(zip(grid.dimensions, grid.splits, strict=True))
+    ]
+    return set(product(*axes))
+
+
 def test_the_tuples_of_a_result_meet_in_exactly_one_cell() -> None:
     rng = random.Random(1)
     for where in (COMMON, CHAIN, TRIANGLE):
@@ -80,11 +90,8 @@ def test_the_tuples_of_a_result_meet_in_exactly_one_cell() -> None:
             for _ in range(50):
                 # a result has one value, so one coordinate, per dimension; each tuple fixes those it has a key of
                 result = [rng.randrange(share) for share in grid.splits]
-                meeting = [
-                    set(grid.cells(alias, {n: result[n] for n, d in enumerate(grid.dimensions) if alias in d.aliases}))
-                    for alias in "abc"
-                ]
-                assert set.intersection(*meeting) == {grid.shard_of(result)}
+                meeting = [cells(grid, alias, result) for alias in "abc"]
+                assert set.intersection(*meeting) == {tuple(result)}
                 assert [len(cells) for cells in meeting] == [grid.copies(alias) for alias in "abc"]
 
 
