@@ -155,7 +155,7 @@ class LocalJob(SynchronizedSession):
         """
         for text in self._drop_warnings.new_warnings(schema, arrivals.late, arrivals.late_by, arrivals.refused):
             warn(text)
-        for text in self._time_units.new_warnings(schema.name, seen.max_event_time):
+        for text in self._time_units.new_warnings(schema.name, arrivals.max_event_time):
             warn(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
