@@ -23,6 +23,9 @@ REPLACED = {
     "outgrown": "caught_up",
     "LiveShard": "SharedMemoryShard",
     "Revision": "PlanLogEntry",
+    "JobRunner": "LocalJob",
+    "ExpiryTable": "CountWindowEnds",
+    "SharedPrefix": "ShareablePrefix",
 }
 """What the vocabulary calls these things now."""
 STILL_THERE: set[str] = set()
