@@ -16,6 +16,7 @@ from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.driver import builder
 from dovetail.spark.driver.builder import PROVIDER, ROCKSDB
+from dovetail.spark.driver.failures import worker_error
 
 SQL = "SELECT a.value FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.value = b.value"
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -96,6 +97,15 @@ def test_a_watermark_on_another_column(session: dt.Session, frame: DataFrame) ->
     assert "Hint: write stream(..., lateness='60 seconds')" in str(caught[0].message)
 
 
+def test_a_selectivity_that_no_query_uses(session: dt.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session.selectivity("u.value = v.value", 0.1)
+    monkeypatch.setattr(session, "_start", lambda *_: None)
+    with pytest.warns(
+        DovetailWarning, match="the selectivity 0.1 between 'u' and 'v' has no effect: no query joins them"
+    ):
+        session.start({"q": dt.sinks.memory()}, tmp_path / "c")
+
+
 @pytest.mark.parametrize("content", [None, "empty", "other files"])
 def test_compare_takes_a_checkpoint(session: dt.Session, tmp_path: Path, content: str | None) -> None:
     place = tmp_path / "c"
@@ -130,3 +140,32 @@ def test_a_session_without_our_settings(spark: SparkSession, monkeypatch: pytest
     assert ready.sparkContext is own.sparkContext
     assert ready.conf.get("spark.sql.shuffle.partitions") == "2"
     dt.Session(ready)
+
+
+def traced(path: str) -> str:
+    """Return Spark's text for an error in a Python worker; its last frame is in a file."""
+    return (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure\n"
+        "org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
+        "Traceback (most recent call last):\n"
+        '  File "/lib/pyspark/worker.py", line 20, in main\n    process()\n'
+        f'  File "{path}", line 3, in price_of\n    raise ValueError(k)\nValueError: no such product: 7\n SQLSTATE: 38000\n'
+        "\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)\n"
+    )
+
+
+def test_the_message_of_the_users_own_error_comes_first() -> None:
+    error = RuntimeError(traced("/home/me/prices.py"))
+    failure = worker_error(error)
+    assert failure is not None
+    assert failure.message.splitlines() == [
+        "ValueError: no such product: 7",
+        "raised by price_of() in /home/me/prices.py, line 3, which a source or a frame of a stream calls",
+    ]
+    assert failure.hint == "correct it and start again with the same checkpoint: the batch is replayed"
+    assert failure.__cause__ is error
+
+
+@pytest.mark.parametrize("path", ["/lib/dovetail/spark/worker/router.py", "/lib/pyspark/sql/worker.py"])
+def test_an_error_that_is_not_the_users_is_not_taken_for_theirs(path: str) -> None:
+    assert worker_error(RuntimeError(traced(path))) is None

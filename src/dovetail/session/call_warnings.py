@@ -8,36 +8,11 @@ from datetime import UTC, datetime
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.time.progress import LATEST
 from dovetail.errors import ConfigError, listed, suggestion, warn
-from dovetail.optimizer.graph.hints import hints_for
 from dovetail.plan.needs import Needs, column_name
 from dovetail.plan.steps import JoinStep
 from dovetail.query.expressions import columns
 from dovetail.query.zones import micros_since_epoch
 from dovetail.schema import StreamSchema
-from dovetail.session.job import Job
-
-
-def unused_selectivities(job: Job) -> Iterator[str]:
-    """Yield a warning for each selectivity of the user that no query uses."""
-    for pair, value in job.hints.items():
-        names = " and ".join(repr(name) for name in sorted(pair))
-        joined, used = [], False
-        for name, query in job.registered.items():
-            refs = query.plan.query.refs
-            expected, own = hints_for(job.hints, refs), hints_for({pair: value}, refs)
-            joined += [name] if own else []
-            used |= any(expected[key] != value or query.options.hints.get(key) == value for key in own)
-        if joined and not used:
-            yield (
-                f"the selectivity {value:g} between {names} has no effect: it was stated after {listed(joined)}, which it is for\n"
-                "Hint: call selectivity() before query()"
-            )
-        elif not joined:
-            aliases = sorted({ref.alias for query in job.queries.values() for ref in query.refs})
-            yield (
-                f"the selectivity {value:g} between {names} has no effect: no query joins them\n"
-                f"Hint: name aliases of a query, or streams; aliases: {listed(aliases)}"
-            )
 
 
 class TimeArguments:

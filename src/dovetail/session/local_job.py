@@ -23,7 +23,7 @@ from dovetail.plan.execution import ExecutionPlan
 from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 from dovetail.session.arrow_input import ArrowInput
-from dovetail.session.call_warnings import TimeArguments, invisible_to_backfill, unused_selectivities
+from dovetail.session.call_warnings import TimeArguments, invisible_to_backfill
 from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_text
@@ -31,6 +31,7 @@ from dovetail.session.monitor import Meter, Monitor
 from dovetail.session.registered_query import BackfillReach, QueryStart, backfill_reach
 from dovetail.session.synchronized import SynchronizedSession
 from dovetail.session.time_units import TimeUnits
+from dovetail.session.unused_selectivities import unused_selectivities
 from dovetail.stats.history import Migration
 
 

@@ -24,6 +24,7 @@ from dovetail.query.catalog import check_name, stream_schema
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_html, job_text
 from dovetail.session.unknown_names import missing_attribute, reject_unknown_arguments
+from dovetail.session.unused_selectivities import unused_selectivities
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory
@@ -207,6 +208,8 @@ class Session:
         sinks = check_sinks(sinks, self._job.queries)
         options, path = check_trigger(trigger), check_checkpoint(checkpoint)
         clear_ended()
+        for text in unused_selectivities(self._job):
+            warn(text)
         running = self._start(sinks, Directory.of(self._spark, path), options)
         self._is_started = True
         return running

@@ -20,6 +20,9 @@ from dovetail.spark.driver.job import RunningQuery
 
 _OURS = re.compile(r"dovetail\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)", re.DOTALL)
 
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t]+.*\n)+)(\S.*)")
+"""A Python traceback: its frames, and the first line of the error."""
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _MAX_FAILURE = 200
 """Characters of an error that `repr` shows."""
 
@@ -27,13 +30,30 @@ _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 
 
 def worker_error(error: BaseException) -> DovetailError | None:
-    """Return the Dovetail error that a worker raised, if any, extracted from the text of Spark's error."""
+    """Return the error that Dovetail, or the user's code, raised in a worker, from Spark's text, if any."""
     match = _OURS.search(str(error))
     kind = getattr(errors, match[1], None) if match else None
     if match is None or not isinstance(kind, type) or not issubclass(kind, DovetailError):
-        return None
+        return _user_error(error)
     message, _, hint = match[2].strip().partition("\nHint: ")
     failure: DovetailError = kind(message, hint or None)
+    failure.__cause__ = error
+    return failure
+
+
+def _user_error(error: BaseException) -> DovetailError | None:
+    """Return the error that a function or source of the user raised; None if it was raised elsewhere."""
+    trace = list(_TRACEBACK.finditer(str(error)))
+    if not trace:
+        return None
+    frames = _FRAME.findall(trace[-1][1])
+    if not frames or any(f"/{package}/" in frames[-1][0] for package in ("dovetail", "pyspark", "pyarrow")):
+        return None
+    path, line, function = frames[-1]
+    failure = DovetailError(
+        f"{trace[-1][2].strip()}\nraised by {function}() in {path}, line {line}, which a source or a frame of a stream calls",
+        "correct it and start again with the same checkpoint: the batch is replayed",
+    )
     failure.__cause__ = error
     return failure
 
