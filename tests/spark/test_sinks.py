@@ -249,7 +249,7 @@ def test_a_table_without_an_owner(spark: SparkSession, claims: Claims, table_nam
         "(v bigint, ts timestamp, batch_id bigint) USING parquet PARTITIONED BY (batch_id)",
         "(ts timestamp, v string, batch_id bigint) USING parquet PARTITIONED BY (batch_id)",
         "(ts timestamp, v bigint, more int, batch_id bigint) USING parquet PARTITIONED BY (batch_id)",
-        "(ts timestamp, v bigint, batch_id bigint) USING parquet",
+        "(ts timestamp, v bigint, batch_id bigint) USING parquet PARTITIONED BY (v)",
     ],
 )
 def test_a_table_of_other_columns(spark: SparkSession, claims: Claims, table_name: str, columns: str) -> None:
@@ -258,6 +258,45 @@ def test_a_table_of_other_columns(spark: SparkSession, claims: Claims, table_nam
     message = claims.refusal(dt.sinks.table(table_name), claims.use("c"))
     assert f"the table {table_name} has the columns (" in message
     assert "results have (ts timestamp, v bigint, batch_id bigint), partitioned by batch_id" in message
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv"])
+def test_batches_need_no_partitions(spark: SparkSession, claims: Claims, table_name: str, kind: str) -> None:
+    """A replay replaces its own files, also those of a batch that was killed half way, and nothing of other batches."""
+    sink = dt.sinks.table(table_name, kind)
+    claims.claim(sink, claims.use("c"))
+    assert not any(column.isPartition for column in spark.catalog.listColumns(table_name))
+
+    def write(batch: int, *values: int) -> None:
+        rows = [(None, value) for value in values]
+        sink.write(spark.createDataFrame(rows, "ts timestamp, v bigint").repartition(3), batch)
+
+    def seen() -> list[tuple[int, int]]:
+        return sorted((row.batch_id, row.v) for row in spark.table(table_name).collect())
+
+    for batch in (1, 10):
+        write(batch, batch, batch + 1, batch + 2)
+    assert seen() == [(1, 1), (1, 2), (1, 3), (10, 10), (10, 11), (10, 12)]
+    write(1, 7)
+    assert seen() == [(1, 7), (10, 10), (10, 11), (10, 12)]
+    assert "holds batch 10, but" in claims.refusal(dt.sinks.table(table_name), claims.use("c"))
+    sink.discard(10)
+    sink.discard(10)
+    assert seen() == [(1, 7)]
+
+
+def test_tables_that_keep_their_partitions(spark: SparkSession, claims: Claims, table_name: str) -> None:
+    claims.claim(dt.sinks.table(table_name, partitioned=True), claims.use("c"))
+    sink = dt.sinks.table(table_name)  # as with the table of an earlier release
+    claims.claim(sink, claims.use("c"))
+    rows = spark.createDataFrame([(None, 1)], "ts timestamp, v bigint")
+    for batch in (0, 1, 1):
+        sink.write(rows, batch)
+    assert spark.sql(f"SHOW PARTITIONS {table_name}").count() == 2
+    assert spark.table(table_name).count() == 2
+    wrong: Any = 1
+    with pytest.raises(ConfigError, match=r"table\(partitioned=...\) is 1"):
+        dt.sinks.table(table_name, partitioned=wrong)
 
 
 def test_a_table_that_the_catalog_has_forgotten(spark: SparkSession, claims: Claims, table_name: str) -> None:

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, StateError
 
 JVM_ERRORS = (Py4JError, PySparkException)
 
@@ -158,6 +158,13 @@ class Directory:
                 f"{self.uri}/{name} cannot be copied to {to.uri}: {reason(error)}",
                 "check read access to the source and write access to the target",
             ) from error
+
+    def move(self, name: str, to: Directory, new_name: str) -> None:
+        """Move a file into a directory of the same file system that has no entry of the new name."""
+        if self.local is not None and to.local is not None:
+            (self.local / name).rename(to.local / new_name)
+        elif not self.files.rename(self._path(name), to._path(new_name)):
+            raise StateError(f"{self.uri}/{name} cannot be moved to {to.uri}/{new_name}", "make both writable")
 
     def remove(self, name: str) -> None:
         """Remove a file or a directory, if it exists."""

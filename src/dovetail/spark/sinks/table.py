@@ -1,4 +1,9 @@
-"""Tables of Spark's catalog."""
+"""Tables of Spark's catalog.
+
+A table in a file format of Spark has one directory for all batches. Spark writes a batch to a hidden directory in it, and the driver
+moves the files to names that begin with the batch; a replay removes the files of that name first. Other formats need a partition per
+batch, which a replay overwrites: nothing else replaces rows in all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +15,41 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StructType
 
 from dovetail.errors import ConfigError, listed
+from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.compat import from_arrow_schema
 from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.sink import Sink, check_columns
 
 _PROPERTY = "dovetail.owner"
+_FILE_FORMATS = ("parquet", "orc", "json", "csv")
+"""Formats whose tables consist of the files in a directory."""
+_STAGING = "_dovetail-staging"
+"""Directory for a batch that is being written, hidden from readers."""
 
 
 class TableSink(Sink):
     """Write to a table of Spark's catalog, exactly once; create it if it does not exist.
 
-    The table is partitioned by a column `batch_id`: each batch replaces its own partition, so replays change nothing.
+    The last column is `batch_id`. A replayed batch replaces its own rows, by its files or its partition.
+
+    Parameters
+    ----------
+    name
+        Name of the table.
+    format
+        Format of a new table; `parquet`, `orc`, `json` and `csv` need no partitions.
+    partitioned
+        Whether a new table is partitioned by `batch_id`; always true for other formats.
     """
 
-    def __init__(self, name: str, format: str = "parquet") -> None:  # noqa: A002
+    def __init__(self, name: str, format: str = "parquet", *, partitioned: bool = False) -> None:  # noqa: A002
         if not isinstance(name, str) or not name:
             raise ConfigError(f"dt.sinks.table got {name!r}; expected the name of a table, as text")
+        if not isinstance(partitioned, bool):
+            raise ConfigError.choice("dt.sinks.table(partitioned=...)", partitioned, (True, False))
         self.name, self._format = name, format
+        self._is_partitioned = partitioned or format.lower() not in _FILE_FORMATS
+        self._files: TableFiles | None = None
 
     def __repr__(self) -> str:
         return f"table({self.name!r})"
@@ -47,18 +70,20 @@ class TableSink(Sink):
         elif self._read_owner(use) is None:
             use.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_PROPERTY}' = {owner})")
         self.check(use)  # if two claimed it at once, the last one is the owner
+        if not self._is_partitioned:
+            self._files = TableFiles(use.spark, self.name)
 
     def _create(self, use: SinkUse, owner: str) -> None:
         columns = from_arrow_schema(use.schema).add("batch_id", LongType()).toDDL()
         try:
             use.spark.sql(
-                f"CREATE TABLE {self.name} ({columns}) USING {self._format} PARTITIONED BY (batch_id) "
-                f"TBLPROPERTIES ('{_PROPERTY}' = {owner})"
+                f"CREATE TABLE {self.name} ({columns}) USING {self._format} "
+                f"{'PARTITIONED BY (batch_id) ' if self._is_partitioned else ''}TBLPROPERTIES ('{_PROPERTY}' = {owner})"
             )
         except PySparkException as error:
             if error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS":
                 return  # another start was first; the caller checks the owner next
-            hint = "create it yourself, partitioned by a column batch_id bigint, or fix the problem above"
+            hint = "create it yourself, with a last column batch_id bigint, or fix the problem above"
             if error.getCondition() == "LOCATION_ALREADY_EXISTS":
                 hint = (
                     "the files of a dropped table are still there: an in-memory catalog loses its tables when the driver ends. Use a "
@@ -71,11 +96,17 @@ class TableSink(Sink):
         return properties.get(_PROPERTY)
 
     def _check_schema(self, use: SinkUse) -> None:
-        """Refuse a table with other columns or partitions than the results: inserts go by position."""
+        """Refuse a table with other columns or partitions than the results: inserts go by position.
+
+        A table that exists stays partitioned, or not, as it is.
+        """
         expected = _columns_text(from_arrow_schema(use.schema).add("batch_id", LongType()))
         actual = _columns_text(use.spark.table(self.name).schema)
         partitions = [column.name for column in use.spark.catalog.listColumns(self.name) if column.isPartition]
-        if actual.casefold() != expected.casefold() or partitions != ["batch_id"]:
+        is_flat = not partitions and _details(use.spark, self.name).get("Provider", "").lower() in _FILE_FORMATS
+        if actual.casefold() == expected.casefold() and (is_flat or partitions == ["batch_id"]):
+            self._is_partitioned = not is_flat
+        else:
             by = f"partitioned by {listed(partitions)}" if partitions else "not partitioned"
             raise ConfigError(
                 f"query {use.query!r}: the table {self.name} has the columns ({actual}), {by}; results have ({expected}), "
@@ -84,6 +115,9 @@ class TableSink(Sink):
             )
 
     def write(self, results: DataFrame, batch_id: int) -> None:
+        if self._files is not None:
+            self._files.write(results, batch_id)
+            return
         spark = results.sparkSession
         view = f"dovetail_{uuid.uuid4().hex}"
         results.createOrReplaceTempView(view)
@@ -95,12 +129,60 @@ class TableSink(Sink):
 
     def discard(self, batch_id: int) -> None:
         """Overwrite the batch's partition with no rows: some formats cannot drop a partition."""
+        if self._files is not None:
+            self._files.remove(batch_id)
+            return
         spark = SparkSession.active()
         spark.catalog.refreshTable(self.name)
         table = spark.table(self.name)
         if not table.where(F.col("batch_id") == batch_id).isEmpty():
             columns = StructType(table.schema.fields[:-1])  # the last is batch_id
             self.write(spark.createDataFrame([], columns), batch_id)
+
+
+class TableFiles:
+    """The files of a table without partitions; their names begin with their batch."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        details = _details(spark, name)
+        self._spark, self._name, self._format = spark, name, details["Provider"]
+        self._directory = Directory.of(spark, details["Location"])
+
+    def write(self, results: DataFrame, batch_id: int) -> None:
+        """Write a batch in place of an earlier attempt at it."""
+        staging = self._directory.within(_STAGING)
+        rows = results.withColumn("batch_id", F.lit(batch_id).cast("bigint"))
+        rows.write.format(self._format).mode("overwrite").save(staging.uri)
+        self._remove_files(batch_id)
+        for index, name in enumerate(name for name in staging.names() if not name.startswith(("_", "."))):
+            staging.move(name, self._directory, f"{_prefix(batch_id)}{index:05}-{name}")
+        self._directory.remove(_STAGING)
+        self._refresh(results.sparkSession)
+
+    def remove(self, batch_id: int) -> None:
+        """Remove a batch, if it is there."""
+        if self._remove_files(batch_id):
+            self._refresh(SparkSession.active())
+
+    def _remove_files(self, batch_id: int) -> list[str]:
+        names = [name for name in self._directory.names() if name.startswith(_prefix(batch_id))]
+        for name in names:
+            self._directory.remove(name)
+        return names
+
+    def _refresh(self, spark: SparkSession) -> None:
+        """Let the session of the batch and that of the job list the files again."""
+        for session in {spark, self._spark}:
+            session.catalog.refreshTable(self._name)
+
+
+def _prefix(batch_id: int) -> str:
+    return f"batch-{batch_id}-"
+
+
+def _details(spark: SparkSession, name: str) -> dict[str, str]:
+    """Return what Spark describes of a table beside its columns, which come first."""
+    return {row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE EXTENDED {name}").collect()}
 
 
 def _columns_text(schema: StructType) -> str:
