@@ -178,6 +178,12 @@ def drifting(runs: list[Run]) -> Iterator[Row]:
         )
 
 
+def table_commits(runs: list[Run]) -> Iterator[Row]:
+    columns = ("write_ms", "commit_ms_first", "commit_ms_last", "cpu_ms_first", "cpu_ms_last")
+    for run in runs:
+        yield run["sink"], *(f"{run[column]:.1f}" for column in columns)
+
+
 def spark_changes(runs: list[Run]) -> Iterator[Row]:
     for run in runs:
         restart = run["killed_after"] + 1
@@ -327,6 +333,11 @@ TABLES = {
     ),
     "drifting": Table(
         "migrating", ("drift of", "adaptive, s", "static, s", "told at once, s", "told later, s"), drifting
+    ),
+    "table-commits": Table(
+        "table-commits",
+        ("sink", "files of a batch, ms", "commit, first, ms", "last, ms", "CPU, first, ms", "last, ms"),
+        table_commits,
     ),
     "spark-changes": Table("spark-changes", ("what", "measured"), spark_changes),
     "spark-shedding": Table("spark-shedding", ("what", "measured"), spark_shedding),

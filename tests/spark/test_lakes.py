@@ -155,6 +155,26 @@ def test_a_batch_of_merged_files_is_replaced(tmp_path: Path, format: str) -> Non
     assert seen(tmp_path, format) == {0: [0, 1], 1: [10, 11], 2: [99], 3: [100]}
 
 
+def test_maintenance_does_not_lose_what_the_table_stores(tmp_path: Path, format: str) -> None:  # noqa: A002
+    run = Run(sink_in(tmp_path, format))
+    for batch in range(3):
+        run.run(batch, {0: [batch]})
+    if format == "delta":
+        table = DeltaTable(tmp_path / "table")
+        table.create_checkpoint()
+        table.cleanup_metadata()
+        table.vacuum()
+    else:
+        loaded = catalog_in(tmp_path).load_table("ns.table")
+        loaded.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
+    run.run(3, {0: [3]})
+    run.end()
+    before = versions(tmp_path, format)
+    Run(sink_in(tmp_path, format), use_of(last_batch=3)).run(3, {0: [3]})
+    assert versions(tmp_path, format) == before + 1  # the start
+    assert seen(tmp_path, format) == {batch: [batch] for batch in range(4)}
+
+
 def test_a_stale_writer_is_refused(tmp_path: Path, format: str) -> None:  # noqa: A002
     """Two drivers on copies of one checkpoint, where no lock keeps them apart: the last to start may write."""
     first = Run(sink_in(tmp_path, format))
