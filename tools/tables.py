@@ -263,6 +263,13 @@ def hot_keys(runs: list[Run]) -> Iterator[Row]:
         yield case, f"{results:,.0f}", f"{ns:.0f}", f"{matches:.2f}"
 
 
+def lazy_hash(runs: list[Run]) -> Iterator[Row]:
+    for (inputs, slow, window), own in grouped(runs, "inputs", "slow", "window").items():
+        ways = [(kind, way) for kind in ("probing_us", "push_us") for way in ("before", "after")]
+        times = [f"{median(run[kind][way] for run in own):,.0f}" for kind, way in ways]
+        yield str(inputs), f"{100 * slow:,} and {slow:,}", str(window), *times
+
+
 def strategies(runs: list[Run]) -> Iterator[Row]:
     for kind, own in sorted(grouped(runs, "kind").items()):
         ratios = sorted(run["ratio"] for run in own)
@@ -383,6 +390,11 @@ TABLES = {
             "partial matches per tuple and result",
         ),
         hot_keys,
+    ),
+    "lazy-hash": Table(
+        "lazy-hash",
+        ("streams", "tuples per push", "pushes in a window", "probes, us", "other side", "push, us", "other side"),
+        lazy_hash,
     ),
     "strategies": Table(
         "strategies",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from unittest.mock import patch
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from session_and_oracle import configs, run
 
 import dovetail as dt
+from dovetail.engine.join import reversed as reversed_probe
 from dovetail.testing import RandomCase, assert_same_rows, random_scenario, scenarios
 from dovetail.testing.sampling import recut
 
@@ -20,6 +22,16 @@ SEEDS = st.integers(0, 2**32 - 1)
 @given(scenarios(), configs(), SEEDS)
 def test_every_plan_gives_the_oracles_results(scenario: RandomCase, config: dt.Config, seed: int) -> None:
     run(scenario, config, seed)
+
+
+@settings(max_examples=8 * settings().max_examples)
+@given(scenarios(), configs(), SEEDS)
+def test_new_tuples_at_the_second_position_give_the_oracles_results(
+    scenario: RandomCase, config: dt.Config, seed: int
+) -> None:
+    """Every first probe by hash is made from the other side, whether it pays or not."""
+    with patch.multiple(reversed_probe, MIN_RATIO=0.0, MIN_NEW_TUPLES=1):
+        run(scenario, config, seed)
 
 
 @given(SEEDS, configs(), configs(), st.integers(1, 8))

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dovetail._typing import Int64Array
 from dovetail.engine.evaluate import evaluate, is_true
+from dovetail.engine.join.reversed import ReversedProbe
 from dovetail.engine.join.stages import Bounds, LeadingStages, Scratch, StageRunner
 from dovetail.engine.join.verify import Matches, Member, Verifier
 from dovetail.engine.kernels.times import FOREVER, LONG_AGO
@@ -63,6 +64,7 @@ class PathRunner:
         self._scratch = scratch
         self._stages = [StageRunner(path, depth, members) for depth in range(len(path.stages))]
         self._leading = LeadingStages(path, members, scratch)
+        self._reversed = ReversedProbe(path, members, scratch) if self._leading.depth > 1 else None
         self._verify = Verifier(path, members)
         self._unverified = 0
         """The first match that has not been verified."""
@@ -72,7 +74,10 @@ class PathRunner:
     def run(self, bounds: Bounds, matches: Matches) -> None:
         """Join the driving tuples with all windows and append to `matches`."""
         self._unverified = len(matches)
-        if self._leading.depth:
+        if self._reversed is not None and self._reversed.pays(bounds):
+            for partial, count in self._reversed.run(bounds, self._counts, self._seconds):
+                self._continue(2, partial, count, bounds, matches)
+        elif self._leading.depth:
             for partial, count in self._leading.run(bounds, self._counts):
                 self._continue(self._leading.depth, partial, count, bounds, matches)
         else:

@@ -180,7 +180,8 @@ def _columns(member: Member, stage: ProbeStage) -> dict[int, int]:
 class StageRunner:
     """One stage at run time: extends partial results by rows of its window."""
 
-    def __init__(self, path: ProbePath, depth: int, members: Mapping[str, Member]) -> None:
+    def __init__(self, path: ProbePath, depth: int, members: Mapping[str, Member], *, bounded: bool = False) -> None:
+        """Run stage `depth` of `path`; `bounded`: within the bounds of the driving tuples, wherever these are."""
         self.stage = stage = path.stages[depth]
         member = members[stage.alias]
         self._store, self._rows, self._key = member.store, member.store.rows, key_id(stage)
@@ -189,7 +190,7 @@ class StageRunner:
         self._driver = members[path.driver].column
         joined = path.stages[:depth] if stage.access == "new" else ()
         self._joined = np.array([members[before.alias].column for before in joined], np.int64)
-        self._after_driver = path.driver in path.order[:depth]
+        self._after_driver = bounded or path.driver in path.order[:depth]
         self._parts = [(members[part.source.alias], column_name(part.source.expression)) for part in stage.key]
         self._source = self._parts[0][0].store.rows if len(self._parts) == 1 else None
         self._codes = np.empty(0, np.uint64)

@@ -16,8 +16,9 @@ The method ignores the objective: its cost is comparisons per unit time, as in `
   selective = smaller result" (5.1) is F-Greedy; with the same alternatives for indexes and expensive predicates.
 
 A session passes the windows with an index, with one bucket per value, and the length of its batches (`planner.choose_orders`). It
-has no information about expensive predicates. General lazy hash joins (3.4: an index, and new tuples anywhere but outermost) are not
-implemented: new tuples that are not outermost would need their own index in each batch, to save probes that read only matches.
+has no information about expensive predicates. General lazy hash joins (3.4: an index, and new tuples anywhere but outermost) are no
+matter of orders here: where it saves probes, the engine moves the new tuples of a batch to the second position
+(`engine.join.reversed`).
 
 The summary's "descending order of selectivities" and table 7's "ascending" mean the same: smallest result first.
 """
