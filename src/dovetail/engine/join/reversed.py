@@ -1,4 +1,4 @@
-"""Make the first probe of a path from the other side: general lazy hash joins (Golab and Özsu, section 3.4).
+"""Make the first probe of a path from the other side: general lazy hash joins (Golab, Özsu, 3.4).
 
 New tuples need not be outermost. If a batch has many new tuples and the first window that they probe is small, it takes fewer probes
 to scan that window and to look up each of its rows among the new tuples. No index of their own is needed: chains run newest first, so
@@ -64,7 +64,7 @@ class ReversedProbe:
         )
 
     def run(self, bounds: Bounds, counts: Int64Array, seconds: list[float]) -> Iterator[tuple[Int64Array, int]]:
-        """Join the driving tuples with the window; yield matrices of partial results with their number of rows.
+        """Join the driving tuples with the window; yield matrices of partial results, with their rows.
 
         `counts` and `seconds` are those of the path's stages. A probe counts for each new tuple, as if it had been made by it, because
         selectivities are measured by these counts; rows read are those that were read.
