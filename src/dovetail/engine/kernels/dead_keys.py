@@ -55,11 +55,17 @@ _DECAY = 63 / 64
 
 
 @inlined
+def is_inside(table: TupleTable, index: int, local: int) -> bool:
+    """Whether a reader sees a tuple that has not left its window; False where leaving has no effect."""
+    return bool(table.memberships[index, local].key >= 0 or table.chains[index, local].entry != UNSEEN)
+
+
+@inlined
 def is_dead(table: TupleTable, index: int) -> bool:
     """Whether a tuple's key is dead for every reader that sees the tuple."""
     readers, window, is_seen = table.readers, table.tuples[index].window, False
     for reader in range(readers.first[window], readers.first[window + 1]):
-        entry = int(table.memberships[index, reader - readers.first[window]].entry)
+        entry = int(table.chains[index, reader - readers.first[window]].entry)
         if entry == UNSEEN:
             continue
         if entry == NONE or not table.history.state[readers.join[reader], IS_ON]:
@@ -73,13 +79,13 @@ def is_dead(table: TupleTable, index: int) -> bool:
 @inlined
 def _append_dead(table: TupleTable, index: int) -> None:
     """Append a tuple that is in no queue to the list of dead tuples."""
-    tuples, history = table.tuples, table.history
-    pool = table.readers.pool[tuples[index].window]
+    links, history = table.links, table.history
+    pool = table.readers.pool[table.tuples[index].window]
     last = int(history.last_dead[pool])
-    tuples[index].queue, tuples[index].before, tuples[index].after = IN_DEAD_LIST, last, NONE
+    links[index].queue, links[index].before, links[index].after = IN_DEAD_LIST, last, NONE
     history.last_dead[pool] = index
     if last >= 0:
-        tuples[last].after = index
+        links[last].after = index
     else:
         history.first_dead[pool] = index
 
@@ -87,21 +93,21 @@ def _append_dead(table: TupleTable, index: int) -> None:
 @inlined
 def remove_from_queue(table: TupleTable, index: int, policy: int) -> None:
     """Remove a tuple from its queue, or from the list of dead tuples."""
-    tuples, history = table.tuples, table.history
-    if tuples[index].queue != IN_DEAD_LIST:
+    links, history = table.links, table.history
+    if links[index].queue != IN_DEAD_LIST:
         dequeue(table, index, policy)
         return
-    pool = table.readers.pool[tuples[index].window]
-    before, after = int(tuples[index].before), int(tuples[index].after)
+    pool = table.readers.pool[table.tuples[index].window]
+    before, after = int(links[index].before), int(links[index].after)
     if before >= 0:
-        tuples[before].after = after
+        links[before].after = after
     else:
         history.first_dead[pool] = after
     if after >= 0:
-        tuples[after].before = before
+        links[after].before = before
     else:
         history.last_dead[pool] = before
-    tuples[index].queue = NONE
+    links[index].queue = NONE
 
 
 @inlined
@@ -116,31 +122,31 @@ def enqueue_or_mark_dead(table: TupleTable, index: int, policy: int) -> None:
 @inlined
 def _mark_dead(table: TupleTable, join: int, entry: int, policy: int) -> None:
     """Mark a key dead, and move its tuples to the list of dead tuples."""
-    history, width = table.history, table.memberships.shape[1]
+    history, width = table.history, table.chains.shape[1]
     set_entry(history, entry, entry_of(history, entry) | DEAD)
     link = first_link(history, entry) if history.state[join, IS_ON] else NONE
     while link >= 0:
         index = link // width
-        if table.tuples[index].queue != IN_DEAD_LIST and is_dead(table, index):
+        if table.links[index].queue != IN_DEAD_LIST and is_dead(table, index):
             remove_from_queue(table, index, policy)
             _append_dead(table, index)
-        link = int(table.memberships[index, link % width].link)
+        link = int(table.chains[index, link % width].link)
 
 
 @inlined
 def _release_chain(table: TupleTable, entry: int, policy: int) -> None:
     """Unlink the tuples of a key, and return dead ones to their queues."""
-    history, width = table.history, table.memberships.shape[1]
+    history, width = table.history, table.chains.shape[1]
     link = first_link(history, entry)
     set_first_link(history, entry, NONE)
     while link >= 0:
         index = link // width
-        membership = table.memberships[index, link % width]
-        membership.entry = NONE
-        if table.tuples[index].queue == IN_DEAD_LIST:
+        chain = table.chains[index, link % width]
+        chain.entry = NONE
+        if table.links[index].queue == IN_DEAD_LIST:
             remove_from_queue(table, index, policy)
             enqueue(table, index, policy)
-        link = int(membership.link)
+        link = int(chain.link)
 
 
 @inlined
@@ -169,15 +175,17 @@ def _record_key_arrival(table: TupleTable, reader: int, code: np.uint64, policy:
 def record_arrival(table: TupleTable, index: int, local: int, code: np.uint64, policy: int) -> None:
     """Record that a tuple, which is in no queue, has arrived for a reader of its window, and link it to its key."""
     history, reader = table.history, table.readers.first[table.tuples[index].window] + local
-    join, membership = table.readers.join[reader], table.memberships[index, local]
-    membership.entry = NONE
+    join, chain = table.readers.join[reader], table.chains[index, local]
+    if len(table.readers.epoch) == 0:
+        return
+    chain.entry = NONE
     if join < 0:
         return
     entry = _record_key_arrival(table, reader, code, policy)
     if history.state[join, SINCE] == NEVER or entry_of(history, entry) & REPEATS:
         return
-    membership.entry, membership.link = entry, first_link(history, entry)
-    set_first_link(history, entry, index * table.memberships.shape[1] + local)
+    chain.entry, chain.link = entry, first_link(history, entry)
+    set_first_link(history, entry, index * table.chains.shape[1] + local)
 
 
 @inlined
@@ -185,7 +193,7 @@ def mark_complete_keys(table: TupleTable, index: int, policy: int) -> None:
     """Mark the keys dead that a new tuple has completed."""
     readers, window = table.readers, table.tuples[index].window
     for reader in range(readers.first[window], readers.first[window + 1]):
-        entry = int(table.memberships[index, reader - readers.first[window]].entry)
+        entry = int(table.chains[index, reader - readers.first[window]].entry)
         if entry >= 0:
             bits = entry_of(table.history, entry)
             if is_complete(bits, readers.inputs[readers.join[reader]]) and not bits & DEAD:
@@ -195,18 +203,18 @@ def mark_complete_keys(table: TupleTable, index: int, policy: int) -> None:
 @inlined
 def record_leave(table: TupleTable, index: int, local: int, policy: int) -> None:
     """Record that a tuple leaves the window of a reader: its key is dead, unless the key repeats."""
-    history, width, membership = table.history, table.memberships.shape[1], table.memberships[index, local]
-    entry, own_link = int(membership.entry), index * width + local
-    membership.entry = UNSEEN
+    history, width, chain = table.history, table.chains.shape[1], table.chains[index, local]
+    entry, own_link = int(chain.entry), index * width + local
+    chain.entry = UNSEEN
     if entry < 0:
         return
     link = first_link(history, entry)
     if link == own_link:
-        set_first_link(history, entry, int(membership.link))
+        set_first_link(history, entry, int(chain.link))
     else:
-        while table.memberships[link // width, link % width].link != own_link:
-            link = int(table.memberships[link // width, link % width].link)
-        table.memberships[link // width, link % width].link = membership.link
+        while table.chains[link // width, link % width].link != own_link:
+            link = int(table.chains[link // width, link % width].link)
+        table.chains[link // width, link % width].link = chain.link
     if not entry_of(history, entry) & DEAD:
         _mark_dead(table, table.readers.join[table.readers.first[table.tuples[index].window] + local], entry, policy)
 
@@ -253,7 +261,7 @@ def _update_repeat_state(table: TupleTable, join: int, policy: int) -> None:
     for pool in range(len(history.first_dead)):
         index = int(history.first_dead[pool])
         while index >= 0:
-            after = int(table.tuples[index].after)
+            after = int(table.links[index].after)
             if not is_dead(table, index):
                 remove_from_queue(table, index, policy)
                 enqueue(table, index, policy)

@@ -41,8 +41,8 @@ def _term_value(table: TupleTable, term: int, policy: int) -> float:
     if policy == FREQUENCY:
         return float(table.keys[owner].total)
     if policy == FREQUENCY_OWN:
-        return float(table.slots[owner, detail].tuple_count)
-    return float(table.keys[owner].results)
+        return float(table.counts[owner, detail])
+    return float(table.key_results[owner])
 
 
 @inlined
@@ -51,7 +51,7 @@ def _first_queue(table: TupleTable, term: int, policy: int) -> int:
     owner, detail = term >> table.ranking.term_bits, term & ((1 << table.ranking.term_bits) - 1)
     if policy == ARRIVAL_ORDER:
         return int(table.ranking.by_pattern[term])
-    return int(table.slots[owner, detail].queue)
+    return int(table.first_queues[owner, detail])
 
 
 @inlined
@@ -61,7 +61,7 @@ def _set_first_queue(table: TupleTable, term: int, queue: int, policy: int) -> N
     if policy == ARRIVAL_ORDER:
         table.ranking.by_pattern[term] = queue
     else:
-        table.slots[owner, detail].queue = queue
+        table.first_queues[owner, detail] = queue
 
 
 @inlined
@@ -225,12 +225,12 @@ def pseudo_random(counter: int, count: int, seed: np.uint64) -> int:
 @inlined
 def enqueue(table: TupleTable, index: int, policy: int) -> None:
     """Append a tuple to the queue of its equivalents, or, under `RANDOM`, to the members of its pool."""
-    tuples, queues, ranking = table.tuples, table.ranking.queues, table.ranking
-    tuples[index].queue = NONE
+    tuples, links, queues, ranking = table.tuples, table.links, table.ranking.queues, table.ranking
+    links[index].queue = NONE
     if policy == RANDOM:
         pool = table.readers.pool[tuples[index].window]
         ranking.members[ranking.start[pool] + ranking.size[pool]] = index
-        tuples[index].queue = ranking.size[pool]
+        links[index].queue = ranking.size[pool]
         ranking.size[pool] += 1
     if policy >= RANDOM:
         return
@@ -240,10 +240,10 @@ def enqueue(table: TupleTable, index: int, policy: int) -> None:
     if queue < 0:
         queue = _add_queue(table, index, policy)
     last = queues[queue].last
-    tuples[index].queue, tuples[index].before, tuples[index].after = queue, last, NONE
+    links[index].queue, links[index].before, links[index].after = queue, last, NONE
     queues[queue].last = index
     if last >= 0:
-        tuples[last].after = index
+        links[last].after = index
         return
     queues[queue].first = index
     if policy == ARRIVAL_ORDER:
@@ -253,29 +253,29 @@ def enqueue(table: TupleTable, index: int, policy: int) -> None:
 @inlined
 def dequeue(table: TupleTable, index: int, policy: int) -> None:
     """Remove a tuple from its queue, if it is in one."""
-    tuples, queues, ranking = table.tuples, table.ranking.queues, table.ranking
-    queue = int(tuples[index].queue)
+    links, queues, ranking = table.links, table.ranking.queues, table.ranking
+    queue = int(links[index].queue)
     if queue < 0:
         return
     if policy == RANDOM:
-        pool = table.readers.pool[tuples[index].window]
+        pool = table.readers.pool[table.tuples[index].window]
         ranking.size[pool] -= 1
         last = ranking.members[ranking.start[pool] + ranking.size[pool]]
         ranking.members[ranking.start[pool] + queue] = last
-        tuples[last].queue = queue
-        tuples[index].queue = NONE
+        links[last].queue = queue
+        links[index].queue = NONE
         return
-    before, after = tuples[index].before, tuples[index].after
+    before, after = links[index].before, links[index].after
     if after >= 0:
-        tuples[after].before = before
+        links[after].before = before
     else:
         queues[queue].last = before
     if before >= 0:
-        tuples[before].after = after
+        links[before].after = after
     elif after >= 0:
         queues[queue].first = after
         if policy == ARRIVAL_ORDER:
             _update_heap_entry(table, queue)
     else:
         _remove_queue(table, queue, policy)
-    tuples[index].queue = NONE
+    links[index].queue = NONE

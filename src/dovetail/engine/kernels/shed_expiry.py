@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
-from dovetail.engine.kernels.dead_keys import enqueue_or_mark_dead, is_dead, record_leave, remove_from_queue
+from dovetail.engine.kernels.dead_keys import enqueue_or_mark_dead, is_dead, is_inside, record_leave, remove_from_queue
 from dovetail.engine.kernels.queues import dequeue, update_queues, update_queues_of_key
 from dovetail.engine.kernels.tuple_table import (
     CLOCK,
@@ -16,7 +16,6 @@ from dovetail.engine.kernels.tuple_table import (
     NEXT_LEAVE,
     NONE,
     RANDOM,
-    UNSEEN,
     ExpiryDeadline,
     TupleTable,
     free_key,
@@ -33,19 +32,19 @@ _NEVER = (1 << 63) - 1
 @inlined
 def leave_key(table: TupleTable, index: int, local: int, policy: int) -> None:
     """Stop counting a tuple for its key in the window of one reader; the tuple is in no queue."""
-    keys, memberships, membership = table.keys, table.memberships, table.memberships[index, local]
+    keys, membership = table.keys, table.memberships[index, local]
     key = int(membership.key)
     slot = table.readers.slot[table.readers.first[table.tuples[index].window] + local]
-    inside = table.slots[key, slot]
-    inside.tuple_count -= 1
+    table.counts[key, slot] -= 1
     keys[key].total -= 1
-    before, after = membership.before, membership.after
-    if before >= 0:
-        memberships[before, local].after = after
-    else:
-        inside.first = after
-    if after >= 0:
-        memberships[after, local].before = before
+    if table.pattern_results.shape[1] > 1:
+        before, after = table.partners[index, local].before, table.partners[index, local].after
+        if before >= 0:
+            table.partners[before, local].after = after
+        else:
+            table.first_tuples[key, slot] = after
+        if after >= 0:
+            table.partners[after, local].before = before
     membership.key = NONE
     if keys[key].total == 0:
         free_key(table, key)
@@ -106,14 +105,14 @@ def _prefetch_leaving(table: TupleTable, index: int, local: int, policy: int) ->
 @inlined
 def _leave_reader(table: TupleTable, index: int, local: int, policy: int) -> None:
     """Remove a tuple from the window of one reader; it stays in the table for other readers, or for late tuples."""
-    leaving, membership = table.tuples[index], table.memberships[index, local]
-    moves = policy < RANDOM and membership.key >= 0 and leaving.queue != IN_DEAD_LIST
+    link, membership = table.links[index], table.memberships[index, local]
+    moves = policy < RANDOM and membership.key >= 0 and link.queue != IN_DEAD_LIST
     if moves:
         dequeue(table, index, policy)
     if membership.key >= 0:
         leave_key(table, index, local, policy)
     record_leave(table, index, local, policy)
-    if leaving.queue != IN_DEAD_LIST and (moves or is_dead(table, index)):
+    if link.queue != IN_DEAD_LIST and (moves or is_dead(table, index)):
         remove_from_queue(table, index, policy)
         enqueue_or_mark_dead(table, index, policy)
 
@@ -129,7 +128,7 @@ def leave_windows(table: TupleTable, policy: int) -> None:
             while index >= 0 and tuples[index].ts + readers.span[reader] < clock:
                 table.last_left[reader] = serial_of(table, index)
                 _prefetch_leaving(table, int(tuples[index].newer), reader - readers.first[window], policy)
-                if table.memberships[index, reader - readers.first[window]].entry != UNSEEN:
+                if is_inside(table, index, reader - readers.first[window]):
                     _leave_reader(table, index, reader - readers.first[window], policy)
                 index = int(tuples[index].newer)
             table.oldest_inside[reader] = index

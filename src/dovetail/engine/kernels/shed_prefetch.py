@@ -53,9 +53,9 @@ def _next_victim(table: TupleTable, index: int, policy: int) -> int:
     """Return the tuple to shed after another, if nothing changes; `NONE` if it is unknown."""
     if index < 0:
         return NONE
-    shed = table.tuples[index]
+    shed = table.links[index]
     if policy == FIFO and shed.queue != IN_DEAD_LIST:
-        return int(shed.newer)
+        return int(table.tuples[index].newer)
     if shed.after >= 0 or policy == ARRIVAL_ORDER or shed.queue < 0:
         return int(shed.after)
     queues = table.ranking.queues
@@ -71,7 +71,7 @@ def _next_victim(table: TupleTable, index: int, policy: int) -> int:
 def prefetch_victims(table: TupleTable, index: int, pool: int, policy: int, seed: np.uint64) -> None:
     """Prefetch what the next victims need: the tuples behind the current one, or, under `RANDOM`, those drawn next."""
     tuples, keys = table.tuples, table.keys
-    if policy == RANDOM and tuples[index].queue != IN_DEAD_LIST:
+    if policy == RANDOM and table.links[index].queue != IN_DEAD_LIST:
         members, first, size, sheds = (
             table.ranking.members,
             table.ranking.start[pool],
@@ -91,8 +91,8 @@ def prefetch_victims(table: TupleTable, index: int, pool: int, policy: int, seed
     if after_next >= 0 and table.memberships[after_next, 0].key >= 0:
         prefetch(keys, table.memberships[after_next, 0].key)
     if upcoming >= 0:
-        if table.memberships[upcoming, 0].entry >= 0:
-            prefetch(table.history.lines, table.memberships[upcoming, 0].entry // SLOTS)
+        if table.chains[upcoming, 0].entry >= 0:
+            prefetch(table.history.lines, table.chains[upcoming, 0].entry // SLOTS)
         if tuples[upcoming].older >= 0:
             prefetch(tuples, tuples[upcoming].older)
         if tuples[upcoming].newer >= 0:

@@ -88,18 +88,19 @@ def choose_victim(table: TupleTable, pool: int, policy: int, seed: np.uint64) ->
 @inlined
 def _count_results(table: TupleTable, index: int, local: int, policy: int) -> None:
     """Count the results that a new tuple completes, for all tuples that are part of them (procedure Join of section 3.2)."""
-    tuples, readers, keys = table.tuples, table.readers, table.keys
+    readers, counts = table.readers, table.counts
     key = int(table.memberships[index, local].key)
-    reader = readers.first[tuples[index].window] + local
+    reader = readers.first[table.tuples[index].window] + local
     key_table, own_slot = readers.key_table[reader], readers.slot[reader]
     results = 1.0
     for slot in range(readers.width[key_table]):
         if slot != own_slot:
-            results *= table.slots[key, slot].tuple_count
+            results *= counts[key, slot]
     if results == 0.0:
         return
     table.results[key_table] += results
-    keys[key].results += results
+    if len(table.key_results) > 1:
+        table.key_results[key] += results
     patterns = table.pattern_results.shape[1]
     if patterns > 1:
         table.pattern_results[reader, int(table.memberships[index, local].pattern)] += results
@@ -107,14 +108,14 @@ def _count_results(table: TupleTable, index: int, local: int, policy: int) -> No
             if slot != own_slot:
                 other = readers.by_slot[key_table, slot]
                 other_local = other - readers.first[readers.window[other]]
-                results_each = results / table.slots[key, slot].tuple_count
-                partner = int(table.slots[key, slot].first)
+                results_each = results / counts[key, slot]
+                partner = int(table.first_tuples[key, slot])
                 while partner >= 0:
                     pattern = int(table.memberships[partner, other_local].pattern)
                     table.pattern_results[other, pattern] += results_each
                     if policy == ARRIVAL_ORDER:
                         update_queues(table, other << table.ranking.term_bits | pattern, other_local, policy)
-                    partner = int(table.memberships[partner, other_local].after)
+                    partner = int(table.partners[partner, other_local].after)
 
 
 @inlined
@@ -139,7 +140,8 @@ def _insert(
         wrapped(counters[SERIAL]),
     )
     older = table.newest[window]
-    new.older, new.newer, new.queue, new.before, new.after = older, NONE, NONE, NONE, NONE
+    new.older, new.newer = older, NONE
+    table.links[index].queue, table.links[index].before, table.links[index].after = NONE, NONE, NONE
     table.newest[window] = index
     if older >= 0:
         tuples[older].newer = index
@@ -149,7 +151,7 @@ def _insert(
         table.units[index] = incoming.units[arrival]
     table.used_units[readers.pool[window]] += units_of(table, index)
     for local in range(table.memberships.shape[1]):
-        table.memberships[index, local].key, table.memberships[index, local].entry = NONE, UNSEEN
+        table.memberships[index, local].key, table.chains[index, local].entry = NONE, UNSEEN
     for reader in range(readers.first[window], readers.first[window + 1]):
         local = reader - readers.first[window]
         if table.oldest_inside[reader] < 0:
@@ -162,25 +164,25 @@ def _insert(
         if key_table < 0:
             continue
         key, slot = find_or_add_key(table, key_table, code), readers.slot[reader]
-        inside, membership = table.slots[key, slot], table.memberships[index, local]
-        inside.tuple_count += 1
+        membership = table.memberships[index, local]
+        table.counts[key, slot] += 1
         keys[key].total += 1
-        after = inside.first
-        membership.key, membership.before, membership.after = key, NONE, after
-        if after >= 0:
-            table.memberships[after, local].before = index
-        inside.first = index
+        membership.key = key
         if table.pattern_results.shape[1] > 1:
-            pattern = 0
+            pattern, after = 0, table.first_tuples[key, slot]
+            table.partners[index, local].before, table.partners[index, local].after = NONE, after
+            if after >= 0:
+                table.partners[after, local].before = index
+            table.first_tuples[key, slot] = index
             for other in range(readers.width[key_table]):
-                pattern |= int(table.slots[key, other].tuple_count > 0) << other
+                pattern |= int(table.counts[key, other] > 0) << other
             membership.pattern = pattern
             table.pattern_tuples[reader, pattern] += 1.0
         _count_results(table, index, local, policy)
         if policy == ARRIVAL_ORDER:
             update_queues(table, reader << table.ranking.term_bits | membership.pattern, local, policy)
     mark_complete_keys(table, index, policy)
-    if new.queue != IN_DEAD_LIST:
+    if table.links[index].queue != IN_DEAD_LIST:
         enqueue_or_mark_dead(table, index, policy)
 
 
@@ -264,7 +266,7 @@ def enqueue_all(table: TupleTable, policy: int) -> None:
     for window in range(len(table.readers.pool)):
         index = int(table.oldest[window])
         while index >= 0:
-            if table.tuples[index].queue != IN_DEAD_LIST:
+            if table.links[index].queue != IN_DEAD_LIST:
                 enqueue(table, index, policy)
             index = int(table.tuples[index].newer)
 

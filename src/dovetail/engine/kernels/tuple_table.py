@@ -9,9 +9,9 @@ Policies rank queues of equivalent tuples. Tuples of a window are equivalent if 
 reader of the window. A queue holds them in order of arrival. The worth of a queue is a sum of terms, one for each reader that sees
 its tuples; a term belongs to a reader and a pattern, or to a key. When the value of a term changes, the queues that have it move.
 
-Each tuple, key and queue is a record, followed in memory by one record for each reader or input, so that adding or removing a tuple
-touches few cache lines. Tuples, keys and queues are addressed by index; free ones are linked. `NONE` stands for no tuple, key, queue
-or term.
+Each tuple, key and queue is a record, followed in memory by the records and numbers that its policy needs, so that adding or removing
+a tuple touches few cache lines. What a policy does not need has no memory: all entries of such an array are the same one. Tuples, keys
+and queues are addressed by index; free ones are linked. `NONE` stands for no tuple, key, queue or term.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dovetail.engine.kernels.index import GOLDEN
 from dovetail.engine.kernels.key_history import KeyHistory
 
 Records: TypeAlias = "np.recarray[Any, np.dtype[np.record]]"
-"""Arrays of records; what belongs to one tuple, key or queue begins at a cache line."""
+"""Arrays of records; what belongs to one tuple, key or queue is adjacent in memory."""
 
 NONE = -1
 ARRIVAL_ORDER, FREQUENCY, FREQUENCY_OWN, OUTPUT, RANDOM, FIFO = range(6)
@@ -95,37 +95,43 @@ TUPLE = np.dtype(
         ("serial", np.int32),  # in order of arrival, see `serial_of`
         ("older", np.int32),  # in the window
         ("newer", np.int32),
-        ("before", np.int32),  # in the queue
-        ("after", np.int32),
-        ("queue", np.int32),  # or `IN_DEAD_LIST`; under `RANDOM` the position among the pool's tuples
         ("window", np.int16),
     ]
 )
-"""A tuple. The record is packed: together with one membership it fills one cache line."""
+"""A tuple."""
+LINK = np.dtype(
+    [
+        ("before", np.int32),  # in the queue
+        ("after", np.int32),
+        ("queue", np.int32),  # or `IN_DEAD_LIST`; under `RANDOM` the position among the pool's tuples
+    ]
+)
+"""A tuple in its queue."""
 MEMBERSHIP = np.dtype(
     [
         ("pattern", np.int16),
         ("key", np.int32),  # `NONE` if the reader does not see the tuple, or the tuple has left its window
-        ("before", np.int32),  # among tuples of the same key and reader
-        ("after", np.int32),
+    ]
+)
+"""A tuple in the window of one reader."""
+PARTNER = np.dtype([("before", np.int32), ("after", np.int32)])
+"""A tuple among those of the same key and reader."""
+CHAIN = np.dtype(
+    [
         ("entry", np.int32),  # of the key in the history; `NONE` without one, `UNSEEN` if not seen or no longer inside
         ("link", np.int32),  # the next one of the entry's chain; `NONE` at the end
     ]
 )
-"""A tuple in the window of one reader."""
+"""A tuple among those whose keys die together."""
 KEY = np.dtype(
     [
         ("code", np.uint64),
-        ("results", np.float64),  # that tuples of the key have been part of
         ("next", np.int32),  # key in the same bucket
         ("total", np.int32),  # tuples inside their windows, over all readers
         ("key_table", np.int16),
-    ],
-    align=True,
+    ]
 )
 """A key of AMJoin's table; one array holds the keys of all key tables."""
-SLOT = np.dtype([("tuple_count", np.int32), ("first", np.int32), ("queue", np.int32)], align=True)
-"""A key's tuples inside the window of one reader: their number, the first of their list, and the first queue of the key."""
 QUEUE = np.dtype(
     [
         ("first", np.int32),  # tuple
@@ -134,11 +140,10 @@ QUEUE = np.dtype(
         ("before", np.int32),  # queue of the same level
         ("after", np.int32),
         ("window", np.int16),
-    ],
-    align=True,
+    ]
 )
 """A queue of equivalent tuples."""
-TERM = np.dtype([("term", np.int64), ("before", np.int32), ("after", np.int32)], align=True)
+TERM = np.dtype([("term", np.int64), ("before", np.int32), ("after", np.int32)])
 """A queue's term for one reader of its window, and its neighbours among the queues with the same term."""
 HEAP_ENTRY = np.dtype([("worth", np.float64), ("tie", np.int64), ("queue", np.int32)], align=True)
 """A queue in the heap; of two queues with equal worth the one with the smaller `tie` is shed from first."""
@@ -177,12 +182,24 @@ class TupleTable(NamedTuple):
     readers: WindowReaders
     tuples: Records
     """By tuple: `TUPLE`."""
+    links: Records
+    """By tuple, if it has a queue: `LINK`."""
     memberships: Records
-    """By tuple and reader of its window: `MEMBERSHIP`."""
+    """By tuple and reader of its window, if keys are counted: `MEMBERSHIP`."""
+    partners: Records
+    """By tuple and reader of its window, if patterns are recorded: `PARTNER`."""
+    chains: Records
+    """By tuple and reader of its window, with a key history: `CHAIN`."""
     keys: Records
     """By key: `KEY`."""
-    slots: Records
-    """By key and slot: `SLOT`."""
+    counts: Int32Array
+    """By key and slot: the number of tuples inside the window of a reader."""
+    first_tuples: Int32Array
+    """By key and slot, if patterns are recorded: the first of these tuples."""
+    first_queues: Int32Array
+    """By key and slot, if queues hold the tuples of a key: the first queue of the key."""
+    key_results: Float64Array
+    """By key, under `OUTPUT`: results that its tuples have been part of; else a single entry."""
     buckets: Int32Array
     """By hash: the first key of a list."""
     shift: np.uint64
@@ -301,11 +318,12 @@ def find_or_add_key(table: TupleTable, key_table: int, code: np.uint64) -> int:
         counters[FREE_KEY] = keys[key].next
     keys[key].code, keys[key].key_table = code, key_table
     keys[key].total = 0
-    keys[key].results = 0.0
-    for other in range(table.slots.shape[1]):
-        table.slots[key, other].tuple_count = 0
-        table.slots[key, other].first = NONE
-        table.slots[key, other].queue = NONE
+    if len(table.key_results) > 1:
+        table.key_results[key] = 0.0
+    for other in range(table.counts.shape[1]):
+        table.counts[key, other] = 0
+        table.first_tuples[key, other] = NONE
+        table.first_queues[key, other] = NONE
     keys[key].next = table.buckets[bucket]
     table.buckets[bucket] = key
     return key
@@ -347,19 +365,20 @@ def prefetch_partners(table: TupleTable, key_table: int, slot: int, code: np.uin
     key = int(table.buckets[_bucket(table, key_table, code)])
     if key < 0 or table.keys[key].code != code:
         return
-    for other in range(table.slots.shape[1]):
-        if table.slots[key, other].first >= 0:
-            prefetch(table.tuples, table.slots[key, other].first)
-    if table.slots[key, slot].queue >= 0:
-        prefetch(table.ranking.queues, table.slots[key, slot].queue)
+    if table.pattern_results.shape[1] > 1:
+        for other in range(table.counts.shape[1]):
+            if table.first_tuples[key, other] >= 0:
+                prefetch(table.tuples, table.first_tuples[key, other])
+    if table.first_queues[key, slot] >= 0:
+        prefetch(table.ranking.queues, table.first_queues[key, slot])
 
 
 @inlined
 def prefetch_queues(table: TupleTable, key: int) -> None:
     """Prefetch the queues of a key."""
-    for slot in range(table.slots.shape[1]):
-        if table.slots[key, slot].queue >= 0:
-            prefetch(table.ranking.queues, table.slots[key, slot].queue)
+    for slot in range(table.counts.shape[1]):
+        if table.first_queues[key, slot] >= 0:
+            prefetch(table.ranking.queues, table.first_queues[key, slot])
 
 
 @borrowing

@@ -27,8 +27,9 @@ from dovetail.errors import StateError, reading
 from dovetail.stats.recall import LossEstimate
 
 _LENGTH = struct.Struct("<Q")
-FORMAT = 5
-"""Before 5 there was no key history; before 4 a separate tracker estimated losses; format 1 has no `format`."""
+FORMAT = 6
+"""Before 6 all policies stored the same arrays; before 5 there was no key history; before 4 a separate tracker estimated losses; format 1 has no `format`."""
+_WITH_KEY_HISTORY = 5
 _OLDER_RELEASE = "it was stored by an earlier release while tuples were being shed"
 
 
@@ -124,7 +125,7 @@ def numbers_kept(content: pa.Buffer) -> dict[str, Int64Array] | None:
         return None
     main = next(arrays)
     # Older formats are read here, so that a restart on Spark keeps what they held.
-    records = "tuples" if state["format"] == FORMAT else "held"
+    records = "tuples" if state["format"] >= _WITH_KEY_HISTORY else "held"
     numbers, windows = main[f"{records}.number"], main[f"{records}.window"]
     held = numbers >= 0
     return {stream: np.sort(numbers[held & (windows == position)]) for position, stream in enumerate(state["streams"])}

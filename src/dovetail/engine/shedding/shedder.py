@@ -28,6 +28,7 @@ from dovetail.engine.shedding.slices import split_at_counts, split_batch
 from dovetail.engine.shedding.tracked_windows import UNLIMITED, TrackedSavepoint, TrackedWindows
 from dovetail.engine.shedding.tracker import Tracker
 from dovetail.engine.storage.append import NewRows
+from dovetail.engine.storage.arena import return_free_memory
 from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time.progress import Progress
 from dovetail.schema import StreamSchema
@@ -74,6 +75,8 @@ class Shedder:
         """By stream: tuples of the last slice of a batch."""
         self._hidden: list[_HiddenRows] = []
         """Since the last savepoint."""
+        self._has_begun = False
+        """Whether tracking began in this batch, which takes more memory than going on."""
 
     # -- plans ------------------------------------------------------------------------------------------------------------------
 
@@ -232,7 +235,7 @@ class Shedder:
         """
         layout, counter = self._current_tracker()
         counter.expire()  # otherwise the removed tuples would depend on batch boundaries
-        self._counter = None
+        self._counter, self._has_begun = None, True
         held_rows = {stream: counter.rows(position) for position, stream in enumerate(layout.streams)}
         held = take(tuples, np.flatnonzero(_among(layout, tuples, held_rows)))
         self.losses.begin(layout, held, self._sample_capacity)
@@ -298,10 +301,15 @@ class Shedder:
             self.tracked.advance([self.max_event_times[stream] for stream in self.tracked.layout.streams])
             limit = self.caps.max_rows
             for position, stream in enumerate(self.tracked.layout.streams):
-                self._installed.windows[stream].remove_before(self.tracked.main.first_row(position))
+                store = self._installed.windows[stream]
+                store.rows.is_tight = limit is None
+                store.remove_before(self.tracked.main.first_row(position))
                 count = self._last_slice_sizes.get(stream, 0) if limit is None else limit // 4
                 self._compact_if_full(stream, count, TEXT_UNIT * count if limit is not None else 0)
                 list_held[stream] = partial(self.tracked.main.rows, position)
+            if self._has_begun:
+                self._has_begun = False
+                return_free_memory()
         return list_held
 
     def warm_up(self) -> None:

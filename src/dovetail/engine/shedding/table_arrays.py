@@ -1,12 +1,11 @@
-"""The arrays of a tuple table: layout, growth, compressed copies, and checks of restored ones."""
+"""The arrays of a tuple table: layout, growth, and checks of restored ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from dovetail._typing import Array
 from dovetail.engine.kernels.dead_keys import NEVER
@@ -14,21 +13,24 @@ from dovetail.engine.kernels.key_history import NOW, SINCE, SLOTS, KeyHistory
 from dovetail.engine.kernels.levels import LEVELS, WORDS
 from dovetail.engine.kernels.tuple_table import (
     ARRIVAL_ORDER,
+    CHAIN,
     CLOCK,
     EPOCH_END,
     FREE_KEY,
     FREE_QUEUE,
     FREE_TUPLE,
+    FREQUENCY,
     HEAP_ENTRY,
     IN_DEAD_LIST,
     KEY,
     LEVEL,
+    LINK,
     MEMBERSHIP,
     NONE,
     OUTPUT,
+    PARTNER,
     QUEUE,
     RANDOM,
-    SLOT,
     TERM,
     TUPLE,
     UNSEEN,
@@ -36,7 +38,6 @@ from dovetail.engine.kernels.tuple_table import (
     USED_QUEUES,
     USED_TUPLES,
     QueueRanking,
-    Records,
     TupleTable,
     WindowReaders,
     rehash_keys,
@@ -46,8 +47,32 @@ from dovetail.errors import StateError
 MAX_CAPACITY = 1 << 30
 """Tuples have 32-bit indexes."""
 _LONG_AGO = -(1 << 62)
+_INT32: np.dtype[Any] = np.dtype(np.int32)
 _LINE = 64
 """Bytes of a cache line."""
+
+
+class TableParts(NamedTuple):
+    """What a table records; the rest has no memory."""
+
+    queues: bool = True
+    """Whether tuples have queues."""
+    queues_by_key: bool = True
+    results_by_key: bool = True
+    patterns: bool = True
+    weights: bool = False
+    """Whether tuples may take more than one unit of the cap."""
+
+    @classmethod
+    def of(cls, readers: WindowReaders, policy: int, *, patterns: bool, weights: bool) -> TableParts:
+        """Return what a policy needs."""
+        queues = policy <= RANDOM or len(readers.epoch) > 0
+        return cls(queues, FREQUENCY <= policy <= OUTPUT, policy == OUTPUT, patterns or policy == ARRIVAL_ORDER, weights)
+
+
+def has_memory(array: Array) -> bool:
+    """Whether the entries of an array are different ones."""
+    return array.ndim == 0 or array.strides[0] > 0
 
 
 def arrays_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
@@ -57,6 +82,8 @@ def arrays_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
         if hasattr(value, "_fields"):
             if name != "readers":
                 yield from arrays_of(value, f"{name}.")
+        elif isinstance(value, np.ndarray) and not has_memory(value):
+            continue
         elif isinstance(value, np.recarray):
             for field in value.dtype.names or ():
                 yield f"{prefix}{name}.{field}", value[field]
@@ -64,23 +91,36 @@ def arrays_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
             yield prefix + name, value
 
 
-def empty_table(readers: WindowReaders, policy: int, capacity: int, *, patterns: bool, has_weights: bool) -> TupleTable:
-    """Return an empty table; `has_weights`: tuples may take more than one unit of the cap."""
+def empty_table(readers: WindowReaders, policy: int, capacity: int, parts: TableParts) -> TupleTable:
+    """Return an empty table."""
     windows, inputs, key_tables = len(readers.pool), len(readers.key_table), len(readers.width)
     readers_per_window, width = _readers_per_window(readers), max(1, int(readers.width.max(initial=0)))
-    tuples, memberships = _records(capacity, TUPLE, MEMBERSHIP, readers_per_window)
-    count = capacity * readers_per_window if key_tables else 2
+    has_keys, has_history = key_tables > 0, len(readers.epoch) > 0
+    per_tuple = _adjacent(
+        capacity,
+        (TUPLE, 0, True),
+        (LINK, 0, parts.queues),
+        (MEMBERSHIP, readers_per_window, has_keys),
+        (PARTNER, readers_per_window, has_keys and parts.patterns),
+        (CHAIN, readers_per_window, has_history),
+    )
+    count = capacity * readers_per_window if has_keys else 2
     bits = max(1, (count - 1).bit_length())
-    keys, slots = _records(count, KEY, SLOT, width)
-    pattern_count = 1 << width if patterns else 1
+    per_key = _adjacent(
+        count,
+        (KEY, 0, True),
+        (_INT32, width, True),
+        (_INT32, width, parts.patterns),
+        (_INT32, width, parts.queues_by_key),
+    )
+    pattern_count = 1 << width if parts.patterns else 1
     counters = np.zeros(1 + EPOCH_END, np.int64)
     counters[[FREE_TUPLE, FREE_KEY, FREE_QUEUE]], counters[[CLOCK, EPOCH_END]] = NONE, _LONG_AGO
     return TupleTable(
         readers,
-        tuples,
-        memberships,
-        keys,
-        slots,
+        *per_tuple,
+        *per_key,
+        np.zeros(count if parts.results_by_key else 1),
         np.full(1 << bits, NONE, np.int32),
         np.uint64(64 - bits),
         empty_ranking(readers, policy, capacity, width, patterns=pattern_count),
@@ -92,7 +132,7 @@ def empty_table(readers: WindowReaders, policy: int, capacity: int, *, patterns:
         np.full(inputs, NONE, np.int32),
         np.zeros(inputs, np.int64),
         np.full(windows, _LONG_AGO, np.int64),
-        np.ones(capacity if has_weights else 1, np.int32),
+        np.ones(capacity if parts.weights else 1, np.int32),
         np.zeros(key_tables),
         empty_history(readers),
         counters,
@@ -104,7 +144,7 @@ def empty_ranking(readers: WindowReaders, policy: int, capacity: int, width: int
     readers_per_window, count = _readers_per_window(readers), capacity if policy <= OUTPUT else 2
     if policy == ARRIVAL_ORDER and readers_per_window == 1:
         count = max(2, min(count, len(readers.key_table) * patterns))
-    queues, terms = _records(count, QUEUE, TERM, readers_per_window)
+    queues, terms = _adjacent(count, (QUEUE, 0, True), (TERM, readers_per_window, True))
     by_pattern, pools = policy == ARRIVAL_ORDER, len(readers.cap)
     sizes = np.ones(pools, np.int64)
     if by_pattern or policy == RANDOM:
@@ -144,16 +184,27 @@ def _readers_per_window(readers: WindowReaders) -> int:
     return max(1, int(np.diff(readers.first).max(initial=0)))
 
 
-def _records(count: int, kind: np.dtype[Any], kind_behind: np.dtype[Any], behind_each: int) -> tuple[Records, Records]:
-    """Return records of zeros, each followed in memory by `behind_each` others, in one cache line if they fit."""
-    *_, (last_type, last) = ((field[0], field[1]) for field in (kind.fields or {}).values())
-    offset = -(-(last + last_type.itemsize) // kind_behind.alignment) * kind_behind.alignment
-    size = offset + behind_each * kind_behind.itemsize
-    size = _LINE if _LINE // 2 < size <= _LINE else -(-size // kind.alignment) * kind.alignment
+def _adjacent(count: int, *kinds: tuple[np.dtype[Any], int, bool]) -> list[Any]:
+    """Return arrays of `count` rows of zeros; what belongs to one row is adjacent in memory.
+
+    Each has a type, the entries of a row (0: the array has one dimension), and whether it is needed. Otherwise all rows are the same
+    one, filled with `NONE`.
+    """
+    offsets, size = [], 0
+    for kind, per_row, is_needed in kinds:
+        size = -(-size // 4) * 4 if kind == _INT32 else size
+        offsets.append(size)
+        size += kind.itemsize * max(1, per_row) * is_needed
+    size = -(-size // 4) * 4
+    size += 4 * (size == kinds[0][0].itemsize)  # a contiguous array would be another type for Numba
     memory = _align_to_line(np.zeros(count * size + _LINE, np.uint8))
-    first: Any = np.ndarray((count,), kind, memory, 0, (size,))
-    records_behind: Any = np.ndarray((count, behind_each), kind_behind, memory, offset, (size, kind_behind.itemsize))
-    return first.view(np.recarray), records_behind.view(np.recarray)
+    arrays: list[Any] = []
+    for (kind, per_row, is_needed), offset in zip(kinds, offsets, strict=True):
+        shape, stride = (count, per_row) if per_row else (count,), size if is_needed else 0
+        owner, start = (memory, offset) if is_needed else (np.full(kind.itemsize * max(1, per_row), 0xFF, np.uint8), 0)
+        array: Any = np.ndarray(shape, kind, owner, start, (stride, kind.itemsize)[: len(shape)])
+        arrays.append(array.view(np.recarray) if kind.names else array)
+    return arrays
 
 
 def _align_to_line(whole: Array) -> Array:
@@ -162,81 +213,36 @@ def _align_to_line(whole: Array) -> Array:
     return whole[first : first + len(whole) - _LINE]
 
 
-def with_capacity(old: TupleTable, policy: int, capacity: int, *, patterns: bool) -> TupleTable:
+def with_capacity(old: TupleTable, policy: int, capacity: int, parts: TableParts) -> TupleTable:
     """Return a copy with capacity for this many tuples."""
-    new = empty_table(old.readers, policy, capacity, patterns=patterns, has_weights=len(old.units) > 1)
-    for (memory, used), (target, _) in zip(_record_memory(old), _record_memory(new), strict=True):
-        target[:used] = memory[:used]
-    before, after = dict(arrays_of(old)), dict(arrays_of(new))
-    for name, array in after.items():
+    new = empty_table(old.readers, policy, capacity, parts)
+    before, used = dict(arrays_of(old)), used_entries(old)
+    for name, array in arrays_of(new):
         if name.startswith("ranking.heap.") or name == "ranking.members":
             ends = [*old.ranking.start[1:], len(before[name])]
             for first, start, end in zip(new.ranking.start, old.ranking.start, ends, strict=True):
                 array[first : first + end - start] = before[name][start:end]
-        elif name != "buckets" and name.partition(".")[0] not in _RECORDS and not name.startswith(_RANKING_RECORDS):
-            array[: len(before[name])] = before[name]
+        elif name != "buckets":
+            count = used.get(record_of(name), len(before[name]))
+            array[:count] = before[name][:count]
     rehash_keys(new, np.flatnonzero(new.keys.total[: new.counters[USED_KEYS]] > 0))
     return new
 
 
-_RECORDS = ("tuples", "memberships", "keys", "slots")
-_RANKING_RECORDS = ("ranking.queues.", "ranking.terms.")
-"""Arrays whose memory beyond the high-water marks is untouched."""
+def record_of(name: str) -> str:
+    """Return the name of the records that an array belongs to, or its own."""
+    return name.rpartition(".")[0] or name
 
 
 def used_entries(table: TupleTable) -> dict[str, int]:
-    """Return the high-water marks of records."""
+    """Return the high-water marks of records; memory beyond them is untouched."""
     tuples, keys, queues = (int(count) for count in table.counters[[USED_TUPLES, USED_KEYS, USED_QUEUES]])
     return {
-        "tuples": tuples,
-        "memberships": tuples,
-        "keys": keys,
-        "slots": keys,
-        "ranking.queues": queues,
-        "ranking.terms": queues,
+        **dict.fromkeys(("tuples", "links", "memberships", "partners", "chains"), tuples),
+        **dict.fromkeys(("keys", "counts", "first_tuples", "first_queues"), keys),
+        **({"key_results": keys} if len(table.key_results) > 1 else {}),
+        **dict.fromkeys(("ranking.queues", "ranking.terms"), queues),
     }
-
-
-def _record_memory(table: TupleTable) -> list[tuple[Array, int]]:
-    """Return the memory of records, and how many bytes of it are used."""
-    memory = []
-    for records, name in ((table.tuples, "tuples"), (table.keys, "keys"), (table.ranking.queues, "ranking.queues")):
-        owner: Any = records
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        memory.append((_align_to_line(owner), used_entries(table)[name] * records.strides[0]))
-    return memory
-
-
-def _other_arrays(table: TupleTable) -> list[Array]:
-    """Return the arrays that are not records."""
-    values = [
-        *table,
-        *(getattr(table.ranking, name) for name in table.ranking._fields if name not in ("queues", "terms")),
-        *table.history,
-    ]
-    records = [id(getattr(table, name)) for name in _RECORDS]
-    return [value for value in values if isinstance(value, np.ndarray) and id(value) not in records]
-
-
-class CompressedTupleTable:
-    """A compressed copy of a tuple table, for rollback."""
-
-    def __init__(self, table: TupleTable) -> None:
-        self.capacity, self._has_weights = len(table.tuples), len(table.units) > 1
-        self._records = [(pa.compress(memory[:used], "lz4"), used) for memory, used in _record_memory(table)]
-        self._others = [
-            pa.compress(np.ascontiguousarray(array).view(np.uint8), "lz4") for array in _other_arrays(table)
-        ]
-
-    def decompress(self, readers: WindowReaders, policy: int, *, patterns: bool) -> TupleTable:
-        """Return the table."""
-        table = empty_table(readers, policy, self.capacity, patterns=patterns, has_weights=self._has_weights)
-        for (packed, used), (memory, _) in zip(self._records, _record_memory(table), strict=True):
-            memory[:used] = np.frombuffer(pa.decompress(packed, used, "lz4"), np.uint8)
-        for content, array in zip(self._others, _other_arrays(table), strict=True):
-            array.reshape(-1).view(np.uint8)[:] = np.frombuffer(pa.decompress(content, array.nbytes, "lz4"), np.uint8)
-        return table
 
 
 def check_table(table: TupleTable, policy: int) -> None:
@@ -246,17 +252,17 @@ def check_table(table: TupleTable, policy: int) -> None:
     max_size = max(int(np.diff([*ranking.start, total]).min(initial=capacity)), 1)
     tuples_used = int(np.clip(table.counters[USED_TUPLES], 0, capacity))
     sizes = {
-        **dict.fromkeys(("tuples.older", "tuples.newer", "tuples.before", "tuples.after"), capacity),
-        **dict.fromkeys(("memberships.before", "memberships.after", "slots.first", "oldest", "newest"), capacity),
+        **dict.fromkeys(("tuples.older", "tuples.newer", "links.before", "links.after"), capacity),
+        **dict.fromkeys(("partners.before", "partners.after", "first_tuples", "oldest", "newest"), capacity),
         **dict.fromkeys(("oldest_inside", "ranking.queues.last", "history.first_dead", "history.last_dead"), capacity),
-        "memberships.entry": max(1, table.history.lines.size // 2),
-        "memberships.link": capacity * table.memberships.shape[1],
+        "chains.entry": max(1, table.history.lines.size // 2),
+        "chains.link": capacity * table.chains.shape[1],
         "ranking.queues.first": max(capacity, queues),
         **dict.fromkeys(("memberships.key", "buckets", "keys.next"), len(table.keys)),
-        **dict.fromkeys(("ranking.terms.before", "ranking.terms.after", "ranking.by_pattern", "slots.queue"), queues),
+        **dict.fromkeys(("ranking.terms.before", "ranking.terms.after", "ranking.by_pattern", "first_queues"), queues),
         **dict.fromkeys(("ranking.queues.before", "ranking.queues.after"), queues),
         **dict.fromkeys(("ranking.levels.first", "ranking.levels.last"), queues),
-        "tuples.queue": max_size if policy == RANDOM else queues,
+        "links.queue": max_size if policy == RANDOM else queues,
         "ranking.terms.term": (len(table.keys) if policy != ARRIVAL_ORDER else len(table.readers.key_table))
         << ranking.term_bits,
         "ranking.heap.queue": queues,
@@ -269,7 +275,7 @@ def check_table(table: TupleTable, policy: int) -> None:
         "ranking.size": max_size + 1,
     }
     for name, array in arrays_of(table):
-        least = {"tuples.queue": IN_DEAD_LIST, "memberships.entry": UNSEEN}.get(name, NONE)
+        least = {"links.queue": IN_DEAD_LIST, "chains.entry": UNSEEN}.get(name, NONE)
         if name in sizes and array.size and not least <= int(array.min()) <= int(array.max()) < sizes[name]:
             raise StateError(f"the shedding state is corrupt: {name!r} has indices out of range")
     is_held = table.tuples.row[:tuples_used] >= 0

@@ -15,8 +15,8 @@ from dovetail.engine.shedding import POLICIES
 from dovetail.engine.shedding.auto import PolicySelector
 from dovetail.engine.shedding.caps import ShedCaps
 from dovetail.engine.shedding.layout import TableLayout, take
-from dovetail.engine.shedding.table_arrays import CompressedTupleTable
-from dovetail.engine.shedding.tracker import Tracker
+from dovetail.engine.shedding.tracker import CompressedArrays, Tracker
+from dovetail.engine.storage.arena import return_free_memory
 
 UNLIMITED = 1 << 60
 _LOG_FACTOR = 2
@@ -27,7 +27,7 @@ _LOG_FACTOR = 2
 class _Checkpoint:
     """The state of all trackers at one time."""
 
-    tables: tuple[CompressedTupleTable, ...]
+    tables: tuple[CompressedArrays, ...]
     policy: int
     selector_state: list[list[float]]
 
@@ -92,7 +92,9 @@ class TrackedWindows:
         readers = layout.arrays(caps.pools, caps.max_units, by_key=by_key, dead_keys_first=dead_keys_first)
         self.has_codes = by_key or len(readers.epoch) > 0
         """Whether decisions depend on the codes of keys."""
-        self.main = Tracker(readers, policy, seed, patterns=patterns, has_weights=caps.has_weights)
+        self.main = Tracker(
+            readers, policy, seed, patterns=patterns, has_weights=caps.has_weights, may_change=self.selector is not None
+        )
         """Tracks the tuples that windows hold."""
         self._checkpoint: _Checkpoint | None = None
         self._log: list[Callable[[], object]] = []
@@ -177,6 +179,7 @@ class TrackedWindows:
             tables = tuple(tracker.copy() for tracker in self.trackers)
             selector_state = self.selector.state if self.selector is not None else []
             self._log, self._logged_tuples = [], 0
+            return_free_memory()
             self._checkpoint = _Checkpoint(tables, self.main.policy, selector_state)
         return TrackedSavepoint(self._checkpoint, len(self._log))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
+import pyarrow as pa
 
 from dovetail._typing import Array, BoolArray, Int64Array, UInt64Array
 from dovetail.engine.kernels.batches import smallest_hashes
@@ -17,7 +18,6 @@ from dovetail.engine.kernels.shedding import (
     rows_in_order,
 )
 from dovetail.engine.kernels.tuple_table import (
-    ARRIVAL_ORDER,
     FREE_QUEUE,
     IN_DEAD_LIST,
     NONE,
@@ -31,11 +31,12 @@ from dovetail.engine.kernels.tuple_table import (
 )
 from dovetail.engine.shedding.table_arrays import (
     MAX_CAPACITY,
-    CompressedTupleTable,
+    TableParts,
     arrays_of,
     check_table,
     empty_ranking,
     empty_table,
+    record_of,
     used_entries,
     with_capacity,
 )
@@ -47,20 +48,57 @@ _NOTHING = ShedTuples(*np.empty((3, 0), np.int64))
 _FIRST_CAPACITY = 64
 
 
+class CompressedArrays:
+    """A compressed copy of arrays, for rollback: the lowest byte of each number, then the next, because those are more alike."""
+
+    def __init__(self, arrays: Iterable[tuple[str, Array]]) -> None:
+        self._arrays = {
+            name: (array.dtype, array.shape, pa.compress(_transposed(array, array.itemsize), "zstd", asbytes=True))
+            for name, array in arrays
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copy."""
+        return sum(len(packed) for _, _, packed in self._arrays.values())
+
+    def decompress(self) -> dict[str, Array]:
+        """Return the arrays."""
+        arrays = {}
+        for name, (dtype, shape, packed) in self._arrays.items():
+            count = int(np.prod(shape))
+            content = np.frombuffer(pa.decompress(packed, count * dtype.itemsize, "zstd"), np.uint8)
+            arrays[name] = _transposed(content, count).view(dtype).reshape(shape)
+        return arrays
+
+
+def _transposed(array: Array, width: int) -> Array:
+    """Return the bytes of an array, in rows of `width`, as columns."""
+    return np.ascontiguousarray(array.reshape(-1).view(np.uint8).reshape(-1, max(1, width)).T).reshape(-1)
+
+
 class Tracker:
     """Tracks the tuples that windows hold under one policy."""
 
     def __init__(
-        self, readers: WindowReaders, policy: int, seed: int, *, patterns: bool = False, has_weights: bool = False
+        self,
+        readers: WindowReaders,
+        policy: int,
+        seed: int,
+        *,
+        patterns: bool = False,
+        has_weights: bool = False,
+        may_change: bool = False,
     ) -> None:
         """Start with empty windows.
 
         `patterns`: record existence patterns even if the policy does not rank by them. `has_weights`: tuples may take more than one
-        unit of the cap.
+        unit of the cap. `may_change`: the policy may change.
         """
         self.policy, self._seed = policy, np.uint64(seed)
-        self._patterns = patterns or policy == ARRIVAL_ORDER
-        self.table = empty_table(readers, policy, _FIRST_CAPACITY, patterns=self._patterns, has_weights=has_weights)
+        parts = TableParts.of(readers, policy, patterns=patterns, weights=has_weights)
+        self._parts = TableParts(patterns=parts.patterns, weights=has_weights) if may_change else parts
+        self.table = empty_table(readers, policy, _FIRST_CAPACITY, self._parts)
         self._deadline = ExpiryDeadline(*np.empty((3, len(readers.pool)), np.int64))
         self._in_order: bool | None = None
         """Whether older tuples of a window have smaller row numbers; None if it has to be checked."""
@@ -69,11 +107,6 @@ class Tracker:
     def capacity(self) -> int:
         """Tuples for which there is memory."""
         return len(self.table.tuples)
-
-    @property
-    def _has_weights(self) -> bool:
-        """Whether tuples may take more than one unit of the cap."""
-        return len(self.table.units) > 1
 
     @property
     def used_units(self) -> int:
@@ -90,7 +123,7 @@ class Tracker:
         """Add new tuples; return those that are shed. `min_hashes`: the result of `min_hashes`, if it is known already."""
         self._grow_for(len(incoming.ts))
         # A tuple may replace several lighter ones; without weights it replaces one.
-        most = len(incoming.ts) + (self.used_units if self._has_weights else 0)
+        most = len(incoming.ts) + (self.used_units if self._parts.weights else 0)
         shed = ShedTuples(*np.empty((3, most), np.int64))
         if min_hashes is None:
             min_hashes = self.min_hashes(incoming) if sample.skips_others else np.empty(0, np.uint64)
@@ -144,14 +177,14 @@ class Tracker:
                 statistics.pattern_results,
                 np.maximum(statistics.pattern_tuples, 1),
             )
-        width, patterns = self.table.slots.shape[1], self.table.pattern_results.shape[1]
+        width, patterns = self.table.counts.shape[1], self.table.pattern_results.shape[1]
         self.table = self.table._replace(
             ranking=empty_ranking(self.table.readers, policy, self.capacity, width, patterns=patterns)
         )
         self.table.counters[FREE_QUEUE], self.table.counters[USED_QUEUES] = NONE, 0
         used = used_entries(self.table)
-        queue = self.table.tuples.queue[: used["tuples"]]
-        queue[queue != IN_DEAD_LIST], self.table.slots.queue[: used["slots"]] = NONE, NONE
+        queue = self.table.links.queue[: used["tuples"]]
+        queue[queue != IN_DEAD_LIST], self.table.first_queues[: used["keys"]] = NONE, NONE
         enqueue_all(self.table, policy)
 
     # -- arrays -----------------------------------------------------------------------------------------------------------------
@@ -159,46 +192,53 @@ class Tracker:
     def _grow_for(self, count: int) -> None:
         """Grow for this many new tuples, as far as the caps allow."""
         caps = self.table.readers.cap
-        self.reserve(min(self.used_units + count, int(np.minimum(caps, MAX_CAPACITY).sum()) + 1))
+        self.reserve(min(self.used_units + count, int(np.minimum(caps, MAX_CAPACITY).sum())))
 
     def reserve(self, needed: int) -> None:
         """Grow until there is memory for `needed` tuples and one more."""
-        capacity = self.capacity
-        while needed >= capacity:
-            capacity *= 2
-        if capacity > self.capacity:
-            self.table = with_capacity(self.table, self.policy, capacity, patterns=self._patterns)
+        if needed >= self.capacity:
+            most = int(np.minimum(self.table.readers.cap, MAX_CAPACITY).sum())
+            capacity = max(needed + 1, min(2 * self.capacity, most + 1))
+            self.table = with_capacity(self.table, self.policy, capacity, self._parts)
 
-    def copy(self) -> CompressedTupleTable:
+    def copy(self) -> CompressedArrays:
         """Return a compressed copy of the table."""
-        return CompressedTupleTable(self.table)
+        return CompressedArrays(self._used_arrays())
 
-    def rollback(self, copy: CompressedTupleTable) -> None:
+    def rollback(self, copy: CompressedArrays) -> None:
         """Continue from a copy, which does not change."""
-        self.table = copy.decompress(self.table.readers, self.policy, patterns=self._patterns)
-        self._in_order = None
+        arrays = copy.decompress()
+        self.table, self._in_order = self._table_of(arrays), None
 
     def to_arrays(self) -> dict[str, Array]:
         """Return all arrays by name; records up to their high-water marks."""
+        return dict(self._used_arrays())
+
+    def _used_arrays(self) -> Iterator[tuple[str, Array]]:
         used = used_entries(self.table)
-        arrays = {"capacity": np.array([self.capacity])}
+        yield "capacity", np.array([self.capacity])
         for name, array in arrays_of(self.table):
-            arrays[name] = np.ascontiguousarray(array[: used.get(name.rpartition(".")[0])])
-        return arrays
+            yield name, np.ascontiguousarray(array[: used.get(record_of(name))])
 
     def restore(self, stored: Mapping[str, Array]) -> None:
         """Continue from the result of `to_arrays`."""
-        stored = dict(stored)
-        capacity = int(stored.pop("capacity", np.zeros(1))[0])
-        if capacity < 1 or capacity & (capacity - 1) or capacity > MAX_CAPACITY:
+        table = self._table_of(stored)
+        for name, field, count in _used_fields(table):
+            if len(stored[f"{name}.{field}"]) != count:
+                raise StateError(f"the shedding state is corrupt: {name!r} is truncated")
+        check_table(table, self.policy)
+        self.table, self._in_order = table, None
+
+    def _table_of(self, stored: Mapping[str, Array]) -> TupleTable:
+        """Return a table with the result of `to_arrays`."""
+        capacity = int(stored.get("capacity", np.zeros(1))[0])
+        if not 1 < capacity <= MAX_CAPACITY:
             raise StateError(
-                f"the shedding state is corrupt: its capacity is {capacity}; expected a power of two up to {MAX_CAPACITY}"
+                f"the shedding state is corrupt: its capacity is {capacity}; expected 2 to {MAX_CAPACITY}"
             )
-        table = empty_table(
-            self.table.readers, self.policy, capacity, patterns=self._patterns, has_weights=self._has_weights
-        )
+        table = empty_table(self.table.readers, self.policy, capacity, self._parts)
         for name, array in arrays_of(table):
-            values, is_record = stored.get(name), name.rpartition(".")[0] in used_entries(table)
+            values, is_record = stored.get(name), record_of(name) in used_entries(table)
             if values is None:
                 raise StateError(f"the shedding state is corrupt: {name!r} is missing")
             fits = len(values) <= len(array) if is_record else len(values) == len(array)
@@ -208,11 +248,7 @@ class Tracker:
                     f"expected {array.dtype} of shape {array.shape}"
                 )
             array[: len(values)] = values
-        for name, field, count in _used_fields(table):
-            if len(stored[f"{name}.{field}"]) != count:
-                raise StateError(f"the shedding state is corrupt: {name!r} is truncated")
-        check_table(table, self.policy)
-        self.table, self._in_order = table, None
+        return table
 
 
 def _used_fields(table: TupleTable) -> list[tuple[str, str, int]]:

@@ -11,9 +11,11 @@ distance does.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,6 +49,13 @@ class Arena(Protocol):
     def get(self, name: str) -> pa.Array: ...
 
     def free(self, name: str) -> None: ...
+
+
+def return_free_memory() -> None:
+    """Return freed memory to the system, where the C library can; otherwise it stays with the process."""
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class HeapArena:

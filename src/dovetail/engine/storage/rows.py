@@ -4,8 +4,8 @@ Row numbers only grow. `base` is the row number at index 0 of every array; rows 
 
 Memory is reused in two ways:
 
-- when the arrays are full, the live rows move to the front, or into longer arrays if they would fill more than half of them. They keep
-  their numbers, and each is copied about once in its life;
+- when the arrays are full, the live rows move to the front, or into longer arrays if they would fill more than half of them (if
+  `is_tight`, four fifths). They keep their numbers, and each is copied about once in its life (twice);
 - `compact` drops rows anywhere between `tail` and `head`, and renumbers the rest.
 """
 
@@ -32,6 +32,13 @@ def shrunk_capacity(capacity: int, entries: int, smallest: int) -> int:
     return capacity
 
 
+def tight_capacity(capacity: int, needed: int, smallest: int) -> int:
+    """Return one and a half times `needed`, or `capacity` if that is between five quarters and twice as much."""
+    if 5 * needed <= 4 * capacity and (capacity <= 2 * needed or capacity <= smallest):
+        return capacity
+    return max(smallest, -(-(needed + needed // 2) // smallest) * smallest)
+
+
 class Rows:
     """The live rows of a window and every array that has one entry per row."""
 
@@ -48,6 +55,8 @@ class Rows:
         """True while live rows or their heaps are being moved; an interrupt then leaves them in an inconsistent state."""
         self.limit: int | None = None
         """Capacity up to which arrays stay half empty; from there on they grow only if rows do not fit."""
+        self.is_tight = False
+        """Whether arrays grow in small steps, because memory is scarce: see `tight_capacity`."""
         self.renumber_count = 0
         """Number of compactions, each of which renumbers the rows."""
 
@@ -60,7 +69,7 @@ class Rows:
         self.base, self.tail, self.head, capacity = position
         are_integers = all(isinstance(entry, int) for entry in position)
         ordered = 0 <= self.base <= self.tail <= self.head <= self.base + self.capacity
-        if not are_integers or not ordered or capacity != self.capacity or capacity & (capacity - 1):
+        if not are_integers or not ordered or capacity != self.capacity:
             raise StateError(
                 f"window {self.prefix!r}: invalid row position {position}; expected base <= tail <= head <= base + "
                 f"capacity, capacity {self.capacity}"
@@ -117,7 +126,9 @@ class Rows:
         live = slice(self.tail - self.base, self.head - self.base)
         live_rows, needed = len(self), len(self) + count
         grown, limit = self.capacity, self.limit
-        while needed > grown // 2 and (limit is None or grown < limit or needed > limit):
+        if self.is_tight:
+            grown = tight_capacity(grown, needed, SMALLEST_CAPACITY)
+        while not self.is_tight and needed > grown // 2 and (limit is None or grown < limit or needed > limit):
             grown *= 2
         self.is_moving = True
         for name, array in self.arrays.items():
@@ -144,7 +155,8 @@ class Rows:
         span = slice(self.tail - self.base, self.head - self.base)
         indices = np.flatnonzero(alive)
         live_rows = len(indices)
-        smaller = shrunk_capacity(self.capacity, live_rows, SMALLEST_CAPACITY)
+        shrink = tight_capacity if self.is_tight else shrunk_capacity
+        smaller = min(self.capacity, shrink(self.capacity, live_rows, SMALLEST_CAPACITY))
         for name, array in self.arrays.items():
             target = array
             if smaller < self.capacity:

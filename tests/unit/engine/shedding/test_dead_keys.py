@@ -245,9 +245,9 @@ def test_only_dead_tuples_are_in_the_list_of_dead_tuples(policy: int) -> None:
             while index >= 0:
                 assert table.tuples[index].window == pool
                 listed.add(index)
-                index = int(table.tuples[index].after)
-        assert listed == {int(index) for index in indexes if table.tuples[index].queue == IN_DEAD_LIST}
-        assert all(table.memberships[index, 0].entry == UNSEEN for index in listed - dead), (
+                index = int(table.links[index].after)
+        assert listed == {int(index) for index in indexes if table.links[index].queue == IN_DEAD_LIST}
+        assert all(table.chains[index, 0].entry == UNSEEN for index in listed - dead), (
             "they have left their windows"
         )
         if policy == RANDOM:

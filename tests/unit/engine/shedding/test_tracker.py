@@ -53,7 +53,7 @@ class Windows:
     """Windows that receive tuples one by one, one second apart."""
 
     def __init__(self, policy: int, windows: int = 3, cap: int = 4, seed: int = 0) -> None:
-        self.tracker = Tracker(readers(windows, cap), policy, seed, patterns=True)
+        self.tracker = Tracker(readers(windows, cap), policy, seed, patterns=True, may_change=True)
         self.count = windows
         self.values: list[tuple[int, int]] = []
 
@@ -89,7 +89,7 @@ class Windows:
         table = self.tracker.table
         index = np.flatnonzero(table.tuples.row == row)[0]
         start = table.ranking.start[table.readers.pool[table.tuples.window[index]]]
-        return float(table.ranking.heap.worth[start + table.ranking.queues.position[table.tuples.queue[index]]])
+        return float(table.ranking.heap.worth[start + table.ranking.queues.position[table.links.queue[index]]])
 
 
 def test_existence_patterns_of_figure_2() -> None:
@@ -188,7 +188,7 @@ def test_a_pattern_bit_is_cleared_with_the_last_tuple_of_its_key() -> None:
     passed = Windows(ARRIVAL_ORDER, cap=100)
     passed.push([(0, 7), *[(2, 1000 + number) for number in range(100)], (1, 7)])
     assert passed.pattern(101) == "010", "101 seconds later W1 has nothing of the key"
-    assert table.slots.tuple_count[int(table.memberships.key[0, 0])].tolist() == [2, 1, 0]
+    assert table.counts[int(table.memberships.key[0, 0])].tolist() == [2, 1, 0]
 
 
 def test_fifo_drops_the_oldest() -> None:
@@ -253,15 +253,15 @@ def test_queues_and_chains_stay_consistent(policy: int) -> None:
         indexes = np.flatnonzero(tuples.row[: table.counters[USED_TUPLES]] >= 0)
         assert len(indexes) == table.used_units.sum()
         assert table.used_units.max() <= 40
-        counted = np.zeros_like(table.slots.tuple_count)
+        counted = np.zeros_like(table.counts)
         inside = indexes[key[indexes] >= 0]
         np.add.at(counted, (key[inside], tuples.window[inside]), 1)
         used = np.unique(key[inside])
-        assert (counted[used] == table.slots.tuple_count[used]).all()
+        assert (counted[used] == table.counts[used]).all()
         for pool in range(3 if policy <= OUTPUT else 0):
             own = inside[tuples.window[inside] == pool]
             queues = _in_heap(table, pool) if policy == ARRIVAL_ORDER else _by_level(table, pool, policy)
-            assert sorted(queues) == np.unique(tuples.queue[own]).tolist()
+            assert sorted(queues) == np.unique(table.links.queue[own]).tolist()
         assert (table.readers.key_table != NONE).all()
 
 
@@ -283,8 +283,8 @@ def _by_level(table: TupleTable, pool: int, policy: int) -> list[int]:
             key = int(ranking.terms.term[queue, 0]) >> ranking.term_bits
             worth = {
                 FREQUENCY: table.keys.total[key],
-                FREQUENCY_OWN: table.slots.tuple_count[key, pool],
-                OUTPUT: table.keys.results[key],
+                FREQUENCY_OWN: table.counts[key, pool],
+                OUTPUT: table.key_results[key],
             }[policy]
             assert ranking.queues.position[queue] == level <= level_of(float(worth))
             assert ranking.queues.before[queue] == before

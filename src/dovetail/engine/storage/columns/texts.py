@@ -12,11 +12,12 @@ from dovetail._typing import Array, BoolArray, ByteArray, Int64Array
 from dovetail.engine.kernels.gather import ByteValues, ColumnAddresses, gather_bytes, gather_lengths, write_extents
 from dovetail.engine.storage.buffers import address_of, byte_values, is_large
 from dovetail.engine.storage.columns.base import NullableColumn
-from dovetail.engine.storage.rows import OVERSIZED, Rows, shrunk_capacity
+from dovetail.engine.storage.rows import OVERSIZED, Rows, shrunk_capacity, tight_capacity
 
 _LARGEST_OFFSET = np.iinfo(np.int32).max
 _SMALL_OFFSET, _LARGE_OFFSET = np.dtype(np.int32), np.dtype(np.int64)
 _SMALLEST_HEAP = 1 << 14
+_ROWS_AT_A_TIME = 1 << 12
 _LARGE_HEAP = 1 << 20
 """Bytes up to which a heap with enough room is not checked for shrinking."""
 
@@ -118,12 +119,14 @@ class BytesColumn(NullableColumn):
         oldest = int(self.values.starts[self.rows.tail - self.rows.base]) if older else self._heap_end
         live = self._heap[oldest - self._heap_base : self._heap_end - self._heap_base]
         size, needed = len(self._heap), len(live) + count
+        limit, is_tight = self.limit, self.rows.is_tight
         if size > max(OVERSIZED * needed, _LARGE_HEAP):
             size = shrunk_capacity(size, needed, _SMALLEST_HEAP)
         elif fits:
             return
-        limit = self.limit
-        while needed > size // 2 and (limit is None or size < limit or needed > limit):
+        if is_tight:
+            size = tight_capacity(size, needed, _SMALLEST_HEAP)
+        while not is_tight and needed > size // 2 and (limit is None or size < limit or needed > limit):
             size *= 2
         target = self._heap if size == len(self._heap) else self.rows.arena.allocate(self._heap_name, np.uint8, size)
         self.rows.is_moving = True
@@ -158,15 +161,18 @@ class BytesColumn(NullableColumn):
     def before_compact(self, alive: BoolArray) -> None:
         rows = self.rows
         indices = np.flatnonzero(alive) + (rows.tail - rows.base)
-        offsets = np.empty(len(indices) + 1, np.int64)
-        values = self.values
-        data = np.empty(gather_lengths(values.lengths, indices, 0, offsets), np.uint8)
-        gather_bytes(*values, indices, 0, data)
-        size = shrunk_capacity(len(self._heap), len(data), _SMALLEST_HEAP)
+        offsets, values = np.empty(len(indices) + 1, np.int64), self.values
+        total = gather_lengths(values.lengths, indices, 0, offsets)
+        shrink = tight_capacity if rows.is_tight else shrunk_capacity
+        size = min(len(self._heap), shrink(len(self._heap), total, _SMALLEST_HEAP))
         if size < len(self._heap):
             self._heap = rows.arena.allocate(self._heap_name, np.uint8, size)
-        self._heap[: len(data)] = data
-        self._heap_base, self._heap_end = 0, len(data)
+        for first in range(0, len(indices), _ROWS_AT_A_TIME):  # values only move forward, so a part overwrites no later one
+            part = indices[first : first + _ROWS_AT_A_TIME]
+            data = np.empty(offsets[first + len(part)] - offsets[first], np.uint8)
+            gather_bytes(*values, part, 0, data)
+            self._heap[offsets[first] : offsets[first] + len(data)] = data
+        self._heap_base, self._heap_end = 0, total
         values.starts[indices] = offsets[:-1]
 
     def remove(self) -> None:
