@@ -60,7 +60,10 @@ class JoinGroup:
         """Batches joined so far."""
         self.arrived = 0
         """Tuples joined since `ShardEngine.adapt` last read this."""
-        self.shedder = Shedder(config.shedding, streams) if config.shedding is not None else None
+        self.shedder = None
+        """Sheds tuples. Numbered windows are those of a shard on Spark, which discards a failed batch instead of undoing it."""
+        if config.shedding is not None:
+            self.shedder = Shedder(config.shedding, streams, can_roll_back=not numbered)
         self.expiry = expiry.Expiry(lazy=config.expiration == "lazy" and config.shedding is None)
         self._choice = DriverChoice(config.driver_policy)
         self.results_to: Callable[[str, pa.Table], None] | None = None

@@ -71,7 +71,7 @@ def _stream(engine: ShardEngine, stream: str, *, hot_values: bool) -> StreamMetr
     shedder, held, shed = engine.joined.shedder, None, dict[str, int | None]()
     if shedder is not None:
         held, (count, last) = shedder.held(stream), shedder.counts.get(stream, (0, None))
-        shed = {"shed": count, "last_shed": last}
+        shed = {"shed": count, "last_shed": last, "shedding_bytes": shedder.bytes_of(stream)}
     return StreamMetrics(
         progress.arrived,
         progress.late,

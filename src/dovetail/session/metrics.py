@@ -44,6 +44,8 @@ class StreamCounters(TypedDict):
     shed: int
     last_shed: str | None
     """Event time of the last shedding."""
+    shedding_bytes: int
+    """Bytes that shedding takes in addition to `state_bytes`."""
     skew: float
     """Tuples in the fullest shard, divided by the mean over the shards; 1 in one process."""
 
@@ -278,7 +280,7 @@ _NO_STREAM = StreamMetrics(0, 0, 0, 0, 0.0, None, 0, 0)
 
 
 def _stream(metrics: StreamMetrics, schema: StreamSchema, batch_time: int | None) -> dict[str, Any]:
-    content = _with_defaults(metrics, hottest={}, shed=0, last_shed=None, skew=1.0)
+    content = _with_defaults(metrics, hottest={}, shed=0, last_shed=None, shedding_bytes=0, skew=1.0)
     time = content.pop("event_time")
     content["last_shed"] = None if metrics.last_shed is None else iso_time(metrics.last_shed)
     return {

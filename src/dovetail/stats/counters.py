@@ -82,6 +82,8 @@ class StreamMetrics(Metrics):
     """Tuples dropped under the memory cap."""
     last_shed: int | None = field(default=None, metadata={"optional": True, "add": _largest})
     """Event time of the last shedding."""
+    shedding_bytes: int | None = optional()
+    """Bytes of the data by which shedding decides, rolls back and estimates recall."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,11 +101,14 @@ def rollback(engine: ShardEngine) -> bool:
         return True
     if saved is IRREVERSIBLE or any(store.rows.is_moving for store in engine.stores()):
         return False
+    shedder = engine.joined.shedder
+    if shedder is not None and not shedder.can_roll_back:
+        return False
     positions = {store: saved.stores[store] for store in engine.stores() if store in saved.stores}
     if any(compactions != store.rows.renumber_count for store, (_, compactions) in positions.items()):
         return False  # shedding compacted a window to make room: the rows that it shed are gone
-    if engine.joined.shedder is not None and saved.shedding is not None:
-        engine.joined.shedder.rollback(saved.shedding)
+    if shedder is not None and saved.shedding is not None:
+        shedder.rollback(saved.shedding)
     for name in [name for name in engine.streams if name not in saved.progress]:
         del engine.streams[name]
     for store, (head, _) in positions.items():

@@ -18,6 +18,7 @@ from dovetail.engine.kernels.key_history import (
     DEAD,
     EPOCHS,
     IS_ON,
+    NEVER,
     NOW,
     PARTNERS,
     REPEATED,
@@ -30,6 +31,7 @@ from dovetail.engine.kernels.key_history import (
     find_entry,
     first_link,
     is_complete,
+    is_followed,
     set_entry,
     set_first_link,
     start_entry,
@@ -46,8 +48,6 @@ from dovetail.engine.kernels.tuple_table import (
     TupleTable,
 )
 
-NEVER = (1 << 62) - 1
-"""An epoch or time later than any: the value of `SINCE` while keys repeat."""
 _MIN_PARTNERS, _MIN_PARTNERS_PER_REPEAT = 64, 64
 """Keys count as not repeating from this many partners on, and this many partners for each repeat."""
 _DECAY = 63 / 64
@@ -176,7 +176,9 @@ def record_arrival(table: TupleTable, index: int, local: int, code: np.uint64, p
     """Record that a tuple, which is in no queue, has arrived for a reader of its window, and link it to its key."""
     history, reader = table.history, table.readers.first[table.tuples[index].window] + local
     join, chain = table.readers.join[reader], table.chains[index, local]
-    if len(table.readers.epoch) == 0:
+    if history.sample_bits > 0 or len(table.readers.epoch) == 0:
+        if join >= 0 and is_followed(history, code):
+            _record_key_arrival(table, reader, code, policy)
         return
     chain.entry = NONE
     if join < 0:

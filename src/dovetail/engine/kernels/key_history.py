@@ -3,6 +3,8 @@
 A key has an entry of 32 bits: a fingerprint, the epoch of its last arrival (there are `EPOCHS` in a window), two flags, and a bit for
 each input of the join in which the key has been seen. A bucket has eight entries, followed by the first link of each entry's chain of
 tuples, and fills one cache line. An arriving key takes an empty or outdated entry of its bucket, or the oldest one.
+
+While keys repeat, a large history has entries for one key of `1 << SAMPLE_BITS` only: enough to notice when they no longer do.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ _INPUTS = DEAD - 1
 _EPOCH, _FINGERPRINT = 12, 17
 """The lowest bits of the epoch and of the fingerprint."""
 _EPOCHS_COUNTED = 32
+SAMPLE_BITS = 4
 _SEED = np.uint64(0xA24BAED4963EE407)
 """Hashes of keys here must not depend on those by which keys are sampled."""
+NEVER = (1 << 62) - 1
+"""An epoch or time later than any: the value of `SINCE` while keys repeat."""
 NOW, SINCE, IS_ON = range(3)
 """By join: the epoch; since which one keys have not been repeating, or `NEVER`; whether dead keys are shed first."""
 PARTNERS, REPEATED = range(2)
@@ -42,6 +47,10 @@ class KeyHistory(NamedTuple):
     """By join and bucket: entries, then the first link of each entry's chain, plus one."""
     buckets: int
     """By join: a power of two."""
+    sample_bits: int
+    """The hashes of keys that have entries begin with this many zero bits."""
+    may_sample: bool
+    """Whether the history is large enough to follow a sample of the keys while they repeat."""
     state: Int64Array
     """By join: `NOW`, `SINCE`, `IS_ON`."""
     counts: Float64Array
@@ -85,6 +94,21 @@ def _hash(code: np.uint64) -> np.uint64:
 def bucket_of(history: KeyHistory, join: int, code: np.uint64) -> int:
     """Return the bucket of a key."""
     return join * history.buckets + int(np.int64(_hash(code) >> np.uint64(15)) & (history.buckets - 1))
+
+
+@inlined
+def is_followed(history: KeyHistory, code: np.uint64) -> bool:
+    """Whether a key may have an entry."""
+    return bool(_hash(code) >> np.uint64(64 - SAMPLE_BITS) == np.uint64(0) or history.sample_bits == 0)
+
+
+@inlined
+def needs_resize(history: KeyHistory) -> bool:
+    """Whether the history has to follow all keys now, because none repeat in some join, or a sample again."""
+    follows_all = False
+    for join in range(len(history.state)):
+        follows_all = follows_all or history.state[join, SINCE] != NEVER
+    return bool(history.may_sample and follows_all == (history.sample_bits > 0))
 
 
 @inlined

@@ -8,6 +8,7 @@ from dovetail.engine.kernels.compile import borrowing, inlined, prefetch
 from dovetail.engine.kernels.dead_keys import enqueue_or_mark_dead, is_dead, is_inside, record_leave, remove_from_queue
 from dovetail.engine.kernels.queues import dequeue, update_queues, update_queues_of_key
 from dovetail.engine.kernels.tuple_table import (
+    ARRIVAL_ORDER,
     CLOCK,
     FREE_TUPLE,
     FREQUENCY,
@@ -37,7 +38,7 @@ def leave_key(table: TupleTable, index: int, local: int, policy: int) -> None:
     slot = table.readers.slot[table.readers.first[table.tuples[index].window] + local]
     table.counts[key, slot] -= 1
     keys[key].total -= 1
-    if table.pattern_results.shape[1] > 1:
+    if policy == ARRIVAL_ORDER:
         before, after = table.partners[index, local].before, table.partners[index, local].after
         if before >= 0:
             table.partners[before, local].after = after

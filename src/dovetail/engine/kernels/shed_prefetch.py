@@ -28,7 +28,7 @@ _FAR, _NEAR, _NEXT = 12, 6, 3
 
 
 @inlined
-def prefetch_arrivals(table: TupleTable, incoming: TupleBatch, arrival: int) -> None:
+def prefetch_arrivals(table: TupleTable, incoming: TupleBatch, arrival: int, policy: int) -> None:
     """Prefetch what the next tuples of a batch need."""
     readers, last = table.readers, len(incoming.ts) - 1
     for ahead in (_FAR, _NEAR, _NEXT):
@@ -45,7 +45,7 @@ def prefetch_arrivals(table: TupleTable, incoming: TupleBatch, arrival: int) -> 
             elif ahead == _NEAR:
                 prefetch_key(table, readers.key_table[reader], code)
             else:
-                prefetch_partners(table, readers.key_table[reader], readers.slot[reader], code)
+                prefetch_partners(table, readers.key_table[reader], readers.slot[reader], code, policy)
 
 
 @inlined

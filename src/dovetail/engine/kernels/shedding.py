@@ -14,6 +14,7 @@ from dovetail.engine.kernels.dead_keys import (
     record_arrival,
 )
 from dovetail.engine.kernels.index import spread
+from dovetail.engine.kernels.key_history import needs_resize
 from dovetail.engine.kernels.queues import enqueue, pseudo_random, queue_to_shed_from, update_queues
 from dovetail.engine.kernels.shed_expiry import (
     ALWAYS_DUE,
@@ -101,8 +102,7 @@ def _count_results(table: TupleTable, index: int, local: int, policy: int) -> No
     table.results[key_table] += results
     if len(table.key_results) > 1:
         table.key_results[key] += results
-    patterns = table.pattern_results.shape[1]
-    if patterns > 1:
+    if policy == ARRIVAL_ORDER:
         table.pattern_results[reader, int(table.memberships[index, local].pattern)] += results
         for slot in range(readers.width[key_table]):
             if slot != own_slot:
@@ -113,9 +113,20 @@ def _count_results(table: TupleTable, index: int, local: int, policy: int) -> No
                 while partner >= 0:
                     pattern = int(table.memberships[partner, other_local].pattern)
                     table.pattern_results[other, pattern] += results_each
-                    if policy == ARRIVAL_ORDER:
-                        update_queues(table, other << table.ranking.term_bits | pattern, other_local, policy)
+                    update_queues(table, other << table.ranking.term_bits | pattern, other_local, policy)
                     partner = int(table.partners[partner, other_local].after)
+
+
+@inlined
+def _link_partner(table: TupleTable, index: int, local: int) -> None:
+    """Prepend a tuple to those of its key and reader."""
+    key, reader = table.memberships[index, local].key, table.readers.first[table.tuples[index].window] + local
+    slot = table.readers.slot[reader]
+    after = table.first_tuples[key, slot]
+    table.partners[index, local].before, table.partners[index, local].after = NONE, after
+    if after >= 0:
+        table.partners[after, local].before = index
+    table.first_tuples[key, slot] = index
 
 
 @inlined
@@ -168,12 +179,10 @@ def _insert(
         table.counts[key, slot] += 1
         keys[key].total += 1
         membership.key = key
+        if policy == ARRIVAL_ORDER:
+            _link_partner(table, index, local)
         if table.pattern_results.shape[1] > 1:
-            pattern, after = 0, table.first_tuples[key, slot]
-            table.partners[index, local].before, table.partners[index, local].after = NONE, after
-            if after >= 0:
-                table.partners[after, local].before = index
-            table.first_tuples[key, slot] = index
+            pattern = 0
             for other in range(readers.width[key_table]):
                 pattern |= int(table.counts[key, other] > 0) << other
             membership.pattern = pattern
@@ -212,6 +221,7 @@ def add_tuples(
 
     `min_hashes`: from `smallest_hashes`, needed only if the sample skips other tuples. `advancing`: by window, whether its tuples
     advance the time of their stream. If `shed` has no room, nothing can be shed, and tuples are added only while they fit the caps.
+    Also stop when the key history has to be resized.
     """
     readers, counters, count = table.readers, table.counters, 0
     for window in range(len(readers.pool)):
@@ -228,11 +238,13 @@ def add_tuples(
         if incoming.row[arrival] < 0 or (sample.skips_others and min_hashes[arrival] >= sample.limit):
             continue
         if not sample.skips_others:
-            prefetch_arrivals(table, incoming, arrival)
+            prefetch_arrivals(table, incoming, arrival, policy)
         if counters[CLOCK] > counters[NEXT_LEAVE]:
             leave_windows(table, policy)
         if counters[CLOCK] >= counters[EPOCH_END]:
             advance_epochs(table, policy)
+            if needs_resize(table.history):
+                return arrival, count
         pool, units = readers.pool[window], incoming.units[arrival]
         if table.used_units[pool] + units > readers.cap[pool] and count < len(shed.row):
             fits = units <= readers.cap[pool]
@@ -262,12 +274,15 @@ def add_tuples(
 
 @borrowing
 def enqueue_all(table: TupleTable, policy: int) -> None:
-    """Rank all tuples of a table that has no queues yet."""
+    """Rank all tuples of a table that has no queues yet, and link those of a key if the policy needs it."""
     for window in range(len(table.readers.pool)):
         index = int(table.oldest[window])
         while index >= 0:
             if table.links[index].queue != IN_DEAD_LIST:
                 enqueue(table, index, policy)
+            for local in range(table.memberships.shape[1]):
+                if policy == ARRIVAL_ORDER and table.memberships[index, local].key >= 0:
+                    _link_partner(table, index, local)
             index = int(table.tuples[index].newer)
 
 

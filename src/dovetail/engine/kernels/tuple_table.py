@@ -187,7 +187,7 @@ class TupleTable(NamedTuple):
     memberships: Records
     """By tuple and reader of its window, if keys are counted: `MEMBERSHIP`."""
     partners: Records
-    """By tuple and reader of its window, if patterns are recorded: `PARTNER`."""
+    """By tuple and reader of its window, under `ARRIVAL_ORDER`: `PARTNER`."""
     chains: Records
     """By tuple and reader of its window, with a key history: `CHAIN`."""
     keys: Records
@@ -195,7 +195,7 @@ class TupleTable(NamedTuple):
     counts: Int32Array
     """By key and slot: the number of tuples inside the window of a reader."""
     first_tuples: Int32Array
-    """By key and slot, if patterns are recorded: the first of these tuples."""
+    """By key and slot, under `ARRIVAL_ORDER`: the first of these tuples."""
     first_queues: Int32Array
     """By key and slot, if queues hold the tuples of a key: the first queue of the key."""
     key_results: Float64Array
@@ -360,12 +360,12 @@ def prefetch_key(table: TupleTable, key_table: int, code: np.uint64) -> None:
 
 
 @inlined
-def prefetch_partners(table: TupleTable, key_table: int, slot: int, code: np.uint64) -> None:
+def prefetch_partners(table: TupleTable, key_table: int, slot: int, code: np.uint64, policy: int) -> None:
     """Prefetch one tuple of a key for each reader, and the key's queue for a slot, if the key is the first of its bucket."""
     key = int(table.buckets[_bucket(table, key_table, code)])
     if key < 0 or table.keys[key].code != code:
         return
-    if table.pattern_results.shape[1] > 1:
+    if policy == ARRIVAL_ORDER:
         for other in range(table.counts.shape[1]):
             if table.first_tuples[key, other] >= 0:
                 prefetch(table.tuples, table.first_tuples[key, other])

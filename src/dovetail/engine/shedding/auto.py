@@ -10,7 +10,7 @@ Without a common key results cannot be counted by key, and the oldest tuples are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import sqrt
 
 import numpy as np
@@ -82,19 +82,21 @@ class PolicySelector:
         """Tuples to the next evaluation."""
         return self._remaining
 
-    def start(self, held: TupleBatch, advancing: Int64Array) -> None:
+    def start(self, held: Iterable[TupleBatch], advancing: Int64Array) -> None:
         """Start with the tuples that windows hold, and select the policy that would have kept most of their results at half the cap.
 
         If policies tie, results are few and `frequency` is selected, because what it keeps takes longest to arrive again. `fifo` is in
         its steady state, while the others still profit from tuples that it would have kept; so `fifo` is selected if it keeps at least
         half of the results: partners then arrive soon.
         """
-        kept = {}
-        for policy, tracker in self.trackers.items():
-            tracker.add_tuples(held, advancing, self._sample)
-            trial = Tracker(self._half_readers, policy, self._seed, has_weights=self._has_weights)
-            trial.add_tuples(held, advancing, self._sample)
-            kept[policy] = float(trial.table.results.sum())
+        trials = {
+            policy: Tracker(self._half_readers, policy, self._seed, has_weights=self._has_weights)
+            for policy in self.trackers
+        }
+        for tuples in held:
+            for tracker in (*self.trackers.values(), *trials.values()):
+                tracker.add_tuples(tuples, advancing, self._sample)
+        kept = {policy: float(trial.table.results.sum()) for policy, trial in trials.items()}
         if kept and kept[FIFO] < max(_MIN_RESULTS, self.trackers[FIFO].table.results.sum() / 2):
             self.policy = max(kept, key=lambda policy: (kept[policy], policy == FREQUENCY))
 

@@ -11,7 +11,7 @@ A result is counted at its latest tuple, in order of event time, whatever the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -121,9 +121,16 @@ class JoinSample:
         self._last: tuple[SampleState, dict[str, int], LossEstimate | str] | None = None
         """The last estimate, and what it was made from."""
 
-    def begin(self, held: TupleBatch) -> None:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the followed tuples and the counters."""
+        parts = (self.state.tuples, *self.state.log)
+        tuples = sum(part.ts.nbytes + part.codes.nbytes + part.inputs.nbytes for part in parts)
+        return tuples + self.hot.nbytes + self.state.whole.nbytes + self.state.kept.nbytes
+
+    def begin(self, held: Iterable[TupleBatch]) -> None:
         """Begin with the tuples that windows hold before the first one is shed; their results among each other do not count."""
-        tuples = self._select(held)
+        tuples = FollowedTuples.concat((FollowedTuples.none(), *map(self._select, held)))
         codes, counts = np.unique(tuples.codes, return_counts=True)
         hot = np.flatnonzero(counts >= max(2, _HOT_FRACTION * len(tuples)))
         hot = hot[np.argsort(counts[hot], kind="stable")[::-1][:_MAX_HOT]]

@@ -25,6 +25,7 @@ from dovetail.plan.sheddable import common_key
 from dovetail.query.model import EqualityClass, TimeWindow
 from dovetail.schema import StreamSchema
 
+_TUPLES_AT_A_TIME = 1 << 14
 _MAX_HISTORY = 1 << 28
 """Largest number of memberships under a cap with a key history: its entries have 32-bit indexes."""
 
@@ -177,7 +178,7 @@ class TableLayout:
         others = [(stream, ts) for stream, ts in unseen.items() if len(ts)]
         parts = [self._unseen(stream, ts) for stream, ts in others]
         parts += [
-            self._tuples(stream, firsts[stream], new.ts, new.codes, new.flags, new.units)
+            self._tuples(stream, firsts[stream] + np.arange(len(new)), new.ts, new.codes, new.flags, new.units)
             for stream in self.streams
             if (new := arrived.get(stream)) is not None
         ]
@@ -188,18 +189,34 @@ class TableLayout:
         interleave(concatenated, starts, merged)
         return merged
 
-    def live_tuples(self, windows: Mapping[str, WindowStore], caps: ShedCaps) -> TupleBatch:
-        """Return the tuples that windows hold, in event-time order."""
-        parts = []
-        for stream in self.streams:
-            store = windows[stream]
-            codes = {key: store.live_values(name).view(np.uint64) for key, name in store.codes.items()}
-            flags = [store.live_values(store.flag_name(word)).view(np.uint64) for word in range(store.flag_words)]
-            parts.append(
-                self._tuples(stream, store.rows.tail, store.live_values("ts"), codes, flags, caps.units_of(store))
-            )
-        tuples = concat(parts)
-        return take(tuples, np.argsort(tuples.ts, kind="stable"))
+    def held_tuples(
+        self, windows: Mapping[str, WindowStore], caps: ShedCaps, rows_by_stream: Mapping[str, Int64Array]
+    ) -> Iterator[TupleBatch]:
+        """Yield some rows of windows in event-time order, in batches so small that they take little memory."""
+        rows = [_live_rows(windows[stream], rows_by_stream.get(stream)) for stream in self.streams]
+        starts = np.cumsum([0, *map(len, rows)])
+        stores = [windows[stream].rows for stream in self.streams]
+        times = [store["ts"][of_window - store.base] for store, of_window in zip(stores, rows, strict=True)]
+        order = np.argsort(np.concatenate(times), kind="stable").astype(np.int32)
+        for first in range(0, len(order), _TUPLES_AT_A_TIME):
+            part = order[first : first + _TUPLES_AT_A_TIME]
+            window = np.searchsorted(starts, part, "right") - 1
+            positions = [np.flatnonzero(window == position) for position in range(len(rows))]
+            parts = [
+                self._stored_tuples(stream, windows[stream], of_window[part[selected] - start], caps)
+                for stream, of_window, selected, start in zip(self.streams, rows, positions, starts, strict=False)
+            ]
+            yield take(concat(parts), np.argsort(np.concatenate(positions)))
+
+    def _stored_tuples(self, stream: str, store: WindowStore, rows: Int64Array, caps: ShedCaps) -> TupleBatch:
+        """Return some rows of a window."""
+        at = rows - store.rows.tail
+        codes = {key: store.live_values(name)[at].view(np.uint64) for key, name in store.codes.items()}
+        flags = [store.live_values(store.flag_name(word))[at].view(np.uint64) for word in range(store.flag_words)]
+        units = caps.units_of(store)
+        return self._tuples(
+            stream, rows, store.live_values("ts")[at], codes, flags, None if units is None else units[at]
+        )
 
     @cached_property
     def _readers_per_window(self) -> int:
@@ -209,13 +226,13 @@ class TableLayout:
     def _tuples(
         self,
         stream: str,
-        first: int,
+        rows: Int64Array,
         ts: Int64Array,
         codes: Mapping[KeyId, UInt64Array],
         flags: Sequence[UInt64Array | np.uint64],
         units: Int32Array | None,
     ) -> TupleBatch:
-        """Return tuples of a stream in their order; row numbers start at `first`."""
+        """Return tuples of a stream in their order."""
         count = len(ts)
         matrix, seen = np.zeros((count, self._readers_per_window), np.uint64), np.zeros(count, np.int64)
         for position, reader in enumerate(self.by_stream[stream]):
@@ -226,7 +243,7 @@ class TableLayout:
         window = np.full(count, self.streams.index(stream), np.int64)
         if units is None:
             units = np.ones(count, np.int32)
-        return TupleBatch(window, np.arange(first, first + count), np.asarray(ts), matrix, seen, units)
+        return TupleBatch(window, rows, np.asarray(ts), matrix, seen, units)
 
     def _unseen(self, stream: str, ts: Int64Array) -> TupleBatch:
         """Return tuples that no query sees."""
@@ -234,6 +251,13 @@ class TableLayout:
         none_seen = np.zeros(len(ts), np.int64)
         codes, units = np.zeros((len(ts), self._readers_per_window), np.uint64), np.ones(len(ts), np.int32)
         return TupleBatch(window, none_seen - 1, ts, codes, none_seen, units)
+
+
+def _live_rows(store: WindowStore, rows: Int64Array | None) -> Int64Array:
+    """Return the live ones of some rows, ascending; all live rows if `rows` is None."""
+    if rows is None:
+        return np.arange(store.rows.tail, store.rows.head)
+    return np.sort(rows[(rows >= store.rows.tail) & (rows < store.rows.head)])
 
 
 def concat(parts: Sequence[TupleBatch]) -> TupleBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -68,7 +68,7 @@ class ResultLosses:
         self._layout = TableLayout((), (), (), (), ())
         self._max_event_times: Mapping[str, int] = {}
 
-    def begin(self, layout: TableLayout, held: TupleBatch, capacity: int) -> None:
+    def begin(self, layout: TableLayout, held: Callable[[], Iterator[TupleBatch]], capacity: int) -> None:
         """Begin to count losses when windows hold all tuples that later results need; samples may have `capacity` tuples."""
         self._layout = layout
         if not self.is_counting:
@@ -76,7 +76,7 @@ class ResultLosses:
             inputs_by_join = self._inputs()
             for step, inputs in inputs_by_join.items():
                 self.samples[step] = self._new_sample(step, inputs, capacity, len(inputs_by_join))
-                self.samples[step].begin(held)
+                self.samples[step].begin(held())
         self._connect()
 
     def add_tuples(self, incoming: TupleBatch) -> None:

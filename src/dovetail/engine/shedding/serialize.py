@@ -22,13 +22,13 @@ from dovetail.codec import Count, Size, Time, from_json, to_json
 from dovetail.engine.kernels.tuple_table import FIFO, NONE
 from dovetail.engine.shedding.result_losses import SerializedLosses
 from dovetail.engine.shedding.shedder import Shedder
-from dovetail.engine.shedding.tracked_windows import TrackedWindows
 from dovetail.errors import StateError, reading
 from dovetail.stats.recall import LossEstimate
 
 _LENGTH = struct.Struct("<Q")
 FORMAT = 6
-"""Before 6 all policies stored the same arrays; before 5 there was no key history; before 4 a separate tracker estimated losses; format 1 has no `format`."""
+"""Before 6 all policies stored the same arrays; before 5 there was no key history; before 4 a separate tracker estimated losses;
+format 1 has no `format`."""
 _WITH_KEY_HISTORY = 5
 _OLDER_RELEASE = "it was stored by an earlier release while tuples were being shed"
 
@@ -155,7 +155,7 @@ def restore(shedder: Shedder, content: pa.Buffer, *, strict: bool = True) -> Non
     )
     if not is_same or not trackers:
         return
-    tracked = TrackedWindows(shedder.layout(), shedder.caps, shedder.shedding)
+    tracked = shedder.new_tracked(shedder.layout())
     if len(state["trackers"]) != len(tracked.trackers):
         raise StateError(
             f"the shedding state is corrupt: it has {len(state['trackers'])} trackers; expected {len(tracked.trackers)}"

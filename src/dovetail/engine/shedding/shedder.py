@@ -22,10 +22,10 @@ from dovetail.engine.change.adopt import InstalledPlan
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.kernels.tuple_table import FIFO, ShedTuples, TupleBatch
 from dovetail.engine.shedding.caps import TEXT_UNIT, ShedCaps, caps_for, has_room, text_bytes
-from dovetail.engine.shedding.layout import TableLayout, concat, take
+from dovetail.engine.shedding.layout import TableLayout, take
 from dovetail.engine.shedding.result_losses import LossesSavepoint, ResultLosses, SerializedLosses
 from dovetail.engine.shedding.slices import split_at_counts, split_batch
-from dovetail.engine.shedding.tracked_windows import UNLIMITED, TrackedSavepoint, TrackedWindows
+from dovetail.engine.shedding.tracked_windows import UNLIMITED, TrackedSavepoint, TrackedWindows, concat_shed
 from dovetail.engine.shedding.tracker import Tracker
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import return_free_memory
@@ -33,6 +33,9 @@ from dovetail.engine.storage.window import WindowStore
 from dovetail.engine.time.progress import Progress
 from dovetail.schema import StreamSchema
 from dovetail.stats.recall import LossEstimate, Recall
+
+_RETURN_INTERVAL = 1 << 16
+"""Tuples after which freed memory is returned to the system: what batches need passes between objects that stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,10 @@ class _HiddenRows:
 class Shedder:
     """Keeps windows within their cap."""
 
-    def __init__(self, shedding: Shedding, streams: Mapping[str, StreamSchema]) -> None:
+    def __init__(self, shedding: Shedding, streams: Mapping[str, StreamSchema], *, can_roll_back: bool = True) -> None:
         self.shedding = shedding
+        self.can_roll_back = can_roll_back
+        """Whether a batch can be undone, for which a copy of the tracked tuples is kept."""
         self._streams = streams
         self._installed = InstalledPlan()
         self.counts: dict[str, tuple[int, int]] = {}
@@ -75,8 +80,8 @@ class Shedder:
         """By stream: tuples of the last slice of a batch."""
         self._hidden: list[_HiddenRows] = []
         """Since the last savepoint."""
-        self._has_begun = False
-        """Whether tracking began in this batch, which takes more memory than going on."""
+        self._tuples_since_return = 0
+        """Tuples that were added since freed memory was returned to the system."""
 
     # -- plans ------------------------------------------------------------------------------------------------------------------
 
@@ -94,14 +99,18 @@ class Shedder:
         self.losses.install(installed, layout, self._sample_capacity if is_shedding else 0)
         if before is None or layout is None or layout == before.layout:
             return
-        held_rows = {stream: before.main.rows(position) for position, stream in enumerate(before.layout.streams)}
-        tuples = layout.live_tuples(installed.windows, self.caps)
-        self.tracked = TrackedWindows(layout, self.caps, self.shedding)
-        held = take(tuples, np.flatnonzero(_among(layout, tuples, held_rows)))
+        held_rows = dict.fromkeys(layout.streams, np.zeros(0, np.int64))
+        held_rows |= {stream: before.main.rows(position) for position, stream in enumerate(before.layout.streams)}
+        self.tracked = self.new_tracked(layout)
+        held = partial(layout.held_tuples, installed.windows, self.caps, held_rows)
         shed = self.tracked.start(held, self._max_event_times_of(layout))
         self.tracked.copy_pattern_counts(before)
         self._record_shed(layout, shed)
         self._hide_shed_rows()
+
+    def new_tracked(self, layout: TableLayout) -> TrackedWindows:
+        """Return trackers of empty windows."""
+        return TrackedWindows(layout, self.caps, self.shedding, can_roll_back=self.can_roll_back)
 
     def _max_event_times_of(self, layout: TableLayout) -> Int64Array:
         """Return the largest event times in the order of a layout."""
@@ -149,9 +158,8 @@ class Shedder:
         for number, batch_slice in enumerate(batch_slices):
             for stream, arrived in batch_slice.items() if number or caps.max_rows is not None else ():
                 self._compact_if_full(stream, len(arrived), text_bytes(arrived, windows[stream]))
-            for piece in self._shed_for(
-                batch_slice, self._take_unseen(batch_slice, last=number == len(batch_slices) - 1), caps
-            ):
+            unseen = self._take_unseen(batch_slice, last=number == len(batch_slices) - 1)
+            for piece in self._shed_for(batch_slice, unseen):
                 yield piece
                 self._hide_shed_rows()
             self._last_slice_sizes = {stream: len(arrived) for stream, arrived in batch_slice.items()}
@@ -166,17 +174,18 @@ class Shedder:
             0,
             has_weights=caps.has_weights,
         )
-        counter.add_until_full(layout.live_tuples(windows, caps), np.zeros(len(layout.streams), np.int64))
+        for tuples in layout.held_tuples(windows, caps, {}):
+            counter.add_until_full(tuples, np.zeros(len(layout.streams), np.int64))
         counter.table.max_event_times[:] = self._max_event_times_of(layout)
         counter.expire()
         counter.table.readers.cap[:] = caps.max_units
         return layout, counter
 
     def _shed_for(
-        self, batch_slice: Mapping[str, NewRows], unseen: Mapping[str, Int64Array], caps: ShedCaps
+        self, batch_slice: Mapping[str, NewRows], unseen: Mapping[str, Int64Array]
     ) -> Iterator[Mapping[str, NewRows]]:
         """Choose the victims of a slice, and yield it; the part before the cap is first reached is yielded separately."""
-        windows, (layout, _) = self._installed.windows, self._current_tracker()
+        layout, _ = self._current_tracker()
         incoming = self._tuple_batch(layout, batch_slice, unseen)
         advancing = np.array([self._streams[name].progress_by is None for name in layout.streams], np.int64)
         shed_parts = list[ShedTuples]()
@@ -189,18 +198,17 @@ class Shedder:
             # Victims end before this event time, so they are in none of its results: tuples of one event time stay together.
             before = int(np.searchsorted(incoming.ts, incoming.ts[fitting]))
             fits, incoming = take(incoming, slice(before)), take(incoming, slice(before, None))
-            held = concat([layout.live_tuples(windows, caps), fits])
             counts = np.bincount(fits.window[fits.row >= 0], minlength=len(layout.streams))
             first, batch_slice = split_at_counts(batch_slice, dict(zip(layout.streams, counts.tolist(), strict=True)))
             if first:
                 self.losses.add_tuples(fits)
                 yield first
-            shed_parts.append(self._start_tracking(held, caps))
+            shed_parts.append(self._start_tracking())
         assert self.tracked is not None  # noqa: S101 - `_start_tracking` sets it
+        self._tuples_since_return += len(incoming.ts)
         self.losses.add_tuples(incoming)
         shed_parts.append(self.tracked.add_tuples(incoming, advancing))
-        shed = ShedTuples(*(np.concatenate(values) for values in zip(*shed_parts, strict=True)))
-        self._record_shed(layout, shed)
+        self._record_shed(layout, concat_shed(shed_parts))
         yield batch_slice
 
     def _tuple_batch(
@@ -228,19 +236,22 @@ class Shedder:
         self._unseen = {stream: self._unseen[stream][count:] for stream, count in counts.items()}
         return passed
 
-    def _start_tracking(self, tuples: TupleBatch, caps: ShedCaps) -> ShedTuples:
-        """Start tracking when the cap is first reached, with the tuples that are held then.
+    def _start_tracking(self) -> ShedTuples:
+        """Start tracking when the cap is first reached, with the tuples that windows hold then.
 
         Return the tuples that have to be shed at once, because they were added under a larger cap.
         """
+        self._tuples_since_return = _RETURN_INTERVAL
         layout, counter = self._current_tracker()
         counter.expire()  # otherwise the removed tuples would depend on batch boundaries
-        self._counter, self._has_begun = None, True
+        self._counter = None
         held_rows = {stream: counter.rows(position) for position, stream in enumerate(layout.streams)}
-        held = take(tuples, np.flatnonzero(_among(layout, tuples, held_rows)))
+        max_event_times = counter.table.max_event_times
+        del counter  # it takes memory
+        held = partial(layout.held_tuples, self._installed.windows, self.caps, held_rows)
         self.losses.begin(layout, held, self._sample_capacity)
-        self.tracked = TrackedWindows(layout, caps, self.shedding)
-        return self.tracked.start(held, counter.table.max_event_times)
+        self.tracked = self.new_tracked(layout)
+        return self.tracked.start(held, max_event_times)
 
     def _set_row_ends(self, stream: str, rows: Int64Array, ends: Int64Array) -> None:
         """Set the last instants of a window's shed rows, of which some are not yet appended, and count them."""
@@ -307,8 +318,8 @@ class Shedder:
                 count = self._last_slice_sizes.get(stream, 0) if limit is None else limit // 4
                 self._compact_if_full(stream, count, TEXT_UNIT * count if limit is not None else 0)
                 list_held[stream] = partial(self.tracked.main.rows, position)
-            if self._has_begun:
-                self._has_begun = False
+            if self._tuples_since_return >= _RETURN_INTERVAL:
+                self._tuples_since_return = 0
                 return_free_memory()
         return list_held
 
@@ -327,6 +338,17 @@ class Shedder:
         main.reserve(main.capacity)
 
     # -- metrics ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that shedding takes in addition to the windows."""
+        tracked = self.tracked.nbytes if self.tracked is not None else 0
+        return tracked + sum(sample.nbytes for sample in self.losses.samples.values())
+
+    def bytes_of(self, stream: str) -> int:
+        """Return a stream's part of `nbytes`, in proportion to the tuples that windows hold."""
+        sizes = {name: len(store.rows) for name, store in self._installed.windows.items()}
+        return self.nbytes * sizes.get(stream, 0) // max(1, sum(sizes.values()))
 
     def held(self, stream: str) -> int | None:
         """Return the number of held tuples of a stream, or None if it is not tracked."""
@@ -380,7 +402,9 @@ class Shedder:
     def savepoint(self) -> ShedderSavepoint:
         """Return a savepoint of the current state."""
         self._hidden = []
-        tracked = (self.tracked, self.tracked.savepoint()) if self.tracked is not None else None
+        tracked = None
+        if self.tracked is not None and self.can_roll_back:
+            tracked = self.tracked, self.tracked.savepoint()
         return ShedderSavepoint(tracked, dict(self.counts), self.losses.savepoint(), dict(self.max_event_times))
 
     def rollback(self, savepoint: ShedderSavepoint) -> None:
@@ -395,12 +419,3 @@ class Shedder:
             self.tracked.rollback(before)
         self.counts, self.max_event_times = dict(savepoint.counts), dict(savepoint.max_event_times)
         self.losses.rollback(savepoint.losses)
-
-
-def _among(layout: TableLayout, tuples: TupleBatch, rows: Mapping[str, Int64Array]) -> BoolArray:
-    """Return a mask of the tuples whose rows are among `rows` of their windows."""
-    among = np.zeros(len(tuples.ts), np.bool_)
-    for position, stream in enumerate(layout.streams):
-        of_window = tuples.window == position
-        among[of_window] = np.isin(tuples.row[of_window], rows.get(stream, np.zeros(0, np.int64)))
-    return among

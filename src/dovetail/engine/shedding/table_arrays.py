@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dovetail._typing import Array
-from dovetail.engine.kernels.dead_keys import NEVER
-from dovetail.engine.kernels.key_history import NOW, SINCE, SLOTS, KeyHistory
+from dovetail.engine.kernels.key_history import NEVER, NOW, SAMPLE_BITS, SINCE, SLOTS, KeyHistory
 from dovetail.engine.kernels.levels import LEVELS, WORDS
 from dovetail.engine.kernels.tuple_table import (
     ARRIVAL_ORDER,
@@ -47,6 +46,8 @@ from dovetail.errors import StateError
 MAX_CAPACITY = 1 << 30
 """Tuples have 32-bit indexes."""
 _LONG_AGO = -(1 << 62)
+SAMPLED_FROM = 1 << 12
+"""Buckets from which on a key history follows a sample of the keys while they repeat."""
 _INT32: np.dtype[Any] = np.dtype(np.int32)
 _LINE = 64
 """Bytes of a cache line."""
@@ -56,18 +57,21 @@ class TableParts(NamedTuple):
     """What a table records; the rest has no memory."""
 
     queues: bool = True
-    """Whether tuples have queues."""
+    """Whether the policy has queues."""
     queues_by_key: bool = True
     results_by_key: bool = True
     patterns: bool = True
+    partners: bool = True
     weights: bool = False
     """Whether tuples may take more than one unit of the cap."""
+    all_keys: bool = False
+    """Whether the key history follows all keys, however large it is."""
 
-    @classmethod
-    def of(cls, readers: WindowReaders, policy: int, *, patterns: bool, weights: bool) -> TableParts:
-        """Return what a policy needs."""
-        queues = policy <= RANDOM or len(readers.epoch) > 0
-        return cls(queues, FREQUENCY <= policy <= OUTPUT, policy == OUTPUT, patterns or policy == ARRIVAL_ORDER, weights)
+    def of_policy(self, policy: int) -> TableParts:
+        """Return these parts, with the lists that a policy needs."""
+        return self._replace(
+            queues=policy <= RANDOM, queues_by_key=FREQUENCY <= policy <= OUTPUT, partners=policy == ARRIVAL_ORDER
+        )
 
 
 def has_memory(array: Array) -> bool:
@@ -95,22 +99,23 @@ def empty_table(readers: WindowReaders, policy: int, capacity: int, parts: Table
     """Return an empty table."""
     windows, inputs, key_tables = len(readers.pool), len(readers.key_table), len(readers.width)
     readers_per_window, width = _readers_per_window(readers), max(1, int(readers.width.max(initial=0)))
-    has_keys, has_history = key_tables > 0, len(readers.epoch) > 0
-    per_tuple = _adjacent(
+    history = empty_history(readers, all_keys=parts.all_keys)
+    has_keys, has_chains = key_tables > 0, len(readers.epoch) > 0 and not history.sample_bits
+    tuples, links, memberships, partners, chains = _adjacent(
         capacity,
         (TUPLE, 0, True),
-        (LINK, 0, parts.queues),
+        (LINK, 0, parts.queues or has_chains),
         (MEMBERSHIP, readers_per_window, has_keys),
-        (PARTNER, readers_per_window, has_keys and parts.patterns),
-        (CHAIN, readers_per_window, has_history),
+        (PARTNER, readers_per_window, has_keys and parts.partners),
+        (CHAIN, readers_per_window, has_chains),
     )
     count = capacity * readers_per_window if has_keys else 2
     bits = max(1, (count - 1).bit_length())
-    per_key = _adjacent(
+    keys, counts, first_tuples, first_queues = _adjacent(
         count,
         (KEY, 0, True),
         (_INT32, width, True),
-        (_INT32, width, parts.patterns),
+        (_INT32, width, parts.partners),
         (_INT32, width, parts.queues_by_key),
     )
     pattern_count = 1 << width if parts.patterns else 1
@@ -118,8 +123,15 @@ def empty_table(readers: WindowReaders, policy: int, capacity: int, parts: Table
     counters[[FREE_TUPLE, FREE_KEY, FREE_QUEUE]], counters[[CLOCK, EPOCH_END]] = NONE, _LONG_AGO
     return TupleTable(
         readers,
-        *per_tuple,
-        *per_key,
+        tuples,
+        links,
+        memberships,
+        partners,
+        chains,
+        keys,
+        counts,
+        first_tuples,
+        first_queues,
         np.zeros(count if parts.results_by_key else 1),
         np.full(1 << bits, NONE, np.int32),
         np.uint64(64 - bits),
@@ -134,7 +146,7 @@ def empty_table(readers: WindowReaders, policy: int, capacity: int, parts: Table
         np.full(windows, _LONG_AGO, np.int64),
         np.ones(capacity if parts.weights else 1, np.int32),
         np.zeros(key_tables),
-        empty_history(readers),
+        history,
         counters,
     )
 
@@ -167,16 +179,22 @@ def empty_ranking(readers: WindowReaders, policy: int, capacity: int, width: int
     )
 
 
-def empty_history(readers: WindowReaders) -> KeyHistory:
-    """Return an empty key history with two entries for each tuple that the caps allow, however large the table is."""
+def empty_history(readers: WindowReaders, *, all_keys: bool) -> KeyHistory:
+    """Return an empty key history; it has two entries for each tuple that the caps allow, however large the table is.
+
+    Unless `all_keys`, a large history has room for a sample of the keys only.
+    """
     joins, pools, buckets = len(readers.epoch), len(readers.cap), 1
     while joins and buckets * joins * SLOTS < 2 * int(readers.cap.sum()) * _readers_per_window(readers):
         buckets *= 2
+    may_sample = buckets >= SAMPLED_FROM
+    sample_bits = SAMPLE_BITS if may_sample and not all_keys else 0
+    buckets >>= sample_bits
     lines = _align_to_line(np.zeros(joins * buckets * _LINE + _LINE, np.uint8)).view(np.uint32).reshape(-1, 2 * SLOTS)
     state = np.zeros((joins, 3), np.int64)
     state[:, NOW], state[:, SINCE] = _LONG_AGO, NEVER
     first, last = np.full((2, pools), NONE, np.int32)
-    return KeyHistory(lines, buckets, state, np.zeros((joins, 2)), first, last)
+    return KeyHistory(lines, buckets, sample_bits, may_sample, state, np.zeros((joins, 2)), first, last)
 
 
 def _readers_per_window(readers: WindowReaders) -> int:
@@ -213,18 +231,28 @@ def _align_to_line(whole: Array) -> Array:
     return whole[first : first + len(whole) - _LINE]
 
 
-def with_capacity(old: TupleTable, policy: int, capacity: int, parts: TableParts) -> TupleTable:
-    """Return a copy with capacity for this many tuples."""
+def with_capacity(
+    old: TupleTable, policy: int, capacity: int, parts: TableParts, *, same_ranking: bool = True
+) -> TupleTable:
+    """Return a copy with capacity for this many tuples; without queues unless it has the `same_ranking`."""
     new = empty_table(old.readers, policy, capacity, parts)
     before, used = dict(arrays_of(old)), used_entries(old)
     for name, array in arrays_of(new):
+        if name.startswith("ranking.") and not same_ranking:
+            continue
         if name.startswith("ranking.heap.") or name == "ranking.members":
             ends = [*old.ranking.start[1:], len(before[name])]
             for first, start, end in zip(new.ranking.start, old.ranking.start, ends, strict=True):
                 array[first : first + end - start] = before[name][start:end]
         elif name != "buckets":
-            count = used.get(record_of(name), len(before[name]))
-            array[:count] = before[name][:count]
+            values = before.get(name)
+            if values is None:  # the tuples had no such lists
+                array[: used[record_of(name)]] = NONE
+            elif name != "history.lines" or len(values) == len(array):
+                count = used.get(record_of(name), len(values))
+                array[:count] = values[:count]
+    if new.history.sample_bits != old.history.sample_bits:
+        new.history.counts[:] *= 2.0 ** (old.history.sample_bits - new.history.sample_bits)
     rehash_keys(new, np.flatnonzero(new.keys.total[: new.counters[USED_KEYS]] > 0))
     return new
 

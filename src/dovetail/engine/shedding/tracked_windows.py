@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from dovetail._typing import BoolArray, Int32Array, Int64Array
+from dovetail._typing import Array, BoolArray, Int64Array
 from dovetail.config import Shedding
 from dovetail.engine.kernels.tuple_table import ARRIVAL_ORDER, FIFO, RANDOM, ShedTuples, TupleBatch
 from dovetail.engine.shedding import POLICIES
@@ -40,17 +40,15 @@ class TrackedSavepoint:
     changes: int
 
 
-class _CompactIntegers:
-    """Integers in as few bytes as their range needs."""
+def concat_shed(parts: Sequence[ShedTuples]) -> ShedTuples:
+    """Concatenate shed tuples."""
+    none = ShedTuples(*np.zeros((3, 0), np.int64))
+    return ShedTuples(*(np.concatenate(values) for values in zip(none, *parts, strict=True)))
 
-    def __init__(self, values: Int64Array | Int32Array) -> None:
-        self._smallest = int(values.min()) if len(values) else 0
-        largest = int(values.max()) if len(values) else 0
-        self._offsets = (values - self._smallest).astype(np.min_scalar_type(largest - self._smallest))
 
-    @property
-    def values(self) -> Int64Array:
-        return self._offsets.astype(np.int64) + self._smallest
+def _narrowed(values: Array) -> Array:
+    """Return integers that are not negative in as few bytes as the largest needs."""
+    return values.astype(np.min_scalar_type(int(values.max(initial=0))))
 
 
 class _LoggedBatch:
@@ -58,19 +56,40 @@ class _LoggedBatch:
 
     def __init__(self, tracked: TrackedWindows, incoming: TupleBatch, advancing: Int64Array) -> None:
         self._tracked, self._advancing = tracked, advancing
-        self._window, self._row, self._ts, self._seen, self._units = (
-            _CompactIntegers(values)
-            for values in (incoming.window, incoming.row, incoming.ts, incoming.seen, incoming.units)
+        is_seen = incoming.row >= 0
+        self._first_rows = [int(incoming.row[of_window[0]]) for of_window in self._by_window(incoming.window, is_seen)]
+        self._first_time, self._code_shape = int(incoming.ts.min()) if len(incoming.ts) else 0, incoming.codes.shape
+        self._columns = CompressedArrays(
+            {
+                "window": incoming.window.astype(np.int16),
+                "is_seen": is_seen,
+                "time": _narrowed(incoming.ts - self._first_time),
+                "codes": incoming.codes if tracked.has_codes else incoming.codes[:0],
+                "seen": _narrowed(incoming.seen),
+                "units": _narrowed(incoming.units),
+            }.items()
         )
-        self._codes = incoming.codes if tracked.has_codes else incoming.codes[:0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tuples."""
+        return self._columns.nbytes
+
+    @staticmethod
+    def _by_window(window: Int64Array, is_seen: BoolArray) -> list[Int64Array]:
+        """Return the positions of each window's tuples that some query sees; their row numbers are consecutive."""
+        return [np.flatnonzero((window == position) & is_seen) for position in np.unique(window[is_seen])]
 
     def __call__(self) -> None:
-        ts, codes = self._ts.values, self._codes
+        columns = self._columns.decompress()
+        window, is_seen, codes = columns["window"].astype(np.int64), columns["is_seen"], columns["codes"]
+        row, ts = np.full(len(window), -1), columns["time"].astype(np.int64) + self._first_time
+        for first, of_window in zip(self._first_rows, self._by_window(window, is_seen), strict=True):
+            row[of_window] = np.arange(first, first + len(of_window))
         if not self._tracked.has_codes:
-            codes = np.zeros((len(ts), codes.shape[1]), np.uint64)
-        units = self._units.values.astype(np.int32)
-        incoming = TupleBatch(self._window.values, self._row.values, ts, codes, self._seen.values, units)
-        self._tracked._add_tuples(incoming, self._advancing)  # noqa: SLF001 - same module
+            codes = np.zeros(self._code_shape, np.uint64)
+        seen, units = columns["seen"].astype(np.int64), columns["units"].astype(np.int32)
+        self._tracked._add_tuples(TupleBatch(window, row, ts, codes, seen, units), self._advancing)  # noqa: SLF001 - same module
 
 
 class TrackedWindows:
@@ -80,9 +99,9 @@ class TrackedWindows:
     be rare, and a savepoint is cheap.
     """
 
-    def __init__(self, layout: TableLayout, caps: ShedCaps, shedding: Shedding) -> None:
-        """Start with empty windows."""
-        self.layout = layout
+    def __init__(self, layout: TableLayout, caps: ShedCaps, shedding: Shedding, *, can_roll_back: bool = True) -> None:
+        """Start with empty windows; unless it `can_roll_back`, changes are not logged."""
+        self.layout, self._can_roll_back = layout, can_roll_back
         seed, auto = shedding.seed, shedding.policy == "auto"
         self.selector = PolicySelector(layout, caps, shedding) if auto else None
         policy = self.selector.policy if self.selector is not None else POLICIES[shedding.policy].code
@@ -107,17 +126,24 @@ class TrackedWindows:
         """The tracker of the windows, then those of the selector."""
         return [self.main, *(self.selector.trackers.values() if self.selector is not None else ())]
 
-    def start(self, held: TupleBatch, max_event_times: Int64Array) -> ShedTuples:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the trackers, the checkpoint and the log."""
+        copies = self._checkpoint.tables if self._checkpoint is not None else ()
+        batches = (change for change in self._log if isinstance(change, _LoggedBatch))
+        return sum(part.nbytes for parts in (self.trackers, copies, batches) for part in parts)
+
+    def start(self, held: Callable[[], Iterator[TupleBatch]], max_event_times: Int64Array) -> ShedTuples:
         """Start with the tuples that windows hold and the streams' largest event times; return the tuples that do not fit."""
         advancing = np.ones(len(max_event_times), np.int64)
-        shed = self.main.add_tuples(held, advancing)
+        shed_parts = [self.main.add_tuples(tuples, advancing) for tuples in held()]
         if self.selector is not None:
-            self.selector.start(held, advancing)
+            self.selector.start(held(), advancing)
             self.main.change_policy(self.selector.policy)
         for tracker in self.trackers:
             tracker.table.results[:] = 0
             tracker.table.max_event_times[:] = max_event_times
-        return shed
+        return concat_shed(shed_parts)
 
     def copy_pattern_counts(self, before: TrackedWindows) -> None:
         """Add the pattern counts that `before` has for the same readers."""
@@ -136,15 +162,16 @@ class TrackedWindows:
 
     def add_tuples(self, incoming: TupleBatch, advancing: Int64Array) -> ShedTuples:
         """Add new tuples; return those that windows have shed."""
-        self._logged_tuples += len(incoming.ts)
-        self._log.append(_LoggedBatch(self, incoming, advancing))
+        if self._can_roll_back:
+            self._logged_tuples += len(incoming.ts)
+            self._log.append(_LoggedBatch(self, incoming, advancing))
         return self._add_tuples(incoming, advancing)
 
     def _add_tuples(self, incoming: TupleBatch, advancing: Int64Array) -> ShedTuples:
         """Add tuples, and let `auto` re-evaluate at fixed tuple counts, wherever batches begin."""
         if self.selector is None:
             return self.main.add_tuples(incoming, advancing)
-        shed, min_hashes = [ShedTuples(*np.empty((3, 0), np.int64))], self.main.min_hashes(incoming)
+        shed, min_hashes = list[ShedTuples](), self.main.min_hashes(incoming)
         start, count = 0, len(incoming.ts)
         while start < count:
             span = slice(start, start + self.selector.tuples_to_next_evaluation)
@@ -155,11 +182,12 @@ class TrackedWindows:
             if self.selector.tuples_to_next_evaluation == 0 and (better := self.selector.reevaluate()) is not None:
                 policy = self.selector.policy
                 self.main.change_policy(policy, better if policy == ARRIVAL_ORDER else None)
-        return ShedTuples(*(np.concatenate(values) for values in zip(*shed, strict=True)))
+        return concat_shed(shed)
 
     def advance(self, max_event_times: Sequence[int]) -> None:
         """Advance streams to these event times and remove expired tuples."""
-        self._log.append(partial(self._advance, max_event_times))
+        if self._can_roll_back:
+            self._log.append(partial(self._advance, max_event_times))
         self._advance(max_event_times)
 
     def _advance(self, max_event_times: Sequence[int]) -> None:
@@ -169,7 +197,8 @@ class TrackedWindows:
 
     def renumber(self, window: int, rows: range, alive: BoolArray) -> None:
         """Drop rows of a window that are not alive and renumber the rest, starting at `rows.stop`."""
-        self._log.append(partial(self.main.renumber, window, rows, alive))
+        if self._can_roll_back:
+            self._log.append(partial(self.main.renumber, window, rows, alive))
         self.main.renumber(window, rows, alive)
 
     def savepoint(self) -> TrackedSavepoint:

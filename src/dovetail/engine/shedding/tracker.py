@@ -18,9 +18,11 @@ from dovetail.engine.kernels.shedding import (
     rows_in_order,
 )
 from dovetail.engine.kernels.tuple_table import (
+    ARRIVAL_ORDER,
     FREE_QUEUE,
     IN_DEAD_LIST,
     NONE,
+    OUTPUT,
     USED_QUEUES,
     ExpiryDeadline,
     KeySample,
@@ -29,12 +31,12 @@ from dovetail.engine.kernels.tuple_table import (
     TupleTable,
     WindowReaders,
 )
+from dovetail.engine.shedding.layout import take
 from dovetail.engine.shedding.table_arrays import (
     MAX_CAPACITY,
     TableParts,
     arrays_of,
     check_table,
-    empty_ranking,
     empty_table,
     record_of,
     used_entries,
@@ -96,8 +98,9 @@ class Tracker:
         unit of the cap. `may_change`: the policy may change.
         """
         self.policy, self._seed = policy, np.uint64(seed)
-        parts = TableParts.of(readers, policy, patterns=patterns, weights=has_weights)
-        self._parts = TableParts(patterns=parts.patterns, weights=has_weights) if may_change else parts
+        patterns = patterns or policy == ARRIVAL_ORDER
+        parts = TableParts(results_by_key=may_change or policy == OUTPUT, patterns=patterns, weights=has_weights)
+        self._parts = parts.of_policy(policy)
         self.table = empty_table(readers, policy, _FIRST_CAPACITY, self._parts)
         self._deadline = ExpiryDeadline(*np.empty((3, len(readers.pool)), np.int64))
         self._in_order: bool | None = None
@@ -107,6 +110,12 @@ class Tracker:
     def capacity(self) -> int:
         """Tuples for which there is memory."""
         return len(self.table.tuples)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table, without records that are not used yet."""
+        used = used_entries(self.table)
+        return sum(array[: used.get(record_of(name))].nbytes for name, array in arrays_of(self.table))
 
     @property
     def used_units(self) -> int:
@@ -127,10 +136,16 @@ class Tracker:
         shed = ShedTuples(*np.empty((3, most), np.int64))
         if min_hashes is None:
             min_hashes = self.min_hashes(incoming) if sample.skips_others else np.empty(0, np.uint64)
-        _, count = add_tuples(
-            self.table, incoming, min_hashes, advancing, self.policy, sample, self._seed, self._deadline, shed
-        )
-        return ShedTuples(*(values[:count] for values in shed))
+        done = count = 0
+        while True:
+            rest, room = take(incoming, slice(done, None)), ShedTuples(*(values[count:] for values in shed))
+            arrived, shed_count = add_tuples(
+                self.table, rest, min_hashes[done:], advancing, self.policy, sample, self._seed, self._deadline, room
+            )
+            done, count = done + arrived, count + shed_count
+            if done == len(incoming.ts):
+                return ShedTuples(*(values[:count] for values in shed))
+            self._resize_history()
 
     def min_hashes(self, incoming: TupleBatch) -> UInt64Array:
         """Return the smallest hash of each tuple's codes, by which tuples are sampled."""
@@ -154,7 +169,7 @@ class Tracker:
     def rows(self, window: int) -> Int64Array:
         """Return the row numbers of a window's tuples."""
         rows = np.empty(self.capacity, np.int64)
-        return rows[: list_rows(self.table, window, rows)]
+        return rows[: list_rows(self.table, window, rows)].copy()
 
     def first_row(self, window: int) -> int:
         """Return a lower bound of a window's row numbers: that of the oldest tuple if rows are in order, else 0."""
@@ -177,14 +192,13 @@ class Tracker:
                 statistics.pattern_results,
                 np.maximum(statistics.pattern_tuples, 1),
             )
-        width, patterns = self.table.counts.shape[1], self.table.pattern_results.shape[1]
-        self.table = self.table._replace(
-            ranking=empty_ranking(self.table.readers, policy, self.capacity, width, patterns=patterns)
-        )
         self.table.counters[FREE_QUEUE], self.table.counters[USED_QUEUES] = NONE, 0
+        self._parts = self._parts.of_policy(policy)
+        self.table = with_capacity(self.table, policy, self.capacity, self._parts, same_ranking=False)
         used = used_entries(self.table)
         queue = self.table.links.queue[: used["tuples"]]
-        queue[queue != IN_DEAD_LIST], self.table.first_queues[: used["keys"]] = NONE, NONE
+        queue[queue != IN_DEAD_LIST] = NONE
+        self.table.first_queues[: used["keys"]], self.table.first_tuples[: used["keys"]] = NONE, NONE
         enqueue_all(self.table, policy)
 
     # -- arrays -----------------------------------------------------------------------------------------------------------------
@@ -201,6 +215,11 @@ class Tracker:
             capacity = max(needed + 1, min(2 * self.capacity, most + 1))
             self.table = with_capacity(self.table, self.policy, capacity, self._parts)
 
+    def _resize_history(self) -> None:
+        """Let the key history follow all keys, or a sample of them; chains of tuples begin or end with that."""
+        self._parts = self._parts._replace(all_keys=not self._parts.all_keys)
+        self.table = with_capacity(self.table, self.policy, self.capacity, self._parts)
+
     def copy(self) -> CompressedArrays:
         """Return a compressed copy of the table."""
         return CompressedArrays(self._used_arrays())
@@ -216,7 +235,7 @@ class Tracker:
 
     def _used_arrays(self) -> Iterator[tuple[str, Array]]:
         used = used_entries(self.table)
-        yield "capacity", np.array([self.capacity])
+        yield "capacity", np.array([self.capacity, self._parts.all_keys], np.int64)
         for name, array in arrays_of(self.table):
             yield name, np.ascontiguousarray(array[: used.get(record_of(name))])
 
@@ -231,12 +250,11 @@ class Tracker:
 
     def _table_of(self, stored: Mapping[str, Array]) -> TupleTable:
         """Return a table with the result of `to_arrays`."""
-        capacity = int(stored.get("capacity", np.zeros(1))[0])
+        capacity, all_keys = np.resize(stored.get("capacity", np.zeros(1, np.int64)), 2)
         if not 1 < capacity <= MAX_CAPACITY:
-            raise StateError(
-                f"the shedding state is corrupt: its capacity is {capacity}; expected 2 to {MAX_CAPACITY}"
-            )
-        table = empty_table(self.table.readers, self.policy, capacity, self._parts)
+            raise StateError(f"the shedding state is corrupt: its capacity is {capacity}; expected 2 to {MAX_CAPACITY}")
+        self._parts = self._parts._replace(all_keys=bool(all_keys))
+        table = empty_table(self.table.readers, self.policy, int(capacity), self._parts)
         for name, array in arrays_of(table):
             values, is_record = stored.get(name), record_of(name) in used_entries(table)
             if values is None:

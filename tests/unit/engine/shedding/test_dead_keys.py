@@ -29,6 +29,7 @@ from dovetail.engine.kernels.tuple_table import (
     TupleBatch,
 )
 from dovetail.engine.shedding import table_arrays
+from dovetail.engine.shedding.table_arrays import has_memory
 from dovetail.engine.shedding.tracker import Tracker
 
 SPAN = 100 * SECOND
@@ -192,13 +193,15 @@ def tracker(policy: int, windows: int, cap: int = CAP) -> Tracker:
     return Tracker(remembering, policy, seed=1)
 
 
-def add_tuples(into: Tracker, rows: range, values: list[tuple[int, int]], count: int) -> list[tuple[int, int]]:
-    """Let tuples arrive, a second apart; return the window and key of each that was shed."""
+def add_tuples(
+    into: Tracker, rows: range, values: list[tuple[int, int]], count: int, step: int = SECOND
+) -> list[tuple[int, int]]:
+    """Let tuples arrive, a `step` apart; return the window and key of each that was shed."""
     windows, keys = (np.array(column, np.int64) for column in zip(*(values[row] for row in rows), strict=True))
     numbers = np.arange(rows.start, rows.stop)
     codes, seen = keys.astype(np.uint64)[:, None], np.ones(len(rows), np.int64)
     shed = into.add_tuples(
-        TupleBatch(windows, numbers, numbers * SECOND, codes, seen, np.ones(len(rows), np.int32)),
+        TupleBatch(windows, numbers, numbers * step, codes, seen, np.ones(len(rows), np.int32)),
         np.ones(count, np.int64),
     )
     return [values[row] for row in shed.row]
@@ -208,7 +211,11 @@ def add_tuples(into: Tracker, rows: range, values: list[tuple[int, int]], count:
 def test_tuples_are_shed_as_the_model_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model remembers every key, so the table gets room for all of them."""
     make = table_arrays.empty_history
-    monkeypatch.setattr(table_arrays, "empty_history", lambda readers: make(readers._replace(cap=64 * readers.cap)))
+    monkeypatch.setattr(
+        table_arrays,
+        "empty_history",
+        lambda readers, **options: make(readers._replace(cap=64 * readers.cap), **options),
+    )
     rng = random.Random(seed)
     count = rng.randrange(2, 5)
     values = list(arrivals(rng, 3000, count))
@@ -247,14 +254,44 @@ def test_only_dead_tuples_are_in_the_list_of_dead_tuples(policy: int) -> None:
                 listed.add(index)
                 index = int(table.links[index].after)
         assert listed == {int(index) for index in indexes if table.links[index].queue == IN_DEAD_LIST}
-        assert all(table.chains[index, 0].entry == UNSEEN for index in listed - dead), (
-            "they have left their windows"
-        )
+        assert all(table.chains[index, 0].entry == UNSEEN for index in listed - dead), "they have left their windows"
         if policy == RANDOM:
             assert table.ranking.size.sum() == len(indexes) - len(listed)
         found += len(listed)
         at = rows.stop
     assert found
+
+
+@pytest.mark.skipif(INTERPRETED, reason="it takes many tuples")
+@pytest.mark.parametrize("policy", [ARRIVAL_ORDER, FREQUENCY, OUTPUT, RANDOM, FIFO])
+def test_a_large_history_follows_a_sample_of_the_keys_while_they_repeat(
+    policy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All keys are followed from an epoch on, wherever batches begin."""
+    monkeypatch.setattr(table_arrays, "SAMPLED_FROM", 1)
+    rng, unique = random.Random(policy), list[tuple[int, int]]()
+    for key in range(4000):
+        unique += [(window, 1000 + key) for window in rng.sample(range(3), 3) if rng.random() < 0.95]
+    repeating = [(rng.randrange(3), rng.randrange(300)) for _ in range(4000)]
+    values = [*unique, *repeating]
+    one, other = tracker(policy, 3, cap=400), tracker(policy, 3, cap=400)
+    follows_all, at = list[bool](), 0
+    assert one.table.history.sample_bits > 0
+    for end in (len(unique), len(values)):
+        whole, shed = add_tuples(one, range(at, end), values, 3, SECOND // 20), list[tuple[int, int]]()
+        while at < end:
+            rows = range(at, min(end, at + rng.choice((1, 30, 700))))
+            shed += add_tuples(other, rows, values, 3, SECOND // 20)
+            if rng.random() < 0.1:
+                again = tracker(policy, 3, cap=400)
+                again.restore(other.to_arrays())
+                other = again
+            at = rows.stop
+        assert shed == whole
+        follows_all.append(one.table.history.sample_bits == 0)
+        assert has_memory(one.table.chains) == follows_all[-1]
+        assert one.table.history.state[0, IS_ON] == follows_all[-1]
+    assert follows_all == [True, False]
 
 
 def results(policy: SheddingPolicy, *, dead_keys_first: bool, repeating: bool) -> int:

@@ -71,7 +71,7 @@ def test_all_lost_results_are_counted_while_all_keys_fit(seed: int, monkeypatch:
     tuples = [(int(rng.integers(0, max(windows) + 1)), ts, int(rng.integers(0, 3))) for ts in late]
     sample = JoinSample(inputs(spans, windows, lateness), 1 << 16, seed)
     batches = [tuples[first : first + 7] for first in range(0, len(tuples), 7)]
-    sample.begin(incoming(batches[0], 2))
+    sample.begin([incoming(batches[0], 2)])
     max_event_times: dict[str, int] = {}
     for number, batch in enumerate(batches):
         if number:
@@ -99,7 +99,7 @@ def test_given_results_are_not_lost() -> None:
 def test_a_loss_that_few_keys_decide_is_unknown(keys: int, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
     monkeypatch.setattr(join_sample, "MIN_LOG", 100)
     rng, sample = np.random.default_rng(0), JoinSample(inputs((4000, 4000), (0, 1), 0), 200, 0)
-    sample.begin(incoming([(0, 0, 1 << 40)], 1))
+    sample.begin([incoming([(0, 0, 1 << 40)], 1)])
     all_tuples: Tuples = []
     for batch in range(20):
         times = np.sort(rng.integers(1000 * batch, 1000 * (batch + 1), 200))

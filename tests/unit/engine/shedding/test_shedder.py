@@ -101,6 +101,28 @@ def test_unknown_recall_is_none_with_the_reason(sql: str, why: str) -> None:
     assert f"recall not known: {why}" in str(capped.explain())
 
 
+@pytest.mark.parametrize("policy", SHEDDING)
+def test_metrics_count_the_arrays_of_shedding(policy: SheddingPolicy) -> None:
+    capped = session(dt.Shedding(policy, 150), PAIRS)
+    batch = {"a": tuples(500, 50), "b": tuples(500, 50, 1)}
+    capped.push(batch)
+    capped.push({name: tuples(500, 50, place, 20) for place, name in enumerate(batch, 2)})
+    shedder = capped._engine.joined.shedder
+    assert shedder is not None
+    tracked = shedder.tracked
+    assert tracked is not None
+    arrays = [part.to_arrays() for part in tracked.trackers]
+    arrays += [sample.to_arrays() for sample in shedder.losses.samples.values()]
+    assert tracked._checkpoint is not None
+    copies = sum(table.nbytes for table in tracked._checkpoint.tables)
+    logged = sum(getattr(change, "nbytes", 0) for change in tracked._log)
+    assert copies > 0
+    assert logged > 0
+    counted = sum(array.nbytes for named in arrays for array in named.values()) + copies + logged
+    reported = sum(stream["shedding_bytes"] for stream in metrics(capped)["streams"].values())
+    assert reported == pytest.approx(counted, abs=1000), "sizes of a few numbers and rounding"
+
+
 def test_results_are_exact_again_after_a_burst() -> None:
     capped, plain = session(dt.Shedding("auto", 300), PAIRS), session(None, PAIRS)
     burst = {"a": tuples(2000, 100), "b": tuples(2000, 100, 1)}
@@ -153,7 +175,12 @@ def test_snapshots_keep_shedding_state() -> None:
     capped = session(dt.Shedding("auto", 150), PAIRS)
     capped.push({"a": tuples(500, 50), "b": tuples(500, 50, 1)})
     again = dt.LocalSession.restore(capped.snapshot())
-    assert metrics(again)["streams"] == metrics(capped)["streams"]
+    streams = metrics(again)["streams"]
+    assert streams["a"]["shedding_bytes"] > 0, "without the copy for rollback"
+    assert streams == {
+        name: stream | {"shedding_bytes": streams[name]["shedding_bytes"]}
+        for name, stream in metrics(capped)["streams"].items()
+    }
     assert metrics(again)["queries"]["q0"]["recall"] == metrics(capped)["queries"]["q0"]["recall"]
     assert again.snapshot() == capped.snapshot()
     batch = {"a": tuples(500, 50, 2, 20), "b": tuples(500, 50, 3, 20)}

@@ -351,7 +351,7 @@ def begun(keys: Sequence[int]) -> int:
     policy_selector, count = selector(), len(keys)
     rows, codes = np.arange(count), np.array(keys, np.uint64)[:, None]
     policy_selector.start(
-        TupleBatch(rows % 2, rows, rows * SECOND, codes, np.ones(count, np.int64), np.ones(count, np.int32)),
+        [TupleBatch(rows % 2, rows, rows * SECOND, codes, np.ones(count, np.int64), np.ones(count, np.int32))],
         np.ones(2, np.int64),
     )
     return policy_selector.policy

@@ -167,7 +167,9 @@ class BytesColumn(NullableColumn):
         size = min(len(self._heap), shrink(len(self._heap), total, _SMALLEST_HEAP))
         if size < len(self._heap):
             self._heap = rows.arena.allocate(self._heap_name, np.uint8, size)
-        for first in range(0, len(indices), _ROWS_AT_A_TIME):  # values only move forward, so a part overwrites no later one
+        for first in range(
+            0, len(indices), _ROWS_AT_A_TIME
+        ):  # values only move forward, so a part overwrites no later one
             part = indices[first : first + _ROWS_AT_A_TIME]
             data = np.empty(offsets[first + len(part)] - offsets[first], np.uint8)
             gather_bytes(*values, part, 0, data)
