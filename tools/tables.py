@@ -245,7 +245,8 @@ def recall(runs: list[Run]) -> Iterator[Row]:
 
 def shedding_memory(runs: list[Run]) -> Iterator[Row]:
     for run in runs:
-        yield f"`{run['policy']}`", f"{run['end'] / 1e6:.0f}", f"{run['ratio']:.2f}", f"{run['held']:,}"
+        growth, most, counted = (f"{run[kind] / 1e6:.0f}" for kind in ("end", "most", "counted"))
+        yield f"`{run['policy']}`", growth, f"{run['ratio']:.2f}", most, counted, f"{run['held']:,}"
 
 
 def windows(runs: list[Run]) -> Iterator[Row]:
@@ -289,6 +290,7 @@ def spark_shedding(runs: list[Run]) -> Iterator[Row]:
         yield from run["table"].items()
 
 
+SHEDDING_MEMORY = ("policy", "growth, MB", "of none", "peak, MB", "counted, MB", "tuples held")
 TABLES = {
     "engine-throughput": Table(
         "engine-throughput",
@@ -366,11 +368,10 @@ TABLES = {
         dead_keys,
     ),
     "recall-sampled": Table("recall-sampled", ("setting", "known", "inside", "worst policy", "median width"), recall),
-    "shedding-memory-1kb": Table(
-        "shedding-memory-1kb", ("policy", "growth, MB", "of none", "tuples held"), shedding_memory
-    ),
+    "shedding-memory-1kb": Table("shedding-memory-1kb", SHEDDING_MEMORY, shedding_memory),
+    "shedding-memory-spark": Table("shedding-memory-spark", SHEDDING_MEMORY, shedding_memory),
     "recall": Table("recall", ("setting", "known", "inside", "worst policy", "median width"), recall),
-    "shedding-memory": Table("shedding-memory", ("policy", "growth, MB", "of none", "tuples held"), shedding_memory),
+    "shedding-memory": Table("shedding-memory", SHEDDING_MEMORY, shedding_memory),
     "rejection": Table(
         "rejection",
         ("streams", "chance of a key in a window", "push, ns", "probes, ns", "table, ns", "rejected"),

@@ -174,6 +174,7 @@ class Shedder:
             0,
             has_weights=caps.has_weights,
         )
+        counter.reserve(sum(len(windows[stream].rows) for stream in layout.streams))
         for tuples in layout.held_tuples(windows, caps, {}):
             counter.add_until_full(tuples, np.zeros(len(layout.streams), np.int64))
         counter.table.max_event_times[:] = self._max_event_times_of(layout)
@@ -251,6 +252,7 @@ class Shedder:
         held = partial(layout.held_tuples, self._installed.windows, self.caps, held_rows)
         self.losses.begin(layout, held, self._sample_capacity)
         self.tracked = self.new_tracked(layout)
+        self.tracked.main.reserve(min(sum(map(len, held_rows.values())), sum(self.caps.max_units)))
         return self.tracked.start(held, max_event_times)
 
     def _set_row_ends(self, stream: str, rows: Int64Array, ends: Int64Array) -> None:

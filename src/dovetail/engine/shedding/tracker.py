@@ -253,7 +253,7 @@ class Tracker:
         capacity, all_keys = np.resize(stored.get("capacity", np.zeros(1, np.int64)), 2)
         if not 1 < capacity <= MAX_CAPACITY:
             raise StateError(f"the shedding state is corrupt: its capacity is {capacity}; expected 2 to {MAX_CAPACITY}")
-        self._parts = self._parts._replace(all_keys=bool(all_keys))
+        self._parts = self._parts.of_policy(self.policy)._replace(all_keys=bool(all_keys))
         table = empty_table(self.table.readers, self.policy, int(capacity), self._parts)
         for name, array in arrays_of(table):
             values, is_record = stored.get(name), record_of(name) in used_entries(table)
