@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ import dovetail as dt
 from dovetail.config import StrategyOption
 from dovetail.engine.change.savepoint import IRREVERSIBLE
 from dovetail.engine.shard import ShardEngine
+from dovetail.engine.storage.arena import MappedArena
 from dovetail.plan.execution import ExecutionPlan
 
 SCHEMA = pa.schema({"ts": pa.timestamp("us", tz="UTC"), "k": pa.int64(), "j": pa.int64()})
@@ -70,4 +72,11 @@ def test_a_push_that_is_cut_short_is_rolled_back(monkeypatch: pytest.MonkeyPatch
     assert engine.progress["c"].to_json() == progress
     assert engine.push(batch)["with_c"].num_rows == 2
     assert engine.open_savepoint is IRREVERSIBLE  # until the caller has the results
+    assert not engine.rollback()
+
+
+def test_a_shard_on_spark_that_sheds_keeps_no_copy_for_rollback(tmp_path: Path) -> None:
+    engine = ShardEngine(dt.Config(shedding=dt.Shedding("fifo", 10)), MappedArena(tmp_path))
+    with engine.savepoint(until_delivered=True):
+        pass
     assert not engine.rollback()
