@@ -74,7 +74,7 @@ def test_metrics_and_explain_report_shed_tuples() -> None:
     streams, recall = metrics(capped)["streams"], metrics(capped)["queries"]["q0"]["recall"]
     assert streams["a"]["state_tuples"] + streams["b"]["state_tuples"] == 100
     assert streams["a"]["shed"] > 100
-    assert 0 < streams["a"]["last_shed"] <= 20 * SECOND
+    assert streams["a"]["last_shed"].startswith("1970-01-01T00:00:")
     assert 0 < recall["low"] <= recall["estimate"] <= recall["high"] < 1
     text = str(capped.explain())
     assert f"{streams['a']['shed']:,} tuples shed, the last at 1970-01-01T00:00:1" in text
