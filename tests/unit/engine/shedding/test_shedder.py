@@ -178,7 +178,7 @@ def test_snapshots_keep_shedding_state() -> None:
     streams = metrics(again)["streams"]
     assert streams["a"]["shedding_bytes"] > 0, "without the copy for rollback"
     assert streams == {
-        name: stream | {"shedding_bytes": streams[name]["shedding_bytes"]}
+        name: stream | {changed: streams[name][changed] for changed in ("shedding_bytes", "lag_seconds")}
         for name, stream in metrics(capped)["streams"].items()
     }
     assert metrics(again)["queries"]["q0"]["recall"] == metrics(capped)["queries"]["q0"]["recall"]
