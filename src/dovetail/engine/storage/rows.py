@@ -33,7 +33,7 @@ def shrunk_capacity(capacity: int, entries: int, smallest: int) -> int:
 
 
 def tight_capacity(capacity: int, needed: int, smallest: int) -> int:
-    """Return one and a half times `needed`, or `capacity` if that is between five quarters and twice as much."""
+    """Return one and a half times `needed`, or `capacity` if it is 1.25 to 2 times as much."""
     if 5 * needed <= 4 * capacity and (capacity <= 2 * needed or capacity <= smallest):
         return capacity
     return max(smallest, -(-(needed + needed // 2) // smallest) * smallest)
