@@ -162,7 +162,7 @@ class BytesColumn(NullableColumn):
         rows = self.rows
         indices = np.flatnonzero(alive) + (rows.tail - rows.base)
         offsets, values = np.empty(len(indices) + 1, np.int64), self.values
-        total = gather_lengths(values.lengths, indices, 0, offsets)
+        total = int(gather_lengths(values.lengths, indices, 0, offsets))
         shrink = tight_capacity if rows.is_tight else shrunk_capacity
         size = min(len(self._heap), shrink(len(self._heap), total, _SMALLEST_HEAP))
         if size < len(self._heap):
