@@ -14,6 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from dovetail.engine.shard import ShardEngine
 from dovetail.errors import StateError
+from dovetail.session.unknown_names import OUTERMOST
 
 _POLL_SECONDS = 0.001
 """Pause between two checks whether another thread has released the session."""
@@ -60,7 +61,7 @@ def synchronized(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concaten
 
     Python handles interrupts and switches threads only where a function is called or returns and where a loop repeats. So the session
     is acquired and released by assignment: a lock's `release` would let an interrupt in after the savepoint was cleared, and
-    results that nobody received would count as delivered.
+    results that nobody received would count as delivered. For the same reason no other function may wrap a synchronized one.
     """
 
     @wraps(method)
@@ -79,4 +80,10 @@ def synchronized(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concaten
         self._user = None
         return result
 
-    return synchronized
+    return _as_outermost(synchronized)
+
+
+def _as_outermost(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Record on a synchronized method that no other decorator may wrap it."""
+    vars(method)[OUTERMOST] = synchronized
+    return method

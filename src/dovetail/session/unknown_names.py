@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from dovetail.errors import ConfigError, listed, suggestion
 
 _C = TypeVar("_C", bound=type)
+OUTERMOST = "_outermost"
+"""Attribute of a method whose decorator no other may wrap: that decorator."""
 _IN_QUERY = "windows are part of the query: FROM stream alias [RANGE 1 HOUR]"
 _MEANT = {
     **dict.fromkeys(("watermark", "delay", "max_delay", "allowed_lateness", "delay_threshold"), "lateness"),
@@ -25,10 +27,15 @@ _MEANT = {
 
 
 def reject_unknown_arguments(cls: _C) -> _C:
-    """Make the public methods of a class reject unknown keyword arguments with a hint."""
+    """Make the public methods of a class reject unknown keyword arguments with a hint.
+
+    Where a decorator must stay outermost, the check is inside it.
+    """
     for name, method in list(vars(cls).items()):
         if isfunction(method) and (not name.startswith("_") or name == "__init__"):
-            setattr(cls, name, _checked(cls.__name__, name, method))
+            outermost = vars(method).get(OUTERMOST)
+            checked = _checked(cls.__name__, name, vars(method)["__wrapped__"] if outermost else method)
+            setattr(cls, name, outermost(checked) if outermost else checked)
     return cls
 
 
