@@ -26,13 +26,14 @@ class TimeUnits:
         """Yield a warning if the first tuples of a stream have another unit than those of an earlier one."""
         if stream in self._times or not abs(event_time) < 1 << 61:
             return
-        for other, time in self._times.items():
+        earlier = dict(self._times)
+        self._times[stream] = event_time  # first: where warnings are errors, the batch is pushed again
+        for other, time in earlier.items():
             small, large = sorted(((event_time, stream), (time, other)))
             factor = next((factor for factor in _UNITS if abs(small[0] * factor - large[0]) < _DECADES), None)
             if factor is not None and small[0] > 0 and large[0] - small[0] > _DECADES:
                 yield _warning(small, large, factor)
-                break
-        self._times[stream] = event_time
+                return
 
 
 def _warning(small: tuple[int, str], large: tuple[int, str], factor: int) -> str:

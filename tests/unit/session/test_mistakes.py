@@ -245,6 +245,22 @@ def test_correct_use_gives_no_warning(call: Callable[[], object]) -> None:
         call()
 
 
+def test_where_warnings_are_errors_a_push_with_another_time_unit_passes_when_repeated() -> None:
+    session, schema = dt.LocalSession(), pa.schema({"ts": pa.timestamp("us", tz="UTC"), "k": pa.int64()})
+    for name in "ab":
+        session.stream(name, schema, event_time="ts")
+    session.query("q", "SELECT a.k FROM a [RANGE 9 s], b [RANGE 9 s] WHERE a.k = b.k")
+    now = 1_767_268_800_000_000
+    session.push({"a": pa.table([[now], [1]], schema=schema)})
+    batch = {"b": pa.table([[now // 1000], [1]], schema=schema)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DovetailWarning, match="milliseconds were probably read as microseconds"):
+            session.push(batch)
+        session.push(batch)
+    assert session.metrics()["streams"]["b"]["arrivals"] == 1
+
+
 def test_time_units_by_the_first_tuples_only() -> None:
     units = TimeUnits()
     micros = 1_767_268_800_000_000
