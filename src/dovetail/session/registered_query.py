@@ -16,7 +16,10 @@ from dovetail.query.model import JoinQuery, TimeWindow
 from dovetail.schema import StreamSchema
 
 BackfillReach: TypeAlias = dict[str, datetime | None]
-"""By alias, the earliest event time from before its registration that a query sees; None if there is none."""
+"""By alias, the earliest event time from before its registration that a query sees; None if there is none.
+
+Times outside the years 1 to 9999 appear as `datetime.min` or `datetime.max` in UTC.
+"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -82,4 +85,12 @@ def check_backfill(query: JoinQuery, config: Config, *, backfill: bool) -> None:
 def backfill_reach(query: JoinQuery, earliest_visible: Mapping[str, Mapping[str, int]]) -> BackfillReach:
     """Return how far back a query sees each alias, given the earliest visible times by query."""
     times = earliest_visible.get(query.name, {})
-    return {alias: _EPOCH + timedelta(microseconds=times[alias]) if alias in times else None for alias in query.aliases}
+    return {alias: _nearest_datetime(times[alias]) if alias in times else None for alias in query.aliases}
+
+
+def _nearest_datetime(micros: int) -> datetime:
+    """Return an event time; outside the years 1 to 9999 the nearest time that Python's datetime holds."""
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC) if micros < 0 else datetime.max.replace(tzinfo=UTC)

@@ -126,6 +126,19 @@ def test_an_index_in_use_gets_computed_codes() -> None:
     assert found["few"].to_pylist() == [{"av": 1, "bv": 7}]
 
 
+@pytest.mark.parametrize(
+    ("second", "reach"), [(-(10**11), datetime.min.replace(tzinfo=UTC)), (10**12, datetime.max.replace(tzinfo=UTC))]
+)
+def test_backfill_reports_times_that_python_has_no_datetime_for(second: int, reach: datetime) -> None:
+    session = dt.LocalSession()
+    for name in "ab":
+        session.stream(name, COLUMNS, "ts")
+    session.query("base", BASE)
+    session.push({name: table((second, 1, 1)) for name in "ab"})
+    assert session.query("late", BASE, backfill=True) == dict.fromkeys("ab", reach)
+    assert session.push({"b": table((second, 1, 7))})["late"].to_pylist() == [{"av": 1, "bv": 7}]
+
+
 def test_without_backfill_the_call_reports_nothing(session: dt.LocalSession) -> None:
     assert session.add_query("late", BASE) is None
     declared = dt.LocalSession()
