@@ -1,7 +1,8 @@
-"""Tables and schemas from anything that offers Arrow data: pandas, Polars, DuckDB relations, readers.
+"""Tables and schemas from anything that offers Arrow data: pandas, Polars, DuckDB relations.
 
 A table is converted to the types of its stream where no value changes: a wider number, another unit of time that holds all digits,
-another encoding of text, another time zone. Everything else is refused with the line to write.
+another encoding of text, another time zone. Everything else is refused with the line to write. So is a reader, which can be read only
+once: if its batch were refused or interrupted, its tuples would be missing when the batch is pushed again.
 """
 
 from __future__ import annotations
@@ -89,9 +90,8 @@ def as_schema(stream: str, given: object) -> pa.Schema:
             f"stream {stream!r}: got a {type(given).__name__} as schema; expected a pyarrow.Schema, or data that has one",
             _schema_hint(given),
         )
-    for index in reversed(range(len(schema))):
-        if _INDEX.fullmatch(schema.field(index).name) and schema.metadata and b"pandas" in schema.metadata:
-            schema = schema.remove(index)
+    if schema.metadata and b"pandas" in schema.metadata:  # the table of a frame
+        schema = pa.schema([field for field in schema if not _INDEX.fullmatch(field.name)])
     return schema
 
 
@@ -130,6 +130,12 @@ def _keeps_index(frame: Any, declared: Any) -> bool:
 def _as_table(stream: StreamSchema, data: Any) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
+    if isinstance(data, pa.RecordBatchReader):
+        raise SchemaError(
+            f"stream {stream.name!r}: got a RecordBatchReader, which can be read only once; expected a table, which can be pushed "
+            "again after an error",
+            "push reader.read_all()",
+        )
     is_table = not isinstance(data, pa.Array | pa.ChunkedArray)
     try:
         if _origin(data) == "pandas" and hasattr(data, "columns"):

@@ -27,7 +27,7 @@ class TimeArguments:
             self._warn(
                 "push(now=...)", f"push(now=...) is {now}, without a time zone: it is read as UTC", "datetime.now(UTC)"
             )
-        return _micros(now)
+        return micros_of(now)
 
     def event_times(self, times: Mapping[str, datetime | int], streams: Mapping[str, StreamSchema]) -> dict[str, int]:
         """Return event times of streams in microseconds since 1970."""
@@ -62,7 +62,7 @@ class TimeArguments:
                 f"it is read as {time.astimezone(UTC).replace(tzinfo=None)}"
             )
             self._warn("advance with a zone", text, f"{time.replace(tzinfo=None)!r}")
-        return _micros(time)
+        return micros_of(time)
 
     def _warn(self, kind: str, text: str, example: str) -> None:
         if kind not in self._warned:
@@ -70,7 +70,8 @@ class TimeArguments:
             warn(f"{text}\nHint: write {example}")
 
 
-def _micros(moment: datetime) -> int:
+def micros_of(moment: datetime) -> int:
+    """Return a time in microseconds since 1970; one without a zone is read as UTC."""
     return micros_since_epoch(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 

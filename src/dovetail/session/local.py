@@ -13,7 +13,7 @@ import time as clock
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from threading import get_ident
 from typing import NoReturn, cast
 
@@ -30,8 +30,8 @@ from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
-from dovetail.query.zones import micros_since_epoch
 from dovetail.session.arrow_input import SchemaLike, TableLike, as_schema
+from dovetail.session.call_warnings import micros_of
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
@@ -228,8 +228,8 @@ class LocalSession(LocalJob):
         ----------
         batch
             For each stream that has new tuples a table, or anything with `__arrow_c_stream__` or `__arrow_c_array__`: a DataFrame of
-            pandas or Polars, a DuckDB relation, a reader, which is read to its end. Values are converted to the declared types where
-            none changes.
+            pandas or Polars, a DuckDB relation. Values are converted to the declared types where none changes. A reader is refused,
+            because a batch must be there to be pushed again: push `reader.read_all()`.
         now
             The clock for `idle_after` and `max_ahead`; the time of the call by default.
         """
@@ -389,8 +389,4 @@ class LocalSession(LocalJob):
 
 def _time_of(now: datetime | None) -> int:
     """Return the time of a push in microseconds since 1970."""
-    return clock.time_ns() // 1000 if now is None else _micros(now)
-
-
-def _micros(moment: datetime) -> int:
-    return micros_since_epoch(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return clock.time_ns() // 1000 if now is None else micros_of(now)

@@ -68,7 +68,6 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "table": lambda: ROWS,
     "other order of columns": lambda: ROWS.select(["s", "ts", "k"]),
     "batch": lambda: ROWS.to_batches()[0],
-    "reader": ROWS.to_reader,
     "array interface": OneArray,
     "pandas": pandas_frame,
     "pandas in nanoseconds": lambda: pandas_frame().astype({"ts": "datetime64[ns, UTC]"}),
@@ -98,7 +97,18 @@ def test_schemas(source: str) -> None:
 def test_a_schema_does_not_consume_a_reader() -> None:
     reader = ROWS.to_reader()
     session = session_of(reader)
-    assert session.push({"a": reader, "b": ROWS})["q"].num_rows == 2
+    assert session.push({"a": reader.read_all(), "b": ROWS})["q"].num_rows == 2
+
+
+def test_a_reader_is_refused_unread() -> None:
+    reader, session = ROWS.to_reader(), session_of()
+    for batch in ({"a": reader, "b": ROWS}, {"a": reader, "b": ROWS.drop_columns(["s"])}):
+        with pytest.raises(
+            SchemaError, match=r"stream 'a': got a RecordBatchReader, which can be read only once"
+        ) as error:
+            session.push(batch)
+        assert error.value.hint == "push reader.read_all()"
+    assert session.push({"a": reader.read_all(), "b": ROWS})["q"].num_rows == 2
 
 
 def cast_column(name: str, values: pa.Array) -> pa.Table:
