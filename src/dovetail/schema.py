@@ -98,7 +98,8 @@ class StreamSchema:
         if not pa.types.is_timestamp(time_type):
             raise SchemaError(
                 f"stream {self.name!r}: event time {self.event_time!r} has type {time_type}; it must be a timestamp",
-                "convert it first, e.g. pc.cast(column, pa.timestamp('us', tz='UTC')); for epoch numbers check the unit",
+                "convert it first: for milliseconds since 1970 pc.cast(column, pa.timestamp('ms', tz='UTC')); for other units replace "
+                "'ms' by 's', 'us' or 'ns'",
             )
 
     def _column_hint(self, option: str) -> str:

@@ -158,7 +158,11 @@ def test_a_static_frame_is_joined_to_a_streams_frame(
     ("kind", "made", "mended"),
     [
         ("string", "F.to_timestamp('ts')", lambda: F.to_timestamp("ts")),
-        ("bigint", "F.timestamp_micros('ts')", lambda: F.timestamp_micros("ts")),
+        (
+            "bigint",
+            "F.timestamp_millis('ts')) for milliseconds since 1970; F.timestamp_seconds for seconds, F.timestamp_micros for",
+            lambda: F.timestamp_millis("ts"),
+        ),
         ("int", "F.timestamp_seconds", lambda: F.timestamp_seconds("ts")),
         ("date", "F.col('ts').cast('timestamp')", lambda: F.col("ts").cast("timestamp")),
     ],

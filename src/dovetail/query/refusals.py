@@ -11,7 +11,10 @@ from dovetail.errors import QueryError, suggestion
 from dovetail.query.functions import FUNCTION_NAMES
 from dovetail.query.sql_text import SqlText, error_at
 
-AGGREGATE_HINT = "aggregate the query's results instead"
+AGGREGATE_HINT = (
+    "aggregate the query's results instead: results.group_by('k').aggregate([('v', 'sum')]) in Arrow; on Spark see "
+    "docs/coming-from-spark.md#aggregation-after-the-join"
+)
 FROM_SUBQUERY_HINT = "name its streams in FROM, each with a window, and put its conditions into WHERE"
 _SEMI_JOIN_HINT = (
     "write it as a join: its stream in FROM, with a window, and its conditions in WHERE; each match is a result"

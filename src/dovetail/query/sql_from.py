@@ -131,9 +131,12 @@ def _reject_mixed_times(sql_text: SqlText, entries: Sequence[FromEntry], schemas
     first = schemas[0]
     for entry, schema in zip(entries, schemas, strict=True):
         if schema.time_zone_aware != first.time_zone_aware:
+            naive = schema if first.time_zone_aware else first
             raise sql_text.error(
                 f"the event time of {schema.name!r} is {kinds[schema.time_zone_aware]}, "
                 f"that of {first.name!r} is {kinds[first.time_zone_aware]}",
-                "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both streams with one kind",
+                "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both streams with one kind; for "
+                f"{naive.name!r} write F.col({naive.event_time!r}).cast('timestamp') in PySpark, "
+                f"pc.assume_timezone(table[{naive.event_time!r}], 'UTC') in Arrow",
                 entry.extent,
             )

@@ -8,13 +8,14 @@ once: if its batch were refused or interrupted, its tuples would be missing when
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from dovetail.errors import ConfigError, SchemaError, warn
 from dovetail.schema import StreamSchema, stored_type, type_name
-from dovetail.session.conversion_lines import conversion_line
+from dovetail.session.conversion_lines import conversion_line, event_time_hint
 
 SchemaLike: TypeAlias = Any
 """A `pyarrow.Schema`, or anything that offers Arrow data."""
@@ -23,6 +24,17 @@ TableLike: TypeAlias = Any
 _INDEX = re.compile(r"__index_level_\d+__")
 """Columns that pandas makes of an index without a name."""
 _UTC = {"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "UCT", "Zulu"}
+_READERS = {
+    ".csv": "pyarrow.csv.read_csv(path)",
+    ".tsv": "pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter='\\t'))",
+    ".json": "pyarrow.json.read_json(path)",
+    ".jsonl": "pyarrow.json.read_json(path)",
+    ".ndjson": "pyarrow.json.read_json(path)",
+    ".parquet": "pyarrow.parquet.read_table(path)",
+    ".feather": "pyarrow.feather.read_table(path)",
+    ".arrow": "pyarrow.feather.read_table(path)",
+}
+"""By suffix, what reads a file; files of lines are JSON too."""
 _EXAMPLE = "pa.schema({'ts': pa.timestamp('us', tz='UTC'), 'k': pa.int64()})"
 
 
@@ -173,8 +185,8 @@ def _data_hint(data: object) -> str:
     if isinstance(data, dict):
         is_row = not any(hasattr(values, "__len__") and not isinstance(values, str | bytes) for values in data.values())
         return "push pa.Table.from_pylist([row], schema=schema)" if is_row else "push pa.table(columns, schema=schema)"
-    if isinstance(data, str):
-        return "read the file first, e.g. push pyarrow.parquet.read_table(path)"
+    if isinstance(data, str | PurePath):
+        return f"read the file first: push {_READERS.get(PurePath(data).suffix.lower(), _READERS['.parquet'])}"
     if data is None:
         return "leave a stream without new tuples out of the batch"
     return "push pa.Table.from_pylist(rows, schema=schema), for rows as dicts"
@@ -187,6 +199,17 @@ def _schema_hint(given: object) -> str:
     if _origin(given) == "polars" and hasattr(given, "collect"):
         return "write frame.collect()"
     return f"write {_EXAMPLE}, a type for each column"
+
+
+def check_event_time(stream: str, columns: pa.Schema, event_time: str, given: object) -> None:
+    """Refuse an event time that is no timestamp, with the line that converts it; `given` is what had the columns."""
+    index = columns.get_field_index(event_time) if isinstance(event_time, str) else -1
+    if index < 0 or pa.types.is_timestamp(actual := columns.field(index).type):
+        return
+    hint = event_time_hint(event_time, actual, _origin(given))
+    if isinstance(given, pa.Schema):
+        hint = f"declare it as pa.timestamp('us', tz='UTC') and convert what you push: {hint}"
+    raise SchemaError(f"stream {stream!r}: event time {event_time!r} has type {actual}; it must be a timestamp", hint)
 
 
 def _is_lossless(actual: pa.DataType, declared: pa.DataType) -> bool:

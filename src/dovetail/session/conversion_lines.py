@@ -30,8 +30,15 @@ def conversion_line(field: pa.Field, actual: pa.DataType, origin: str) -> str:
         line = _write(name, origin, *_from_epoch(name, declared))
         return f"for milliseconds since 1970 {line}; for other units replace 'ms' by 's', 'us' or 'ns'"
     if pa.types.is_string(given) or pa.types.is_large_string(given):
-        return _write(name, origin, *_parsed(name, declared))
+        return f"{_write(name, origin, *_parsed(name, declared))}; {_null_for_damaged(name, declared, origin)}"
     return _write(name, origin, *_casts(name, declared))
+
+
+def event_time_hint(name: str, actual: pa.DataType, origin: str) -> str:
+    """Return the hint that makes an event time of a column that is no timestamp."""
+    if pa.types.is_floating(actual):
+        return f"for seconds since 1970 {_write(name, origin, *_from_seconds(name))}"
+    return conversion_line(pa.field(name, pa.timestamp("us", tz="UTC")), actual, origin)
 
 
 def _write(name: str, origin: str, pandas: str, polars: str, arrow: str) -> str:
@@ -90,6 +97,24 @@ def _parsed(name: str, declared: pa.DataType) -> tuple[str, str, str]:
         f"pd.to_datetime(df[{name!r}]{', utc=True' if is_zoned else ''})",
         f"pl.col({name!r}).str.to_datetime({zone})",
         f"table[{name!r}].cast({_arrow_type(declared)})",
+    )
+
+
+def _null_for_damaged(name: str, declared: pa.DataType, origin: str) -> str:
+    """Return how to read texts that are no times as NULL."""
+    if origin in ("pandas", "polars"):
+        return f"to read damaged values as NULL, add {'errors=' + repr('coerce') if origin == 'pandas' else 'strict=False'}"
+    text = f"pc.strptime(table[{name!r}], format='%Y-%m-%dT%H:%M:%SZ', unit='us', error_is_null=True)"
+    expression = text if declared.tz is None else f"pc.assume_timezone({text}, 'UTC')"
+    return f"to read damaged values as NULL, use {expression} with the format of your texts"
+
+
+def _from_seconds(name: str) -> tuple[str, str, str]:
+    """Return expressions for seconds since 1970 with a fraction."""
+    return (
+        f"pd.to_datetime(df[{name!r}], unit='s', utc=True).dt.round('us')",
+        f"pl.from_epoch((pl.col({name!r}) * 1e6).round().cast(pl.Int64), 'us').dt.replace_time_zone('UTC')",
+        f"pc.round(pc.multiply(table[{name!r}], 1e6)).cast(pa.int64()).cast(pa.timestamp('us', tz='UTC'))",
     )
 
 

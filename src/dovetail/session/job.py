@@ -85,7 +85,10 @@ class Job:
 
     def with_stream(self, schema: StreamSchema) -> Job:
         if schema.name in self.streams:
-            raise ConfigError(f"stream {schema.name!r} is already declared", "give the second one another name")
+            raise ConfigError(
+                f"stream {schema.name!r} is already declared",
+                "give the second one another name; in a notebook, make the session anew in this cell",
+            )
         return replace(self, streams={**self.streams, schema.name: schema})
 
     def with_hint(self, condition: str, value: float) -> Job:

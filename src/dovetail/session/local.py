@@ -30,7 +30,7 @@ from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
-from dovetail.session.arrow_input import SchemaLike, TableLike, as_schema
+from dovetail.session.arrow_input import SchemaLike, TableLike, as_schema, check_event_time
 from dovetail.session.call_warnings import micros_of
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_html
@@ -145,9 +145,11 @@ class LocalSession(LocalJob):
             Tuples further ahead of that clock are dropped and counted.
         """
         check_name("stream", name)
+        columns = as_schema(name, schema)
+        check_event_time(name, columns, event_time, schema)
         declared = stream_schema(
             name,
-            as_schema(name, schema),
+            columns,
             event_time,
             lateness,
             rate,
@@ -296,8 +298,7 @@ class LocalSession(LocalJob):
             )
         if now is not None and not isinstance(now, datetime):
             raise ConfigError(f"push(now=...) is {now!r}; expected a datetime", "write datetime.now(UTC)")
-        if batch and not self._job.registered:
-            self._warn_of_no_queries()
+        self._warns_of_no_queries = not self._job.registered
         streams = self._job.streams
         tables = {
             name: self._arrow_input.table(streams[name], data) if name in streams else data

@@ -45,6 +45,8 @@ class LocalJob(SynchronizedSession):
         self._refused_query: str | None = None
         """The last query that was refused."""
         self._has_warned_of_late_query = False
+        self._warns_of_no_queries = False
+        """Whether to warn of the push under way once it has been checked."""
         self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
         """The plans and jobs before and after the last change: a rollback leads to one of the two."""
         self._batch_time: int | None = None
@@ -154,6 +156,9 @@ class LocalJob(SynchronizedSession):
 
         Nothing has changed yet: if warnings are errors, the batch can be pushed again.
         """
+        if self._warns_of_no_queries:
+            self._warns_of_no_queries = False
+            self._warn_of_no_queries()
         for text in self._drop_warnings.new_warnings(schema, arrivals.late, arrivals.late_by, arrivals.refused):
             warn(text)
         for text in self._time_units.new_warnings(schema.name, arrivals.max_event_time):

@@ -27,7 +27,10 @@ STREAMS = {
 }
 JOIN = "FROM clicks c, orders o [ROWS 9] WHERE c.id = o.id"
 SHAPE = "write SELECT columns FROM stream alias [RANGE n UNIT], ... WHERE conditions"
-AGGREGATE = "aggregate the query's results instead"
+AGGREGATE = (
+    "aggregate the query's results instead: results.group_by('k').aggregate([('v', 'sum')]) in Arrow; on Spark see "
+    "docs/coming-from-spark.md#aggregation-after-the-join"
+)
 SUBQUERY = "name its streams in FROM, each with a window, and put its conditions into WHERE"
 SEMI_JOIN = "write it as a join: its stream in FROM, with a window, and its conditions in WHERE; each match is a result"
 SCALAR = "compute the value first and write it as a constant, or join its stream in FROM, with a window"
@@ -35,6 +38,10 @@ ENDLESS = "a continuous query never ends; apply this to its results"
 CASTS = "supported casts: between numbers, between dates and timestamps, and from integers, decimals, booleans and dates to string"
 ON = "write JOIN ... ON a.key = b.key"
 TIMES = "times take intervals: ts + INTERVAL 5 MINUTES, ts1 - ts2"
+MIXED_TIMES = (
+    "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both streams with one kind; for 'local' write "
+    "F.col('ts').cast('timestamp') in PySpark, pc.assume_timezone(table['ts'], 'UTC') in Arrow"
+)
 COMPUTE = "compute it in a column before the stream enters the join"
 FUNCTIONS = (
     "allowed: ABS, COALESCE, CONCAT, GREATEST, IF, IFNULL, LEAST, LENGTH, LOWER, NULLIF, NVL, "
@@ -88,11 +95,11 @@ alias 'o' is not joined to 'c'
   line 2: FROM clicks c, orders o [ROWS 9]
                          ^^^^^^^^
 Hint: add a condition between them, e.g. c.key = o.key""",
-    "SELECT c.id, count(*)\nFROM clicks c, orders o [ROWS 9]\nWHERE c.id = o.id\nGROUP BY c.id": """\
+    "SELECT c.id, count(*)\nFROM clicks c, orders o [ROWS 9]\nWHERE c.id = o.id\nGROUP BY c.id": f"""\
 GROUP BY is not supported
   line 4: GROUP BY c.id
           ^^^^^^^^
-Hint: aggregate the query's results instead""",
+Hint: {AGGREGATE}""",
     "": f"the query is empty\nHint: {SHAPE}",
 }
 
@@ -172,7 +179,12 @@ def test_position_is_kept_as_data() -> None:
         (
             "SELECT * FROM clicks c, «local l» [ROWS 9] WHERE c.id = l.id",
             "the event time of 'local' is timestamp_ntz, that of 'clicks' is timestamp",
-            "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both streams with one kind",
+            MIXED_TIMES,
+        ),
+        (
+            "SELECT * FROM local l [ROWS 9], «clicks c» WHERE c.id = l.id",
+            "the event time of 'clicks' is timestamp, that of 'local' is timestamp_ntz",
+            MIXED_TIMES,
         ),
         (
             "SELECT * FROM «clicks c(x, y)», orders o [ROWS 9]",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import warnings
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -214,7 +216,11 @@ HINTS: list[tuple[Any, str, str]] = [
     ({"ts": NOON, "k": 1, "s": "x"}, "dict", "push pa.Table.from_pylist([row], schema=schema)"),
     (ROWS.to_batches(), "list", "push pa.Table.from_batches(batches)"),
     ([ROWS], "list", "push pa.concat_tables(tables)"),
-    ("a.parquet", "'a.parquet' (str)", "read the file first, e.g. push pyarrow.parquet.read_table(path)"),
+    ("a.parquet", "'a.parquet' (str)", "read the file first: push pyarrow.parquet.read_table(path)"),
+    ("in/a.CSV", "'in/a.CSV' (str)", "read the file first: push pyarrow.csv.read_csv(path)"),
+    ("a.jsonl", "'a.jsonl' (str)", "read the file first: push pyarrow.json.read_json(path)"),
+    (Path("a.feather"), type(Path()).__name__, "read the file first: push pyarrow.feather.read_table(path)"),
+    ("a", "'a' (str)", "read the file first: push pyarrow.parquet.read_table(path)"),
     (None, "NoneType", "leave a stream without new tuples out of the batch"),
     (ROWS.column("k"), "ChunkedArray", "push pa.Table.from_pylist(rows, schema=schema), for rows as dicts"),
 ]
@@ -234,6 +240,61 @@ def test_what_is_no_table(data: object, kind: str, hint: str) -> None:
     with pytest.raises(SchemaError, match=re.escape(f"stream 'a': got {kind}; expected a pyarrow.Table")) as error:
         session_of().push({"a": data})
     assert error.value.hint == hint
+
+
+@pytest.mark.parametrize("path", [hint[0] for hint in HINTS if isinstance(hint[0], str)])
+def test_files_are_read_by_functions_that_exist(path: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        session_of().push({"a": path})
+    (module, function) = re.findall(r"push (.*)\.(\w+)\(path", str(error.value.hint))[0]
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+EVENT_TIMES: list[pa.Array] = [
+    pa.array([MICROS // 1000]),
+    pa.array([MICROS / 1_000_000]),
+    pa.array(["2026-01-01T12:00:00Z"]),
+]
+
+
+@pytest.mark.parametrize("origin", ["arrow", "pandas", "polars", "schema"])
+@pytest.mark.parametrize("values", EVENT_TIMES, ids=str)
+def test_an_event_time_that_is_no_timestamp_is_refused_with_the_line_to_write(origin: str, values: pa.Array) -> None:
+    table = cast_column("ts", values)
+    pl: Any = pytest.importorskip("polars") if origin == "polars" else None
+    frames = {"pandas": table.to_pandas, "polars": lambda: pl.from_arrow(table)}
+    data = frames[origin]() if origin in frames else table
+    with pytest.raises(SchemaError, match=r"stream 'a': event time 'ts' has type \w+; it must be a timestamp") as error:
+        session_of(table.schema if origin == "schema" else data)
+    hint = str(error.value.hint)
+    assert (origin == "schema") == hint.startswith(
+        "declare it as pa.timestamp('us', tz='UTC') and convert what you push"
+    )
+    assert ("milliseconds since 1970" in hint) == pa.types.is_integer(values.type)
+    (line,) = re.findall(r"write (.*?)(?:;|$)", hint)
+    names = {"pd": pd, "pl": pl, "pa": pa, "pc": pc, "table": data, "df": data}
+    exec(line, names)  # noqa: S102 - the hint is code to run
+    followed = names["df" if origin in frames else "table"]
+    assert pushed(followed).column("ts").to_pylist() == [NOON]
+
+
+@pytest.mark.parametrize("origin", ["arrow", "pandas", "polars"])
+def test_the_hint_for_damaged_times_makes_them_null(origin: str) -> None:
+    table = pa.table({"ts": ["2026-01-01T12:00:00Z", "damaged"], "k": [1, 2], "s": ["x", "y"]})
+    pl: Any = pytest.importorskip("polars") if origin == "polars" else None
+    data = {"arrow": lambda: table, "pandas": table.to_pandas, "polars": lambda: pl.from_arrow(table)}[origin]()
+    with pytest.raises(SchemaError) as error:
+        session_of(data)
+    line, _, damaged = str(error.value.hint).partition("; to read damaged values as NULL, ")
+    names = {"pd": pd, "pl": pl, "pa": pa, "pc": pc, "table": data, "df": data}
+    if origin == "arrow":
+        expression = damaged.removeprefix("use ").removesuffix(" with the format of your texts")
+        times = eval(expression, names)  # noqa: S307 - the hint is code to run
+    else:
+        option = damaged.removeprefix("add ")
+        exec(re.sub(r"(utc=True|time_zone='UTC')", rf"\1, {option}", line.partition("write ")[2]), names)  # noqa: S102
+        times = pa.table(names["df"])["ts"]
+    assert times.to_pylist() == [NOON, None]
 
 
 def test_a_lazy_frame() -> None:

@@ -183,6 +183,17 @@ def test_warned_once(mistake: str) -> None:
     assert hint in text.partition("\nHint: ")[2]
 
 
+@pytest.mark.parametrize("batch", [{"a": "in/a.csv"}, {"a": ROWS, "z": ROWS}, {"a": ROWS.select(["ts"])}], ids=str)
+def test_a_refused_push_before_any_query_does_not_warn_of_dropped_tuples(batch: dict[str, Any]) -> None:
+    session = declared()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DovetailWarning)
+        with pytest.raises(DovetailError):
+            session.push(batch)
+    with pytest.warns(DovetailWarning, match="before any query was registered"):
+        session.push(BATCH)
+
+
 def max_ahead_drops_the_future() -> None:
     session = declared(max_ahead="1 hour")
     session.query("q", SQL)

@@ -177,8 +177,8 @@ def _conversion_hint(kind: DataType, column: str) -> str:
     if isinstance(kind, StringType):
         timestamp = f"F.to_timestamp({column!r})"
     elif isinstance(kind, IntegralType):
-        timestamp = f"F.timestamp_micros({column!r})"
-        note = "; or F.timestamp_millis, F.timestamp_seconds, as the numbers are"
+        timestamp = f"F.timestamp_millis({column!r})"
+        note = " for milliseconds since 1970; F.timestamp_seconds for seconds, F.timestamp_micros for microseconds"
     else:
         timestamp = f"F.col({column!r}).cast('timestamp')"
     return f"convert it first: frame.withColumn({column!r}, {timestamp}){note}"
