@@ -202,7 +202,10 @@ def _schema_hint(given: object) -> str:
 
 
 def check_event_time(stream: str, columns: pa.Schema, event_time: str, given: object) -> None:
-    """Refuse an event time that is no timestamp, with the line that converts it; `given` is what had the columns."""
+    """Refuse an event time that is no timestamp with the line that converts it.
+
+    `given` is what had the columns.
+    """
     index = columns.get_field_index(event_time) if isinstance(event_time, str) else -1
     if index < 0 or pa.types.is_timestamp(actual := columns.field(index).type):
         return
