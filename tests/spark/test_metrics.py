@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +18,10 @@ from typed_dicts import assert_typed
 import dovetail as dt
 from dovetail.schema import TIMESTAMP, StreamSchema
 from dovetail.session.metrics import RunningMetrics, SessionMetrics
+from dovetail.session.monitor import Monitor
 from dovetail.spark.driver.failures import state_text
 from dovetail.spark.driver.job import RunningJob
+from dovetail.spark.driver.reports import ShardReports
 from dovetail.spark.running import RunningSession
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64())])
@@ -128,3 +132,47 @@ def test_the_state_of_a_job_is_shown_whatever_happened() -> None:
 @pytest.mark.parametrize("kind", [dt.LocalSession, dt.Session, dt.RunningSession, dt.Comparison, dt.Config, dt.Budget])
 def test_public_objects_have_no_methods_that_are_not_for_users(kind: type) -> None:
     assert set(dir(kind)) - set(dir(object)) - {name for name in dir(kind) if name.startswith("_")} == PUBLIC[kind]
+
+
+def test_metrics_while_a_batch_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`metrics()` used to fail when a sink added its results meanwhile, and to count a batch twice between two steps."""
+    monkeypatch.setattr("dovetail.spark.driver.reports.collect_results", lambda _: [])
+    names = [f"q{number}" for number in range(10)]
+    reports = ShardReports(layout_of(STREAMS, dict.fromkeys(names, SQL["q"]), 1))
+    monitor, stopped = Monitor(None), threading.Event()
+
+    def run_batches() -> None:
+        batch_id = 0
+        while not stopped.is_set():
+            reports.collect(cast("Any", None), batch_id)
+            for name in names:
+                reports.add_results(name, 1)
+            batch_id += 1
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    writer = threading.Thread(target=run_batches)
+    writer.start()
+    try:
+        for _ in range(100):
+            metrics = reports.metrics(monitor)
+            totals = {metrics["queries"][name]["results"] for name in names}
+            assert totals <= {metrics["batches"] - 1, metrics["batches"]}
+            assert metrics["last_batch"]["batch"] in {None, metrics["batches"] - 1}
+            assert reports.summary
+    finally:
+        stopped.set()
+        writer.join()
+        sys.setswitchinterval(interval)
+
+
+def test_results_of_a_replayed_batch_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.spark.driver.reports.collect_results", lambda _: [])
+    reports = ShardReports(layout_of(STREAMS, SQL, 1))
+    for batch_id, results in ((0, 3), (1, 5), (1, 7)):
+        reports.collect(cast("Any", None), batch_id)
+        reports.add_results("q", results)
+    metrics = reports.metrics(Monitor(None))
+    assert (metrics["queries"]["q"]["results"], metrics["batches"]) == (10, 2)
+    assert (metrics["last_batch"]["queries"]["q"], metrics["last_batch"]["batch"]) == ({"results": 7}, 1)
+    assert reports.summary == "1 shard, 2 batches, 10 results"

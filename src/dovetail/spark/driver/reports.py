@@ -68,20 +68,35 @@ class ResultCounts:
     """By query, of those whose shards write results themselves."""
 
 
+@dataclass(frozen=True)
+class BatchCounts:
+    """Counts up to the last batch, replaced as a whole: another thread may read them at any time."""
+
+    earlier_results: Mapping[str, int]
+    """Results by query, except those of the last batch."""
+    results: Counter[str] = field(default_factory=Counter)
+    """Results of the last batch by query; grows while the batch is written, so readers copy it."""
+    streams: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Tuples of the last batch, by stream and kind."""
+    batch: int | None = None
+    batches: int = 0
+    rebuilt: int = 0
+    """Shards that were rebuilt in the last batch."""
+    all_rebuilt: int = 0
+    time: int | None = None
+    """The clock when the last batch was joined, in microseconds since 1970."""
+
+    def total(self, query: str) -> int:
+        return self.earlier_results[query] + self.results[query]
+
+
 class ShardReports:
     """The last report of each shard, and counts of results and batches since the session was started."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._shards: dict[int, dict[str, Any]] = {}
-        self._counts = dict.fromkeys(layout.job.queries, 0)
-        """Results by query, except those of the last batch."""
-        self._last_batch, self._last_counts = -1, Counter[str]()
-        self._last_streams: dict[str, dict[str, int]] = {}
-        """Tuples of the last batch, by stream and kind."""
-        self._batches = self._rebuilt = self._last_rebuilt = 0
-        self._batch_time: int | None = None
-        """The clock when the last batch was joined, in microseconds since 1970."""
+        self._counts = BatchCounts(dict.fromkeys(layout.job.queries, 0))
         self._cpu_ms = 0.0
         """Milliseconds that shards have reported since the last `take_load`."""
         self.recent_batches: dict[int, BatchEndState] = {}
@@ -107,9 +122,8 @@ class ShardReports:
                 streams = merge(streams, report["batch"]["streams"])
                 rebuilt += report["rebuilt"]
         self._check_same_last_batch(batch_id, last_batches)
-        self._count_batch(batch_id, progress)
-        self._last_streams, self._last_rebuilt, self._batch_time = streams, rebuilt, clock.time_ns() // 1000
-        self._rebuilt += rebuilt
+        self._count_batch(batch_id, streams, rebuilt)
+        self._remember_end(batch_id, progress)
         return counts
 
     def _check_same_last_batch(self, batch_id: int, last_batches: Mapping[int, int | None]) -> None:
@@ -136,13 +150,22 @@ class ShardReports:
                 RESTORE_HINT,
             )
 
-    def _count_batch(self, batch_id: int, progress: Mapping[str, Any]) -> None:
+    def _count_batch(self, batch_id: int, streams: Mapping[str, Mapping[str, int]], rebuilt: int) -> None:
         """Count a batch; a replay replaces its earlier attempt."""
-        if batch_id != self._last_batch:
-            for name, count in self._last_counts.items():
-                self._counts[name] += count
-            self._batches += 1
-        self._last_batch, self._last_counts = batch_id, Counter()
+        counts = self._counts
+        is_replay = batch_id == counts.batch
+        self._counts = BatchCounts(
+            counts.earlier_results if is_replay else {name: counts.total(name) for name in counts.earlier_results},
+            streams=streams,
+            batch=batch_id,
+            batches=counts.batches + (not is_replay),
+            rebuilt=rebuilt,
+            all_rebuilt=counts.all_rebuilt + rebuilt,
+            time=clock.time_ns() // 1000,
+        )
+
+    def _remember_end(self, batch_id: int, progress: Mapping[str, Any]) -> None:
+        """Keep the state after a batch and the one before it."""
         counters = {shard: _counters(report) for shard, report in self._shards.items()}
         previous = self.recent_batches.get(batch_id - 1, BatchEndState())
         current = BatchEndState(progress or previous.streams, counters)
@@ -151,7 +174,9 @@ class ShardReports:
     def replace_layout(self, layout: Layout) -> None:
         """Switch to a changed job; counts of dropped queries stay."""
         self._layout = layout
-        self._counts |= {name: 0 for name in layout.job.queries if name not in self._counts}
+        earlier = self._counts.earlier_results
+        added = {name: 0 for name in layout.job.queries if name not in earlier}
+        self._counts = replace(self._counts, earlier_results={**earlier, **added})
 
     def earliest_visible(self) -> dict[str, dict[str, int]]:
         """Return the earliest event time that queries with backfill see on every shard, by query and alias."""
@@ -171,10 +196,11 @@ class ShardReports:
     @property
     def summary(self) -> str:
         """Shards, batches and results in a few words."""
-        results = sum(self._counts.values()) + self._last_counts.total()
-        done = [count_of(self._batches, "batch", "batches"), count_of(results, "result", "results")]
+        counts = self._counts
+        results = sum(counts.total(name) for name in counts.earlier_results)
+        done = [count_of(counts.batches, "batch", "batches"), count_of(results, "result", "results")]
         shards = count_of(self._layout.requested_shards, "shard", "shards")
-        return ", ".join([shards, *(done if self._batches else ["no batch yet"])])
+        return ", ".join([shards, *(done if counts.batches else ["no batch yet"])])
 
     def new_warnings(self, losses: DropWarnings) -> Iterator[str]:
         """Yield what is to be said once about tuples that were dropped."""
@@ -184,47 +210,47 @@ class ShardReports:
 
     def add_results(self, query: str, count: int) -> None:
         """Count results that a sink has written."""
-        self._last_counts[query] += count
+        self._counts.results[query] += count
 
     def metrics(self, monitor: Monitor) -> RunningMetrics:
         """Return the metrics of all shards; queries that were dropped keep their number of results."""
-        parts = self.parts()
+        parts, counts = self.parts(), self._counts
+        counts = replace(counts, results=counts.results.copy())
         measured = replace(self._total(parts), streams=self.streams())
         shards, streams = dict(self._shards), self._layout.job.streams
         content = session_metrics(
             measured,
             streams,
-            self._counts,
+            counts.earlier_results,
             monitor,
-            self._batch_time,
-            batches=self._batches,
-            last_batch=self.last_batch,
-            rebuilt_shards=self._rebuilt,
+            counts.time,
+            batches=counts.batches,
+            last_batch=self._last_batch(counts),
+            rebuilt_shards=counts.all_rebuilt,
             log_bytes=sum(report["log_bytes"] for report in shards.values()),
             shards=shards,
         )
         for name, stream in content["streams"].items():
             stream["skew"] = _skew(name, parts)
         for name, query in content["queries"].items():
-            query["results"] = self._counts[name] + self._last_counts[name]
+            query["results"] = counts.total(name)
         return cast("RunningMetrics", content)
 
-    @property
-    def last_batch(self) -> LastBatch:
-        """The counts of the last batch, as `metrics()` has them."""
-        job, results = self._layout.job, {name: {"results": count} for name, count in self._last_counts.items()}
+    def _last_batch(self, counts: BatchCounts) -> LastBatch:
+        """Return the counts of the last batch, as `metrics()` has them."""
+        job, results = self._layout.job, {name: {"results": count} for name, count in counts.results.items()}
         return last_batch(
-            self._last_batch if self._last_batch >= 0 else None,
-            {"streams": self._last_streams, "queries": results},
+            counts.batch,
+            {"streams": counts.streams, "queries": results},
             job.streams,
             job.queries,
-            rebuilt_shards=self._last_rebuilt,
+            rebuilt_shards=counts.rebuilt,
         )
 
     def last_rates(self, measured: Measurements) -> dict[str, float]:
         """Return the tuples per second of each stream in the last batch; none if event time did not advance."""
         seconds = measured.nodes.span.seconds
-        arrivals = {name: counts["arrivals"] for name, counts in self._last_streams.items()}
+        arrivals = {name: counts["arrivals"] for name, counts in self._counts.streams.items()}
         return {name: count / seconds for name, count in arrivals.items() if count} if seconds else {}
 
     def streams(self) -> dict[str, StreamMetrics]:
