@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import dovetail as dt
 from dovetail.errors import ConfigError
 from dovetail.spark.driver import builder
 from dovetail.spark.driver.builder import PROVIDER, ROCKSDB, STATE_FORMAT, check_session, session, settings
@@ -77,6 +78,26 @@ def test_an_active_session_without_our_settings_stays_as_it_is(spark: SparkSessi
         assert spark.conf.get(PROVIDER) == HDFS
     finally:
         spark.conf.set(PROVIDER, ROCKSDB)
+
+
+def test_a_frame_of_a_session_without_our_settings_is_refused(spark: SparkSession) -> None:
+    """Spark runs a query with the options of its frames' session, not with those of the session given to `dt.Session`."""
+    spark.conf.set(PROVIDER, HDFS)
+    try:
+        own = session()
+        declared = dt.Session(own)
+        frame = spark.readStream.format("rate").load()
+        with pytest.raises(ConfigError) as caught:
+            declared.stream("ticks", frame, event_time="timestamp")
+    finally:
+        spark.conf.set(PROVIDER, ROCKSDB)
+    assert caught.value.message.startswith(
+        "stream 'ticks': its DataFrame was read with another SparkSession than the one "
+    )
+    assert f"{PROVIDER} is '{HDFS}'" in caught.value.message
+    assert str(caught.value.hint).startswith("read the frame with the session that was given to dt.Session: ")
+    declared.stream("ticks", own.readStream.format("rate").load(), event_time="timestamp")
+    declared.stream("others", spark.readStream.format("rate").load(), event_time="timestamp")
 
 
 def test_own_session_with_the_default_provider_is_refused(spark: SparkSession) -> None:

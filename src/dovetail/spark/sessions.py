@@ -118,7 +118,7 @@ class Session:
         name
             Its name in queries.
         frame
-            The source: `spark.readStream...`, with any projection or filter.
+            The source: `spark.readStream...`, with any projection or filter, read with the `SparkSession` of this session.
         event_time
             The timestamp column that windows are measured in.
         lateness
@@ -135,7 +135,7 @@ class Session:
         """
         self._check_declaring(f"stream {name!r}")
         check_name("stream", name)
-        check_frame(name, frame, event_time)
+        check_frame(name, frame, event_time, self._spark)
         lateness = watermark_delay(name, frame, event_time) if lateness is None else lateness
         schema = to_arrow_schema(frame.schema)
         declared = stream_schema(

@@ -9,11 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import DataType, IntegralType, StringType, TimestampNTZType, TimestampType
 
 from dovetail.errors import ConfigError, SchemaError, listed, suggestion, warn
+from dovetail.spark.driver.builder import check_session
 from dovetail.spark.sinks.sinks import MemorySink, Sink
 
 _DELAY = "spark.watermarkDelayMs"
@@ -145,8 +146,8 @@ def with_trigger(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataSt
         raise ConfigError(f"start(trigger={dict(trigger)!r}): {str(error).splitlines()[0]}", _TRIGGER_HINT) from error
 
 
-def check_frame(name: str, frame: Any, event_time: str) -> None:
-    """Refuse anything but a streaming DataFrame whose event time is a timestamp."""
+def check_frame(name: str, frame: Any, event_time: str, spark: SparkSession) -> None:
+    """Refuse anything but a streaming DataFrame whose event time is a timestamp, of a session that can run it."""
     if not isinstance(frame, DataFrame):
         raise ConfigError(
             f"stream {name!r}: got {_described(frame)}; expected a streaming DataFrame", "read it with spark.readStream"
@@ -157,6 +158,7 @@ def check_frame(name: str, frame: Any, event_time: str) -> None:
             "read it with spark.readStream; a table that does not change is no stream: join it to a stream's frame first, "
             "session.stream(name, stream_frame.join(static_frame, 'key'), ...)",
         )
+    _check_session_of(name, frame, spark)
     kinds = {field.name: field.dataType for field in frame.schema}
     if event_time not in kinds:
         times = [column for column, dtype in kinds.items() if isinstance(dtype, TimestampType | TimestampNTZType)]
@@ -170,6 +172,21 @@ def check_frame(name: str, frame: Any, event_time: str) -> None:
             f"stream {name!r}: event time {event_time!r} is {kind.simpleString()}; it must be a timestamp",
             _conversion_hint(kind, event_time),
         )
+
+
+def _check_session_of(name: str, frame: DataFrame, spark: SparkSession) -> None:
+    """Refuse a frame of a session that `dt.Session` would refuse: Spark runs a query with the options of its frames' session."""
+    if frame.sparkSession is spark:
+        return
+    try:
+        check_session(frame.sparkSession)
+    except ConfigError as error:
+        raise ConfigError(
+            f"stream {name!r}: its DataFrame was read with another SparkSession than the one given to dt.Session, and Spark would "
+            f"run the join with that one's options: {error.message}",
+            "read the frame with the session that was given to dt.Session: spark = dt.spark.session(); session = dt.Session(spark); "
+            "spark.readStream...",
+        ) from error
 
 
 def _conversion_hint(kind: DataType, column: str) -> str:

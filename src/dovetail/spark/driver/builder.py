@@ -76,7 +76,8 @@ def session(
 
     If the process already has a session that `check_session` accepts, that one is returned, and the arguments do not apply. If it
     has one without the settings that Dovetail needs, a new session on the same Spark is returned, with SQL options of its own: those
-    of the first one stay as they are. Memory holds for the first session of a process only, because the JVM outlives `stop()`.
+    of the first one stay as they are. Read the frames of streams with the session that is returned. Memory holds for the first
+    session of a process only, because the JVM outlives `stop()`.
 
     Parameters
     ----------
