@@ -11,7 +11,7 @@ import pickle
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,15 +20,19 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 from deltalake import DeltaTable
-from lakes import SCHEMA, Run, catalog_in, use_of
+from lakes import SCHEMA, Run, catalog_in, checkpoint_of, use_of
+from pyspark.sql import SparkSession
 
 import dovetail as dt
 from dovetail.errors import ConfigError, StateError
-from dovetail.spark.sinks import parquet_store
+from dovetail.spark.checkpoint.store_directory import StoreDirectory
+from dovetail.spark.sinks import parquet, parquet_store
 from dovetail.spark.sinks.lake import LakeSink
+from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.parquet_store import StoreCommitter
 from dovetail.spark.sinks.sink import Sink
 from dovetail.spark.sinks.stage import WrittenFile
+from dovetail.spark.sinks.staging import LocalCommitter
 from dovetail.spark.sinks.stores import open_store
 
 MOTO = os.environ.get("DOVETAIL_MOTO_SERVER")
@@ -93,8 +97,19 @@ class StoreRun:
         self.committer.commit(batch, files)
 
 
+@pytest.fixture
+def local_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """URI of a store without a server: the same code on Arrow's local file system."""
+
+    def open_folder(uri: str, options: Mapping[str, str]) -> tuple[pafs.FileSystem, str]:  # noqa: ARG001
+        return pafs.LocalFileSystem(), str(tmp_path / uri.removeprefix("store://"))
+
+    monkeypatch.setattr(parquet, "open_store", open_folder)
+    return "store://lake"
+
+
 def check_directory_sink(uri: str, options: dict[str, str]) -> None:
-    files, path = open_store(uri, options)
+    files, path = parquet.open_store(uri, options)
 
     def seen() -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
@@ -130,13 +145,72 @@ def check_directory_sink(uri: str, options: dict[str, str]) -> None:
         StoreRun(foreign)
 
 
-def test_a_directory_through_arrow(tmp_path: Path) -> None:
-    """Without a store: the same code on Arrow's local file system."""
-    check_directory_sink(f"file://{tmp_path}/out", {})
+def test_a_directory_through_arrow(local_store: str) -> None:
+    check_directory_sink(f"{local_store}/out", {})
 
 
-def test_a_commit_of_a_directory_that_is_killed_half_way(tmp_path: Path) -> None:
-    uri = f"file://{tmp_path}/out"
+def test_a_local_path_needs_no_store(spark: SparkSession, tmp_path: Path) -> None:
+    """With options too it is locked, recorded, and written by shards only if they share the disk."""
+    use = SinkUse(spark, "q", SCHEMA, checkpoint_of("c1"))
+    for path in (str(tmp_path / "plain"), f"file://{tmp_path}/uri"):
+        sink = dt.sinks.parquet(path, {"AWS_REGION": "eu-central-1"})
+        lock = sink.claim(use)
+        assert lock is not None
+        with pytest.raises(StateError, match="a session that is running writes to"):
+            dt.sinks.parquet(path, {}).claim(use)
+        lock.release()
+        assert isinstance(sink.committer(use, "1"), LocalCommitter)
+
+
+@pytest.mark.parametrize("when", ["before prepare", "before commit"])
+def test_of_two_checkpoints_that_claim_a_directory_at_once_one_gives_way(
+    local_store: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    uri = f"{local_store}/out"
+    other = use_of("c2").owner.to_json()
+    directory = StoreDirectory.at(uri, *parquet.open_store(uri, {}))
+    if when == "before prepare":
+        create = StoreDirectory.create
+
+        def create_too(self: StoreDirectory, name: str, text: str) -> bool:
+            was_created = create(self, name, text)
+            self.replace(name, other)
+            return was_created
+
+        monkeypatch.setattr(StoreDirectory, "create", create_too)
+        with pytest.raises(StateError, match=r"store://lake/out was replaced or given to another query"):
+            StoreRun(dt.sinks.parquet(uri, {}))
+        assert directory.names() == ["_dovetail.json"]  # nothing says that this run may commit
+        return
+    run = StoreRun(dt.sinks.parquet(uri, {}))
+    run.run(0, {0: [1]})
+    files = run.write(1, {0: [2]})
+    directory.replace("_dovetail.json", other)
+    with pytest.raises(StateError, match="given to another query while the job was running"):
+        run.committer.check(1, files)
+    with pytest.raises(StateError, match="given to another query while the job was running"):
+        run.committer.discard(0)
+    assert directory.within("batch_id=0").names() == ["shard-00000.parquet"]
+
+
+def test_a_directory_that_spark_writes_to_has_the_same_owner_at_each_batch(
+    local_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"{local_store}/out"
+    directory = StoreDirectory.at(uri, *parquet.open_store(uri, {}))
+    sink = dt.sinks.parquet(uri)
+    monkeypatch.setattr(sink, "directory", lambda _: directory)
+    sink.claim(use_of())
+    directory.within("batch_id=0").replace("part.parquet", "")
+    directory.replace("_dovetail.json", use_of("c2").owner.to_json())
+    for write_or_discard in (lambda: sink.write(cast("Any", None), 0), lambda: sink.discard(0)):
+        with pytest.raises(StateError, match="given to another query while the job was running"):
+            write_or_discard()
+    assert directory.within("batch_id=0").names() == ["part.parquet"]
+
+
+def test_a_commit_of_a_directory_that_is_killed_half_way(local_store: str, tmp_path: Path) -> None:
+    uri = f"{local_store}/out"
     run = StoreRun(dt.sinks.parquet(uri, {}))
     files = run.write(0, {0: [1], 1: [2], 2: [3]})
     run.committer.stage.files.delete_file(run.committer.stage.path(files[1]))
@@ -144,9 +218,9 @@ def test_a_commit_of_a_directory_that_is_killed_half_way(tmp_path: Path) -> None
         run.committer.commit(0, files)  # the first of three is copied
     again = StoreRun(dt.sinks.parquet(uri, {}), last_batch=0)
     again.run(0, {1: [2], 2: [3], 0: [1]})
-    assert sorted(ds.dataset(tmp_path / "out", format="parquet").to_table()["v"].to_pylist()) == [1, 2, 3]
-    assert parquet_store._RUN_FILE in {path.name for path in (tmp_path / "out").iterdir()}
-    (tmp_path / "out" / "_dovetail.json").unlink()
+    assert sorted(ds.dataset(tmp_path / "lake" / "out", format="parquet").to_table()["v"].to_pylist()) == [1, 2, 3]
+    assert parquet_store._RUN_FILE in {path.name for path in (tmp_path / "lake" / "out").iterdir()}
+    (tmp_path / "lake" / "out" / "_dovetail.json").unlink()
     with pytest.raises(StateError, match="which says whose results these are, was removed"):
         again.committer.check(1, [])
 

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame
 from dovetail.errors import ConfigError, StateError
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.sinks.committer import Committer
-from dovetail.spark.sinks.owners import Owner, SinkUse
+from dovetail.spark.sinks.owners import Owner, SinkUse, check_still_owner, lock_sink
 from dovetail.spark.sinks.sink import Sink, check_columns, check_types
 from dovetail.spark.sinks.stage import BATCH_COLUMN, FileStage, WrittenFile
 
@@ -152,7 +152,7 @@ class LakeSink(Sink):
         elif table.owner is None:
             table.set_owner(use.owner.to_json())
         self._check(table, use)  # if two claimed it at once, one of them is the owner
-        return None if table.local is None else _lock(table.local, table.title, use)
+        return None if table.local is None else lock_sink(table.local / "_dovetail.lock", table.title, use)
 
     def write(self, results: DataFrame, batch_id: int) -> None:  # noqa: ARG002
         raise StateError(
@@ -210,12 +210,7 @@ class LakeCommitter(Committer):
     def _own_state(self, batch_id: int) -> TableState:
         """Return the state of the table; refuse to go on if another run or another owner has it."""
         table = self._table
-        stored = table.owner and Owner.from_json(table.owner, table.title)
-        if not stored or (stored.checkpoint, stored.query) != (self._owner.checkpoint, self._owner.query):
-            raise StateError(
-                f"{table.title} was replaced or given to another query while the job was running",
-                "start again with the same checkpoint and a table of its own",
-            )
+        check_still_owner(table.owner, self._owner, table.title)
         state = table.state(self._owner)
         if state.run != self._run or (state.batch is not None and state.batch > batch_id):
             raise StateError(
@@ -266,16 +261,3 @@ def _fingerprint(files: Sequence[WrittenFile], content_id: int) -> int:
 
 def _text(columns: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns)
-
-
-def _lock(directory: Path, title: str, use: SinkUse) -> Lock:
-    try:
-        return Lock(directory / "_dovetail.lock")
-    except BlockingIOError:
-        raise StateError(
-            f"query {use.query!r}: a session that is running writes to {title}", "stop() it first, or use another table"
-        ) from None
-    except OSError as error:
-        raise ConfigError(
-            f"{title} cannot be written: {error.strerror}", "make it writable, or use another table"
-        ) from error

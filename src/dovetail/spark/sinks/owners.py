@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from dovetail.errors import ConfigError, DovetailWarning, StateError, listed, warn
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory, Lock
-from dovetail.spark.sinks.staging import BATCH_NAME, MAX_LISTED, OWNER_FILE, update_record
+from dovetail.spark.sinks.staging import BATCH_NAME, MAX_LISTED, OWNER_FILE, check_owner_file, update_record
 
 VERSION = 1
 _RESERVED = re.compile(r"_dovetail.*|\..*")
@@ -41,6 +41,9 @@ class Owner:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
+
+    def is_same_query(self, other: Owner) -> bool:
+        return (self.checkpoint, self.query) == (other.checkpoint, other.query)
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Owner:
@@ -95,7 +98,7 @@ class SinkUse:
         """Refuse a sink of another query or checkpoint, or one with later batches than this checkpoint."""
         if stored is not None:
             owner = Owner.from_json(stored, where)
-            if (owner.checkpoint, owner.query) != (self.owner.checkpoint, self.owner.query):
+            if not owner.is_same_query(self.owner):
                 is_same = owner.checkpoint == self.owner.checkpoint
                 whose = "of this checkpoint" if is_same else f"of another checkpoint, which was {owner.at}"
                 raise StateError(
@@ -115,6 +118,26 @@ class SinkUse:
                 f"has started no batch{f' after {last}' if last >= 0 else ''}: it was emptied or restored from an older copy",
                 f"remove the batches after {last} from the sink, they will be written again; or use a new checkpoint and a new sink",
             )
+
+
+def check_still_owner(stored: str | None, owner: Owner, where: str) -> None:
+    """Raise if a sink has become another query's since it was claimed."""
+    if stored is None or not Owner.from_json(stored, where).is_same_query(owner):
+        raise StateError(
+            f"{where} was replaced or given to another query while the job was running",
+            "start again with the same checkpoint and a sink of its own: a new path or table",
+        )
+
+
+def check_owned_directory(directory: Directory, owner: Owner) -> None:
+    """Raise if a claimed directory was removed or has become another query's.
+
+    Two checkpoints that claim a new directory of an object store at once can both succeed: the one that wrote last has it.
+    """
+    stored = directory.read(OWNER_FILE)
+    if stored is None:
+        check_owner_file(directory)  # the error says what was removed
+    check_still_owner(stored, owner, directory.uri)
 
 
 def check_directory(directory: Directory, use: SinkUse) -> None:
@@ -148,7 +171,7 @@ def claim_directory(directory: Directory, use: SinkUse) -> Lock | None:
             use.warn_of_earlier_results(directory.uri)
     if directory.local is None:
         return None
-    lock = _lock(directory, directory.local, use)
+    lock = lock_sink(directory.local / OWNER_FILE, directory.uri, use)
     try:
         use.warn_of_removed_batches(directory.local)
     except BaseException:  # a warning filter may raise
@@ -157,15 +180,16 @@ def claim_directory(directory: Directory, use: SinkUse) -> Lock | None:
     return lock
 
 
-def _lock(directory: Directory, local: Path, use: SinkUse) -> Lock:
+def lock_sink(file: Path, where: str, use: SinkUse) -> Lock:
+    """Lock a sink on a local disk by a file; refuse one that a running session writes to."""
     try:
-        return Lock(local / OWNER_FILE)
+        return Lock(file)
     except BlockingIOError:
         raise StateError(
-            f"query {use.query!r}: a session that is running writes to {directory.uri}",
-            "stop() it first, or use another path",
+            f"query {use.query!r}: a session that is running writes to {where}",
+            "stop() it first, or use another path or table",
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"{directory.uri} cannot be written: {error.strerror}", "make it writable, or use another path"
+            f"{where} cannot be written: {error.strerror}", "make it writable, or use another path or table"
         ) from error

@@ -11,7 +11,7 @@ from dovetail.errors import ConfigError, StateError
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.checkpoint.store_directory import StoreDirectory
 from dovetail.spark.sinks.committer import Committer
-from dovetail.spark.sinks.owners import SinkUse, check_directory, claim_directory
+from dovetail.spark.sinks.owners import Owner, SinkUse, check_directory, check_owned_directory, claim_directory
 from dovetail.spark.sinks.parquet_store import StoreCommitter
 from dovetail.spark.sinks.sink import Sink, check_columns, check_types, shares_disk
 from dovetail.spark.sinks.stage import has_plain_types
@@ -23,7 +23,7 @@ from dovetail.spark.sinks.staging import (
     discard_batch,
     record_batch,
 )
-from dovetail.spark.sinks.stores import check_options, open_store
+from dovetail.spark.sinks.stores import check_options, local_path, open_store
 
 
 class ParquetSink(Sink):
@@ -37,15 +37,17 @@ class ParquetSink(Sink):
         Directory: a path or a URI as Spark reads it.
     storage_options
         Options of an object store, such as `{"AWS_REGION": "eu-central-1"}`, or an empty dict: shards then write there themselves,
-        through Arrow, instead of Spark and Hadoop.
+        through Arrow, instead of Spark and Hadoop. A local path needs none and ignores them.
     """
 
     def __init__(self, path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ConfigError(f"dt.sinks.parquet got {path!r}; expected the path of a directory, as text")
         self.path = os.fspath(path)
-        self._options = None if storage_options is None else check_options("parquet", storage_options)
-        self._directory: Directory | None = None
+        options = check_options("parquet", storage_options)
+        is_store = storage_options is not None and local_path(self.path) is None
+        self._options = options if is_store else None
+        self._claim: tuple[Directory, Owner] | None = None
 
     def __repr__(self) -> str:
         return f"parquet({self.path!r})"
@@ -62,12 +64,13 @@ class ParquetSink(Sink):
         check_directory(self.directory(use), use)
 
     def claim(self, use: SinkUse) -> Lock | None:
-        self._directory = self.directory(use)
-        return claim_directory(self._directory, use)
+        directory = self.directory(use)
+        self._claim = directory, use.owner
+        return claim_directory(directory, use)
 
     def write(self, results: DataFrame, batch_id: int) -> None:
-        directory = self._claimed
-        check_owner_file(directory)
+        directory, owner = self._claimed
+        check_owned_directory(directory, owner)
         results.write.mode("overwrite").parquet(f"{self.path.rstrip('/')}/batch_id={batch_id}")
         try:
             check_owner_file(directory)
@@ -79,20 +82,22 @@ class ParquetSink(Sink):
             record_batch(directory.local, batch_id, "written")
 
     def discard(self, batch_id: int) -> None:
-        directory = self._claimed
+        directory, owner = self._claimed
         if directory.local is not None:
             discard_batch(directory.local, batch_id)
         else:
+            check_owned_directory(directory, owner)
             directory.remove(f"batch_id={batch_id}")
 
     @property
-    def _claimed(self) -> Directory:
-        if self._directory is None:
+    def _claimed(self) -> tuple[Directory, Owner]:
+        """The directory and its owner."""
+        if self._claim is None:
             raise StateError(f"{self} has not been claimed by a query", "start a session with it")
-        return self._directory
+        return self._claim
 
     def verify(self, batch_id: int, rows: int) -> None:
-        local = self._claimed.local
+        local = self._claimed[0].local
         if local is None:
             return
         written = sum(count_rows(file) for file in (local / f"batch_id={batch_id}").glob("*.parquet"))

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dovetail.errors import StateError
 from dovetail.spark.checkpoint.store_directory import StoreDirectory, make_parents
 from dovetail.spark.sinks.committer import Committer
-from dovetail.spark.sinks.owners import SinkUse
+from dovetail.spark.sinks.owners import SinkUse, check_owned_directory
 from dovetail.spark.sinks.stage import FileStage, WrittenFile
-from dovetail.spark.sinks.staging import PREFIX, check_owner_file
+from dovetail.spark.sinks.staging import PREFIX
 
 _RUN_FILE = "_dovetail.run"
 """File that names the run that may commit."""
@@ -24,7 +24,7 @@ class StoreCommitter(Committer):
     """Copies the files of a batch to their places."""
 
     def __init__(self, directory: StoreDirectory, use: SinkUse, run_id: str) -> None:
-        self._directory, self._run_id = directory, run_id
+        self._directory, self._owner, self._run_id = directory, use.owner, run_id
         self._home = directory.within(f"{PREFIX}{run_id}")
         self.stage: FileStage = FileStage(
             directory.files, self._home.path, "part", f"query {use.query!r}: its sink parquet({directory.uri!r})"
@@ -32,6 +32,7 @@ class StoreCommitter(Committer):
 
     def prepare(self) -> None:
         """Make this run the one that may commit, and remove what earlier runs have staged."""
+        check_owned_directory(self._directory, self._owner)
         self._directory.replace(_RUN_FILE, self._run_id)
         for name in self._directory.names():
             if name.startswith(PREFIX):
@@ -39,14 +40,18 @@ class StoreCommitter(Committer):
         make_parents(self._directory.files, self._home.path)
 
     def check(self, batch_id: int, files: Sequence[WrittenFile]) -> None:
-        check_owner_file(self._directory)
+        self._check_owner(batch_id)
+        self.stage.check(batch_id, list(files))
+
+    def _check_owner(self, batch_id: int) -> None:
+        """Raise if the directory has another owner, or another run may commit."""
+        check_owned_directory(self._directory, self._owner)
         if self._directory.read(_RUN_FILE) != self._run_id:
             raise StateError(
                 f"another session has started to write to {self._directory.uri}; this one is stale and has not written "
                 f"batch {batch_id}",
                 "stop one of the two: a checkpoint and its copies may run once at a time",
             )
-        self.stage.check(batch_id, list(files))
 
     def commit(self, batch_id: int, files: Sequence[WrittenFile], content_id: int = 0) -> None:  # noqa: ARG002
         batch, names = self._directory.within(f"batch_id={batch_id}"), set()
@@ -62,6 +67,7 @@ class StoreCommitter(Committer):
             self._home.remove(file.name)
 
     def discard(self, batch_id: int) -> None:
+        self._check_owner(batch_id)
         self._directory.remove(f"batch_id={batch_id}")
 
     def clear(self) -> None:
