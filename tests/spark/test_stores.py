@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 import dovetail as dt
 from dovetail.errors import ConfigError, StateError
 from dovetail.spark.checkpoint.store_directory import StoreDirectory
-from dovetail.spark.sinks import parquet, parquet_store
+from dovetail.spark.sinks import parquet_store
 from dovetail.spark.sinks.lake import LakeSink
 from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.parquet_store import StoreCommitter
@@ -104,12 +104,19 @@ def local_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     def open_folder(uri: str, options: Mapping[str, str]) -> tuple[pafs.FileSystem, str]:  # noqa: ARG001
         return pafs.LocalFileSystem(), str(tmp_path / uri.removeprefix("store://"))
 
-    monkeypatch.setattr(parquet, "open_store", open_folder)
+    monkeypatch.setattr("dovetail.spark.sinks.parquet.open_store", open_folder)
     return "store://lake"
 
 
+def directory_at(uri: str, options: Mapping[str, str] | None = None) -> StoreDirectory:
+    directory = dt.sinks.parquet(uri, options or {}).directory(use_of())
+    assert isinstance(directory, StoreDirectory)
+    return directory
+
+
 def check_directory_sink(uri: str, options: dict[str, str]) -> None:
-    files, path = parquet.open_store(uri, options)
+    directory = directory_at(uri, options)
+    files, path = directory.files, directory.path
 
     def seen() -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
@@ -168,7 +175,7 @@ def test_of_two_checkpoints_that_claim_a_directory_at_once_one_gives_way(
 ) -> None:
     uri = f"{local_store}/out"
     other = use_of("c2").owner.to_json()
-    directory = StoreDirectory.at(uri, *parquet.open_store(uri, {}))
+    directory = directory_at(uri)
     if when == "before prepare":
         create = StoreDirectory.create
 
@@ -197,15 +204,16 @@ def test_a_directory_that_spark_writes_to_has_the_same_owner_at_each_batch(
     local_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"{local_store}/out"
-    directory = StoreDirectory.at(uri, *parquet.open_store(uri, {}))
+    directory = directory_at(uri)
     sink = dt.sinks.parquet(uri)
     monkeypatch.setattr(sink, "directory", lambda _: directory)
     sink.claim(use_of())
     directory.within("batch_id=0").replace("part.parquet", "")
     directory.replace("_dovetail.json", use_of("c2").owner.to_json())
-    for write_or_discard in (lambda: sink.write(cast("Any", None), 0), lambda: sink.discard(0)):
-        with pytest.raises(StateError, match="given to another query while the job was running"):
-            write_or_discard()
+    with pytest.raises(StateError, match="given to another query while the job was running"):
+        sink.write(cast("Any", None), 0)
+    with pytest.raises(StateError, match="given to another query while the job was running"):
+        sink.discard(0)
     assert directory.within("batch_id=0").names() == ["part.parquet"]
 
 
