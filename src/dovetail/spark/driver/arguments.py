@@ -147,7 +147,7 @@ def with_trigger(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataSt
 
 
 def check_frame(name: str, frame: Any, event_time: str, spark: SparkSession) -> None:
-    """Refuse anything but a streaming DataFrame whose event time is a timestamp, of a session that can run it."""
+    """Refuse anything but a streaming DataFrame, of a usable session, whose event time is a timestamp."""
     if not isinstance(frame, DataFrame):
         raise ConfigError(
             f"stream {name!r}: got {_described(frame)}; expected a streaming DataFrame", "read it with spark.readStream"
@@ -175,7 +175,10 @@ def check_frame(name: str, frame: Any, event_time: str, spark: SparkSession) -> 
 
 
 def _check_session_of(name: str, frame: DataFrame, spark: SparkSession) -> None:
-    """Refuse a frame of a session that `dt.Session` would refuse: Spark runs a query with the options of its frames' session."""
+    """Refuse a frame of another session that the check of sessions would refuse.
+
+    Spark runs a query with the options of its frames' session.
+    """
     if frame.sparkSession is spark:
         return
     try:
