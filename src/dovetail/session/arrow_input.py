@@ -66,7 +66,7 @@ class ArrowInput:
         if not _is_lossless(actual, declared):
             raise SchemaError(
                 f"{where} has type {actual}; declared {declared} ({type_name(declared)})",
-                conversion_line(field, actual, origin),
+                conversion_line(field, actual, origin, values),
             )
         try:
             values.validate(full=True)
@@ -209,7 +209,8 @@ def check_event_time(stream: str, columns: pa.Schema, event_time: str, given: ob
     index = columns.get_field_index(event_time) if isinstance(event_time, str) else -1
     if index < 0 or pa.types.is_timestamp(actual := columns.field(index).type):
         return
-    hint = event_time_hint(event_time, actual, _origin(given))
+    values = given.column(event_time) if isinstance(given, pa.Table) else None
+    hint = event_time_hint(event_time, actual, _origin(given), values)
     if isinstance(given, pa.Schema):
         hint = f"declare it as pa.timestamp('us', tz='UTC') and convert what you push: {hint}"
     raise SchemaError(f"stream {stream!r}: event time {event_time!r} has type {actual}; it must be a timestamp", hint)

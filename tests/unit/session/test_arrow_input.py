@@ -157,6 +157,7 @@ REFUSED: list[tuple[str, pa.DataType, pa.Array, str]] = [
     ("s", pa.string(), pa.array([1]), "has type int64; declared string"),
     ("ts", TS, pa.array([MICROS * 1000 + 1], pa.timestamp("ns", tz="UTC")), "would lose data"),
     ("ts", TS, pa.array([MICROS // 1000]), "has type int64; declared timestamp"),
+    ("ts", TS, pa.array([MICROS / 1_000_000]), "has type double; declared timestamp"),
     ("ts", TS, pa.array(["2026-01-01T12:00:00Z"]), "has type string; declared timestamp"),
     ("ts", pa.timestamp("us"), pa.array([MICROS], pa.timestamp("us", tz="Europe/Berlin")), "tz=Europe/Berlin"),
 ]
@@ -175,16 +176,137 @@ def test_refused_with_the_line_to_write(
         data = data.assign(ts=data.ts.astype("datetime64[ns, UTC]").array + pd.Timedelta(1, "ns"))
     with pytest.raises(SchemaError, match=re.escape(f"stream 'a': column {name!r} has type ")) as error:
         session_of(schema).push({"a": data, "b": ROWS})
-    assert error.value.hint is not None
     if origin == "arrow":
         assert message in error.value.message
-    (line,) = re.findall(r"write (.*?)(?:;|$)", error.value.hint)
-    names = {"pd": pd, "pl": pl, "pa": pa, "pc": pc, "table": data, "df": data}
-    exec(line, names)  # noqa: S102 - the hint is code to run
-    followed = names["table" if origin == "arrow" else "df"]
+    followed = follow(error.value.hint, data, origin)
     with warnings.catch_warnings():
         warnings.simplefilter("error", DovetailWarning)
         assert pushed(followed, schema).column(name).null_count == 0
+
+
+def follow(hint: str | None, data: Any, origin: str) -> Any:
+    """Run the line of a hint; return the converted table or frame."""
+    assert hint is not None
+    (line,) = re.findall(r"write (.*?)(?:;|$)", hint)
+    pl: Any = pytest.importorskip("polars") if origin == "polars" else None
+    names = {"pd": pd, "pl": pl, "pa": pa, "pc": pc, "table": data, "df": data}
+    exec(line, names)  # noqa: S102 - the hint is code to run
+    return names["table" if origin == "arrow" else "df"]
+
+
+GIVEN: dict[str, pa.Array] = {
+    "int": pa.array([1, None]),
+    "float": pa.array([1.0, None]),
+    "decimal": pa.array([Decimal("1.00"), None]),
+    "numbers as text": pa.array(["1", None]),
+    "long number as text": pa.array(["9007199254740993", None]),
+    "bool": pa.array([True, None]),
+    "bools as text": pa.array(["True", None]),
+    "binary": pa.array([b"x", None]),
+    "date": pa.array([date(2026, 1, 1), None]),
+    "dates as text": pa.array(["2026-01-01", None]),
+    "midnight": pa.array([datetime(2026, 1, 1), None], pa.timestamp("us")),  # noqa: DTZ001 - on purpose
+}
+INTEGERS = (pa.int64(), pa.int8(), pa.uint16(), pa.uint64())
+FLOATS = (pa.float64(), pa.float32())
+CONVERTED: list[tuple[str, pa.DataType, object]] = [
+    *(("float", dtype, 1) for dtype in INTEGERS),
+    *(("numbers as text", dtype, 1) for dtype in (*INTEGERS, *FLOATS, pa.decimal128(10, 2))),
+    ("long number as text", pa.int64(), 9007199254740993),
+    ("long number as text", pa.decimal128(18, 0), Decimal(9007199254740993)),
+    *(("bool", dtype, 1) for dtype in (*INTEGERS, *FLOATS)),
+    *(("decimal", dtype, 1) for dtype in FLOATS),
+    *((given, pa.bool_(), True) for given in ("int", "float", "bools as text")),
+    ("int", pa.string(), {"1", "1.0"}),  # pandas reads it as floats, because of the NULL
+    ("float", pa.string(), {"1", "1.0"}),
+    ("decimal", pa.string(), "1.00"),
+    ("bool", pa.string(), "true"),
+    ("date", pa.string(), "2026-01-01"),
+    ("binary", pa.string(), "x"),
+    ("float", pa.decimal128(10, 2), Decimal("1.00")),
+    ("numbers as text", pa.binary(), b"1"),
+    ("dates as text", pa.date32(), date(2026, 1, 1)),
+    ("midnight", pa.date32(), date(2026, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("origin", ["arrow", "pandas", "polars"])
+@pytest.mark.parametrize(("given", "declared", "expected"), CONVERTED)
+def test_conversion_lines_keep_null(origin: str, given: str, declared: pa.DataType, expected: object) -> None:
+    schema = SCHEMA.set(2, pa.field("s", declared))
+    table = ROWS.set_column(2, "s", GIVEN[given])
+    data = data_of(table, origin)
+    try:
+        result = pushed(data, schema)
+    except SchemaError as error:
+        result = pushed(follow(error.hint, data, origin), schema)
+    value, null = result.column("s").to_pylist()
+    assert null is None
+    assert value in expected if isinstance(expected, set) else value == expected
+
+
+def test_no_line_makes_times_of_bools() -> None:
+    with pytest.raises(SchemaError) as error:
+        session_of().push({"a": cast_column("ts", pa.array([True]))})
+    assert error.value.hint == "convert the column 'ts' to pa.timestamp('us', tz='UTC') before it is pushed"
+
+
+def test_damaged_text_instead_of_times() -> None:
+    damaged = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    with pytest.raises(SchemaError, match="column 'ts' has type string; declared timestamp"):
+        session_of().push({"a": cast_column("ts", damaged)})
+
+
+def data_of(table: pa.Table, origin: str) -> Any:
+    if origin == "polars":
+        return pytest.importorskip("polars").from_arrow(table)
+    return table.to_pandas() if origin == "pandas" else table
+
+
+NO_LINE: list[tuple[pa.Array, pa.DataType, str]] = [
+    (pa.array([[1]]), pa.int64(), ""),
+    (pa.array([1]), pa.list_(pa.int64()), "pa.int64()"),
+    (pa.array([1]), pa.duration("us"), "pa.int64()"),
+    (pa.array(["12:00"]), pa.time64("us"), "pa."),
+    (pa.array([1], pa.duration("us")), pa.int64(), "pa.duration("),
+    (pa.array([1], pa.time64("us")), pa.date32(), "pa.time64("),
+    (pa.array([2**53 + 1]), pa.float64(), "pa.int64()"),
+    (pa.array([Decimal("123.4")]), pa.decimal128(3, 1), "pa.decimal128("),
+]
+
+
+@pytest.mark.parametrize("origin", ["arrow", "pandas", "polars"])
+@pytest.mark.parametrize(("values", "declared", "given"), NO_LINE)
+def test_where_no_line_converts_the_hint_is_to_declare_the_type(
+    origin: str, values: pa.Array, declared: pa.DataType, given: str
+) -> None:
+    schema, data = SCHEMA.set(2, pa.field("s", declared)), data_of(cast_column("s", values), origin)
+    with pytest.raises(SchemaError) as error:
+        session_of(schema).push({"a": data})
+    hint = str(error.value.hint)
+    assert hint.startswith(f"declare the column 's' as {given}")
+    assert hint.endswith(", or convert it before it is pushed")
+    expression = hint.removeprefix("declare the column 's' as ").removesuffix(", or convert it before it is pushed")
+    if expression.startswith("pa."):
+        followed = SCHEMA.set(2, pa.field("s", eval(expression)))  # noqa: S307 - the hint is code to run
+        assert pushed(data, followed).num_rows == 1
+
+
+@pytest.mark.parametrize("origin", ["arrow", "pandas", "polars"])
+@pytest.mark.parametrize("dtype", [TS, pa.timestamp("us")])
+@pytest.mark.parametrize("text", ["2026-01-01T12:00:00Z", "2026-01-01 12:00:00", "2026-01-01T14:00:00+0200", None])
+def test_text_and_dates_as_times(origin: str, dtype: pa.DataType, text: str | None) -> None:
+    schema = SCHEMA.set(0, pa.field("ts", dtype))
+    data = data_of(cast_column("ts", pa.array([text or date(2026, 1, 1)])), origin)
+    with pytest.raises(SchemaError) as error:
+        session_of(schema).push({"a": data})
+    followed = follow(error.value.hint, data, origin)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DovetailWarning)
+        session = session_of(schema)
+        session.push({"a": followed})
+    expected = "2026-01-01T12:00:00.000000Z" if text else "2026-01-01T00:00:00.000000Z"
+    assert session.metrics()["streams"]["a"]["max_event_time"] == expected
 
 
 def test_times_without_a_zone_are_read_as_utc_and_said_so_once() -> None:
