@@ -109,7 +109,9 @@ def test_own_session_with_the_default_provider_is_refused(spark: SparkSession) -
         f"{PROVIDER} is '{HDFS}'; needed: '{ROCKSDB}', the only one that holds several states per shard"
     )
     assert error.hint is not None
-    assert error.hint.startswith(f'.config("{PROVIDER}", "{ROCKSDB}")')
+    assert error.hint.startswith(
+        f'call spark.stop() and build the session again, with .config("{PROVIDER}", "{ROCKSDB}")'
+    )
     check_session(spark)
 
 
@@ -153,7 +155,9 @@ def test_a_state_that_spark_cannot_read_is_refused() -> None:
     assert error.message == (
         f"{STATE_FORMAT} is '2'; needed with Spark 4.0.5: '1', because it cannot read state of format 2"
     )
-    assert error.hint == f'.config("{STATE_FORMAT}", "1") on the builder of the session'
+    assert error.hint == (
+        f'call spark.stop() and build the session again, with .config("{STATE_FORMAT}", "1") on the builder'
+    )
 
 
 def test_vendors_rocksdb_provider_passes() -> None:
@@ -168,7 +172,9 @@ def test_local_worker_without_our_package_is_refused(tmp_path: Path) -> None:
     assert error.message.startswith(
         f"PYSPARK_PYTHON is '{bare}' ({bare}), which lacks 'dovetail', 'numba', 'pandas', 'pyarrow'"
     )
-    assert error.hint == 'os.environ["PYSPARK_PYTHON"] = sys.executable before the session is built'
+    assert error.hint == (
+        'call spark.stop() and build the session again, with os.environ["PYSPARK_PYTHON"] = sys.executable before it'
+    )
     # On a cluster the name means a file on other machines.
     check_session(made_up(python=str(bare), master="spark://host:7077"))
 

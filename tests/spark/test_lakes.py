@@ -309,8 +309,8 @@ def test_a_table_has_one_owner(tmp_path: Path, format: str) -> None:  # noqa: A0
     assert "a session that is running writes to the" in refusal(lambda: Run(sink, use_of(last_batch=0)))
     first.end()
     changes = versions(tmp_path, format)
-    assert "holds results of query 'q' of another checkpoint" in refusal(lambda: Run(sink, use_of("c2")))
-    assert "holds results of query 'q' of this checkpoint" in refusal(lambda: Run(sink, use_of("c1", 0, query="r")))
+    assert "belongs to query 'q' of another checkpoint" in refusal(lambda: Run(sink, use_of("c2")))
+    assert "belongs to query 'q' of this checkpoint" in refusal(lambda: Run(sink, use_of("c1", 0, query="r")))
     other = pa.schema([("ts", TIMESTAMP), ("v", pa.string())])
     message = refusal(lambda: Run(sink, use_of(last_batch=0, schema=other)))
     assert "has the columns (ts timestamp" in message

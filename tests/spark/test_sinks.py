@@ -94,10 +94,10 @@ def test_a_directory_is_one_querys_of_one_checkpoint(claims: Claims, tmp_path: P
     for spelling in ("out", "out/", "link"):
         sink = dt.sinks.parquet(f"{tmp_path}/{spelling}")
         message = claims.refusal(sink, claims.use("second"))
-        assert "holds results of query 'q' of another checkpoint" in message
+        assert "belongs to query 'q' of another checkpoint" in message
         assert f"{tmp_path}/first" in message
         assert "a new checkpoint needs new sinks" in message
-        assert "of query 'q' of this checkpoint" in claims.refusal(sink, claims.use("first", "r"))
+        assert "belongs to query 'q' of this checkpoint" in claims.refusal(sink, claims.use("first", "r"))
     assert "is inside" in claims.refusal(dt.sinks.parquet(f"{tmp_path}/out/more"), claims.use("second"))
     claims.claim(dt.sinks.parquet(tmp_path / "new"), claims.use("second"))  # what the hint says
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_of_somebody_else(spark: SparkSession, tmp_path: Path) -> N
 def test_one_session_at_a_time_has_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     place = Directory.of(spark, str(tmp_path / "c"))
     first = Checkpoint.open(place)
-    with pytest.raises(StateError, match="is in use: another session has been started with it"):
+    with pytest.raises(StateError, match="is in use: this session, or another one, has been started with it"):
         Checkpoint.open(place)
     first.release()
     Checkpoint.open(place).release()
@@ -223,7 +223,7 @@ def test_a_table_is_one_querys_of_one_checkpoint(spark: SparkSession, claims: Cl
     assert [field.name for field in spark.table(table_name).schema] == ["ts", "v", "batch_id"]
     claims.claim(dt.sinks.table(f"default.{table_name.upper()}"), claims.use("first"))
     for other in (claims.use("second"), claims.use("first", "r")):
-        assert "holds results of query 'q' of" in claims.refusal(sink, other)
+        assert "belongs to query 'q' of" in claims.refusal(sink, other)
     rows = spark.createDataFrame([(None, 1), (None, 2)], "ts timestamp, v bigint")
     for _ in range(2):
         sink.write(rows, 0)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from dovetail._extras import requires_extra
 
 with requires_extra("spark", "dovetail on Spark"):
-    from dovetail.spark.compat import check_installed
+    from dovetail.spark.compat import check_installed, hide_pandas_warning
 
 check_installed()
+hide_pandas_warning()
 
 if TYPE_CHECKING:
     from dovetail.spark.driver.builder import session

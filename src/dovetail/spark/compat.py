@@ -6,6 +6,7 @@ No other module compares versions or uses a name that some of them lack. The tab
 from __future__ import annotations
 
 import re
+import warnings
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -52,6 +53,11 @@ def check_installed() -> None:
         raise ConfigError(
             f"PySpark is version {INSTALLED}; needed: {needed} or later", f"pip install 'pyspark>={needed}'"
         )
+
+
+def hide_pandas_warning() -> None:
+    """Hide PySpark's warning about pandas 3, which Dovetail is tested with; filters of the user come first."""
+    warnings.filterwarnings("ignore", r"PySpark does not yet fully support pandas >= 3", FutureWarning, append=True)
 
 
 def check_generated_source() -> None:
@@ -116,6 +122,7 @@ __all__ = [
     "check_generated_source",
     "check_installed",
     "from_arrow_schema",
+    "hide_pandas_warning",
     "is_at_least",
     "parse_version",
     "state_format",

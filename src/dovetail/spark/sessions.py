@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dovetail._display import count_of
 from dovetail.config import Budget, Config
 from dovetail.errors import ConfigError, StateError, listed, warn
+from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.session.job import Job
@@ -34,10 +35,12 @@ from dovetail.spark.driver.arguments import (
     ELSEWHERE,
     check_checkpoint,
     check_frame,
+    check_not_stopped,
     check_shards,
     check_sinks,
     check_spark,
     check_trigger,
+    warn_of_many_shards,
     watermark_delay,
 )
 from dovetail.spark.driver.builder import check_session
@@ -82,6 +85,7 @@ class Session:
         check_spark(spark)
         check_session(spark)
         self._spark = spark
+        self._has_default_shards = shards is None
         self._shards = shards or 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self._job = Job(config or Config(), budget, Placement(self._shards))
         self._frames: dict[str, DataFrame] = {}
@@ -168,6 +172,8 @@ class Session:
 
     def explain(self) -> Explanation:
         """Return the plan: `print` shows its text, `to_dict()` and `mermaid()` give data and a diagram."""
+        if not self._job.queries:
+            return explain(self._job, self._job.steps, self._job.config)
         return self._pipeline().explain(self._layout(), None)
 
     def _pipeline(self, run_id: str = "", trigger: Mapping[str, Any] | None = None) -> SparkPipeline:
@@ -180,6 +186,7 @@ class Session:
 
         Each such DataFrame is a pipeline with windows of its own; `start` shares windows among queries.
         """
+        check_not_stopped(self._spark)
         layout = self._layout(only=name)
         run_id = uuid.uuid4().hex
         create_run_directory(run_id)
@@ -205,6 +212,7 @@ class Session:
         trigger
             As for `writeStream.trigger`, e.g. `{"availableNow": True}` or `{"processingTime": "1 second"}`.
         """
+        check_not_stopped(self._spark)
         sinks = check_sinks(sinks, self._job.queries)
         options, path = check_trigger(trigger), check_checkpoint(checkpoint)
         clear_ended()
@@ -243,6 +251,8 @@ class Session:
                 sweep_abandoned(Path(target))
             if changes is not None:
                 warn(f"the checkpoint {directory.uri} continues with a changed job\n{changes}")
+            elif checkpoint.pinned_json is None and self._has_default_shards:
+                warn_of_many_shards(self._spark, self._shards)
             checkpoint.discard_uncommitted_state(checkpoint.next_batch)
             checkpoint.append_entry(entry)  # from here on the checkpoint belongs to this session
             running._begin()  # noqa: SLF001
@@ -270,7 +280,9 @@ class Session:
     def _layout(self, only: str | None = None) -> Layout:
         job = self._job
         names = [only] if only is not None else list(job.queries)
-        if not names or any(name not in job.queries for name in names):
+        if not names:
+            raise ConfigError("the session has no query", "add one with query()")
+        if only is not None and only not in job.queries:
             raise ConfigError(f"there is no query {only!r}; registered: {listed(job.queries)}", "add one with query()")
         if only is None and self._cached_layout is not None and self._cached_layout[0] is job:
             return self._cached_layout[1]

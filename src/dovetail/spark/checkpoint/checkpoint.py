@@ -278,8 +278,8 @@ def take_lock(subdirectory: Directory) -> Lock | None:
 def _in_use(directory: Directory) -> StateError:
     where = directory.uri.removesuffix("/dovetail")
     return StateError(
-        f"the checkpoint {where} is in use: another session has been started with it and has not ended",
-        "stop() that one first, or give this session a checkpoint and sinks of its own",
+        f"the checkpoint {where} is in use: this session, or another one, has been started with it and has not ended",
+        "stop() what start() returned first, or use another checkpoint and other sinks",
     )
 
 

@@ -20,6 +20,8 @@ from dovetail.spark.sinks.sinks import MemorySink, Sink
 _DELAY = "spark.watermarkDelayMs"
 """Metadata that `withWatermark` gives its column."""
 _MAX_SHARDS = 10_000
+_MANY_SHARDS, _MANY_PER_CORE = 64, 8
+"""A default number of shards above both limits is worth a warning."""
 _TRIGGERS = ("processingTime", "availableNow", "once")
 _TRIGGER_HINT = (
     'write {"availableNow": True} to read what is there and end, or {"processingTime": "10 seconds"}; '
@@ -55,6 +57,29 @@ def check_spark(spark: Any) -> None:
         raise ConfigError(
             f"Session(spark=...) is {_described(spark)}; expected a SparkSession",
             f"write dt.Session(dt.spark.session({made}))",
+        )
+    check_not_stopped(spark)
+
+
+def check_not_stopped(spark: Any) -> None:
+    """Refuse a Spark session that has been stopped."""
+    context = getattr(spark, "sparkContext", None)  # a Connect session has none
+    if context is not None and context._jsc is None:  # noqa: SLF001 - Spark has no public name for it
+        raise ConfigError(
+            "the Spark session has been stopped",
+            "make a new one, spark = dt.spark.session(), and declare streams and queries again on dt.Session(spark)",
+        )
+
+
+def warn_of_many_shards(spark: Any, shards: int) -> None:
+    """Warn of a default number of shards that is far above the number of cores: each costs time in every batch."""
+    context = getattr(spark, "sparkContext", None)
+    cores = context.defaultParallelism if context is not None else None
+    if cores is not None and shards > max(_MANY_SHARDS, _MANY_PER_CORE * cores):
+        warn(
+            f"the session has {shards} shards, twice spark.sql.shuffle.partitions, for {cores} cores; each shard and each partition "
+            f"costs time in every batch\nHint: spark.conf.set('spark.sql.shuffle.partitions', {cores}), then "
+            f"dt.Session(spark, shards={2 * cores}); a checkpoint keeps its number of shards"
         )
 
 

@@ -19,7 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -67,6 +67,8 @@ for module in sys.argv[1:]:
 
 Fault = tuple[str, str]
 """A message and a hint."""
+_BUILD_AGAIN = "call spark.stop() and build the session again, with"
+"""Begins the hint, unless all that is needed is `pip install`."""
 
 
 def session(
@@ -208,8 +210,19 @@ def check_session(spark: SparkSession) -> None:
         *(_worker_faults(context.pythonExec) if context is not None and local else ()),
     ]
     if faults:
-        messages, hints = zip(*faults, strict=True)
-        raise ConfigError("; ".join(messages), hint="; and ".join(hints))
+        raise _refusal(faults)
+
+
+def _refusal(faults: Sequence[Fault]) -> ConfigError:
+    """Return the error that lists faults; several have lines of their own."""
+    messages, hints = zip(*faults, strict=True)
+    start = "" if all(hint.startswith("pip ") for hint in hints) else f"{_BUILD_AGAIN} "
+    if len(faults) == 1:
+        return ConfigError(messages[0], f"{start}{hints[0]}")
+    return ConfigError(
+        "\n  ".join((f"the Spark session lacks {len(faults)} things that Dovetail needs:", *messages)),
+        "\n  ".join((start.strip(), *hints)),
+    )
 
 
 def _active_session() -> SparkSession | None:
@@ -230,14 +243,13 @@ def _provider_faults(provider: str) -> Iterator[Fault]:
     # Only the end of the name is compared: vendors ship their own RocksDB providers.
     if not provider.endswith("RocksDBStateStoreProvider"):
         message = f"{PROVIDER} is {provider!r}; needed: {ROCKSDB!r}, the only one that holds several states per shard"
-        ready = "dovetail.spark.session() for one that is ready"
-        yield message, f'.config("{PROVIDER}", "{ROCKSDB}") on the builder of the session, or {ready}'
+        yield message, f'.config("{PROVIDER}", "{ROCKSDB}") on the builder, or use dt.spark.session(), which has it'
 
 
 def _format_faults(version: str, chosen: str) -> Iterator[Fault]:
     if chosen == "2" and state_format(version) == "1":
         message = f"{STATE_FORMAT} is '2'; needed with Spark {version}: '1', because it cannot read state of format 2"
-        yield message, f'.config("{STATE_FORMAT}", "1") on the builder of the session'
+        yield message, f'.config("{STATE_FORMAT}", "1") on the builder'
 
 
 def _worker_faults(python: str) -> Iterator[Fault]:
@@ -247,7 +259,7 @@ def _worker_faults(python: str) -> Iterator[Fault]:
     missing = _missing_modules(sys.executable if is_this_one else path)
     if missing:
         lacks = f"PYSPARK_PYTHON is {python!r} ({path or 'not found'}), which lacks {listed(missing)}"
-        other = 'os.environ["PYSPARK_PYTHON"] = sys.executable before the session is built'
+        other = 'os.environ["PYSPARK_PYTHON"] = sys.executable before it'
         yield (
             f"{lacks}; needed: a Python that has {listed(_WORKER_NEEDS)}",
             "pip install 'dovetail[spark]'" if is_this_one else other,

@@ -108,8 +108,11 @@ def silence_spark_log(ending: StreamingQuery) -> None:
 
 
 def warn_or_log(text: str) -> None:
-    """Issue a warning. Where warnings are errors it is logged instead: it must not end the job."""
+    """Issue a warning of a job that runs. Where warnings are errors it is logged instead: it must not end the job.
+
+    Spark's thread for batches has no line of the user's, so the warning names Dovetail in place of one.
+    """
     try:
-        warnings.warn(text, DovetailWarning, stacklevel=3)
+        warnings.warn_explicit(text, DovetailWarning, "dovetail", 0)
     except DovetailWarning:
         logging.getLogger("dovetail").warning("%s", text)

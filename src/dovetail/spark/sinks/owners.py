@@ -102,7 +102,7 @@ class SinkUse:
                 is_same = owner.checkpoint == self.owner.checkpoint
                 whose = "of this checkpoint" if is_same else f"of another checkpoint, which was {owner.at}"
                 raise StateError(
-                    f"query {self.query!r}: {where} holds results of query {owner.query!r} {whose}", _NEW_SINK_HINT
+                    f"query {self.query!r}: {where} belongs to query {owner.query!r} {whose}", _NEW_SINK_HINT
                 )
         elif batches and not self.checkpoint.lacks_identity:
             raise StateError(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from dovetail.errors import ConfigError, DovetailWarning
+from dovetail.errors import ConfigError, DovetailWarning, suggestion, warn
 from dovetail.spark.sinks.delta import DeltaSink
 from dovetail.spark.sinks.iceberg import IcebergSink
 from dovetail.spark.sinks.owners import SinkUse
@@ -42,6 +42,13 @@ class MemorySink(Sink):
 
     def claim(self, use: SinkUse) -> None:
         self.check(use)
+        completed = use.checkpoint.next_batch - 1
+        if self._owner is None and completed >= 0 and not use.is_added_later:
+            warn(
+                f"query {use.query!r}: the checkpoint {use.checkpoint.directory.uri} has completed the batches up to {completed}, "
+                "whose results this dt.sinks.memory() does not have\nHint: start with a new checkpoint to read all input again, or "
+                "use dt.sinks.parquet(path), which keeps results"
+            )
         self._owner = (use.owner.checkpoint, use.owner.query)
 
     def write(self, results: DataFrame, batch_id: int) -> None:
@@ -97,6 +104,16 @@ class FormatSink(Sink):
 
 parquet, table, memory, call, format = ParquetSink, TableSink, MemorySink, CallableSink, FormatSink  # noqa: A001
 delta, iceberg = DeltaSink, IcebergSink
+_NAMES = ("call", "delta", "format", "iceberg", "memory", "parquet", "table")
+
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+
+    def __getattr__(name: str) -> NoReturn:
+        hint = suggestion(name, _NAMES, f"the sinks are {', '.join(_NAMES)}")
+        raise AttributeError(f"dt.sinks has no attribute {name!r}\nHint: {hint}", name=name, obj=None)
+
+
 __all__ = [
     "CallableSink",
     "DeltaSink",
