@@ -56,7 +56,7 @@ def check_installed() -> None:
 
 
 def hide_pandas_warning() -> None:
-    """Hide PySpark's warning about pandas 3, which Dovetail is tested with; filters of the user come first."""
+    """Hide PySpark's warning about pandas 3, which Dovetail is tested with; the user's filters prevail."""
     warnings.filterwarnings("ignore", r"PySpark does not yet fully support pandas >= 3", FutureWarning, append=True)
 
 

@@ -72,7 +72,7 @@ def check_not_stopped(spark: Any) -> None:
 
 
 def warn_of_many_shards(spark: Any, shards: int) -> None:
-    """Warn of a default number of shards that is far above the number of cores: each costs time in every batch."""
+    """Warn of a default number of shards far above the number of cores."""
     context = getattr(spark, "sparkContext", None)
     cores = context.defaultParallelism if context is not None else None
     if cores is not None and shards > max(_MANY_SHARDS, _MANY_PER_CORE * cores):

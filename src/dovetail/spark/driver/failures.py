@@ -108,7 +108,7 @@ def silence_spark_log(ending: StreamingQuery) -> None:
 
 
 def warn_or_log(text: str) -> None:
-    """Issue a warning of a job that runs. Where warnings are errors it is logged instead: it must not end the job.
+    """Issue a warning of a job that runs; log it where warnings are errors, which would end the job.
 
     Spark's thread for batches has no line of the user's, so the warning names Dovetail in place of one.
     """
