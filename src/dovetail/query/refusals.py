@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlglot import Token, TokenType, exp
 
@@ -134,14 +134,6 @@ def _with_backticks(node: exp.Dot, sql_text: SqlText) -> str | None:
 def is_double_quoted(node: exp.Literal, sql_text: SqlText) -> bool:
     """Whether a constant is text in double quotes."""
     return bool(node.is_string) and sql_text.sql[node.meta.get("start", -1) :][:1] == '"'
-
-
-def find_column_in_quotes(node: exp.Literal, sql_text: SqlText, columns: Iterable[str]) -> str | None:
-    """Return the column, `name` or `alias.name`, that equals text in double quotes, if any."""
-    if not is_double_quoted(node, sql_text):
-        return None
-    by_name = {name.casefold(): name for name in columns}
-    return by_name.get(node.name.casefold())
 
 
 def quoted_column_warning(text: str, column: str) -> str:

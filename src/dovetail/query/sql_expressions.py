@@ -19,11 +19,11 @@ from dovetail.errors import QueryError
 from dovetail.query import functions, texts
 from dovetail.query.binder import Scope
 from dovetail.query.conversion_hints import interval_cast_hint
-from dovetail.query.expressions import Call, Expression, Literal
+from dovetail.query.expressions import Call, Column, Expression, Literal
 from dovetail.query.intervals import read_interval
-from dovetail.query.refusals import find_column_in_quotes, quoted_column_warning, unsupported
+from dovetail.query.refusals import is_double_quoted, quoted_column_warning, unsupported
 from dovetail.query.sql_text import SqlText
-from dovetail.schema import LARGEST_DECIMAL, MICROSECOND, TIMESTAMP, TIMESTAMP_NTZ
+from dovetail.schema import LARGEST_DECIMAL, MICROSECOND, TIMESTAMP, TIMESTAMP_NTZ, common_type
 
 Handler: TypeAlias = "Callable[[ExpressionBinder, Any], Expression]"
 
@@ -92,11 +92,10 @@ class ExpressionBinder:
     def __init__(self, sql_text: SqlText, scope: Scope) -> None:
         self._sql_text = sql_text
         self._scope = scope
-        self._column_names = [
-            name
-            for column in (column for binding in scope.bindings for column in scope.columns_of(binding))
-            for name in (str(column), column.name)
-        ]
+        self._columns_by_name: dict[str, list[Column]] = {}
+        for column in (column for binding in scope.bindings for column in scope.columns_of(binding)):
+            for name in (str(column), column.name):
+                self._columns_by_name.setdefault(name, []).append(column)
         self.warnings: dict[str, None] = {}
         """Warnings to show when the query is registered, each once."""
 
@@ -127,15 +126,23 @@ class ExpressionBinder:
 
     def literal(self, node: exp.Literal) -> Expression:
         if node.is_string:
-            column = find_column_in_quotes(node, self._sql_text, self._column_names)
-            if column is not None:
-                self.warnings[quoted_column_warning(node.name, column)] = None
+            if is_double_quoted(node, self._sql_text) and self._could_be_column(node):
+                self.warnings[quoted_column_warning(node.name, node.name)] = None
             return Literal(node.name, pa.string())
         if re.fullmatch(r"\d+", node.name):
             return functions.integer_literal(int(node.name))
         if "e" in node.name.lower():
             return Literal(float(node.name), pa.float64())
         return functions.decimal_literal(Decimal(node.name))
+
+    def _could_be_column(self, node: exp.Literal) -> bool:
+        """Whether text names a column that could stand in its place."""
+        columns = self._columns_by_name.get(node.name, [])
+        other = _compared_with(node)
+        if not columns or other is None:
+            return bool(columns)
+        dtype = self.value(other).type
+        return any(common_type(functions.with_sql_type(column).type, dtype) is not None for column in columns)
 
     def hexadecimal(self, node: exp.HexString) -> Expression:
         digits = node.name if len(node.name) % 2 == 0 else f"0{node.name}"
@@ -253,6 +260,16 @@ def _data_type(node: exp.DataType) -> pa.DataType:
         written = node.sql(dialect="spark").lower()
         raise QueryError(f"cannot cast to {written}; allowed: {_TYPE_NAMES}", "choose one of these types")
     return _TYPES[name]
+
+
+def _compared_with(node: exp.Literal) -> exp.Expr | None:
+    """Return the expression that a constant is compared with; None if it is none, or a constant too."""
+    parent, other = node.parent, None
+    if isinstance(parent, exp.Binary) and type(parent) in _COMPARISONS:
+        other = parent.expression if parent.this is node else parent.this
+    elif isinstance(parent, exp.In | exp.Between) and parent.this is not node:
+        other = parent.this
+    return None if isinstance(other, exp.Literal) else other
 
 
 def _comparison(binder: ExpressionBinder, node: exp.Binary) -> Expression:

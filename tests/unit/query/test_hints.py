@@ -347,7 +347,11 @@ def test_conditions_that_may_hold(condition: str) -> None:
     ("condition", "column", "hint"),
     [
         ('c.name = "page"', "page", "`page`"),
-        ('c.name = "Page"', "page", "`page`"),
+        ('"page" <> c.name', "page", "`page`"),
+        ('c.name IN ("page", "other")', "page", "`page`"),
+        ("c.name BETWEEN 'a' AND \"page\"", "page", "`page`"),
+        ('LOWER(c.name) = "page"', "page", "`page`"),
+        ('LOWER("page") = c.name', "page", "`page`"),
         ('c.name = "o.name"', "o.name", "`o`.`name`"),
     ],
 )
@@ -359,6 +363,20 @@ def test_double_quotes_make_text(condition: str, column: str, hint: str) -> None
     assert not parsed(f"SELECT c.id {JOIN} AND c.name = '{text}'").warnings
 
 
-@pytest.mark.parametrize("condition", ['c.name = "done"', 'c."name" = "x"', "c.name = 'page'", "c.name = `o`.`name`"])
+MEANT_QUOTES = [
+    'c.name = "done"',
+    'c."name" = "x"',
+    "c.name = 'page'",
+    "c.name = `o`.`name`",
+    'c.name = "PAGE"',
+    'c.name = "Page"',
+    'c.name = "paid"',
+    'c.name IN ("id", "price", "o.paid")',
+    'LOWER(c.name) <> "day"',
+]
+"""Conditions on text that equals no column, or one in another case or of a type that text is not compared with."""
+
+
+@pytest.mark.parametrize("condition", MEANT_QUOTES)
 def test_quotes_that_are_meant(condition: str) -> None:
     assert not parsed(f'SELECT c.id AS "name" {JOIN} AND {condition}').warnings
