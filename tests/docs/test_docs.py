@@ -1,8 +1,8 @@
 """The documentation is true: its programs run and print what it says, its links lead somewhere, its commands exist.
 
 A `python` block that is followed by a `text` block prints exactly that text; one that is not may print anything. A `python spark`
-block is run by tests/spark/test_pages.py. A `python notest` block needs a server, or data of the reader's: it is compiled and not
-run. A `text` block that follows anything else is a transcript and not checked.
+block, or a `python` block below `<!-- spark -->`, is run by tests/spark/test_pages.py. A `python notest` block needs a server, or data
+of the reader's: it is compiled and not run. A `text` block that follows anything else is a transcript and not checked.
 """
 
 from __future__ import annotations
@@ -116,6 +116,20 @@ def test_a_wrong_output_is_noticed() -> None:
     page = "```python\nx = 1\n```\n\n```python\nprint(x + 1)\n```\n\n```text\n3\n```\n"
     ((block, printed, promised),) = run_page(page, "made up")
     assert (block.line, printed, promised) == (6, "2\n", "3\n")
+
+
+def test_a_comment_marks_the_program_below_it() -> None:
+    page = "<!-- spark -->\n```python\n1 / 0\n```\n"
+    assert [(block.language, block.line) for block in blocks(page)] == [(ON_SPARK, 3)]
+    assert without_blocks(page) == "\n"
+    assert unknown_kinds(page.replace("spark", "sprak")) == ["python sprak"]
+
+
+def test_the_first_program_of_the_readme_fits_without_scrolling() -> None:
+    program = next(
+        block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.language == ON_SPARK
+    )
+    assert [line for line in program.content.splitlines() if len(line) > 88] == []
 
 
 def test_only_marked_programs_are_left_out() -> None:

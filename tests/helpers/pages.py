@@ -19,7 +19,7 @@ from pathlib import Path
 PYTHON = "python"
 ON_SPARK = "python spark"
 NOT_RUN = "python notest"
-_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(?:<!-- ([\w-]+) -->\n)?```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,11 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    return [Block(m[1], m[2], text.count("\n", 0, m.start(2)) + 1) for m in _FENCE.finditer(text)]
+    """Return the blocks of a page; `python` behind a line `<!-- spark -->` is `python spark`, shown by every renderer."""
+    return [
+        Block(f"{m[2]} {m[1]}" if m[1] else m[2], m[3], text.count("\n", 0, m.start(3)) + 1)
+        for m in _FENCE.finditer(text)
+    ]
 
 
 def without_blocks(text: str) -> str:

@@ -55,7 +55,7 @@ def test_a_stopped_spark_session(
 
 def test_explain_before_any_query(spark: SparkSession, frame: DataFrame) -> None:
     session = dt.Session(spark)
-    assert str(session.explain()) == "evaluation lazy, expiration lazy"  # as a LocalSession's
+    assert str(session.explain()) == "no streams"  # as a LocalSession's
     session.stream("a", frame, "timestamp")
     assert "stream a: event time timestamp" in str(session.explain())
     with pytest.raises(ConfigError, match="there is no query 'q'; registered: none"):

@@ -87,6 +87,13 @@ def claims(spark: SparkSession, tmp_path: Path) -> Claims:
 # -- directories ------------------------------------------------------------------------------------------------------------------
 
 
+def test_a_memory_sink_shows_its_number_of_rows() -> None:
+    sink = dt.sinks.memory()
+    assert repr(sink) == "memory(): 0 rows"
+    sink.batches = {0: pa.table({"k": range(1000)}), 3: pa.table({"k": range(500)})}
+    assert repr(sink) == "memory(): 1,500 rows"
+
+
 def test_a_directory_is_one_querys_of_one_checkpoint(claims: Claims, tmp_path: Path) -> None:
     for spelling in (f"{tmp_path}/out", f"{tmp_path}/out/", f"file:{tmp_path}/out"):
         claims.claim(dt.sinks.parquet(spelling), claims.use("first"))

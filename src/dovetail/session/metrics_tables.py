@@ -18,10 +18,10 @@ class MetricsTables(dict[str, Any]):
     """Metrics, shown as tables; at run time both sessions return this."""
 
     def __repr__(self) -> str:
-        return "\n\n".join([*(text_table(*table) for table in self._tables()), self._counts()])
+        return "\n\n".join([*(text_table(*table) for table in self._tables()), *self._notes()])
 
     def _repr_html_(self) -> str:
-        return "".join([*(html_table(*table) for table in self._tables()), html_text(self._counts())])
+        return "".join([*(html_table(*table) for table in self._tables()), *map(html_text, self._notes())])
 
     def _tables(self) -> Iterator[tuple[Sequence[str], Rows]]:
         try:
@@ -59,6 +59,11 @@ class MetricsTables(dict[str, Any]):
         uses: Mapping[str, Mapping[str, float | None]] = self["budget"]
         rows = [[name, use["used"], use["limit"]] for name, use in uses.items() if use["limit"] is not None]
         return ("budget", "used", "limit"), rows
+
+    def _notes(self) -> Iterator[str]:
+        yield self._counts()
+        if len(self.get("shards", ())) > 1:
+            yield "in windows, state: copies included, where several shards hold a tuple"
 
     def _counts(self) -> str:
         counts = {key: self[key] if isinstance(self[key], int) else len(self[key]) for key in _COUNTED if key in self}

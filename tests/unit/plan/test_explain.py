@@ -91,7 +91,7 @@ def test_without_rates_nothing_is_expected_in_numbers() -> None:
         assert "stream c: event time ts, lateness 0 s, rate 7/s declared; used by q.c" in text
         for unit in ("rows/s", "expected", "cost 1", "cost 2"):
             assert unit not in text, unit
-        assert budget or "times the cost)" in text
+        assert budget or "the same cost)" in text
         assert budget or (
             "  declared: selectivity 0.5 of x, b\n"
             "  assumed: rate 1/s of x, b; selectivity 0.01 of b.v = c.v; selectivity 0.3 of x.v < c.v\n" in text
@@ -118,9 +118,9 @@ def test_measured_rates_are_shown() -> None:
         session.explain()
     )
     restored = dt.LocalSession.restore(session.snapshot())
-    assert "measured" not in str(restored.explain()).splitlines()[1]
+    assert "measured" not in str(restored.explain()).splitlines()[0]
     restored.push({"a": table((5, 1, "a"), (6, 1, "a"))})
-    assert ", 1/s measured;" in str(restored.explain()).splitlines()[1]
+    assert ", 1/s measured;" in str(restored.explain()).splitlines()[0]
 
 
 def test_mermaid_graph_is_well_formed() -> None:
@@ -151,8 +151,26 @@ def test_mermaid_graph_is_well_formed() -> None:
 
 def test_explain_without_queries() -> None:
     assert str(empty_session().explain()).splitlines() == [
-        "evaluation lazy, expiration lazy",
         "stream a: event time ts, lateness 1 s, rate not declared; used by no query",
         "stream b: event time ts, lateness 1 s, rate not declared; used by no query",
     ]
-    assert dt.LocalSession().explain().text == "evaluation lazy, expiration lazy"
+    assert dt.LocalSession().explain().text == "no streams"
+
+
+def test_another_evaluation_than_the_default_is_shown_after_the_streams() -> None:
+    session = empty_session(dt.Config(evaluation="eager"))
+    assert str(session.explain()).splitlines()[-1] == "evaluation eager, expiration lazy"
+
+
+def test_an_order_of_the_same_cost_is_said_to_have_it() -> None:
+    session = dt.LocalSession()
+    for name in "abc":
+        session.stream(name, pa.schema([("ts", TS), ("k", pa.int64())]), event_time="ts")
+    session.query("q", "SELECT a.k FROM a [RANGE 9 s], b [RANGE 9 s], c [RANGE 9 s] WHERE a.k = b.k AND b.k = c.k")
+    text = str(session.explain())
+    assert "  new a (next best order c, b: the same cost)\n" in text
+    assert "times the cost" not in text
+    session.drop_query("q")
+    session.selectivity("a.k = b.k", 0.001)
+    session.query("q", "SELECT a.k FROM a [RANGE 9 s], b [RANGE 9 s], c [RANGE 9 s] WHERE a.k = b.k AND a.ts < c.ts")
+    assert re.search(r"  new a \(next best order c, b: [\d.e+]+ times the cost\)\n", str(session.explain()))

@@ -135,6 +135,15 @@ def test_metrics_are_shown_as_tables() -> None:
     assert "<pre>batches 0, " in shown._repr_html_()
 
 
+def test_with_several_shards_a_note_says_that_copies_count() -> None:
+    shown: Any = session_of(dt.Config()).metrics()
+    assert "copies" not in repr(shown)
+    shown["shards"] = {0: {}, 1: {}}
+    note = "in windows, state: copies included, where several shards hold a tuple"
+    assert repr(shown).splitlines()[-1] == note
+    assert shown._repr_html_().endswith(f"<pre>{note}</pre>")
+
+
 def test_metrics_that_their_owner_changed_are_shown_nevertheless() -> None:
     shown: Any = session_of(dt.Config()).metrics()
     del shown["streams"]

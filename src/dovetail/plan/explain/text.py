@@ -74,7 +74,7 @@ def joins_with_results(description: Mapping[str, Any]) -> dict[str, tuple[Mappin
 def _session_lines(description: Mapping[str, Any]) -> list[str]:
     if "evaluation" not in description:
         return []
-    lines = [f"evaluation {description['evaluation']}, expiration {description['expiration']}"]
+    lines = []
     for name, stream in description["streams"].items():
         rate = f", rate {stream['rate']:g}/s declared" if stream["rate"] else ", rate not declared"
         rate += f", {_format_number(stream['measured_rate'])}/s measured" if "measured_rate" in stream else ""
@@ -83,7 +83,9 @@ def _session_lines(description: Mapping[str, Any]) -> list[str]:
         if shed := stream.get("shed"):
             text += f"; {shed['tuples']:,} tuples shed" + (f", the last at {shed['last']}" if shed["last"] else "")
         lines.append(text)
-    return lines
+    if (description["evaluation"], description["expiration"]) != ("lazy", "lazy"):
+        lines.append(f"evaluation {description['evaluation']}, expiration {description['expiration']}")
+    return lines or ["no streams"]
 
 
 def _plan_lines(plan: Mapping[str, Any]) -> list[str]:
@@ -153,6 +155,8 @@ def _cost_text(query: Mapping[str, Any], driver: str) -> str:
         if not cost["next"] or not cost["cost"]:
             return ""
         ratio, order = cost["next_cost"] / cost["cost"], ", ".join(cost["next"][1:])
+        if f"{ratio:.3g}" == "1":
+            return f" (next best order {order}: the same cost)"
         return f" ({'next best' if ratio >= 1 else 'cheaper'} order {order}: {ratio:.3g} times the cost)"
     text = f": cost {_format_number(cost['cost'])} rows/s"
     if not cost["next"]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from dovetail._display import count_of
 from dovetail.errors import ConfigError, DovetailWarning, suggestion, warn
 from dovetail.spark.sinks.delta import DeltaSink
 from dovetail.spark.sinks.iceberg import IcebergSink
@@ -30,7 +31,8 @@ class MemorySink(Sink):
         self._owner: tuple[str, str] | None = None
 
     def __repr__(self) -> str:
-        return "memory()"
+        rows = sum(batch.num_rows for batch in list(self.batches.values()))
+        return f"memory(): {count_of(rows, 'row', 'rows')}"
 
     def check(self, use: SinkUse) -> None:
         if self._owner is not None and self._owner != (use.owner.checkpoint, use.owner.query):
