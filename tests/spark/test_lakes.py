@@ -28,7 +28,7 @@ import dovetail as dt
 from dovetail.errors import ConfigError, DovetailWarning, MissingExtraError, StateError
 from dovetail.schema import TIMESTAMP, TIMESTAMP_NTZ
 from dovetail.spark.sinks import lake
-from dovetail.spark.sinks.lake import ConflictError, LakeTable
+from dovetail.spark.sinks.lake import ConflictError
 from dovetail.spark.sinks.statistics import bounds_of
 
 HISTORIES = Path(__file__).with_name("sink_histories.py")
@@ -512,12 +512,6 @@ def test_stages_travel_to_workers(tmp_path: Path, format: str) -> None:  # noqa:
     run.committer.check(0, [file.written])
     run.committer.commit(0, [file.written])
     assert seen(tmp_path, format) == {0: [5]}
-
-
-def test_the_interface_of_tables_is_complete() -> None:
-    assert LakeTable.__abstractmethods__ == {
-        "open", "create", "set_owner", "owner", "columns", "columns_of", "obstacle", "last_batch", "state", "commit", "stage",
-    }  # fmt: skip
 
 
 # -- histories ----------------------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class RunningSession:
         for text in self._reports.new_warnings(self._losses):
             warn_or_log(text)
         self._monitor_batch(batch_id)
-        committers = self._job.committers
+        committers, content_id = self._job.committers, self._job.content_id(batch_id, counts.files)
         for query_id, committer in committers.items():
             with self._record_sink_failure(query_id, batch_id):
                 committer.check(batch_id, counts.files.get(query_id, []))
@@ -152,7 +152,7 @@ class RunningSession:
                     if self._written is None:  # only the first batch of a start can be a replay
                         committers.get(query_id, query.sink).discard(batch_id)
                 elif query_id in committers:
-                    committers[query_id].commit(batch_id, counts.files[query_id], self._job.content_id(batch_id))
+                    committers[query_id].commit(batch_id, counts.files[query_id], content_id)
                 else:
                     query.sink.write(decode_results(encoded, query_id, query.schema), batch_id)
                     query.sink.verify(batch_id, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
@@ -71,9 +71,9 @@ class RunningJob:
     def _layout_json(self) -> str:
         return current_json(self.layout)
 
-    def content_id(self, batch_id: int) -> int:
-        """Return a number that identifies the job and a batch's input; 0 if no committer needs it."""
-        if not any(committer.needs_content_id for committer in self.committers.values()):
+    def content_id(self, batch_id: int, query_ids: Collection[int]) -> int:
+        """Return a number that identifies the job and a batch's input; 0 if none of the queries' committers needs it."""
+        if not any(self.committers[query_id].needs_content_id for query_id in query_ids if query_id in self.committers):
             return 0
         offsets = self.checkpoint.directory.within("offsets").read(str(batch_id)) or uuid.uuid4().hex
         content = hashlib.sha256(f"{self._layout_json}\n{offsets}".encode()).digest()

@@ -18,14 +18,13 @@ import pyarrow as pa
 from dovetail._extras import requires_extra
 from dovetail.errors import ConfigError
 from dovetail.spark.sinks.lake import (
-    OWNER_PROPERTY,
     ConflictError,
     LakeSink,
     LakeTable,
     TableState,
     table_schema,
 )
-from dovetail.spark.sinks.owners import Owner, SinkUse
+from dovetail.spark.sinks.owners import OWNER_PROPERTY, Owner, SinkUse
 from dovetail.spark.sinks.sink import shares_disk
 from dovetail.spark.sinks.stage import BATCH_COLUMN, FileStage, WrittenFile
 from dovetail.spark.sinks.stores import local_path

@@ -34,7 +34,6 @@ from dovetail.spark.sinks.stage import BATCH_COLUMN, FileStage, WrittenFile
 
 _MAX_ATTEMPTS = 12
 _PAUSE_SECONDS = 0.05
-OWNER_PROPERTY = "dovetail.owner"
 _NEW_TABLE_HINT = "give the query another table: it is made for you if it does not exist"
 
 

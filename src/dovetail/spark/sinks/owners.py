@@ -22,6 +22,8 @@ from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.sinks.staging import BATCH_NAME, MAX_LISTED, OWNER_FILE, check_owner_file, update_record
 
 VERSION = 1
+OWNER_PROPERTY = "dovetail.owner"
+"""Property of a table that stores its owner."""
 _RESERVED = re.compile(r"_dovetail.*|\..*")
 _NEW_SINK_HINT = (
     "give the query a sink of its own: a new path or table; a new checkpoint needs new sinks. To continue the old results, "

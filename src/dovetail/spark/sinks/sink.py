@@ -15,7 +15,7 @@ from dovetail.errors import ConfigError, listed
 from dovetail.spark.checkpoint.directories import Directory, Lock
 from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.owners import SinkUse
-from dovetail.spark.sinks.stage import other_columns
+from dovetail.spark.sinks.stage import BATCH_COLUMN, other_columns
 
 
 class Sink(ABC):
@@ -53,7 +53,7 @@ class Sink(ABC):
 def check_columns(use: SinkUse) -> None:
     """Refuse a column named `batch_id`, and names that Spark does not distinguish."""
     count = Counter(name.casefold() for name in use.schema.names)
-    if "batch_id" in count:
+    if BATCH_COLUMN in count:
         raise ConfigError(
             f"query {use.query!r} selects a column batch_id; the sink has one of that name, with the batch's number",
             "give the column another name with AS",

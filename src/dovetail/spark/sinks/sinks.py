@@ -17,6 +17,7 @@ from dovetail.spark.sinks.iceberg import IcebergSink
 from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.parquet import ParquetSink
 from dovetail.spark.sinks.sink import Sink, check_columns
+from dovetail.spark.sinks.stage import BATCH_COLUMN
 from dovetail.spark.sinks.table import TableSink
 
 WriteMode: TypeAlias = Literal["append", "overwrite"]
@@ -100,7 +101,7 @@ class FormatSink(Sink):
         check_columns(use)
 
     def write(self, results: DataFrame, batch_id: int) -> None:
-        tagged = results.withColumn("batch_id", F.lit(batch_id))
+        tagged = results.withColumn(BATCH_COLUMN, F.lit(batch_id))
         tagged.write.format(self._format).mode(self._mode).options(**self._options).save()
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow.parquet as pq
 
-Bound: TypeAlias = str | int | float | bool | None
+JsonBound: TypeAlias = str | int | float | bool | None
 _MAX_TEXT = 32
 """Characters of a bound."""
 _LARGEST_CHARACTER = "\U0010ffff"
@@ -25,8 +25,8 @@ class ColumnBounds(NamedTuple):
     """Smallest and largest value of a column, as JSON values; None if they are unknown."""
 
     nulls: int | None = None
-    low: Bound = None
-    high: Bound = None
+    low: JsonBound = None
+    high: JsonBound = None
 
 
 def bounds_of(footer: pq.FileMetaData, columns_with_nan: Collection[str]) -> dict[str, ColumnBounds]:
@@ -53,7 +53,7 @@ def _column_bounds(footer: pq.FileMetaData, index: int, columns_with_nan: Collec
     return ColumnBounds(nulls) if low is None or high is None else ColumnBounds(nulls, low, high)
 
 
-def _json_value(value: Any, *, is_high: bool = False) -> Bound:
+def _json_value(value: Any, *, is_high: bool = False) -> JsonBound:
     if isinstance(value, str):
         if len(value) <= _MAX_TEXT:
             return value

@@ -17,10 +17,10 @@ from pyspark.sql.types import LongType, StructType
 from dovetail.errors import ConfigError, listed
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.compat import from_arrow_schema
-from dovetail.spark.sinks.owners import SinkUse
+from dovetail.spark.sinks.owners import OWNER_PROPERTY, SinkUse
 from dovetail.spark.sinks.sink import Sink, check_columns
+from dovetail.spark.sinks.stage import BATCH_COLUMN
 
-_PROPERTY = "dovetail.owner"
 _FILE_FORMATS = ("parquet", "orc", "json", "csv")
 """Formats whose tables consist of the files in a directory."""
 _STAGING = "_dovetail-staging"
@@ -68,17 +68,17 @@ class TableSink(Sink):
             self._create(use, owner)
             use.warn_of_earlier_results(f"the table {self.name}")
         elif self._read_owner(use) is None:
-            use.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_PROPERTY}' = {owner})")
+            use.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{OWNER_PROPERTY}' = {owner})")
         self.check(use)  # if two claimed it at once, the last one is the owner
         if not self._is_partitioned:
             self._files = TableFiles(use.spark, self.name)
 
     def _create(self, use: SinkUse, owner: str) -> None:
-        columns = from_arrow_schema(use.schema).add("batch_id", LongType()).toDDL()
+        columns = from_arrow_schema(use.schema).add(BATCH_COLUMN, LongType()).toDDL()
         try:
             use.spark.sql(
                 f"CREATE TABLE {self.name} ({columns}) USING {self._format} "
-                f"{'PARTITIONED BY (batch_id) ' if self._is_partitioned else ''}TBLPROPERTIES ('{_PROPERTY}' = {owner})"
+                f"{'PARTITIONED BY (batch_id) ' if self._is_partitioned else ''}TBLPROPERTIES ('{OWNER_PROPERTY}' = {owner})"
             )
         except PySparkException as error:
             if error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS":
@@ -93,18 +93,18 @@ class TableSink(Sink):
 
     def _read_owner(self, use: SinkUse) -> str | None:
         properties = {row["key"]: row["value"] for row in use.spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
-        return properties.get(_PROPERTY)
+        return properties.get(OWNER_PROPERTY)
 
     def _check_schema(self, use: SinkUse) -> None:
         """Refuse a table with other columns or partitions than the results: inserts go by position.
 
         A table that exists stays partitioned, or not, as it is.
         """
-        expected = _columns_text(from_arrow_schema(use.schema).add("batch_id", LongType()))
+        expected = _columns_text(from_arrow_schema(use.schema).add(BATCH_COLUMN, LongType()))
         actual = _columns_text(use.spark.table(self.name).schema)
         partitions = [column.name for column in use.spark.catalog.listColumns(self.name) if column.isPartition]
         is_flat = not partitions and _details(use.spark, self.name).get("Provider", "").lower() in _FILE_FORMATS
-        if actual.casefold() == expected.casefold() and (is_flat or partitions == ["batch_id"]):
+        if actual.casefold() == expected.casefold() and (is_flat or partitions == [BATCH_COLUMN]):
             self._is_partitioned = not is_flat
         else:
             by = f"partitioned by {listed(partitions)}" if partitions else "not partitioned"
@@ -135,7 +135,7 @@ class TableSink(Sink):
         spark = SparkSession.active()
         spark.catalog.refreshTable(self.name)
         table = spark.table(self.name)
-        if not table.where(F.col("batch_id") == batch_id).isEmpty():
+        if not table.where(F.col(BATCH_COLUMN) == batch_id).isEmpty():
             columns = StructType(table.schema.fields[:-1])  # the last is batch_id
             self.write(spark.createDataFrame([], columns), batch_id)
 
@@ -151,7 +151,7 @@ class TableFiles:
     def write(self, results: DataFrame, batch_id: int) -> None:
         """Write a batch in place of an earlier attempt at it."""
         staging = self._directory.within(_STAGING)
-        rows = results.withColumn("batch_id", F.lit(batch_id).cast("bigint"))
+        rows = results.withColumn(BATCH_COLUMN, F.lit(batch_id).cast("bigint"))
         rows.write.format(self._format).mode("overwrite").save(staging.uri)
         self._remove_files(batch_id)
         for index, name in enumerate(name for name in staging.names() if not name.startswith(("_", "."))):
