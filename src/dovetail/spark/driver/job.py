@@ -72,7 +72,7 @@ class RunningJob:
         return current_json(self.layout)
 
     def content_id(self, batch_id: int, query_ids: Collection[int]) -> int:
-        """Return a number that identifies the job and a batch's input; 0 if none of the queries' committers needs it."""
+        """Return a number that identifies the job and a batch's input; 0 if no query with results needs it."""
         if not any(self.committers[query_id].needs_content_id for query_id in query_ids if query_id in self.committers):
             return 0
         offsets = self.checkpoint.directory.within("offsets").read(str(batch_id)) or uuid.uuid4().hex
