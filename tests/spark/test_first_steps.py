@@ -9,15 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import dovetail as dt
-from dovetail.errors import ConfigError, DovetailWarning
+from dovetail.errors import ConfigError, DovetailError, DovetailWarning
 from dovetail.spark.compat import hide_pandas_warning
 from dovetail.spark.driver import builder
 from dovetail.spark.driver.arguments import warn_of_many_shards
 from dovetail.spark.driver.builder import PROVIDER, ROCKSDB, check_session
-from dovetail.spark.driver.failures import warn_or_log
+from dovetail.spark.driver.failures import warn_or_log, worker_error
+from dovetail.spark.running import RunningSession
 
 SQL = "SELECT a.value FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.value = b.value"
 
@@ -149,3 +151,97 @@ def test_only_pyspark_s_warning_of_pandas_3_is_hidden() -> None:
         warnings.warn("PySpark does not yet fully support something else", FutureWarning, stacklevel=1)
         warnings.warn("PySpark does not yet fully support pandas >= 3.0.0.", UserWarning, stacklevel=1)
     assert len(caught) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        (
+            lambda s: s.start(),
+            "Session.start() needs the arguments 'sinks', 'checkpoint'",
+            'write sinks={"q": dt.sinks.parquet("out/q")}, checkpoint="out/checkpoint"',
+        ),
+        (
+            lambda s: s.start({}),
+            "Session.start() needs the argument 'checkpoint'",
+            'write checkpoint="out/checkpoint"',
+        ),
+        (
+            lambda s: s.start(checkpoint="c"),
+            "Session.start() needs the argument 'sinks'",
+            'write sinks={"q": dt.sinks.parquet("out/q")}',
+        ),
+        (lambda _: dt.Session(), "Session() needs the argument 'spark'", "write spark=dt.spark.session()"),  # type: ignore[call-arg]
+        (lambda s: s.stream("c", None), "Session.stream() needs the argument 'event_time'", 'write event_time="ts"'),
+        (lambda s: s.dataframe(), "Session.dataframe() needs the argument 'name'", "write name=..."),
+    ],
+)
+def test_missing_arguments(session: dt.Session, call: Any, message: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        call(session)
+    assert (error.value.message, error.value.hint) == (message, hint)
+
+
+NOT_CONNECTED = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Python worker failed to connect back.\n"
+    "JVM stacktrace:\norg.apache.spark.SparkException: Python worker failed to connect back.\n"
+    "\tat org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker(PythonWorkerFactory.scala:1)\n"
+    "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back\n"
+)
+BUSY = (
+    "Spark started a Python process for the job, and it did not connect to Spark in time\n"
+    "Hint: the machine is busy; start again with the same checkpoint"
+)
+
+
+class QueryWithoutWorker:
+    """A streaming query that ends before its first batch, or without an error."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self._fails = fails
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: ARG002, N802
+        if self._fails:
+            raise StreamingQueryException(NOT_CONNECTED)
+        return True
+
+    def exception(self) -> None:
+        return None
+
+
+def waiting_for(monkeypatch: pytest.MonkeyPatch, *fails: bool) -> tuple[RunningSession, list[bool]]:
+    """A session whose streaming queries fail, or end, one after the other, and those not yet started."""
+    job: Any = SimpleNamespace(
+        layout=SimpleNamespace(job=SimpleNamespace(budget=None, queries={}, streams={})), committers={}, locks={}
+    )
+    left = list(fails)
+    pipeline: Any = SimpleNamespace(
+        writer=lambda *_: SimpleNamespace(start=lambda: QueryWithoutWorker(fails=left.pop(0)))
+    )
+    monkeypatch.setattr("dovetail.spark.running.ShardReports", lambda _: None)
+    running = RunningSession(pipeline, job, "run")
+    running._begin()
+    return running, left
+
+
+def test_a_python_process_that_does_not_connect() -> None:
+    error = worker_error(RuntimeError(NOT_CONNECTED))
+    assert str(error) == BUSY
+
+
+def test_a_query_without_its_python_process_is_started_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, left = waiting_for(monkeypatch, True, False)
+    assert running.await_termination()
+    assert not left
+    running, left = waiting_for(monkeypatch, True, True, False)
+    with pytest.raises(DovetailError, match=re.escape(BUSY)):
+        running.await_termination()
+    assert left == [False]
+
+
+def test_a_query_that_has_written_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, left = waiting_for(monkeypatch, True, False)
+    running._written = 0
+    with pytest.raises(DovetailError, match=re.escape(BUSY)):
+        running.await_termination()
+    assert left == [False]

@@ -44,10 +44,14 @@ def demo(
     if local and compare:
         console.print("--compare runs Spark's own joins, so it cannot be given with --local.", style="red")
         raise typer.Exit(2)
-    if local:
-        is_correct = demo_local(console, seed, seconds, explain=explain)
-    else:
-        is_correct = demo_on_spark(console, seed, batches, explain=explain, compare=compare)
+    try:
+        if local:
+            is_correct = demo_local(console, seed, seconds, explain=explain)
+        else:
+            is_correct = demo_on_spark(console, seed, batches, explain=explain, compare=compare)
+    except dt.DovetailError as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
     if not is_correct:
         raise typer.Exit(1)
 

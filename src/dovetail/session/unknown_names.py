@@ -1,8 +1,8 @@
-"""Unknown arguments and methods of the public classes: errors that say what is meant, or where it is."""
+"""Errors for unknown or missing arguments and methods of the public classes, with what is meant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, isfunction, signature
 from typing import Any, TypeVar
@@ -24,10 +24,21 @@ _MEANT = {
     "query": "sql",
 }
 """Names in other systems, and the argument that has this meaning here."""
+_EXAMPLES = {
+    "spark": "spark=dt.spark.session()",
+    "frame": "frame=spark.readStream...",
+    "schema": "schema=table.schema",
+    "event_time": 'event_time="ts"',
+    "sql": 'sql="SELECT ..."',
+    "sinks": 'sinks={"q": dt.sinks.parquet("out/q")}',
+    "sink": 'sink=dt.sinks.parquet("out/q")',
+    "checkpoint": 'checkpoint="out/checkpoint"',
+}
+"""What to write for an argument that is missing."""
 
 
 def reject_unknown_arguments(cls: _C) -> _C:
-    """Make the public methods of a class reject unknown keyword arguments with a hint.
+    """Make the public methods of a class reject unknown and missing arguments with a hint.
 
     Where a decorator must stay outermost, the check is inside it.
     """
@@ -41,14 +52,18 @@ def reject_unknown_arguments(cls: _C) -> _C:
 
 def _checked(owner: str, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     names = [parameter for parameter in signature(method).parameters if parameter != "self"]
-    known = frozenset(names)
-    if any(p.kind is Parameter.VAR_KEYWORD for p in signature(method).parameters.values()):
+    known, call = frozenset(names), owner if name == "__init__" else f"{owner}.{name}"
+    parameters = signature(method).parameters
+    if any(p.kind in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL) for p in parameters.values()):
         return method
+    required = [parameter for parameter in names if parameters[parameter].default is Parameter.empty]
 
     @wraps(method)
     def checked(self: Any, /, *args: Any, **options: Any) -> Any:
         if options and not known.issuperset(options):
-            raise _unknown_argument(owner if name == "__init__" else f"{owner}.{name}", options, names)
+            raise _unknown_argument(call, options, names)
+        if len(args) < len(required) and (missing := known.intersection(required) - {*options, *names[: len(args)]}):
+            raise _missing_arguments(call, [parameter for parameter in required if parameter in missing])
         return method(self, *args, **options)
 
     return checked
@@ -66,6 +81,12 @@ def _unknown_argument(call: str, options: Mapping[str, Any], names: list[str]) -
     else:
         hint = suggestion(unknown, names, "help() lists them")
     return ConfigError(f"{call}({unknown}=...): there is no such argument; allowed: {listed(names)}", hint)
+
+
+def _missing_arguments(call: str, missing: Sequence[str]) -> ConfigError:
+    examples = ", ".join(_EXAMPLES.get(name, f"{name}=...") for name in missing)
+    plural = "s" if len(missing) > 1 else ""
+    return ConfigError(f"{call}() needs the argument{plural} {listed(missing)}", f"write {examples}")
 
 
 def missing_attribute(owner: type, name: str, elsewhere: Mapping[str, str]) -> AttributeError:

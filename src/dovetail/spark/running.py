@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic, perf_counter
 from weakref import ref
 
@@ -28,6 +28,7 @@ from dovetail.session.monitor import Monitor
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
 from dovetail.spark.driver.failures import (
     first_lines,
+    lacks_worker,
     silence_spark_log,
     sink_failure,
     state_text,
@@ -78,6 +79,7 @@ class RunningSession:
         """Held while the job changes: one streaming query ends and another replaces it."""
         self._start_id = 0
         """Counts the streaming queries of this run; batches of an earlier one are refused."""
+        self._has_been_retried = False
         self._written: int | None = None
         """The last batch written since the streaming query was started."""
         self._monitor = Monitor(job.layout.job.budget)
@@ -352,7 +354,7 @@ class RunningSession:
                 else:
                     ended = bool(query.awaitTermination(max(0.001, until - monotonic())))  # type: ignore[arg-type]
             except Exception as error:
-                if self._was_replaced(query):
+                if self._was_replaced(query) or (lacks_worker(error) and self._started_again(query)):
                     continue
                 self._clear()
                 failure = self._failure or worker_error(error)
@@ -370,6 +372,19 @@ class RunningSession:
     def _was_replaced(self, query: StreamingQuery) -> bool:
         """Whether another streaming query has replaced one that ended."""
         with self._change:
+            return self.query is not query
+
+    def _started_again(self, query: StreamingQuery) -> bool:
+        """Start a streaming query again, once, if it has ended before it wrote a batch."""
+        with self._change:
+            if self.query is not query:
+                return True
+            if self._is_cleared or self._written is not None or self._has_been_retried:
+                return False
+            self._has_been_retried = True
+            logging.getLogger("dovetail").warning("a Python process of Spark did not start in time; trying once more")
+            with suppress(Exception):
+                self._begin()
             return self.query is not query
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.main import app
+from dovetail.errors import DovetailError
 from dovetail.workloads import (
     scenario,
 )
@@ -61,3 +62,12 @@ def test_generate_refuses_bad_arguments(tmp_path: Path, arguments: list[str], me
     assert answer.exit_code == 1
     assert message in answer.output
     assert not (tmp_path / "new").exists()
+
+
+def test_an_error_of_the_demo_has_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def demo(*_: object, **__: object) -> bool:
+        raise DovetailError("a Python process did not connect", "the machine is busy")
+
+    monkeypatch.setattr("dovetail.cli.demo.demo_on_spark", demo)
+    answer = CliRunner().invoke(app, ["demo"])
+    assert (answer.exit_code, answer.output) == (1, "a Python process did not connect\nHint: the machine is busy\n")

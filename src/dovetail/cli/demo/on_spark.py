@@ -164,7 +164,7 @@ class _OnSpark:
         batches: list[float] = []
         try:
             with _interrupts() as interrupted:
-                for progress in self._progress_of(query, query.awaitTermination, interrupted, "Spark's chain:"):
+                for progress in self._progress_of(lambda: query, query.awaitTermination, interrupted, "Spark's chain:"):
                     batches.append(progress["batchDuration"] / 1000)
                     self._console.print(_batch_line(len(batches), self._batches, progress), soft_wrap=True)
         finally:
@@ -193,7 +193,7 @@ class _OnSpark:
 
     def _watch(self, running: Any, interrupted: list[int]) -> None:
         """Print each batch when it ends, until the job ends or Ctrl-C."""
-        reports = self._progress_of(running.query, running.await_termination, interrupted, _JOINING)
+        reports = self._progress_of(lambda: running.query, running.await_termination, interrupted, _JOINING)
         for number, progress in enumerate(reports, 1):
             self._seconds += progress["batchDuration"] / 1000
             metrics = running.metrics()
@@ -203,7 +203,7 @@ class _OnSpark:
             self._console.print(f"{line}   {results:>6,} results   {megabytes(state):>6} of state", soft_wrap=True)
 
     def _progress_of(
-        self, query: Any, wait: Callable[[float], bool], interrupted: list[int], doing: str
+        self, query: Callable[[], Any], wait: Callable[[float], bool], interrupted: list[int], doing: str
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the report of each micro-batch, and show in between how far the current one is."""
         seen, has_ended = 0, False
@@ -215,7 +215,7 @@ class _OnSpark:
             number = seen
             while number == seen and not has_ended and not interrupted:
                 has_ended = bool(wait(_POLL_SECONDS))
-                for progress in query.recentProgress[seen:]:
+                for progress in query().recentProgress[seen:]:
                     seen += 1
                     if progress["numInputRows"]:
                         yield progress

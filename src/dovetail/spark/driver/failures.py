@@ -29,14 +29,29 @@ _MAX_FAILURE = 200
 _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 
 
+_NOT_CONNECTED = "Python worker failed to connect back"
+"""Spark's text when a Python process that it has started does not connect to it."""
+
+
+def lacks_worker(error: BaseException) -> bool:
+    """Whether a query ended because a Python process of Spark did not connect in time."""
+    return _NOT_CONNECTED in str(error)
+
+
 def worker_error(error: BaseException) -> DovetailError | None:
     """Return the error that Dovetail, or the user's code, raised in a worker, from Spark's text, if any."""
     match = _OURS.search(str(error))
     kind = getattr(errors, match[1], None) if match else None
-    if match is None or not isinstance(kind, type) or not issubclass(kind, DovetailError):
+    if match is not None and isinstance(kind, type) and issubclass(kind, DovetailError):
+        message, _, hint = match[2].strip().partition("\nHint: ")
+        failure: DovetailError = kind(message, hint or None)
+    elif lacks_worker(error):
+        failure = DovetailError(
+            "Spark started a Python process for the job, and it did not connect to Spark in time",
+            "the machine is busy; start again with the same checkpoint",
+        )
+    else:
         return _user_error(error)
-    message, _, hint = match[2].strip().partition("\nHint: ")
-    failure: DovetailError = kind(message, hint or None)
     failure.__cause__ = error
     return failure
 
