@@ -102,7 +102,7 @@ def as_schema(stream: str, given: object) -> pa.Schema:
             f"stream {stream!r}: got a {type(given).__name__} as schema; expected a pyarrow.Schema, or data that has one",
             _schema_hint(given),
         )
-    if schema.metadata and b"pandas" in schema.metadata:  # the table of a frame
+    if schema.metadata and b"pandas" in schema.metadata:  # of a frame, or a table of one
         schema = pa.schema([field for field in schema if not _INDEX.fullmatch(field.name)])
     return schema
 
@@ -111,7 +111,7 @@ def _read_schema(given: Any) -> pa.Schema | None:
     if isinstance(given, pa.Schema):
         return given
     if _origin(given) == "pandas" and hasattr(given, "columns"):
-        return pa.Schema.from_pandas(given, preserve_index=_keeps_index(given, ())).remove_metadata()
+        return pa.Schema.from_pandas(given, preserve_index=_keeps_index(given, ()))
     if isinstance(given, pa.Table | pa.RecordBatch | pa.RecordBatchReader):  # a reader must not be read
         return given.schema
     if hasattr(given, "__arrow_c_schema__"):

@@ -76,6 +76,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "pandas filtered": lambda: pd.concat([pandas_frame(), pandas_frame()]).iloc[[3, 0]],
     "pandas indexed by a column": lambda: pandas_frame().set_index("ts"),
     "pandas with a named index": lambda: pandas_frame().rename_axis("row").iloc[[1, 0]],
+    "pandas with a nameless index beside a column": lambda: pandas_frame().set_index(["ts", pd.Index([7, 8])]),
     "table of a filtered frame": lambda: pa.Table.from_pandas(pandas_frame().iloc[[1, 0]]),
     "polars": polars_frame,
     "duckdb": duckdb_relation,
