@@ -309,7 +309,7 @@ class ShardEngine:
         for part in parts:
             for name, tables in part.items():
                 tables_by_query[name] += tables
-        return {name: _concat(self.collectors[name], tables) for name, tables in tables_by_query.items()}
+        return {name: self.collectors[name].concat(tables) for name, tables in tables_by_query.items()}
 
     def _complete(self, *, more_follows: bool = False) -> None:
         """End a batch whose results are gathered: revise probe orders, then expire unneeded tuples."""
@@ -397,9 +397,3 @@ class ShardEngine:
             for name, progress in self.progress.streams.items()
         }
         return {name: count / self.seconds for name, count in arrived.items() if count} if self.seconds else {}
-
-
-def _concat(collector: Collector, tables: list[pa.Table]) -> pa.Table:
-    if len(tables) == 1:
-        return tables[0]
-    return pa.concat_tables(tables) if tables else collector.empty_table

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dovetail.engine.shedding.shedder import ShedderSavepoint
+from dovetail.engine.shedding.shedder_savepoint import ShedderSavepoint
 from dovetail.engine.storage.window import WindowStore
 from dovetail.plan.execution import ExecutionPlan
 

@@ -300,3 +300,9 @@ class Collector:
         except OverflowError:
             return [table for half in gathered.halves for table in self._tables(half)]
         return [pa.Table.from_arrays(arrays, schema=self.empty_table.schema)]
+
+    def concat(self, tables: list[pa.Table]) -> pa.Table:
+        """Concatenate partial results into one table."""
+        if len(tables) == 1:
+            return tables[0]
+        return pa.concat_tables(tables) if tables else self.empty_table

@@ -11,21 +11,21 @@ tracked, starting with those that the windows hold then, wherever batches begin.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from dovetail._typing import BoolArray, Int64Array, UInt64Array
+from dovetail._typing import BoolArray, Int64Array
 from dovetail.config import Shedding
 from dovetail.engine.change.adopt import InstalledPlan
 from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.kernels.tuple_table import FIFO, ShedTuples, TupleBatch
 from dovetail.engine.shedding.caps import TEXT_UNIT, ShedCaps, caps_for, has_room, text_bytes
 from dovetail.engine.shedding.layout import TableLayout, take
-from dovetail.engine.shedding.result_losses import LossesSavepoint, ResultLosses, SerializedLosses
-from dovetail.engine.shedding.slices import split_at_counts, split_batch
-from dovetail.engine.shedding.tracked_windows import UNLIMITED, TrackedSavepoint, TrackedWindows, concat_shed
+from dovetail.engine.shedding.result_losses import ResultLosses, SerializedLosses
+from dovetail.engine.shedding.shedder_savepoint import HiddenRows, ShedderSavepoint
+from dovetail.engine.shedding.slices import split_at_counts, split_batch, split_unseen
+from dovetail.engine.shedding.tracked_windows import UNLIMITED, TrackedWindows, concat_shed
 from dovetail.engine.shedding.tracker import Tracker
 from dovetail.engine.storage.append import NewRows
 from dovetail.engine.storage.arena import return_free_memory
@@ -36,25 +36,6 @@ from dovetail.stats.recall import LossEstimate, Recall
 
 _RETURN_INTERVAL = 1 << 16
 """Tuples after which freed memory is returned to the system: what batches need passes between objects that stay."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShedderSavepoint:
-    """State of the shedder at a savepoint."""
-
-    tracked: tuple[TrackedWindows, TrackedSavepoint] | None
-    counts: Mapping[str, tuple[int, int]]
-    losses: LossesSavepoint
-    max_event_times: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _HiddenRows:
-    """Rows that were hidden, and their flags before that."""
-
-    store: WindowStore
-    rows: Int64Array
-    flags: list[UInt64Array]
 
 
 class Shedder:
@@ -78,7 +59,7 @@ class Shedder:
         """By stream: event times of tuples of the batch that no query sees, from the next slice on."""
         self._last_slice_sizes: dict[str, int] = {}
         """By stream: tuples of the last slice of a batch."""
-        self._hidden: list[_HiddenRows] = []
+        self._hidden: list[HiddenRows] = []
         """Since the last savepoint."""
         self._tuples_since_return = 0
         """Tuples that were added since freed memory was returned to the system."""
@@ -158,7 +139,8 @@ class Shedder:
         for number, batch_slice in enumerate(batch_slices):
             for stream, arrived in batch_slice.items() if number or caps.max_rows is not None else ():
                 self._compact_if_full(stream, len(arrived), text_bytes(arrived, windows[stream]))
-            unseen = self._take_unseen(batch_slice, last=number == len(batch_slices) - 1)
+            is_last = number == len(batch_slices) - 1
+            unseen, self._unseen = split_unseen(self._unseen, batch_slice, is_last=is_last)
             for piece in self._shed_for(batch_slice, unseen):
                 yield piece
                 self._hide_shed_rows()
@@ -226,17 +208,6 @@ class Shedder:
             if of_window.any():
                 self._set_row_ends(stream, shed.row[of_window], shed.end[of_window])
 
-    def _take_unseen(self, batch_slice: Mapping[str, NewRows], *, last: bool) -> dict[str, Int64Array]:
-        """Return and remove the event times of unseen tuples up to the end of a slice; all of them with the `last` slice."""
-        end = max((int(arrived.ts[-1]) for arrived in batch_slice.values() if len(arrived)), default=LONG_AGO)
-        counts = {
-            stream: len(times) if last else int(np.searchsorted(times, end, "right"))
-            for stream, times in self._unseen.items()
-        }
-        passed = {stream: self._unseen[stream][:count] for stream, count in counts.items()}
-        self._unseen = {stream: self._unseen[stream][count:] for stream, count in counts.items()}
-        return passed
-
     def _start_tracking(self) -> ShedTuples:
         """Start tracking when the cap is first reached, with the tuples that windows hold then.
 
@@ -268,7 +239,7 @@ class Shedder:
             if store.row_ends is not None:
                 rows, _ = store.row_ends
                 # Recorded first, because an interrupt may come in between.
-                self._hidden.append(_HiddenRows(store, rows, store.visible_flags(rows)))
+                self._hidden.append(HiddenRows(store, rows, store.visible_flags(rows)))
                 store.hide(rows)
                 store.row_ends = None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dovetail._typing import Int64Array
+from dovetail.engine.kernels.times import LONG_AGO
 from dovetail.engine.storage.append import NewRows
 
 
@@ -91,3 +92,18 @@ def _cumulative_units(arrived: NewRows, size: int) -> Int64Array:
 def without_empty(batch_slice: Mapping[str, NewRows]) -> dict[str, NewRows]:
     """Return the streams that have tuples."""
     return {stream: arrived for stream, arrived in batch_slice.items() if len(arrived)}
+
+
+def split_unseen(
+    unseen: Mapping[str, Int64Array], batch_slice: Mapping[str, NewRows], *, is_last: bool
+) -> tuple[dict[str, Int64Array], dict[str, Int64Array]]:
+    """Split the event times of unseen tuples by stream at the end of a slice.
+
+    Those after the last slice belong to it.
+    """
+    end = max((int(arrived.ts[-1]) for arrived in batch_slice.values() if len(arrived)), default=LONG_AGO)
+    counts = {
+        stream: len(times) if is_last else int(np.searchsorted(times, end, "right")) for stream, times in unseen.items()
+    }
+    passed = {stream: unseen[stream][:count] for stream, count in counts.items()}
+    return passed, {stream: unseen[stream][count:] for stream, count in counts.items()}
