@@ -65,6 +65,20 @@ def test_a_query_over_budget_is_refused_with_resource_and_option(budget: dt.Budg
     assert session.push({}) == {}  # the session continues without it
 
 
+@pytest.mark.parametrize("strategy", ["auto", "mjoin", "shared", "exact", "exchange"])
+def test_shedding_is_offered_only_where_it_is_allowed(strategy: Strategy) -> None:
+    long = PAIRS.replace("10 s", "1 HOUR")
+    for sql, is_offered in ((long, True), (long.replace("RANGE 1 HOUR", "ROWS 4000000"), False)):
+        session = dt.LocalSession(dt.Budget(memory_bytes=4 << 20), dt.Config(strategy=strategy))
+        for name in "ab":
+            session.stream(name, COLUMNS, "ts", rate=1000.0)
+        with pytest.raises(BudgetError, match="larger Budget") as raised:
+            session.query("long", sql)
+        assert ("dt.Shedding(max_bytes=4194304)" in str(raised.value)) == is_offered
+        assert ("a smaller window in 'long' (try" in str(raised.value)) == is_offered  # in seconds
+        assert ("smaller windows in 'long', " in str(raised.value)) != is_offered
+
+
 def test_a_refused_query_leaves_the_others_running() -> None:
     session = pair_session(dt.Budget(memory_bytes=10 << 20))
     session.query("pairs", PAIRS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dovetail.errors import BudgetError
 from dovetail.optimizer.sharing.model.costs import CostModel
 from dovetail.optimizer.sharing.model.draft import Draft, mjoin
+from dovetail.optimizer.sharing.model.query_set import NumberedQuery, QuerySet
 from dovetail.plan.shared_plan import Load
 
 _SHORTEST_SECONDS = 0.001
@@ -38,7 +39,7 @@ def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) ->
         f"no plan fits the budget: {needs} {required:.4g} {UNITS[resource]}{within}; the limit is {limit:.4g}, "
         f"and query {most_expensive.name!r} alone needs {max(alone):.4g}"
     )
-    hint = budget_hint(resource, most_expensive.name, most_expensive.window, limit / required, limit)
+    hint = budget_hint(query_set, most_expensive, resource, limit / required, limit)
     return BudgetError(message, hint, resource=resource)
 
 
@@ -54,20 +55,21 @@ def amount(resource: str, load: Load) -> float:
     return load.cpu if resource == "CPU" else load.memory
 
 
-def budget_hint(resource: str, name: str, window: float, fraction: float, limit: float) -> str:
+def budget_hint(query_set: QuerySet, query: NumberedQuery, resource: str, fraction: float, limit: float) -> str:
     """Return the hint for a budget whose `limit` is `fraction` of the need.
 
-    It suggests a window shortened by that fraction, because state grows at least as fast as the window.
+    It suggests a window of `query` shortened by that fraction, because state grows at least as fast as the window, and shedding where
+    queries allow it.
     """
     option = "cpu_ms_per_second" if resource == "CPU" else "memory_bytes"
-    shorter = window * fraction
-    smaller = ""
-    if shorter >= _SHORTEST_SECONDS:
+    shorter = query.window * fraction
+    smaller = f"smaller windows in {query.name!r}, " if query.has_count_windows else ""
+    if not smaller and shorter >= _SHORTEST_SECONDS:
         # Written so that it can be typed into a query, which takes no exponents.
         rounded = f"{shorter:.3g}" if shorter < 100 else f"{shorter:.0f}"
-        smaller = f"a smaller window in {name!r} (try {rounded} s instead of {window:g} s), "
+        smaller = f"a smaller window in {query.name!r} (try {rounded} s instead of {query.window:g} s), "
     shedding = ""
-    if resource == "memory" and limit >= _LEAST_SHEDDING_BYTES:
+    if resource == "memory" and limit >= _LEAST_SHEDDING_BYTES and not query_set.has_count_windows:
         shedding = (
             f", or replace the budget by Config(shedding=dt.Shedding(max_bytes={int(limit)})), which loses results"
         )

@@ -80,6 +80,11 @@ class NumberedQuery:
     def all(self) -> int:
         return self.graph.all
 
+    @property
+    def has_count_windows(self) -> bool:
+        """Whether it has a count window; then no join over its sources is materialized."""
+        return not all(source.materializable for source in self.sources)
+
     @cached_property
     def window(self) -> float:
         """The query's largest window: W in the thesis, where all streams of a query have the same."""
@@ -172,6 +177,11 @@ class QuerySet:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(query.name for query in self.queries)
+
+    @property
+    def has_count_windows(self) -> bool:
+        """Whether a query has count windows, with which shedding is refused."""
+        return any(query.has_count_windows for query in self.queries)
 
     def stream_rate(self, stream: str) -> float:
         """Return the tuples per second that enter the window of `stream`: the rate of its fastest source."""

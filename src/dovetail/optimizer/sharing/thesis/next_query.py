@@ -98,7 +98,7 @@ class NextQuery:
             f"query {query.name!r} does not fit the budget: no plan that was tried needs less than {need:.4g} {UNITS[resource]}; "
             f"{remaining:.4g} of {limit:.4g} are left{suffix}"
         )
-        return BudgetError(message, budget_hint(resource, query.name, query.window, remaining / need, limit))
+        return BudgetError(message, budget_hint(query_set, query, resource, remaining / need, limit))
 
     # -- the query's coalesced graph ------------------------------------------------------------------------------------------------
 
