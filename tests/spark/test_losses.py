@@ -29,7 +29,7 @@ def _table(*times: int | None) -> pa.Table:
 
 
 def warn_of_losses(running: RunningSession) -> None:
-    for text in running._reports.new_warnings(running._losses):
+    for text in running._reports.new_warnings():
         warn_or_log(text)
 
 

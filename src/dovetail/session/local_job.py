@@ -24,15 +24,13 @@ from dovetail.query.model import JoinQuery
 from dovetail.schema import StreamSchema
 from dovetail.session.arrow_input import ArrowInput
 from dovetail.session.call_warnings import TimeArguments, invisible_to_backfill
-from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_text
 from dovetail.session.monitor import Meter, Monitor
 from dovetail.session.registered_query import BackfillReach, QueryStart, backfill_reach
+from dovetail.session.stream_warnings import StreamWarnings
 from dovetail.session.synchronized import SynchronizedSession
-from dovetail.session.time_units import TimeUnits
 from dovetail.session.unused_selectivities import unused_selectivities
-from dovetail.stats.history import Migration
 
 
 class LocalJob(SynchronizedSession):
@@ -40,8 +38,8 @@ class LocalJob(SynchronizedSession):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._drop_warnings = DropWarnings()
-        self._arrow_input, self._time_arguments, self._time_units = ArrowInput(), TimeArguments(), TimeUnits()
+        self._stream_warnings = StreamWarnings()
+        self._arrow_input, self._time_arguments = ArrowInput(), TimeArguments()
         self._refused_query: str | None = None
         """The last query that was refused."""
         self._has_warned_of_late_query = False
@@ -61,7 +59,7 @@ class LocalJob(SynchronizedSession):
 
     def _new_engine(self) -> ShardEngine:
         engine = ShardEngine(self._job.config, replan=Replanner(self._job.config))
-        engine.on_arrivals = self._warn_of_drops
+        engine.on_arrivals = self._warn_of_arrivals
         engine.plan_without_materialized = self._plan_without_materialized
         for schema in self._job.streams.values():
             engine.add_stream(schema)
@@ -151,17 +149,21 @@ class LocalJob(SynchronizedSession):
         if self._job.streams.keys() - self._engine.streams.keys():
             self._job = replace(self._job, streams=dict(self._engine.streams))
 
-    def _warn_of_drops(self, schema: StreamSchema, arrivals: ArrivalStats) -> None:
-        """Warn once per stream of dropped tuples.
+    def _warn_of_arrivals(self, schema: StreamSchema, arrivals: ArrivalStats) -> None:
+        """Warn once per stream of dropped tuples and of event times in another unit.
 
         Nothing has changed yet: if warnings are errors, the batch can be pushed again.
         """
         if self._warns_of_no_queries:
             self._warns_of_no_queries = False
             self._warn_of_no_queries()
-        for text in self._drop_warnings.new_warnings(schema, arrivals.late, arrivals.late_by, arrivals.refused):
-            warn(text)
-        for text in self._time_units.new_warnings(schema.name, arrivals.max_event_time):
+        for text in self._stream_warnings.new_warnings(
+            schema,
+            late=arrivals.late,
+            late_by=arrivals.late_by,
+            refused=arrivals.refused,
+            max_event_time=arrivals.max_event_time,
+        ):
             warn(text)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
@@ -195,10 +197,7 @@ class LocalJob(SynchronizedSession):
     def _migrate(self, proposal: Proposal, began: float) -> None:
         """Switch to the proposed plan from the next batch on."""
         self._adopt(self._job.replanned(proposal))
-        seconds = clock.perf_counter() - began
-        self._monitor.record_migration(
-            Migration(self._engine.batches, proposal.cause, proposal.before.cpu, proposal.after.cpu, seconds)
-        )
+        self._monitor.record_migration(proposal.migration(self._engine.batches, clock.perf_counter() - began))
 
     def _plan_without_materialized(self) -> ExecutionPlan:
         """Return the plan to use when there is no room for materialized joins."""

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic, perf_counter
+from typing import NoReturn
 from weakref import ref
 
 from pyspark.errors import StreamingQueryException
@@ -21,11 +22,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from dovetail.errors import DovetailError, StateError
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.durations import format_duration
-from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.job_html import job_html, job_text
 from dovetail.session.metrics import RunningMetrics
 from dovetail.session.monitor import Monitor
+from dovetail.session.unknown_names import missing_attribute, reject_unknown_arguments
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
+from dovetail.spark.driver.arguments import RUNNING_ELSEWHERE
 from dovetail.spark.driver.failures import (
     first_lines,
     lacks_worker,
@@ -45,7 +47,7 @@ from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.state.shared_memory import remove_run_directory
 from dovetail.spark.watch import watch
 from dovetail.spark.wire import decode_results
-from dovetail.stats.history import History, Migration
+from dovetail.stats.history import History
 
 _MAX_WAIT_SECONDS = 600
 """Longest time in seconds that a change of queries waits for the current batch."""
@@ -56,6 +58,7 @@ _RUNNING: set[RunningSession] = set()
 """Sessions that this process has started and not cleared."""
 
 
+@reject_unknown_arguments
 class RunningSession:
     """A session that has been started."""
 
@@ -70,7 +73,6 @@ class RunningSession:
         self._job = job
         self._run_id = run_id
         self._reports = ShardReports(job.layout)
-        self._losses = DropWarnings()
         self._failure: DovetailError | None = None
         self._writing = threading.RLock()
         """Held while a batch is written: its staged files must not be cleared meanwhile."""
@@ -92,6 +94,9 @@ class RunningSession:
 
     def _repr_html_(self) -> str:
         return job_html(repr(self), self._layout.job, self.metrics())
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing_attribute(RunningSession, name, RUNNING_ELSEWHERE)
 
     def _begin(self) -> None:
         """Start the streaming query."""
@@ -140,7 +145,7 @@ class RunningSession:
 
     def _write(self, encoded: DataFrame, batch_id: int) -> None:
         counts = self._reports.collect(encoded, batch_id)
-        for text in self._reports.new_warnings(self._losses):
+        for text in self._reports.new_warnings():
             warn_or_log(text)
         self._monitor_batch(batch_id)
         committers, content_id = self._job.committers, self._job.content_id(batch_id, counts.files)
@@ -187,8 +192,7 @@ class RunningSession:
                 if proposal is not None:
                     self._switch_to(self._pipeline.prepare_replan(self._job, proposal))
                     helped, batch = True, self._job.checkpoint.plan_log[-1].first_batch
-                    before, after = proposal.before.cpu, proposal.after.cpu
-                    migration = Migration(batch, cause, before, after, perf_counter() - began)
+                    migration = proposal.migration(batch, perf_counter() - began)
                     self._monitor.record_migration(migration)
                     logging.getLogger("dovetail").info("%s", migration)
         except StateError as error:  # the job has ended meanwhile

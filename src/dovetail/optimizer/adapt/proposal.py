@@ -13,6 +13,7 @@ from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.sharing import limits_of
 from dovetail.plan.query_plan import QueryPlan
 from dovetail.plan.shared_plan import Load, SharedPlan
+from dovetail.stats.history import Migration
 
 NEAR_LIMIT_FRACTION = 0.9
 """The fraction of a budget above which a breach is imminent."""
@@ -40,6 +41,10 @@ class Proposal:
     def after(self) -> Load:
         """Expected load of the proposed plan."""
         return self.plan.load
+
+    def migration(self, batch: int, seconds: float) -> Migration:
+        """Return the record of its adoption from `batch` on, which took some `seconds`."""
+        return Migration(batch, self.cause, self.before.cpu, self.after.cpu, seconds)
 
 
 def propose(

@@ -47,6 +47,27 @@ ELSEWHERE = {
     ),
 }
 """Hints for methods of `LocalSession`, of running sessions and of Spark, by name."""
+RUNNING_ELSEWHERE = {
+    **dict.fromkeys(("push", "push_iter", "advance"), "on Spark tuples come from the frames of streams"),
+    **dict.fromkeys(
+        ("stream", "selectivity", "start", "dataframe", "compare"),
+        "that is a method of dt.Session; streams and selectivities cannot be added to a job that runs",
+    ),
+    **dict.fromkeys(("snapshot", "restore"), ELSEWHERE["snapshot"]),
+    **dict.fromkeys(("sql", "register", "create_query"), "add_query(name, sql, sink) adds a query"),
+    **dict.fromkeys(("remove_query", "delete_query", "cancel_query"), "drop_query(name) stops a query"),
+    **dict.fromkeys(("close", "cancel", "terminate", "shutdown"), "stop() ends the job"),
+    **dict.fromkeys(("join", "wait", "result", "processAllAvailable"), "await_termination() waits until the job ends"),
+    **dict.fromkeys(
+        ("results", "collect", "show", "toPandas", "to_pandas", "to_arrow"),
+        "results are in the sinks that start(...) was given",
+    ),
+    **{
+        name: f"that is a property of Spark's query: write running.query.{name}"
+        for name in ("isActive", "status", "lastProgress", "recentProgress", "id", "runId", "name", "exception")
+    },
+}
+"""Hints for methods of sessions that do not run, and of Spark's streaming query, by name."""
 
 
 def check_spark(spark: Any) -> None:

@@ -31,6 +31,7 @@ from dovetail.spark.checkpoint.directories import JVM_ERRORS, reason
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry, in_force, pack
 from dovetail.spark.compat import from_arrow_schema
 from dovetail.spark.driver.arguments import check_sinks, with_trigger
+from dovetail.spark.driver.backfill_warnings import invisible_to_backfill
 from dovetail.spark.driver.job import CHECKPOINT, HeldLock, RunningJob, claim_sinks
 from dovetail.spark.driver.job_diff import with_query, without_query
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
@@ -135,9 +136,13 @@ class SparkPipeline:
             started = replace(query, start=QueryStart(first_batch, backfill))
             return with_shard_ids(self.spark, with_query(layout, started, declared_job.streams))
 
+        changed = layout_from(job.checkpoint.last_batch + 1)
+        if backfill and job.checkpoint.last_batch >= 0:
+            for text in invisible_to_backfill(layout, changed, bound):
+                warn(text)
         change = JobChange(self, job, declared_job, layout_from, {**job.sinks, name: sink}, name)
         try:
-            change.claim(layout_from(job.checkpoint.last_batch + 1))
+            change.claim(changed)
         except BaseException:
             change.undo()
             raise

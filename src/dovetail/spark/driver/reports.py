@@ -24,9 +24,9 @@ from dovetail.errors import StateError
 from dovetail.optimizer.adapt.runtime_stats import ShardGroupReport
 from dovetail.plan.names import with_scope
 from dovetail.plan.shared_plan import Load
-from dovetail.session.drop_warnings import DropWarnings
 from dovetail.session.metrics import STREAM_COUNTS, LastBatch, RunningMetrics, last_batch, session_metrics
 from dovetail.session.monitor import Monitor
+from dovetail.session.stream_warnings import StreamWarnings
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.sinks.stage import WrittenFile
 from dovetail.spark.state.log import RESTORE_HINT, add_counters
@@ -101,6 +101,7 @@ class ShardReports:
         """Milliseconds that shards have reported since the last `take_load`."""
         self.recent_batches: dict[int, BatchEndState] = {}
         """The state after each of the last two batches."""
+        self._stream_warnings = StreamWarnings()
 
     def collect(self, encoded: DataFrame, batch_id: int) -> ResultCounts:
         """Record the reports of the shards in a batch; return the numbers of results."""
@@ -202,11 +203,16 @@ class ShardReports:
         shards = count_of(self._layout.requested_shards, "shard", "shards")
         return ", ".join([shards, *(done if counts.batches else ["no batch yet"])])
 
-    def new_warnings(self, losses: DropWarnings) -> Iterator[str]:
-        """Yield what is to be said once about tuples that were dropped."""
-        for name, counted in self.streams().items():
-            stream, late_by = self._layout.job.streams[name], round(1e6 * counted.lateness_needed)
-            yield from losses.new_warnings(stream, counted.late, late_by, counted.refused)
+    def new_warnings(self) -> Iterator[str]:
+        """Yield the warnings that the tuples of each stream have not had yet."""
+        for name, metrics in self.streams().items():
+            yield from self._stream_warnings.new_warnings(
+                self._layout.job.streams[name],
+                late=metrics.late,
+                late_by=round(1e6 * metrics.lateness_needed),
+                refused=metrics.refused,
+                max_event_time=metrics.event_time,
+            )
 
     def add_results(self, query: str, count: int) -> None:
         """Count results that a sink has written."""
