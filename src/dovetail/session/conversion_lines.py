@@ -55,8 +55,9 @@ def _time_line(field: pa.Field, given: pa.DataType, origin: str, values: pa.Chun
         case "float" if declared.tz is not None:
             return f"for seconds since 1970 {_write(name, origin, *_from_seconds(name))}"
         case "text":
-            line = _write(name, origin, *_parsed(name, declared, has_offset=_has_offset(values)))
-            return f"{line}; {_null_for_damaged(name, declared, origin)}"
+            has_offset = _has_offset(values)
+            line = _write(name, origin, *_parsed(name, declared, has_offset=has_offset))
+            return f"{line}; {_null_for_damaged(name, declared, origin, has_offset=has_offset)}"
         case "date":
             return _write(name, origin, *_from_date(name, declared))
     return f"convert the column {name!r} to {_arrow_type(declared)} before it is pushed"
@@ -213,11 +214,12 @@ def _from_date(name: str, declared: pa.DataType) -> _Lines:
     )
 
 
-def _null_for_damaged(name: str, declared: pa.DataType, origin: str) -> str:
+def _null_for_damaged(name: str, declared: pa.DataType, origin: str, *, has_offset: bool) -> str:
     """Return how to read texts that are no times as NULL."""
     if origin in ("pandas", "polars"):
         return f"to read damaged values as NULL, add {'errors=' + repr('coerce') if origin == 'pandas' else 'strict=False'}"
-    text = f"pc.strptime(table[{name!r}], format='%Y-%m-%dT%H:%M:%SZ', unit='us', error_is_null=True)"
+    form = "%Y-%m-%dT%H:%M:%S" + "Z" * has_offset
+    text = f"pc.strptime(table[{name!r}], format={form!r}, unit='us', error_is_null=True)"
     expression = text if declared.tz is None else f"pc.assume_timezone({text}, 'UTC')"
     return f"to read damaged values as NULL, use {expression} with the format of your texts"
 
