@@ -114,6 +114,24 @@ def test_a_default_of_many_shards() -> None:
         warn_of_many_shards(SimpleNamespace(), 400)  # Spark Connect
 
 
+def test_a_start_with_the_default_of_many_shards(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunningSession, "_begin", lambda _: None)
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", "33")
+    frame = own.readStream.format("rate").load()
+    for shards, count in ((None, 1), (66, 0)):
+        session = dt.Session(own, shards=shards)
+        session.stream("a", frame, "timestamp")
+        session.stream("b", frame, "timestamp")
+        session.query("q", SQL)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DovetailWarning)
+            session.start({"q": dt.sinks.memory()}, tmp_path / str(shards))._clear()
+        assert [str(each.message).partition(",")[0] for each in caught] == ["the session has 66 shards"] * count
+
+
 def test_several_faults_of_a_session_have_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         builder, "_worker_faults", lambda _: [("PYSPARK_PYTHON is 'x'", 'os.environ["X"] = y before it')]
