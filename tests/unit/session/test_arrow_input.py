@@ -97,6 +97,11 @@ def test_schemas(source: str) -> None:
     assert session.push({"a": SOURCES[source](), "b": ROWS})["q"].num_rows == 2
 
 
+def test_a_nameless_index_is_no_column_of_a_schema() -> None:
+    session = session_of(SOURCES["pandas with a nameless index beside a column"]())
+    assert session.push({"a": ROWS, "b": ROWS})["q"].num_rows == 2
+
+
 def test_a_schema_does_not_consume_a_reader() -> None:
     reader = ROWS.to_reader()
     session = session_of(reader)
