@@ -47,8 +47,8 @@ def test_the_content_id_of_a_batch_is_made_once(needing: tuple[int, ...], reads:
     job.queries = {query: SimpleNamespace(name=str(query)) for query in committers}
     job.content_id = lambda *arguments: RunningJob.content_id(job, *arguments)
     counts = ResultCounts(Counter({0: 1, 1: 1}), {0: [], 1: []})
-    reports = SimpleNamespace(collect=lambda *_: counts, new_warnings=lambda _: (), add_results=lambda *_: None)
-    running: Any = SimpleNamespace(_job=job, _reports=reports, _losses=None, _written=1)
+    reports = SimpleNamespace(collect=lambda *_: counts, new_warnings=tuple, add_results=lambda *_: None)
+    running: Any = SimpleNamespace(_job=job, _reports=reports, _written=1)
     running._monitor_batch = lambda _: None
     running._record_sink_failure = lambda *_: nullcontext()
     RunningSession._write(running, cast("Any", None), 5)
