@@ -179,7 +179,9 @@ def test_event_times_of_other_types(spark: SparkSession, frame: DataFrame, kind:
 def test_a_name_that_is_taken(session: dt.Session) -> None:
     with pytest.raises(ConfigError, match="query 'pairs' is already registered") as error:
         session.query("pairs", SQL)
-    assert "choose another name, or remove the running query with drop_query()" in refused(error)
+    assert "choose another name, or in a notebook make the session anew in this cell; drop_query() removes" in refused(
+        error
+    )
     assert not hasattr(session, "drop_query")
     assert hasattr(dt.LocalSession, "drop_query")
 

@@ -12,7 +12,7 @@ from dovetail.query.functions import FUNCTION_NAMES
 from dovetail.query.sql_text import SqlText, error_at
 
 AGGREGATE_HINT = (
-    "aggregate the query's results instead: results.group_by('k').aggregate([('v', 'sum')]) in Arrow; on Spark see "
+    "aggregate the query's results instead: results['q'].group_by('k').aggregate([('v', 'sum')]) in Arrow; on Spark see "
     "docs/coming-from-spark.md#aggregation-after-the-join"
 )
 FROM_SUBQUERY_HINT = "name its streams in FROM, each with a window, and put its conditions into WHERE"

@@ -39,7 +39,10 @@ def conversion_line(field: pa.Field, actual: pa.DataType, origin: str, values: p
     lines = _casts(name, declared, given)
     if lines is None:
         return f"declare the column {name!r} as {_arrow_type(given)}, or convert it before it is pushed"
-    return _write(name, origin, *lines)
+    line = _write(name, origin, *lines)
+    if _kind(declared) == "text" and _kind(given) in {"int", "float"}:
+        return f"{line}; if it was text in a file, read it as text instead, because numbers lose '+' and leading zeros"
+    return line
 
 
 def _time_line(field: pa.Field, given: pa.DataType, origin: str, values: pa.ChunkedArray | None) -> str:

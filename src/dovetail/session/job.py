@@ -104,7 +104,7 @@ class Job:
         if name in self.registered:
             raise ConfigError(
                 f"query {name!r} is already registered",
-                "choose another name, or remove the running query with drop_query()",
+                "choose another name, or in a notebook make the session anew in this cell; drop_query() removes a query that runs",
             )
         if self.config.shedding is not None:
             check_sheddable(query, self.config.shedding)

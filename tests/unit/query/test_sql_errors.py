@@ -28,7 +28,7 @@ STREAMS = {
 JOIN = "FROM clicks c, orders o [ROWS 9] WHERE c.id = o.id"
 SHAPE = "write SELECT columns FROM stream alias [RANGE n UNIT], ... WHERE conditions"
 AGGREGATE = (
-    "aggregate the query's results instead: results.group_by('k').aggregate([('v', 'sum')]) in Arrow; on Spark see "
+    "aggregate the query's results instead: results['q'].group_by('k').aggregate([('v', 'sum')]) in Arrow; on Spark see "
     "docs/coming-from-spark.md#aggregation-after-the-join"
 )
 SUBQUERY = "name its streams in FROM, each with a window, and put its conditions into WHERE"
