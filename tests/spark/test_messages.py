@@ -56,7 +56,7 @@ def refused(error: pytest.ExceptionInfo[DovetailError]) -> str:
     [
         ("out", "start(sinks=...) is 'out' (str); expected a dict", "{'pairs': dt.sinks.parquet('out')}"),
         (None, "start(sinks=...) is NoneType; expected a dict", "{'pairs': dt.sinks.parquet('out')}"),
-        (dt.sinks.memory(), "start(sinks=...) is memory() (MemorySink)", "{'pairs': dt.sinks.parquet('out')}"),
+        (dt.sinks.memory(), "start(sinks=...) is memory(): 0 rows (MemorySink)", "{'pairs': dt.sinks.parquet('out')}"),
         ({"pairs": "out"}, "sinks['pairs'] is 'out' (str); expected a sink", "dt.sinks.parquet('out')"),
         ({"pairs": None}, "sinks['pairs'] is NoneType; expected a sink", "dt.sinks.parquet(path)"),
         ({"pairs": print}, "expected a sink", "dt.sinks.call(function)"),
