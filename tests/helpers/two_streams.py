@@ -63,11 +63,10 @@ def state_tuples(session: dt.LocalSession, stream: str) -> int:
 
 
 def without_times(description: Any) -> Any:
-    """Drop measured times, which differ between any two sessions."""
-    text = json.dumps(description)
+    """Drop measured times, which differ between any two sessions, and measured rates, which no snapshot holds."""
+    dropped = ("ms", "us", "timed", "lag_seconds", "measured_rate")
     return json.loads(
-        text,
-        object_hook=lambda entry: {k: v for k, v in entry.items() if k not in ("ms", "us", "timed", "lag_seconds")},
+        json.dumps(description), object_hook=lambda entry: {k: v for k, v in entry.items() if k not in dropped}
     )
 
 
