@@ -311,10 +311,11 @@ class Job:
 
     def caught_up(self, watermarks: Mapping[str, int]) -> list[str]:
         """Return the late queries that have caught up and can be planned with the others."""
+        running = [plan.query for plan in self.plans.values()]
         return [
             name
             for name, query in self.standalone_queries.items()
-            if query.start.has_caught_up(query.plan.query, watermarks, self.streams)
+            if query.start.has_caught_up(query.plan.query, watermarks, self.streams, running)
         ]
 
     def propose(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -44,17 +44,33 @@ class QueryStart:
         return self.first_batch > 0 and not self.is_planned_jointly
 
     def has_caught_up(
-        self, query: JoinQuery, watermarks: Mapping[str, int], streams: Mapping[str, StreamSchema]
+        self,
+        query: JoinQuery,
+        watermarks: Mapping[str, int],
+        streams: Mapping[str, StreamSchema],
+        running: Iterable[JoinQuery] = (),
     ) -> bool:
-        """Whether no tuple from before the start can still match: all have left the windows of the query."""
+        """Whether no tuple from before the start can still match, or is held for `running` queries.
+
+        Planned jointly, the query shares views with them: tuples that lack its columns would seem to have them.
+        """
         for ref in query.refs:
             if not isinstance(ref.window, TimeWindow) or streams[ref.stream].progress_by is not None:
                 # A count window has no end in time. With `progress_by`, tuples may be later than the stream's progress.
                 return False
-            others = [watermarks[other.stream] for other in query.refs if other is not ref]
-            if self.max_event_times.get(ref.stream, inf) + ref.window.micros >= min(others):
-                return False
-        return True
+        read = {ref.stream for ref in query.refs}
+        return all(self._has_left(joined, read, watermarks) for joined in (query, *running))
+
+    def _has_left(self, query: JoinQuery, read: Collection[str], watermarks: Mapping[str, int]) -> bool:
+        """Whether tuples of the streams `read` from before the start have left the windows of a query."""
+        if not all(isinstance(ref.window, TimeWindow) for ref in query.refs):
+            return True  # count windows have rows of their own
+        return all(
+            self.max_event_times.get(ref.stream, inf) + ref.window.micros
+            < min(watermarks[other.stream] for other in query.refs if other is not ref)
+            for ref in query.refs
+            if ref.stream in read and isinstance(ref.window, TimeWindow)
+        )
 
 
 @dataclass(frozen=True)

@@ -263,3 +263,24 @@ def test_a_query_catches_up_one_window_after_its_start() -> None:
 def test_a_migration_as_text() -> None:
     made = Migration(7, "it rained", 4.0, 2.0, 0.25)
     assert str(made) == "migrated before batch 7 in 0.25 s, because it rained: cpu 4 -> 2 ms/s expected"
+
+
+def test_a_late_query_is_planned_alone_while_others_hold_earlier_tuples() -> None:
+    """Otherwise a later backfill would take columns that only the late query keeps for those of earlier tuples."""
+    schema = pa.schema([("ts", pa.timestamp("s", tz="UTC")), ("k", pa.int64()), ("x", pa.int64())])
+    join = "FROM a [RANGE {0} SECONDS], b [RANGE {0} SECONDS] WHERE a.k = b.k"
+    session = dt.LocalSession()
+    for name in "ab":
+        session.stream(name, schema, event_time="ts")
+
+    def caught_up_after(second: int) -> list[str]:
+        table = pa.table([[second], [second], [second]], schema=schema)
+        session.push({"a": table, "b": table})
+        progress = session._engine.progress.streams
+        return session._job.caught_up({name: stream.watermark for name, stream in progress.items()})
+
+    session.query("long", f"SELECT a.k {join.format(100)}")
+    caught_up_after(0)
+    session.query("late", f"SELECT a.x {join.format(1)}")
+    assert caught_up_after(50) == caught_up_after(100) == []
+    assert caught_up_after(101) == ["late"]

@@ -1,4 +1,4 @@
-"""The same query as Spark's own chain of stream-stream joins, for comparison."""
+"""Spark's own chain of stream-stream joins for the demo's query, for comparison."""
 
 from __future__ import annotations
 
