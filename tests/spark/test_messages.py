@@ -315,6 +315,29 @@ def test_small_files_on_any_file_system(spark: SparkSession, tmp_path: Path) -> 
             blocked.create("owner", "x")
 
 
+def test_a_copy_starts_over_if_a_file_vanishes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old/state").mkdir(parents=True)
+    (tmp_path / "old/state/1.zip").write_text("x", encoding="utf-8")
+    old, new = (Directory.of(spark, f"{tmp_path}/{name}") for name in ("old", "new"))
+    copy, copies = Directory._copy, 0
+
+    def copy_while_spark_renames(self: Directory, name: str, to: Directory) -> None:
+        nonlocal copies
+        copies += 1
+        copy(self, name, to)
+        if copies < 3:
+            copy(self, "state/1.zip.tmp", to)
+
+    monkeypatch.setattr(Directory, "_copy", copy_while_spark_renames)
+    old.copy("state", new)
+    assert (tmp_path / "new/state/1.zip").read_text(encoding="utf-8") == "x"
+    assert copies == 3
+    with pytest.raises(ConfigError, match=r"old/nothing cannot be copied to .*new: .*FileNotFoundException"):
+        old.copy("nothing", new)
+
+
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     lock = Lock(path)

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from dovetail.errors import ConfigError, StateError
 
 JVM_ERRORS = (Py4JError, PySparkException)
+_COPY_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -147,17 +148,28 @@ class Directory:
         return self.read(name) == text  # object stores may let two writers create it: the last one wins
 
     def copy(self, name: str, to: Directory) -> None:
-        """Copy a file or a directory into another directory that has no entry of that name."""
+        """Copy a file or a directory into another directory that has no entry of that name.
+
+        For seconds after a job has ended, Spark renames and removes files of its state; then the copy starts over.
+        """
+        for attempt in range(1, _COPY_ATTEMPTS + 1):
+            try:
+                self._copy(name, to)
+            except JVM_ERRORS as error:
+                if attempt < _COPY_ATTEMPTS and "FileNotFoundException" in reason(error):
+                    to.remove(name)
+                    continue
+                raise ConfigError(
+                    f"{self.uri}/{name} cannot be copied to {to.uri}: {reason(error)}",
+                    "check read access to the source and write access to the target",
+                ) from error
+            return
+
+    def _copy(self, name: str, to: Directory) -> None:
         session: Any = SparkSession.active()
         conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
         source, target = self._path(name), to._path(name)
-        try:
-            self._jvm().org.apache.hadoop.fs.FileUtil.copy(self.files, source, to.files, target, False, True, conf)
-        except JVM_ERRORS as error:
-            raise ConfigError(
-                f"{self.uri}/{name} cannot be copied to {to.uri}: {reason(error)}",
-                "check read access to the source and write access to the target",
-            ) from error
+        self._jvm().org.apache.hadoop.fs.FileUtil.copy(self.files, source, to.files, target, False, True, conf)
 
     def move(self, name: str, to: Directory, new_name: str) -> None:
         """Move a file into a directory of the same file system that has no entry of the new name."""
