@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from dovetail.spark.batch_writer import BatchWriter
 from dovetail.spark.driver.job import RunningJob
 from dovetail.spark.driver.reports import ResultCounts
-from dovetail.spark.running import RunningSession
 from dovetail.spark.sinks.stage import WrittenFile
 
 
@@ -47,11 +46,8 @@ def test_the_content_id_of_a_batch_is_made_once(needing: tuple[int, ...], reads:
     job.queries = {query: SimpleNamespace(name=str(query)) for query in committers}
     job.content_id = lambda *arguments: RunningJob.content_id(job, *arguments)
     counts = ResultCounts(Counter({0: 1, 1: 1}), {0: [], 1: []})
-    reports = SimpleNamespace(collect=lambda *_: counts, new_warnings=tuple, add_results=lambda *_: None)
-    running: Any = SimpleNamespace(_job=job, _reports=reports, _written=1)
-    running._monitor_batch = lambda _: None
-    running._record_sink_failure = lambda *_: nullcontext()
-    RunningSession._write(running, cast("Any", None), 5)
+    reports = SimpleNamespace(collect=lambda *_: counts, add_results=lambda *_: None)
+    BatchWriter(job, cast("Any", reports), last_batch=1).write(cast("Any", None), 5, lambda _: None)
     assert read == ["5"] * reads
     assert len({*committers[0].content_ids, *committers[1].content_ids}) == 1
     assert bool(committers[0].content_ids[0]) == bool(reads)

@@ -259,7 +259,7 @@ def test_a_query_without_its_python_process_is_started_once_more(monkeypatch: py
 
 def test_a_query_that_has_written_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     running, left = waiting_for(monkeypatch, True, False)
-    running._written = 0
+    running._writer.last_batch = 0
     with pytest.raises(DovetailError, match=re.escape(BUSY)):
         running.await_termination()
     assert left == [False]

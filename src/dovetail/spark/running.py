@@ -1,9 +1,4 @@
-"""A started session: writes each batch to every sink, or ends with an error that names what failed.
-
-Shards return encoded results, one or more rows per shard and query. If Spark has to write some of them, `foreachBatch` persists that
-frame, so that the stateful operator runs once for any number of sinks, and gives each of these sinks its decoded part. Rows in files
-that shards staged themselves are counted before any sink is touched.
-"""
+"""A started session: runs its job as one streaming query after another, or says what failed."""
 
 from __future__ import annotations
 
@@ -26,13 +21,13 @@ from dovetail.session.job_html import job_html, job_text
 from dovetail.session.metrics import RunningMetrics
 from dovetail.session.monitor import Monitor
 from dovetail.session.unknown_names import missing_attribute, reject_unknown_arguments
+from dovetail.spark.batch_writer import BatchWriter
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
 from dovetail.spark.driver.arguments import RUNNING_ELSEWHERE
 from dovetail.spark.driver.failures import (
     first_lines,
     lacks_worker,
     silence_spark_log,
-    sink_failure,
     state_text,
     warn_or_log,
     worker_error,
@@ -46,7 +41,6 @@ from dovetail.spark.driver.waiting import is_idle, wait_until
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.state.shared_memory import remove_run_directory
 from dovetail.spark.watch import watch
-from dovetail.spark.wire import decode_results
 from dovetail.stats.history import History
 
 _MAX_WAIT_SECONDS = 600
@@ -73,7 +67,10 @@ class RunningSession:
         self._job = job
         self._run_id = run_id
         self._reports = ShardReports(job.layout)
+        self._writer = BatchWriter(job, self._reports)
+        """Writes the batches of the current streaming query."""
         self._failure: DovetailError | None = None
+        """The error of a change after which the job could not be started again."""
         self._writing = threading.RLock()
         """Held while a batch is written: its staged files must not be cleared meanwhile."""
         self._is_cleared = False
@@ -82,14 +79,12 @@ class RunningSession:
         self._start_id = 0
         """Counts the streaming queries of this run; batches of an earlier one are refused."""
         self._has_been_retried = False
-        self._written: int | None = None
-        """The last batch written since the streaming query was started."""
         self._monitor = Monitor(job.layout.job.budget)
         self._planning: threading.Thread | None = None
         """Replans queries while batches run."""
 
     def __repr__(self) -> str:
-        state = state_text(self.query, self._failure, has_ended=self.has_ended)
+        state = state_text(self.query, self._error, has_ended=self.has_ended)
         return f"<RunningSession: {job_text(self._layout.job)}; {self._reports.summary}; {state}>"
 
     def _repr_html_(self) -> str:
@@ -101,7 +96,8 @@ class RunningSession:
     def _begin(self) -> None:
         """Start the streaming query."""
         self._start_id += 1
-        self._written, start_id, reference = None, self._start_id, ref(self)
+        self._writer = BatchWriter(self._job, self._reports)
+        start_id, reference = self._start_id, ref(self)
 
         def write(encoded: DataFrame, batch_id: int) -> None:
             # Py4J keeps this function until the JVM drops the query, and the JVM keeps the query while the session refers to it.
@@ -118,6 +114,10 @@ class RunningSession:
         return self._job.layout
 
     @property
+    def _error(self) -> DovetailError | None:
+        return self._failure or self._writer.failure
+
+    @property
     def has_ended(self) -> bool:
         if not self._change.acquire(blocking=False):
             return False
@@ -129,41 +129,21 @@ class RunningSession:
             self._change.release()
 
     def _write_batch(self, encoded: DataFrame, batch_id: int, start_id: int = 1) -> None:
-        """Write a batch to all sinks. The encoded frame is computed once, completely, before any sink sees it."""
         with self._writing:
             if self._is_cleared or start_id != self._start_id:
                 raise StateError(_AFTER_STOP.format(batch_id))
-            is_read_again = len(self._job.committers) < len(self._job.queries)
-            if is_read_again:
-                encoded = encoded.persist()
             try:
-                self._write(encoded, batch_id)
-            finally:
-                if is_read_again:
-                    encoded.unpersist()
-            self._written = batch_id
+                self._writer.write(encoded, batch_id, self._check_reports)
+            except Exception:
+                if self._writer.failure is not None:
+                    silence_spark_log(self.query)
+                raise
 
-    def _write(self, encoded: DataFrame, batch_id: int) -> None:
-        counts = self._reports.collect(encoded, batch_id)
+    def _check_reports(self, batch_id: int) -> None:
+        """Warn of what shards have reported; replan if there is a cause."""
         for text in self._reports.new_warnings():
             warn_or_log(text)
         self._monitor_batch(batch_id)
-        committers, content_id = self._job.committers, self._job.content_id(batch_id, counts.files)
-        for query_id, committer in committers.items():
-            with self._record_sink_failure(query_id, batch_id):
-                committer.check(batch_id, counts.files.get(query_id, []))
-        for query_id, query in self._job.queries.items():
-            rows = counts.rows[query_id]
-            with self._record_sink_failure(query_id, batch_id):
-                if not rows:
-                    if self._written is None:  # only the first batch of a start can be a replay
-                        committers.get(query_id, query.sink).discard(batch_id)
-                elif query_id in committers:
-                    committers[query_id].commit(batch_id, counts.files[query_id], content_id)
-                else:
-                    query.sink.write(decode_results(encoded, query_id, query.schema), batch_id)
-                    query.sink.verify(batch_id, rows)
-            self._reports.add_results(query.name, rows)
 
     # -- the monitor --------------------------------------------------------------------------------------------------------
 
@@ -202,16 +182,6 @@ class RunningSession:
         finally:
             self._monitor.record_replan(helped=helped)
             self._planning = None
-
-    @contextmanager
-    def _record_sink_failure(self, query_id: int, batch_id: int) -> Iterator[None]:
-        """Keep a sink's error as one that names query, sink and batch; Spark passes on only its text."""
-        try:
-            yield
-        except Exception as error:
-            self._failure = sink_failure(self._job.queries[query_id], batch_id, error)
-            silence_spark_log(self.query)
-            raise
 
     def metrics(self) -> RunningMetrics:
         """Return counters by stream, query and plan node, use of the budget, plan changes, shards' reports."""
@@ -308,7 +278,7 @@ class RunningSession:
         Each change waits for one batch unless the job is idle, so frequent changes cannot starve it.
         """
         deadline = monotonic() + _MAX_WAIT_SECONDS
-        wait_until(lambda: self._written is not None or is_idle(self.query), self.query, deadline)
+        wait_until(lambda: self._writer.last_batch is not None or is_idle(self.query), self.query, deadline)
         if not self._writing.acquire(timeout=max(0.0, deadline - monotonic())):
             raise StateError(
                 f"the current batch has not ended within {format_duration(_MAX_WAIT_SECONDS * 1_000_000)}; the job is unchanged",
@@ -321,7 +291,7 @@ class RunningSession:
                 )
             silence_spark_log(self.query)
             self._start_id += 1
-            return self._written
+            return self._writer.last_batch
         finally:
             self._writing.release()
 
@@ -361,7 +331,7 @@ class RunningSession:
                 if self._was_replaced(query) or (lacks_worker(error) and self._started_again(query)):
                     continue
                 self._clear()
-                failure = self._failure or worker_error(error)
+                failure = self._error or worker_error(error)
                 if failure is not None and isinstance(error, StreamingQueryException):
                     raise failure from failure.__cause__
                 raise
@@ -369,8 +339,8 @@ class RunningSession:
                 continue
             if ended:
                 self._clear()
-                if self._failure is not None:
-                    raise self._failure from self._failure.__cause__
+                if self._error is not None:
+                    raise self._error from self._error.__cause__
             return ended
 
     def _was_replaced(self, query: StreamingQuery) -> bool:
@@ -383,7 +353,7 @@ class RunningSession:
         with self._change:
             if self.query is not query:
                 return True
-            if self._is_cleared or self._written is not None or self._has_been_retried:
+            if self._is_cleared or self._writer.last_batch is not None or self._has_been_retried:
                 return False
             self._has_been_retried = True
             logging.getLogger("dovetail").warning("a Python process of Spark did not start in time; trying once more")
