@@ -7,6 +7,7 @@ its position as data.
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -24,6 +25,20 @@ def suggestion(name: object, candidates: Iterable[str], otherwise: str, quote: C
     by_folded = {other.casefold(): other for other in candidates}
     close = get_close_matches(str(name).casefold(), by_folded, n=1)
     return f"did you mean {quote(by_folded[close[0]])}?" if close else otherwise
+
+
+_IMPORTS = {
+    "F": "from pyspark.sql import functions as F",
+    "pa": "import pyarrow as pa",
+    "pc": "import pyarrow.compute as pc",
+}
+"""By name in the code of a hint, the line that imports it."""
+
+
+def with_imports(hint: str) -> str:
+    """Return a hint that has code with the imports of that code."""
+    lines = [line for name, line in _IMPORTS.items() if re.search(rf"\b{name}\.", hint)]
+    return f"{hint}; first: {'; '.join(lines)}" if lines else hint
 
 
 class DovetailError(Exception):

@@ -98,7 +98,7 @@ class StreamSchema:
         if not pa.types.is_timestamp(time_type):
             raise SchemaError(
                 f"stream {self.name!r}: event time {self.event_time!r} has type {time_type}; it must be a timestamp",
-                "convert it first: for milliseconds since 1970 pc.cast(column, pa.timestamp('ms', tz='UTC')); for other units replace "
+                "convert it first: for milliseconds since 1970 column.cast(pa.timestamp('ms', tz='UTC')); for other units replace "
                 "'ms' by 's', 'us' or 'ns'",
             )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dovetail as dt
-from dovetail.errors import ConfigError, DovetailWarning, SchemaError, StateError
+from dovetail.errors import ConfigError, DovetailWarning, QueryError, SchemaError, StateError
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.driver import builder
@@ -80,6 +81,31 @@ def test_an_event_time_that_is_no_column(session: dt.Session, frame: DataFrame) 
     ) as error:
         session.stream("c", frame, "timestmp")
     assert error.value.hint == "did you mean 'timestamp'?"
+
+
+def test_a_frame_of_a_stopped_spark_session(
+    session: dt.Session, frame: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
+    monkeypatch.setattr(type(frame), "sparkSession", stopped)
+    with pytest.raises(
+        ConfigError, match="stream 'c': its DataFrame was read with a SparkSession that has been stopped"
+    ) as error:
+        session.stream("c", frame, "timestamp")
+    assert error.value.hint == "make the frame again with the session that runs: frame = spark.readStream..."
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("a.valu = b.value", "stream 'a' has no column 'valu'; columns: 'timestamp', 'value'"),
+        ("x.valu = y.value", "no stream has a column 'valu'; columns: 'timestamp', 'value'"),
+    ],
+)
+def test_a_selectivity_of_an_unknown_column(session: dt.Session, condition: str, message: str) -> None:
+    with pytest.raises(QueryError, match=re.escape(message)) as error:
+        session.selectivity(condition, 0.1)
+    assert error.value.hint == "did you mean 'value'?"
 
 
 def test_the_delay_of_a_watermark_is_the_lateness(session: dt.Session, frame: DataFrame) -> None:

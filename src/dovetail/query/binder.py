@@ -62,6 +62,19 @@ def find_column(name: str, binding: AliasBinding) -> Column:
     return Column(binding.alias, match, binding.schema.columns.field(match).type)
 
 
+def check_column(qualifier: str, name: str, streams: Mapping[str, StreamSchema]) -> None:
+    """Refuse a column that its stream lacks, or all streams where the qualifier is no stream but an alias."""
+    if qualifier in streams:
+        find_column(name, AliasBinding(qualifier, streams[qualifier]))
+        return
+    names = list(dict.fromkeys(column for stream in streams.values() for column in stream.columns.names))
+    if not streams:
+        raise QueryError("no stream is declared", "declare streams first: session.stream(name, ...)")
+    if match_name(name, names) is None:
+        hint = suggestion(name, names, "write a column of one of the streams", _quoted)
+        raise QueryError(f"no stream has a column {name!r}; columns: {listed(names)}", hint)
+
+
 class Scope:
     """The aliases of one query."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import Token, TokenType, exp
 
-from dovetail.errors import QueryError, suggestion
+from dovetail.errors import QueryError, suggestion, with_imports
 from dovetail.query.functions import FUNCTION_NAMES
 from dovetail.query.sql_text import SqlText, error_at
 
@@ -91,7 +91,7 @@ def _function_hint(name: str, node: exp.Func) -> str:
     if name in ("DATE_TRUNC", "TRUNC"):
         column = _column_name(node)
         arrow = f"pc.floor_temporal(table[{column!r}], unit='hour')"
-        return f"{_COLUMN_HINT}: F.date_trunc('hour', {column!r}) in PySpark, {arrow} in Arrow"
+        return with_imports(f"{_COLUMN_HINT}: F.date_trunc('hour', {column!r}) in PySpark, {arrow} in Arrow")
     if name == "WINDOW":
         return "windows slide with every tuple: write stream alias [RANGE 5 MINUTES] in FROM, and group the results"
     return suggestion(name, FUNCTION_NAMES, _COLUMN_HINT)
@@ -102,12 +102,14 @@ def _part_hint(part: str, node: exp.Expr) -> str:
     if part not in _PARTS:
         return _COLUMN_HINT
     column, function = _column_name(node), part.lower()
-    return f"{_COLUMN_HINT}: F.{function}({column!r}) in PySpark, pc.{function}(table[{column!r}]) in Arrow"
+    return with_imports(
+        f"{_COLUMN_HINT}: F.{function}({column!r}) in PySpark, pc.{function}(table[{column!r}]) in Arrow"
+    )
 
 
 def _regex_hint(node: exp.Expr) -> str:
     column = _column_name(node)
-    return (
+    return with_imports(
         f"use LIKE with % and _, or {_COLUMN_HINT}: F.col({column!r}).rlike(pattern) in PySpark, "
         f"pc.match_substring_regex(table[{column!r}], pattern) in Arrow"
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import Parser, TokenType, exp
 
+from dovetail.errors import with_imports
 from dovetail.query.binder import AliasBinding, find_column, find_stream
 from dovetail.query.brackets import WindowBracket
 from dovetail.query.functions import with_sql_type
@@ -135,8 +136,10 @@ def _reject_mixed_times(sql_text: SqlText, entries: Sequence[FromEntry], schemas
             raise sql_text.error(
                 f"the event time of {schema.name!r} is {kinds[schema.time_zone_aware]}, "
                 f"that of {first.name!r} is {kinds[first.time_zone_aware]}",
-                "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both streams with one kind; for "
-                f"{naive.name!r} write F.col({naive.event_time!r}).cast('timestamp') in PySpark, "
-                f"pc.assume_timezone(table[{naive.event_time!r}], 'UTC') in Arrow",
+                with_imports(
+                    "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both streams with one kind; for "
+                    f"{naive.name!r} write F.col({naive.event_time!r}).cast('timestamp') in PySpark, "
+                    f"pc.assume_timezone(table[{naive.event_time!r}], 'UTC') in Arrow"
+                ),
                 entry.extent,
             )

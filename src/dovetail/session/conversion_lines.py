@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from dovetail.errors import with_imports
 from dovetail.schema import stored_type
 
 _Lines: TypeAlias = tuple[str, str, str]
@@ -31,6 +32,11 @@ def conversion_line(field: pa.Field, actual: pa.DataType, origin: str, values: p
 
     Where no single line does, the hint is to declare the other type. Text is converted to times by the form of its `values`.
     """
+    hint = _conversion_line(field, actual, origin, values)
+    return with_imports(hint) if "write " in hint else hint
+
+
+def _conversion_line(field: pa.Field, actual: pa.DataType, origin: str, values: pa.ChunkedArray | None) -> str:
     name, declared, given = field.name, field.type, stored_type(actual)
     if pa.types.is_integer(declared) and pa.types.is_integer(given):
         return f"declare the column {name!r} as {_arrow_type(given)}, which holds these values"

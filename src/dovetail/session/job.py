@@ -93,7 +93,7 @@ class Job:
 
     def with_hint(self, condition: str, value: float) -> Job:
         """Return the job with a selectivity; it holds for queries registered afterwards."""
-        return replace(self, hints={**self.hints, **parse_hint(condition, value)})
+        return replace(self, hints={**self.hints, **parse_hint(condition, value, self.streams)})
 
     def plan_individually(
         self, name: str, sql: str, orders: ProbeOrders | None, time_zone: str = "UTC"

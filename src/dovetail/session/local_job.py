@@ -43,6 +43,8 @@ class LocalJob(SynchronizedSession):
         self._refused_query: str | None = None
         """The last query that was refused."""
         self._has_warned_of_late_query = False
+        self._checked_hints = job.hints if job.adopted_plan is not None else {}
+        """The selectivities of the user that were checked for having an effect."""
         self._warns_of_no_queries = False
         """Whether to warn of the push under way once it has been checked."""
         self._last_adoption: tuple[tuple[ExecutionPlan, Job], ...] = ()
@@ -75,9 +77,11 @@ class LocalJob(SynchronizedSession):
 
     def _begin(self) -> None:
         """Start the queries that wait for the first batch."""
-        if not self._is_running and self._job.adopted_plan is None and self._job.registered:
-            for text in unused_selectivities(self._job):
+        if self._job.hints is not self._checked_hints and self._job.registered:
+            checked, self._checked_hints = self._checked_hints, self._job.hints
+            for text in unused_selectivities(self._job, checked):
                 warn(text)
+        if not self._is_running and self._job.adopted_plan is None and self._job.registered:
             self._adopt(self._job.with_initial_plan())
 
     def _register(

@@ -21,4 +21,4 @@ class StreamWarnings:
         """Yield the warnings that a stream has not had yet; `late_by` is the largest delay in microseconds."""
         yield from self._drop_warnings.new_warnings(stream, late, late_by, refused)
         if max_event_time is not None:
-            yield from self._time_units.new_warnings(stream.name, max_event_time)
+            yield from self._time_units.new_warnings(stream, max_event_time)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from dovetail.errors import with_imports
+from dovetail.schema import StreamSchema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR = 365 * 86_400_000_000
@@ -13,6 +17,14 @@ _FAR = 530 * _YEAR
 _UNITS = {1_000: ("milliseconds", "ms"), 1_000_000: ("seconds", "s")}
 
 
+class _First(NamedTuple):
+    """The first event time of a stream."""
+
+    micros: int
+    stream: str
+    column: str
+
+
 class TimeUnits:
     """Compares the first event times of streams: units are mistaken if one is 1,000 times another.
 
@@ -20,38 +32,37 @@ class TimeUnits:
     """
 
     def __init__(self) -> None:
-        self._times: dict[str, int] = {}
+        self._first: dict[str, _First] = {}
 
-    def new_warnings(self, stream: str, event_time: int) -> Iterator[str]:
+    def new_warnings(self, stream: StreamSchema, event_time: int) -> Iterator[str]:
         """Yield a warning if the first tuples of a stream have another unit than those of an earlier one."""
-        if stream in self._times or not abs(event_time) < 1 << 61:
+        if stream.name in self._first or not abs(event_time) < 1 << 61:
             return
-        earlier = dict(self._times)
-        self._times[stream] = event_time  # first: where warnings are errors, the batch is pushed again
-        for other, time in earlier.items():
-            small, large = sorted(((event_time, stream), (time, other)))
-            factor = next((factor for factor in _UNITS if abs(small[0] * factor - large[0]) < _DECADES), None)
-            if factor is not None and small[0] > 0 and large[0] - small[0] > _DECADES:
+        first, earlier = _First(event_time, stream.name, stream.event_time), [*self._first.values()]
+        self._first[stream.name] = first  # first: where warnings are errors, the batch is pushed again
+        for other in earlier:
+            small, large = sorted((first, other))
+            factor = next((factor for factor in _UNITS if abs(small.micros * factor - large.micros) < _DECADES), None)
+            if factor is not None and small.micros > 0 and large.micros - small.micros > _DECADES:
                 yield _warning(small, large, factor)
                 return
 
 
-def _warning(small: tuple[int, str], large: tuple[int, str], factor: int) -> str:
+def _warning(small: _First, large: _First, factor: int) -> str:
     name, unit = _UNITS[factor]
-    if large[0] > _FAR:
-        wrong, other, mistake = (
-            large,
-            small,
-            f"microseconds were probably read as {name}, or nanoseconds as microseconds",
-        )
-        hint = "convert them by their unit, e.g. table['ts'].cast(pa.int64()).cast(pa.timestamp('ns', tz='UTC'))"
+    if large.micros > _FAR:
+        wrong, other, unit, spark = large, small, "ns", "timestamp_micros"
+        mistake = f"microseconds were probably read as {name}, or nanoseconds as microseconds"
     else:
-        wrong, other, mistake = small, large, f"{name} were probably read as microseconds"
-        hint = f"convert them by their unit, e.g. table['ts'].cast(pa.int64()).cast(pa.timestamp({unit!r}, tz='UTC'))"
-    spark = {"ms": "F.timestamp_millis", "s": "F.timestamp_seconds"}[unit] if wrong is small else "F.timestamp_micros"
+        wrong, other, spark = small, large, {"ms": "timestamp_millis", "s": "timestamp_seconds"}[unit]
+        mistake = f"{name} were probably read as microseconds"
+    hint = with_imports(
+        f"convert them by their unit: table[{wrong.column!r}].cast(pa.int64()).cast(pa.timestamp({unit!r}, tz='UTC')) in Arrow, "
+        f"F.{spark}(number) on Spark"
+    )
     return (
-        f"stream {wrong[1]!r} is at {_date(wrong[0])} and stream {other[1]!r} at {_date(other[0])}: "
-        f"{mistake}, and the streams never meet\nHint: {hint}, or {spark} on Spark"
+        f"stream {wrong.stream!r} is at {_date(wrong.micros)} and stream {other.stream!r} at {_date(other.micros)}: "
+        f"{mistake}, and the streams never meet\nHint: {hint}"
     )
 
 

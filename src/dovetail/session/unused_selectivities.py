@@ -5,16 +5,18 @@ The module loads no engine, so that a Spark driver can check them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dovetail.errors import listed
 from dovetail.optimizer.graph.hints import hints_for
 from dovetail.session.job import Job
 
 
-def unused_selectivities(job: Job) -> Iterator[str]:
-    """Yield a warning for each selectivity of the user that no query uses."""
+def unused_selectivities(job: Job, checked: Mapping[frozenset[str], float] | None = None) -> Iterator[str]:
+    """Yield a warning for each selectivity of the user that no query uses, except those in `checked`."""
     for pair, value in job.hints.items():
+        if checked is not None and checked.get(pair) == value:
+            continue
         names = " and ".join(repr(name) for name in sorted(pair))
         joined, used = [], False
         for name, query in job.registered.items():

@@ -33,6 +33,7 @@ STREAMS = {
 FROM = "FROM clicks c [RANGE 1 HOUR], orders o [RANGE 1 HOUR]"
 JOIN = f"{FROM} WHERE c.id = o.id"
 LOCAL = "FROM local c [RANGE 1 HOUR], local o [RANGE 1 HOUR] WHERE c.id = o.id"
+IMPORTS = "; first: from pyspark.sql import functions as F; import pyarrow.compute as pc"
 COLUMN = "compute it in a column before the stream enters the join"
 FROM_HINT = "name its streams in FROM, each with a window, and put its conditions into WHERE"
 SEMI_JOIN = "write it as a join: its stream in FROM, with a window, and its conditions in WHERE; each match is a result"
@@ -42,7 +43,7 @@ NO_CLOCK = (
 NO_FIXED_LENGTH = "short forms such as ms, sec, min, h and d work too; months and years have no fixed length"
 REGEX = (
     f"use LIKE with % and _, or {COLUMN}: F.col('name').rlike(pattern) in PySpark, "
-    "pc.match_substring_regex(table['name'], pattern) in Arrow"
+    f"pc.match_substring_regex(table['name'], pattern) in Arrow{IMPORTS}"
 )
 
 
@@ -146,13 +147,13 @@ REFUSED: list[Any] = [
     (
         f"SELECT c.id {JOIN} AND «EXTRACT(HOUR FROM c.ts)» = 5",
         "EXTRACT is not supported",
-        f"{COLUMN}: F.hour('ts') in PySpark, pc.hour(table['ts']) in Arrow",
+        f"{COLUMN}: F.hour('ts') in PySpark, pc.hour(table['ts']) in Arrow{IMPORTS}",
         f"SELECT c.id {JOIN} AND c.hour = 5",
     ),
     (
         f"SELECT c.id {JOIN} AND «hour»(c.ts) = 5",
         "function HOUR is not supported",
-        f"{COLUMN}: F.hour('ts') in PySpark, pc.hour(table['ts']) in Arrow",
+        f"{COLUMN}: F.hour('ts') in PySpark, pc.hour(table['ts']) in Arrow{IMPORTS}",
         f"SELECT c.id {JOIN} AND c.hour = 5",
     ),
     (

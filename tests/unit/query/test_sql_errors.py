@@ -40,7 +40,8 @@ ON = "write JOIN ... ON a.key = b.key"
 TIMES = "times take intervals: ts + INTERVAL 5 MINUTES, ts1 - ts2"
 MIXED_TIMES = (
     "timestamp is an instant, timestamp_ntz a wall-clock reading: declare both streams with one kind; for 'local' write "
-    "F.col('ts').cast('timestamp') in PySpark, pc.assume_timezone(table['ts'], 'UTC') in Arrow"
+    "F.col('ts').cast('timestamp') in PySpark, pc.assume_timezone(table['ts'], 'UTC') in Arrow; "
+    "first: from pyspark.sql import functions as F; import pyarrow.compute as pc"
 )
 COMPUTE = "compute it in a column before the stream enters the join"
 FUNCTIONS = (

@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 import dovetail as dt
@@ -190,12 +189,19 @@ def test_refused_with_the_line_to_write(
         assert pushed(followed, schema).column(name).null_count == 0
 
 
+def imports_of(hint: str) -> dict[str, Any]:
+    """Run the imports that a hint names; return what they define."""
+    names: dict[str, Any] = {}
+    exec(hint.partition("; first: ")[2], names)  # noqa: S102 - the hint is code to run
+    return names
+
+
 def follow(hint: str | None, data: Any, origin: str) -> Any:
     """Run the line of a hint; return the converted table or frame."""
     assert hint is not None
     (line,) = re.findall(r"write (.*?)(?:;|$)", hint)
     pl: Any = pytest.importorskip("polars") if origin == "polars" else None
-    names = {"pd": pd, "pl": pl, "pa": pa, "pc": pc, "table": data, "df": data}
+    names = {**imports_of(hint), "pd": pd, "pl": pl, "table": data, "df": data}
     exec(line, names)  # noqa: S102 - the hint is code to run
     return names["table" if origin == "arrow" else "df"]
 
@@ -322,8 +328,8 @@ def test_times_without_a_zone_are_read_as_utc_and_said_so_once() -> None:
         results = [session.push(batch)["q"] for batch in batches]
     assert results[0].column("a_ts").to_pylist() == [NOON]
     assert len(caught) == 1
-    line = str(caught[0].message).partition("write ")[2]
-    names = {"pc": pc, "table": naive}
+    line = str(caught[0].message).partition("write ")[2].partition(";")[0]
+    names = {**imports_of(str(caught[0].message)), "table": naive}
     exec(line, names)  # noqa: S102
     assert names["table"].schema.field("ts").type.tz == "UTC"
 
@@ -400,7 +406,7 @@ def test_an_event_time_that_is_no_timestamp_is_refused_with_the_line_to_write(or
     )
     assert ("milliseconds since 1970" in hint) == pa.types.is_integer(values.type)
     (line,) = re.findall(r"write (.*?)(?:;|$)", hint)
-    names = {"pd": pd, "pl": pl, "pa": pa, "pc": pc, "table": data, "df": data}
+    names = {**imports_of(hint), "pd": pd, "pl": pl, "table": data, "df": data}
     exec(line, names)  # noqa: S102 - the hint is code to run
     followed = names["df" if origin in frames else "table"]
     assert pushed(followed).column("ts").to_pylist() == [NOON]
@@ -414,8 +420,9 @@ def test_the_hint_for_damaged_times_makes_them_null(origin: str, offset: str) ->
     data = {"arrow": lambda: table, "pandas": table.to_pandas, "polars": lambda: pl.from_arrow(table)}[origin]()
     with pytest.raises(SchemaError) as error:
         session_of(data)
-    line, _, damaged = str(error.value.hint).partition("; to read damaged values as NULL, ")
-    names = {"pd": pd, "pl": pl, "pa": pa, "pc": pc, "table": data, "df": data}
+    hint = str(error.value.hint)
+    line, _, damaged = hint.partition("; first: ")[0].partition("; to read damaged values as NULL, ")
+    names = {**imports_of(hint), "pd": pd, "pl": pl, "table": data, "df": data}
     if origin == "arrow":
         expression = damaged.removeprefix("use ").removesuffix(" with the format of your texts")
         times = eval(expression, names)  # noqa: S307 - the hint is code to run

@@ -13,6 +13,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.errors import ConfigError, DovetailError, DovetailWarning, QueryError, SchemaError
+from dovetail.schema import StreamSchema
 from dovetail.session.time_units import TimeUnits
 
 TS = pa.timestamp("us", tz="UTC")
@@ -60,6 +61,20 @@ def selectivity_of(condition: str, *, after: bool = False) -> None:
     session.selectivity(condition, 0.1)
     if not after:
         session.query("q", SQL)
+    session.push(BATCH)
+
+
+def selectivity_of_a_running_query() -> None:
+    session = running()
+    session.selectivity("x.k = y.k", 0.1)
+    session.push(BATCH)
+    session.push(BATCH)
+
+
+def selectivity_before_a_late_query() -> None:
+    session = running()
+    session.selectivity("u.k = v.k", 0.1)
+    session.add_query("late", SQL.replace("x", "u").replace("y", "v"))
     session.push(BATCH)
 
 
@@ -112,6 +127,11 @@ WARNED: dict[str, tuple[Callable[[], object], str, str]] = {
     ),
     "selectivity after its query": (
         lambda: selectivity_of("x.k = y.k", after=True),
+        "the selectivity 0.1 between 'x' and 'y' has no effect: it was stated after 'q', which it is for",
+        "call selectivity() before query()",
+    ),
+    "selectivity while its query runs": (
+        selectivity_of_a_running_query,
         "the selectivity 0.1 between 'x' and 'y' has no effect: it was stated after 'q', which it is for",
         "call selectivity() before query()",
     ),
@@ -236,6 +256,8 @@ MEANT: list[Callable[[], object]] = [
     selectivity_by_stream,
     selectivity_of_one_of_two,
     query_before_tuples,
+    selectivity_before_a_late_query,
+    lambda: declared().selectivity("X.`K` = y.k", 0.1),
     lambda: running().add_query("late", SQL),
     lambda: backfill(SQL),
     lambda: backfill("SELECT x.ts, x.k, y.s FROM a x [RANGE 1 HOUR], b y [RANGE 1 HOUR] WHERE x.k = y.k"),
@@ -273,11 +295,11 @@ def test_where_warnings_are_errors_a_push_with_another_time_unit_passes_when_rep
 
 
 def test_time_units_by_the_first_tuples_only() -> None:
-    units = TimeUnits()
-    micros = 1_767_268_800_000_000
-    assert not [*units.new_warnings("a", micros), *units.new_warnings("b", micros + 10**12)]
-    assert len([*units.new_warnings("c", micros // 1000), *units.new_warnings("c", micros // 1000)]) == 1
-    assert not [*units.new_warnings("a", micros // 1000)]
+    units, micros = TimeUnits(), 1_767_268_800_000_000
+    a, b, c = (StreamSchema(name, SCHEMA, "ts") for name in "abc")
+    assert not [*units.new_warnings(a, micros), *units.new_warnings(b, micros + 10**12)]
+    assert len([*units.new_warnings(c, micros // 1000), *units.new_warnings(c, micros // 1000)]) == 1
+    assert not [*units.new_warnings(a, micros // 1000)]
 
 
 # -- errors ---------------------------------------------------------------------------------------------------------------------
@@ -289,6 +311,24 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str, str]] = [
         ConfigError,
         "push got tuples for 'c'",
         "declare a stream before pushing to it",
+    ),
+    (
+        lambda: declared().selectivity("a.user = b.k", 0.1),
+        QueryError,
+        "stream 'a' has no column 'user'; columns: 'ts', 'k', 's'\n  line 1: a.user = b.k\n          ^^^^^^",
+        "write one of the columns of 'a'",
+    ),
+    (
+        lambda: declared().selectivity("x.kk = y.k", 0.1),
+        QueryError,
+        "no stream has a column 'kk'; columns: 'ts', 'k', 's'\n  line 1: x.kk = y.k\n          ^^^^",
+        "did you mean 'k'?",
+    ),
+    (
+        lambda: dt.LocalSession().selectivity("x.k = y.k", 0.1),
+        QueryError,
+        "no stream is declared",
+        "declare streams first: session.stream(name, ...)",
     ),
     (lambda: ready().push(ROWS), ConfigError, "push got a Table", "write push({'a': table})"),
     (lambda: ready().push(a=ROWS), ConfigError, "push(a=...): there is no such argument", "push({'a': table})"),  # type: ignore[call-arg]

@@ -8,12 +8,15 @@ from itertools import product
 from typing import Annotated, TypeAlias
 
 from dovetail.config import is_number
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, QueryError
+from dovetail.query.binder import check_column
 from dovetail.query.model import StreamRef
+from dovetail.schema import StreamSchema
 
 MIN_HINT = 1e-30
 Selectivity: TypeAlias = Annotated[float, (MIN_HINT, 1)]
-_QUALIFIED = re.compile(r"([A-Za-z_]\w*)\s*\.\s*[A-Za-z_`]")
+_NAME = r"([A-Za-z_]\w*|`[^`]+`)"
+_QUALIFIED = re.compile(rf"{_NAME}\s*\.\s*{_NAME}")
 
 
 def hints_for(hints: Mapping[frozenset[str], float], refs: Iterable[StreamRef]) -> dict[frozenset[str], float]:
@@ -33,19 +36,26 @@ def hints_for(hints: Mapping[frozenset[str], float], refs: Iterable[StreamRef]) 
     return chosen
 
 
-def parse_hint(condition: str, value: float) -> dict[frozenset[str], float]:
-    """Return the hint by the pair of aliases or streams that `condition` names.
+def parse_hint(condition: str, value: float, streams: Mapping[str, StreamSchema]) -> dict[frozenset[str], float]:
+    """Return the hint by the pair of aliases or streams that `condition` names; check its columns.
 
-    An example is `i.ad_id = c.ad_id`.
+    An example is `i.ad_id = c.ad_id`. A name that is no stream is an alias of any stream, by queries to come.
     """
     if not (is_number(value) and MIN_HINT <= value <= 1):
         raise ConfigError(
             f"selectivity({condition!r}, {value!r}): the value must be above 0 and at most 1, and no less than {MIN_HINT:g}"
         )
-    pair = frozenset(_QUALIFIED.findall(condition)) if isinstance(condition, str) else frozenset()
+    matches = list(_QUALIFIED.finditer(condition)) if isinstance(condition, str) else []
+    pair = frozenset(match[1].strip("`") for match in matches)
     if len(pair) != 2:
         raise ConfigError(
             f"selectivity({condition!r}, ...): it must name two aliases or streams",
             "write it as in the query, e.g. 'i.ad_id = c.ad_id'",
         )
+    for match in matches:
+        try:
+            check_column(match[1].strip("`"), match[2].strip("`"), streams)
+        except QueryError as error:
+            start, end = match.span()
+            raise QueryError(error.message, error.hint, sql=condition, start=start, end=end) from None
     return {pair: value}

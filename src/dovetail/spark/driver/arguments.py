@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import DataType, IntegralType, StringType, TimestampNTZType, TimestampType
 
-from dovetail.errors import ConfigError, SchemaError, listed, suggestion, warn
+from dovetail.errors import ConfigError, SchemaError, listed, suggestion, warn, with_imports
 from dovetail.spark.driver.builder import check_session
 from dovetail.spark.sinks.sinks import MemorySink, Sink
 
@@ -84,12 +84,16 @@ def check_spark(spark: Any) -> None:
 
 def check_not_stopped(spark: Any) -> None:
     """Refuse a Spark session that has been stopped."""
-    context = getattr(spark, "sparkContext", None)  # a Connect session has none
-    if context is not None and context._jsc is None:  # noqa: SLF001 - Spark has no public name for it
+    if _is_stopped(spark):
         raise ConfigError(
             "the Spark session has been stopped",
             "make a new one, spark = dt.spark.session(), and declare streams and queries again on dt.Session(spark)",
         )
+
+
+def _is_stopped(spark: Any) -> bool:
+    context = getattr(spark, "sparkContext", None)  # a Connect session has none
+    return context is not None and context._jsc is None  # noqa: SLF001 - Spark has no public name for it
 
 
 def warn_of_many_shards(spark: Any, shards: int) -> None:
@@ -198,6 +202,11 @@ def check_frame(name: str, frame: Any, event_time: str, spark: SparkSession) -> 
         raise ConfigError(
             f"stream {name!r}: got {_described(frame)}; expected a streaming DataFrame", "read it with spark.readStream"
         )
+    if _is_stopped(frame.sparkSession):
+        raise ConfigError(
+            f"stream {name!r}: its DataFrame was read with a SparkSession that has been stopped",
+            "make the frame again with the session that runs: frame = spark.readStream...",
+        )
     if not frame.isStreaming:
         raise ConfigError(
             f"stream {name!r}: the DataFrame is not streaming",
@@ -247,7 +256,7 @@ def _conversion_hint(kind: DataType, column: str) -> str:
         note = " for milliseconds since 1970; F.timestamp_seconds for seconds, F.timestamp_micros for microseconds"
     else:
         timestamp = f"F.col({column!r}).cast('timestamp')"
-    return f"convert it first: frame.withColumn({column!r}, {timestamp}){note}"
+    return with_imports(f"convert it first: frame.withColumn({column!r}, {timestamp}){note}")
 
 
 def _sink_hint(value: object) -> str:

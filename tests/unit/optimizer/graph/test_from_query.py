@@ -50,14 +50,14 @@ def test_a_hint_may_name_streams() -> None:
         "WHERE v.x = c.x AND w.x = c.x AND views.x = c.x"
     )
     refs = parse_query("q", sql, streams).refs
-    by_stream, by_alias = parse_hint("clicks.x = v.x", 0.5), parse_hint("c.x = v.x", 0.25)
+    by_stream, by_alias = parse_hint("clicks.x = v.x", 0.5, streams), parse_hint("c.x = v.x", 0.25, streams)
     for hints in (by_stream | by_alias, by_alias | by_stream):
         assert hints_for(hints, refs) == {frozenset(("c", "v")): 0.25, frozenset(("views", "v")): 0.5}
-    assert hints_for(parse_hint("views.x = c.x", 0.5), refs) == {frozenset(("views", "c")): 0.5}
+    assert hints_for(parse_hint("views.x = c.x", 0.5, streams), refs) == {frozenset(("views", "c")): 0.5}
     renamed = [StreamRef(ref.alias.replace("views", "d"), ref.stream, ref.window) for ref in refs]
     pairs = {frozenset((first, second)) for first in "vw" for second in "cd"}
-    assert hints_for(parse_hint("views.x = clicks.x", 0.5), renamed) == dict.fromkeys(pairs, 0.5)
-    assert hints_for(parse_hint("views.x = orders.x", 0.5), renamed) == {}
+    assert hints_for(parse_hint("views.x = clicks.x", 0.5, streams), renamed) == dict.fromkeys(pairs, 0.5)
+    assert hints_for(parse_hint("views.x = orders.x", 0.5, streams), renamed) == {}
 
 
 @pytest.mark.parametrize("hints", [{"ab": 0.001, "bc": 0.1}, {"ab": 0.2, "bc": 0.3, "ac": 0.01}, {"ab": 1.0}])
@@ -80,7 +80,7 @@ def test_a_comparison_between_connected_aliases_adds_no_edge() -> None:
         ),
         STREAMS,
         dt.Config(join="hash"),  # which refuses to probe c from a
-        PlanningOptions(parse_hint("a.z < c.z", 0.0001)),
+        PlanningOptions(parse_hint("a.z < c.z", 0.0001, STREAMS)),
     )
     assert [path.order for path in plan.paths] == [("a", "b", "c"), ("b", "a", "c"), ("c", "b", "a")]
 
