@@ -25,6 +25,7 @@ from dovetail.errors import (
 if TYPE_CHECKING:
     from dovetail import optimizer, spark, testing
     from dovetail.optimizer.graph.join_graph import JoinGraph
+    from dovetail.session.columns import columns_text, parse_columns
     from dovetail.session.local import LocalSession
     from dovetail.spark.checkpoint.reshard import reshard
     from dovetail.spark.driver.job_diff import Comparison
@@ -49,7 +50,9 @@ __all__ = [
     "Session",
     "Shedding",
     "StateError",
+    "columns_text",
     "optimizer",
+    "parse_columns",
     "reshard",
     "sinks",
     "spark",
@@ -65,6 +68,8 @@ _LAZY = {
     "RunningSession": ("dovetail.spark.running", "RunningSession"),
     "Session": ("dovetail.spark.sessions", "Session"),
     "reshard": ("dovetail.spark.checkpoint.reshard", "reshard"),
+    "columns_text": ("dovetail.session.columns", "columns_text"),
+    "parse_columns": ("dovetail.session.columns", "parse_columns"),
     "optimizer": ("dovetail.optimizer", None),
     "testing": ("dovetail.testing", None),
     "sinks": ("dovetail.spark.sinks.sinks", None),

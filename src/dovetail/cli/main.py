@@ -12,13 +12,33 @@ import typer
 from rich.console import Console
 
 import dovetail as dt
+from dovetail.cli.command_group import CommandGroup
+from dovetail.cli.join import join
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Continuous multi-way sliding-window joins over data streams.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(join)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Continuous multi-way sliding-window joins over data streams."""
 
 
 @app.command()
@@ -42,16 +62,11 @@ def demo(
 
     console = Console(highlight=False)
     if local and compare:
-        console.print("--compare runs Spark's own joins, so it cannot be given with --local.", style="red")
-        raise typer.Exit(2)
-    try:
-        if local:
-            is_correct = demo_local(console, seed, seconds, explain=explain)
-        else:
-            is_correct = demo_on_spark(console, seed, batches, explain=explain, compare=compare)
-    except dt.DovetailError as error:
-        console.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise dt.ConfigError("--compare runs Spark's own joins, so it cannot be given with --local.")
+    if local:
+        is_correct = demo_local(console, seed, seconds, explain=explain)
+    else:
+        is_correct = demo_on_spark(console, seed, batches, explain=explain, compare=compare)
     if not is_correct:
         raise typer.Exit(1)
 
@@ -74,15 +89,12 @@ def generate(
     """Write the streams of a synthetic workload as Parquet files."""
     from dovetail import workloads  # noqa: PLC0415 - it loads NumPy
 
-    console = Console(highlight=False)
-    try:
-        texts = {"seed": str(seed)} | ({} if rate is None else {"rate": str(rate)}) | dict(map(_setting, setting or ()))
-        workload = workloads.parse_scenario(scenario, texts)
-        written = workloads.write_workload(workload, out, seconds, files)
-    except dt.DovetailError as error:
-        console.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-    console.print(workloads.describe_files(workload, written, out, seconds), markup=False, soft_wrap=True)
+    texts = {"seed": str(seed)} | ({} if rate is None else {"rate": str(rate)}) | dict(map(_setting, setting or ()))
+    workload = workloads.parse_scenario(scenario, texts)
+    written = workloads.write_workload(workload, out, seconds, files)
+    Console(highlight=False).print(
+        workloads.describe_files(workload, written, out, seconds), markup=False, soft_wrap=True
+    )
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -106,12 +118,8 @@ def reshard(
 
     The job then continues from the new directory.
     """
+    report = dt.reshard(dt.spark.session(), old, new, shards, dict(map(_rate, rate or ())))
     console = Console(highlight=False)
-    try:
-        report = dt.reshard(dt.spark.session(), old, new, shards, dict(map(_rate, rate or ())))
-    except dt.DovetailError as error:
-        console.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
     console.print(f"{report}\n\nStart the session with shards={shards} and checkpoint={new!r}.", soft_wrap=True)
 
 

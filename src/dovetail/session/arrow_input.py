@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from dovetail.errors import ConfigError, SchemaError, warn
 from dovetail.schema import StreamSchema, stored_type, type_name
+from dovetail.session.columns import parse_columns
 from dovetail.session.conversion_lines import conversion_line, event_time_hint
 
 SchemaLike: TypeAlias = Any
-"""A `pyarrow.Schema`, or anything that offers Arrow data."""
+"""A `pyarrow.Schema`, columns as text, or anything that offers Arrow data."""
 TableLike: TypeAlias = Any
 """Anything that offers Arrow data as a table."""
 _INDEX = re.compile(r"__index_level_\d+__")
@@ -95,11 +96,12 @@ class ArrowInput:
 
 
 def as_schema(stream: str, given: object) -> pa.Schema:
-    """Return the schema of anything that offers Arrow data; raise `ConfigError` for anything else."""
-    schema = _read_schema(given)
+    """Return the schema of columns as text, or of anything that offers Arrow data; refuse anything else."""
+    schema = parse_columns(given, stream) if isinstance(given, str) else _read_schema(given)
     if schema is None:
         raise ConfigError(
-            f"stream {stream!r}: got a {type(given).__name__} as schema; expected a pyarrow.Schema, or data that has one",
+            f"stream {stream!r}: got a {type(given).__name__} as schema; expected a pyarrow.Schema, columns as text, or data that has "
+            "columns",
             _schema_hint(given),
         )
     if schema.metadata and b"pandas" in schema.metadata:  # of a frame, or a table of one

@@ -130,7 +130,8 @@ class LocalSession(LocalJob):
         name
             Its name in queries and in `push`.
         schema
-            The Arrow schema of its tuples, or data that has it: a table, a DataFrame of pandas or Polars, a DuckDB relation.
+            The Arrow schema of its tuples; or data that has it: a table, a DataFrame of pandas or Polars, a DuckDB relation; or its
+            columns as text, such as `"ts timestamp, user bigint"`.
         event_time
             The timestamp column that windows are measured in.
         lateness

@@ -59,7 +59,7 @@ def test_generate_writes_files_and_prints_how_to_read_them(tmp_path: Path) -> No
 )
 def test_generate_refuses_bad_arguments(tmp_path: Path, arguments: list[str], message: str) -> None:
     answer = CliRunner().invoke(app, ["generate", *arguments, "--out", str(tmp_path / "new")])
-    assert answer.exit_code == 1
+    assert answer.exit_code == 2
     assert message in answer.output
     assert not (tmp_path / "new").exists()
 
