@@ -32,6 +32,7 @@ from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.session.arrow_input import SchemaLike, TableLike, as_schema, check_event_time
 from dovetail.session.call_warnings import micros_of
+from dovetail.session.inspection import InspectedJob
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
@@ -58,7 +59,7 @@ _ELSEWHERE = {
 
 
 @reject_unknown_arguments
-class LocalSession(LocalJob):
+class LocalSession(InspectedJob):
     """Declare streams, register queries, push batches, get results. Threads may share a session.
 
     Parameters

@@ -42,7 +42,8 @@ def reject_unknown_arguments(cls: _C) -> _C:
 
     Where a decorator must stay outermost, the check is inside it.
     """
-    for name, method in list(vars(cls).items()):
+    members = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
+    for name, method in members.items():
         if isfunction(method) and (not name.startswith("_") or name == "__init__"):
             outermost = vars(method).get(OUTERMOST)
             checked = _checked(cls.__name__, name, vars(method)["__wrapped__"] if outermost else method)
