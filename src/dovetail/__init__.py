@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dovetail.session.columns import columns_text, parse_columns
     from dovetail.session.local import LocalSession
     from dovetail.spark.checkpoint.reshard import reshard
+    from dovetail.spark.checkpoint.stored_state import read_state
     from dovetail.spark.driver.job_diff import Comparison
     from dovetail.spark.running import RunningSession
     from dovetail.spark.sessions import Session
@@ -53,6 +54,7 @@ __all__ = [
     "columns_text",
     "optimizer",
     "parse_columns",
+    "read_state",
     "reshard",
     "sinks",
     "spark",
@@ -67,6 +69,7 @@ _LAZY = {
     "Comparison": ("dovetail.spark.driver.job_diff", "Comparison"),
     "RunningSession": ("dovetail.spark.running", "RunningSession"),
     "Session": ("dovetail.spark.sessions", "Session"),
+    "read_state": ("dovetail.spark.checkpoint.stored_state", "read_state"),
     "reshard": ("dovetail.spark.checkpoint.reshard", "reshard"),
     "columns_text": ("dovetail.session.columns", "columns_text"),
     "parse_columns": ("dovetail.session.columns", "parse_columns"),

@@ -1,4 +1,6 @@
-"""The content of windows as tables: the tuples that later results can contain, and the queries that see each.
+"""The content of windows as tables.
+
+It is the tuples that later results can contain, and the queries that see each.
 
 A tuple is in the content while some query sees it and a result with it can still come, whether or not its row has been dropped. So the
 content does not depend on when windows drop expired rows. Count windows also count tuples that no query sees; these are in it, too.
@@ -15,6 +17,7 @@ import pyarrow as pa
 from dovetail._typing import BoolArray, Int64Array, UInt64Array
 from dovetail.engine.group import LATEST_BATCH, JoinGroup
 from dovetail.engine.kernels.times import FOREVER
+from dovetail.engine.keys import values_of
 from dovetail.engine.shard import ShardEngine
 from dovetail.engine.storage.window import WORD_BITS, WindowStore
 from dovetail.engine.time.count_windows import CountWindowGroup
@@ -22,9 +25,9 @@ from dovetail.engine.time.intake import Batch, window_rows
 from dovetail.errors import SchemaError
 from dovetail.plan.execution import ExecutionPlan, WindowPlan
 from dovetail.plan.names import window_name
-from dovetail.query.expressions import Column
+from dovetail.query.expressions import Call, Column, Expression
 from dovetail.query.model import CountWindow, TimeWindow
-from dovetail.schema import StreamSchema
+from dovetail.schema import StreamSchema, is_exact
 
 QUERIES = "_queries"
 """Column with the names of the queries that see a tuple."""
@@ -77,11 +80,20 @@ class WindowTuples:
         return mask
 
     def content(
-        self, plan: ExecutionPlan, watermarks: Mapping[str, int], tuples: Callable[[Int64Array], pa.Table]
+        self,
+        plan: ExecutionPlan,
+        watermarks: Mapping[str, int],
+        tuples: Callable[[Int64Array], pa.Table],
+        selected: BoolArray | None = None,
     ) -> pa.Table:
-        """Return the content as a table; `tuples` returns the columns of those at some positions."""
+        """Return the content as a table; `tuples` returns the columns of those at some positions.
+
+        `selected`: tuples to which the table is restricted.
+        """
         masks = self.visible(plan, watermarks)
         inside = np.logical_or.reduce([self.counted(plan, watermarks), *masks.values()])
+        if selected is not None:
+            inside = inside & selected
         positions = np.flatnonzero(inside)
         return tuples(positions).append_column(QUERIES, _names_of({q: mask[positions] for q, mask in masks.items()}))
 
@@ -104,9 +116,10 @@ def check_added_column(schema: StreamSchema, name: str) -> None:
 
 
 def window_contents(engine: ShardEngine) -> dict[str, pa.Table]:
-    """Return the content of each window of an engine, by its name in `explain`, with the columns that it keeps.
+    """Return the content of each window of an engine, by its name in `explain`.
 
-    If queries with different count windows read a stream, the names of its windows end with those of the queries.
+    Tables have the columns that windows keep. If queries with different count windows read a stream, the names of its windows end with
+    those of the queries.
     """
     contents: dict[str, pa.Table] = {}
     watermarks = engine.progress.watermarks
@@ -126,22 +139,23 @@ def window_contents(engine: ShardEngine) -> dict[str, pa.Table]:
 def _stored(group: JoinGroup, schema: StreamSchema) -> Iterator[tuple[WindowTuples, Callable[[Int64Array], pa.Table]]]:
     """Yield the rows of a stream's window, then the tuples that wait for a count window."""
     store, window = group.windows[schema.name], group.plans[schema.name]
-    kept = [name for name in schema.columns.names if isinstance(window.kept.columns.get(f".{name}"), Column)]
-    names = [name for name in schema.columns.names if name in {*kept, schema.event_time}]
+    kept = {schema.event_time, *(name[1:] for name, e in window.kept.columns.items() if isinstance(e, Column))}
+    keys = {part.name: code for code, e in window.kept.parts.items() if (part := _exact_column(e)) is not None}
+    names = [name for name in schema.columns.names if name in kept or name in keys]
     flags = [store.live_values(store.flag_name(word)).view(np.uint64) for word in range(window.words)]
 
     def ends(count_window: CountWindow) -> Int64Array:
         return store.live_values(store.count_window_ends[count_window].ends)
 
-    yield WindowTuples(window, store.live_values("ts"), flags, ends), _columns(store, schema, names)
+    yield WindowTuples(window, store.live_values("ts"), flags, ends), _columns(store, schema, names, keys)
     if isinstance(group, CountWindowGroup):
         pending = group.pending[schema.name]
-        ts, take = pending.live_values("ts").copy(), _columns(pending, schema, schema.columns.names)
+        ts, take = pending.live_values("ts").copy(), _columns(pending, schema, schema.columns.names, {})
         everything = take(np.arange(len(ts)))
         batch = Batch({name: everything.column(name).combine_chunks() for name in schema.columns.names}, ts)
         flags = flag_words(batch, window, LATEST_BATCH)
         forever = np.full(len(ts), FOREVER)
-        yield WindowTuples(window, ts, flags, lambda _: forever), _columns(pending, schema, names)
+        yield WindowTuples(window, ts, flags, lambda _: forever), _columns(pending, schema, names, {})
 
 
 def flag_words(
@@ -152,18 +166,30 @@ def flag_words(
     return [np.broadcast_to(np.asarray(word, np.uint64), len(batch)) for word in rows.flags]
 
 
-def _columns(store: WindowStore, schema: StreamSchema, names: list[str]) -> Callable[[Int64Array], pa.Table]:
-    """Return a function that gathers columns of the live rows at some positions."""
+def _exact_column(expression: Expression) -> Column | None:
+    """Return the column whose values follow from the codes of a key, if there is one."""
+    if isinstance(expression, Call) and expression.operation == "cast" and pa.types.is_integer(expression.type):
+        (expression,) = expression.arguments
+        is_exact_column = isinstance(expression, Column) and pa.types.is_integer(expression.type)
+    else:
+        is_exact_column = isinstance(expression, Column) and is_exact(expression.type)
+    return expression if isinstance(expression, Column) and is_exact_column else None
 
-    def gather(positions: Int64Array) -> pa.Table:
-        columns = []
-        for name in names:
-            field = schema.columns.field(name)
-            if f".{name}" in store.columns:
-                columns.append(store.take(f".{name}", positions + store.rows.tail))
-            else:  # the event time, which every window has in microseconds
-                micros = pa.array(store.live_values("ts")[positions]).cast(pa.timestamp("us", field.type.tz))
-                columns.append(micros.cast(field.type))
-        return pa.table(columns, schema=pa.schema([schema.columns.field(name) for name in names]))
 
-    return gather
+def _columns(
+    store: WindowStore, schema: StreamSchema, names: list[str], keys: Mapping[str, str]
+) -> Callable[[Int64Array], pa.Table]:
+    """Return a function that gathers columns of live rows; `keys` gives the codes of columns."""
+
+    def column(field: pa.Field, positions: Int64Array) -> pa.Array:
+        if f".{field.name}" in store.columns:
+            return store.take(f".{field.name}", positions + store.rows.tail)
+        if field.name == schema.event_time:  # every window has it in microseconds
+            micros = pa.array(store.live_values("ts")[positions])
+            return micros.cast(pa.timestamp("us", field.type.tz)).cast(field.type)
+        codes = store.live_values(store.codes[(keys[field.name],)])[positions].view(np.uint64)
+        is_integer = pa.types.is_integer(field.type)
+        return values_of(codes, pa.int64()).cast(field.type) if is_integer else values_of(codes, field.type)
+
+    fields = [schema.columns.field(name) for name in names]
+    return lambda positions: pa.table([column(field, positions) for field in fields], schema=pa.schema(fields))

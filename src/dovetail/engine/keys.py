@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dovetail._typing import Int64Array, UInt64Array
 from dovetail.engine.kernels.index import hash_bytes, mix
@@ -49,6 +50,21 @@ def _codes(values: pa.Array) -> UInt64Array:
         doubles[np.isnan(doubles)] = np.nan
         return doubles.view(np.uint64)
     return bits.astype(np.int64).view(np.uint64)
+
+
+def values_of(codes: UInt64Array, dtype: pa.DataType) -> pa.Array:
+    """Return the values that have these codes; `dtype` is a SQL type whose codes are exact."""
+    bits, valid = np.ascontiguousarray(codes).view(np.int64), codes != NULL_CODE
+    if pa.types.is_decimal(dtype):
+        halves = np.stack([bits, bits >> 63], axis=1)
+        values = pa.Array.from_buffers(dtype, len(bits), [None, pa.py_buffer(halves)])
+    elif pa.types.is_floating(dtype):
+        values = pa.array(bits.view(np.float64)).cast(dtype, safe=False)
+    elif pa.types.is_boolean(dtype):
+        values = pa.array(bits != 0)
+    else:
+        values = pa.array(bits.astype(storage_dtype(dtype))).view(dtype)
+    return values if valid.all() else pc.if_else(pa.array(valid), values, pa.scalar(None, dtype))
 
 
 def coordinates(codes: UInt64Array, splits: int) -> Int64Array:

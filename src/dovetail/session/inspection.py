@@ -1,4 +1,4 @@
-"""Where tuples are: what the windows of a session in this process hold."""
+"""Methods of a session in this process that say where its tuples are."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class InspectedJob(LocalJob):
 
     @synchronized
     def windows(self) -> dict[str, pa.Table]:
-        """Return the tuples that later results can contain, as one table per window, for people and tests.
+        """Return the tuples that later results can contain, as one table per window.
 
         The keys are the names of windows in `explain()`: the stream, or `stream settled` for queries with count windows, which have
-        windows of their own. A table has the columns that the window keeps, which are those that results need, and `_queries`, the
+        windows of their own. A table has the columns that the window keeps, those that results need, and `_queries`, the
         queries that can still give a result with the tuple. There are no windows before the first batch.
 
         Examples

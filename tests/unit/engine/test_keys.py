@@ -265,3 +265,23 @@ def test_equal_keys_are_output_as_in_their_own_stream() -> None:
     (row,) = found["q"].to_pylist()
     assert row == {"k": 7, "ak": 7, "f": -0.0, "bf": 0.0, "n": 3, "bn": 3, "more": 8}
     assert [copysign(1, row[name]) for name in ("f", "bf")] == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, None, -5, 2**63 - 1, -(2**63)], pa.int64()),
+        pa.array([1, None, -128], pa.int8()),
+        pa.array([0.0, None, -1.5, math.inf, 5e-324], pa.float64()),
+        pa.array([0.5, None, -1.5], pa.float32()),
+        pa.array([True, None, False]),
+        pa.array([date(1969, 1, 1), None, date(2024, 1, 1)]),
+        pa.array([-1, None, 1], TS),
+        pa.array([Decimal("-0.01"), None, Decimal("99999999.99")], pa.decimal128(10, 2)),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_values_of_exact_codes(values: pa.Array) -> None:
+    assert engine_keys.values_of(engine_keys.codes_of(values), values.type).equals(values)
+    without_nulls = values.drop_null()
+    assert engine_keys.values_of(engine_keys.codes_of(without_nulls), values.type).equals(without_nulls)

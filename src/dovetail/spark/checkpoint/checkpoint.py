@@ -106,6 +106,11 @@ class Checkpoint:
         plan_log = tuple(read_entries(subdirectory))
         return cls(directory, identity, layout or None, lacks_identity, last_batch, next_batch, lock, plan_log)
 
+    @classmethod
+    def peek(cls, directory: Directory) -> Checkpoint:
+        """Read a checkpoint without locking it; a job may be running with it."""
+        return cls._read(directory, None)
+
     @property
     def entry_in_force(self) -> PlanLogEntry | None:
         """The log entry in force for the next batch; None if there is none."""

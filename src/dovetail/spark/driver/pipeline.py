@@ -272,9 +272,10 @@ def staging_directories(layout: Layout, committers: Mapping[int, Committer]) -> 
     return {query: directory for query, directory in directories.items() if directory}
 
 
-def read_state(spark: SparkSession, checkpoint: str) -> DataFrame:
-    """Return the segments and manifests of all shards as of the last completed batch."""
-    state = spark.read.format("statestore").option("stateVarName", SEGMENTS).load(checkpoint)
+def read_state(spark: SparkSession, checkpoint: str, batch: int | None = None) -> DataFrame:
+    """Return the segments and manifests of all shards as of a batch, by default the last completed one."""
+    reader = spark.read.format("statestore").option("stateVarName", SEGMENTS)
+    state = (reader if batch is None else reader.option("batchId", batch)).load(checkpoint)
     return state.select(f"key.{SHARD_ID}", "user_map_key.number", "user_map_value.content")
 
 
