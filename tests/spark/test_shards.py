@@ -169,7 +169,7 @@ def test_frames_that_end_by_rows_are_not_too_large() -> None:
     few, text = 1000, "x" * 1000
     piece = pa.record_batch([pa.array(range(few), TIMESTAMP), pa.array(range(few)), [text] * few], schema=columns)
     rows = pa.Table.from_batches(
-        router_function(pack([layout.for_workers("").to_json()]), 0, [0, 1])(iter([piece] * 300))
+        router_function(pack([layout.for_workers("").to_json()]), 0, [0, 1], "run")(iter([piece] * 300))
     )
     for shard in (0, 1):
         sizes = pc.fill_null(pc.binary_length(rows.filter(pc.field("shard") == shard)["content"]), 0).to_numpy()

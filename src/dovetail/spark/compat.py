@@ -55,6 +55,11 @@ def check_installed() -> None:
         )
 
 
+def is_connect(spark: object) -> bool:
+    """Whether a session reaches Spark through Spark Connect: there is no JVM in this process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def hide_pandas_warning() -> None:
     """Hide PySpark's warning about pandas 3, which Dovetail is tested with; the user's filters prevail."""
     warnings.filterwarnings("ignore", r"PySpark does not yet fully support pandas >= 3", FutureWarning, append=True)
@@ -124,6 +129,7 @@ __all__ = [
     "from_arrow_schema",
     "hide_pandas_warning",
     "is_at_least",
+    "is_connect",
     "parse_version",
     "state_format",
     "to_arrow_schema",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic, perf_counter
 from typing import NoReturn
@@ -97,6 +97,11 @@ class RunningSession:
         """Start the streaming query."""
         self._start_id += 1
         self._writer = BatchWriter(self._job, self._reports)
+        self.query = self._pipeline.writer(self._job, self._batch_function()).start()
+        _RUNNING.add(self)
+
+    def _batch_function(self) -> Callable[[DataFrame, int], None]:
+        """Return the function that Spark calls with each batch."""
         start_id, reference = self._start_id, ref(self)
 
         def write(encoded: DataFrame, batch_id: int) -> None:
@@ -106,8 +111,7 @@ class RunningSession:
                 raise StateError(_AFTER_STOP.format(batch_id))
             session._write_batch(encoded, batch_id, start_id)  # noqa: SLF001 - it is `self`
 
-        self.query = self._pipeline.writer(self._job, write).start()
-        _RUNNING.add(self)
+        return write
 
     @property
     def _layout(self) -> Layout:
@@ -185,7 +189,11 @@ class RunningSession:
 
     def metrics(self) -> RunningMetrics:
         """Return counters by stream, query and plan node, use of the budget, plan changes, shards' reports."""
+        self._read_reports()
         return self._reports.metrics(self._monitor)
+
+    def _read_reports(self) -> None:
+        """Read what the last batch reported, if another process has written it."""
 
     def watch(self) -> bool:
         """Show rate, lag, state, losses and results after each batch until the job ends.
@@ -196,6 +204,7 @@ class RunningSession:
 
     def explain(self) -> Explanation:
         """Return the plan with the shards' measurements; see `Session.explain`."""
+        self._read_reports()
         reports, measured = self._reports, self._reports.total_measurements()
         history = History(reports.earliest_visible(), self._monitor.migrations, reports.last_rates(measured))
         return self._pipeline.explain(self._layout, measured, history)
@@ -247,6 +256,7 @@ class RunningSession:
             raise
         try:
             self._stop_after(written, change)
+            self._read_reports()
             self._replace_job(change.commit(self._reports.recent_batches))
         except BaseException:
             self._begin_again(unchanged=True)
@@ -278,7 +288,7 @@ class RunningSession:
         Each change waits for one batch unless the job is idle, so frequent changes cannot starve it.
         """
         deadline = monotonic() + _MAX_WAIT_SECONDS
-        wait_until(lambda: self._writer.last_batch is not None or is_idle(self.query), self.query, deadline)
+        wait_until(lambda: self._last_batch is not None or is_idle(self.query), self.query, deadline)
         if not self._writing.acquire(timeout=max(0.0, deadline - monotonic())):
             raise StateError(
                 f"the current batch has not ended within {format_duration(_MAX_WAIT_SECONDS * 1_000_000)}; the job is unchanged",
@@ -291,9 +301,15 @@ class RunningSession:
                 )
             silence_spark_log(self.query)
             self._start_id += 1
-            return self._writer.last_batch
+            return self._last_batch
         finally:
             self._writing.release()
+
+    @property
+    def _last_batch(self) -> int | None:
+        """The last batch that was written since the streaming query was started."""
+        self._read_reports()
+        return self._writer.last_batch
 
     def _stop_after(self, written: int | None, change: JobChange) -> None:
         """Stop the streaming query once Spark has committed the batch that was written."""
@@ -353,7 +369,7 @@ class RunningSession:
         with self._change:
             if self.query is not query:
                 return True
-            if self._is_cleared or self._writer.last_batch is not None or self._has_been_retried:
+            if self._is_cleared or self._last_batch is not None or self._has_been_retried:
                 return False
             self._has_been_retried = True
             logging.getLogger("dovetail").warning("a Python process of Spark did not start in time; trying once more")

@@ -30,7 +30,8 @@ from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry
-from dovetail.spark.compat import to_arrow_schema
+from dovetail.spark.compat import is_connect, to_arrow_schema
+from dovetail.spark.connect import ConnectSession, check_connect_sinks
 from dovetail.spark.driver.arguments import (
     ELSEWHERE,
     check_checkpoint,
@@ -214,6 +215,8 @@ class Session:
         """
         check_not_stopped(self._spark)
         sinks = check_sinks(sinks, self._job.queries)
+        if is_connect(self._spark):
+            check_connect_sinks(sinks)
         options, path = check_trigger(trigger), check_checkpoint(checkpoint)
         clear_ended()
         for text in unused_selectivities(self._job):
@@ -242,7 +245,8 @@ class Session:
             plans = (entry.plan,) if previous_plan is None else (previous_plan.to_json(), entry.plan)
             updated = replace(checkpoint, pinned_json=pinned_json(layout), plan_log=(*checkpoint.plan_log, entry))
             job = RunningJob(self._job, layout, plans, sinks, updated, committers, {CHECKPOINT: checkpoint, **locks})
-            running = RunningSession(pipeline, job, run_id, changes)
+            kind = ConnectSession if is_connect(self._spark) else RunningSession
+            running = kind(pipeline, job, run_id, changes)
             undo.callback(running._clear)  # noqa: SLF001 - users call stop()
             create_run_directory(run_id)
             for committer in committers.values():

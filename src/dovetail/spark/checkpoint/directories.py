@@ -2,6 +2,7 @@
 
 Hadoop resolves every path, in the JVM, against the JVM's working directory and default file system, as Spark does. Python resolves
 some paths differently (`%20` in a `file:` path, relative ones after `os.chdir`), and results would be written to another directory.
+Over Spark Connect there is no JVM here: paths of this disk are made absolute, and all others are reached through Arrow.
 Small files are created atomically: of several writers that try at once, one succeeds.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError, StateError
+from dovetail.spark.compat import is_connect
 
 JVM_ERRORS = (Py4JError, PySparkException)
 _COPY_ATTEMPTS = 5
@@ -34,17 +37,15 @@ class Directory:
     local: Path | None
     """Path on the driver's own disk, with links resolved; None if the directory is elsewhere."""
     files: Any = None
-    """Hadoop's file system; for a local directory it is only used to look up, copy and remove files."""
+    """Hadoop's file system, None over Spark Connect; for a local directory it is only used to look up, copy and remove files."""
 
     @classmethod
     def of(cls, spark: SparkSession, path: str) -> Directory:
         """Return the directory that Spark reads and writes under a path."""
-        jvm: Any = getattr(spark, "_jvm", None)
-        if jvm is None:
-            raise ConfigError(
-                f"{path!r} cannot be accessed through Spark Connect", "use a session on the driver itself"
-            )
+        if is_connect(spark):
+            return _without_jvm(spark, path)
         session: Any = spark
+        jvm = session._jvm  # noqa: SLF001
         try:
             hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
             files = hadoop_path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
@@ -101,6 +102,8 @@ class Directory:
 
     def has_file(self, uri: str) -> bool:
         """Whether an absolute path of this file system is an existing file."""
+        if self.files is None:
+            return uri.startswith("file:") and Path(uri.removeprefix("file:")).exists()
         try:
             return bool(self.files.exists(self._jvm().org.apache.hadoop.fs.Path(uri)))
         except JVM_ERRORS:  # a path of another file system
@@ -181,8 +184,11 @@ class Directory:
     def remove(self, name: str) -> None:
         """Remove a file or a directory, if it exists."""
         try:
-            self.files.delete(self._path(name), True)
-        except JVM_ERRORS as error:
+            if self.files is None and self.local is not None:
+                _remove_local(self.local / name)
+            else:
+                self.files.delete(self._path(name), True)
+        except (OSError, *JVM_ERRORS) as error:
             raise ConfigError(
                 f"{self.uri}/{name} cannot be removed: {reason(error)}", "make the directory writable"
             ) from error
@@ -194,6 +200,30 @@ class Directory:
     def _jvm() -> Any:
         session: Any = SparkSession.active()
         return session._jvm  # noqa: SLF001
+
+
+def _without_jvm(spark: SparkSession, path: str) -> Directory:
+    """Return a directory on a disk that this process shares with Spark's server, or in an object store."""
+    from dovetail.spark.checkpoint.store_directory import StoreDirectory  # noqa: PLC0415 - it imports this module
+    from dovetail.spark.sinks.stores import local_path, open_store  # noqa: PLC0415
+
+    local = local_path(path)
+    if local is None:
+        return StoreDirectory.at(path, *open_store(path, {}))
+    if not (path.startswith("file:") or str(spark.conf.get("spark.master", "")).startswith("local")):
+        raise ConfigError(
+            f"{path!r} is a path of this machine's disk, which Spark's server may not share",
+            "use the URI of an object store; or a `file:` URI, if the path is mounted on all machines",
+        )
+    absolute = local.absolute()
+    return Directory(f"file:{absolute}", absolute.resolve())
+
+
+def _remove_local(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def reason(error: BaseException) -> str:

@@ -58,10 +58,17 @@ class PlanLogEntry:
     """Its number in the log."""
 
 
-def current_batch() -> int | None:
-    """Return the batch that the current task belongs to; None outside of Spark."""
+def batch_option(run_id: str) -> str:
+    """Return the option with the batch of a run over Spark Connect, where tasks lack Spark's own."""
+    return f"spark.dovetail.batch.{run_id}"
+
+
+def current_batch(run_id: str) -> int | None:
+    """Return the batch of a run that the current task belongs to; None if Spark does not say."""
     context = TaskContext.get()
-    batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    if context is None:
+        return None
+    batch = context.getLocalProperty("streaming.sql.batchId") or context.getLocalProperty(batch_option(run_id))
     return None if batch is None else int(batch)
 
 
@@ -83,7 +90,11 @@ def unpack(packed: bytes) -> tuple[WorkerPlan, ...]:
 
 
 def plan_for(plans: Sequence[WorkerPlan], batch: int | None) -> WorkerPlan:
-    """Return the last plan that applies to `batch`, or the last of all if `batch` is None."""
+    """Return the last plan that applies to `batch`; only one plan applies to a batch of unknown number."""
+    if batch is None and len(plans) > 1:
+        raise StateError(
+            "a task does not know its batch, so it cannot choose a plan", "use start() instead of dataframe()"
+        )
     candidates = [plan for plan in plans if batch is None or plan.first_batch <= batch]
     if not candidates:
         raise StateError(f"batch {batch} is older than the plans of this start, which begin at {plans[0].first_batch}")

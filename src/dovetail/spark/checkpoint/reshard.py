@@ -32,7 +32,7 @@ from dovetail.spark.checkpoint.repartition import (
     RepartitionProcessor,
     total_progress,
 )
-from dovetail.spark.compat import from_arrow_schema
+from dovetail.spark.compat import from_arrow_schema, is_connect
 from dovetail.spark.driver.arguments import check_checkpoint, check_shards
 from dovetail.spark.driver.builder import check_session
 from dovetail.spark.driver.failures import worker_error
@@ -83,6 +83,11 @@ def reshard(
     The shards of each query from now on, as `explain` shows them.
     """
     check_session(spark)
+    if is_connect(spark):
+        raise ConfigError(
+            "reshard() does not run over Spark Connect",
+            "call it with dt.spark.session() on a machine that reads both directories",
+        )
     check_shards("reshard", shards)
     paths = [check_checkpoint(path, f"reshard({name}=...)") for name, path in (("old", old), ("new", new))]
     source, target = (Directory.of(spark, path) for path in paths)

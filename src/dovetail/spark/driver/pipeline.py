@@ -68,7 +68,7 @@ class SparkPipeline:
         packed, routed = pack(plans), []
         for stream_index, stream in enumerate(layout.streams):
             frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
-            route = router_function(packed, stream_index, shard_ids)
+            route = router_function(packed, stream_index, shard_ids, self.run_id)
             routed.append(frame.mapInArrow(route, from_arrow_schema(ROUTED_SCHEMA)))
         processor = ShardProcessor(packed, shard_ids, self.run_id, stages)
         joined = (

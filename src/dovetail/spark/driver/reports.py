@@ -127,6 +127,21 @@ class ShardReports:
         self._remember_end(batch_id, progress)
         return counts
 
+    def to_json(self) -> dict[str, Any]:
+        """Return everything that metrics, plans and changes of the job are derived from, for another process."""
+        recent = {batch: vars(end) for batch, end in self.recent_batches.items()}
+        return {"shards": self._shards, "counts": vars(self._counts), "recent": recent}
+
+    def update(self, content: Mapping[str, Any]) -> None:
+        """Take over what `to_json` returned in another process, read back from JSON."""
+        counts = content["counts"]
+        self._shards = {int(shard): report for shard, report in content["shards"].items()}
+        self._counts = BatchCounts(**{**counts, "results": Counter(counts["results"])})
+        self.recent_batches = {
+            int(batch): BatchEndState(end["streams"], {int(shard): c for shard, c in end["counters"].items()})
+            for batch, end in content["recent"].items()
+        }
+
     def _check_same_last_batch(self, batch_id: int, last_batches: Mapping[int, int | None]) -> None:
         """Raise `StateError` unless all shards continue from the same batch.
 

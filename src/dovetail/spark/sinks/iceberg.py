@@ -67,7 +67,7 @@ class IcebergSink(LakeSink):
                 'write, for example, "shop.funnel"',
             )
         self.name = table
-        self._catalog = _loaded(catalog)
+        self._catalog = _CatalogHandle(_loaded(catalog))
 
     def __repr__(self) -> str:
         return f"iceberg({self.name!r})"
@@ -104,10 +104,14 @@ class IcebergSink(LakeSink):
 class IcebergLakeTable(LakeTable):
     """An Iceberg table and its metadata."""
 
-    def __init__(self, catalog: Catalog, name: str) -> None:
+    def __init__(self, catalog: _CatalogHandle, name: str) -> None:
         self.title = f"the Iceberg table {name}"
-        self._catalog, self._name = catalog, name
+        self._handle, self._name = catalog, name
         self._opened: Table | None = None
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self._handle.catalog
 
     @property
     def local(self) -> Path | None:  # type: ignore[override]
@@ -215,6 +219,22 @@ class IcebergLakeTable(LakeTable):
         return FileStage(
             files, directory, prefix, f"query {use.query!r}: its sink iceberg({self._name!r})", pa.schema(columns)
         )
+
+
+class _CatalogHandle:
+    """A catalog, which another process loads again by its name and properties."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reloaded, (self.catalog.name, dict(self.catalog.properties))
+
+
+def _reloaded(name: str, properties: Mapping[str, str]) -> _CatalogHandle:
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415
+
+    return _CatalogHandle(load_catalog(name, **properties))
 
 
 def _loaded(catalog: Any) -> Catalog:

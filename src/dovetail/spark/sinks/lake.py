@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -60,6 +61,11 @@ class LakeTable(ABC):
     """Names the table in errors."""
     local: Path | None
     """Its directory, if that is on the driver's own disk."""
+    _opened: Any = None
+    """The table as it was last read."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_opened": None}
 
     @abstractmethod
     def open(self) -> bool:
@@ -172,6 +178,9 @@ class LakeCommitter(Committer):
         self._table = table
         self._use, self._owner = use, use.owner
         self._run = int(run_id[:15], 16)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_use"}  # only `prepare` reads it
 
     def prepare(self) -> None:
         """Make this run the one that may commit."""

@@ -8,6 +8,7 @@ batch, which a replay overwrites: nothing else replaces rows in all of them.
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -70,8 +71,7 @@ class TableSink(Sink):
         elif self._read_owner(use) is None:
             use.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{OWNER_PROPERTY}' = {owner})")
         self.check(use)  # if two claimed it at once, the last one is the owner
-        if not self._is_partitioned:
-            self._files = TableFiles(use.spark, self.name)
+        self._files = None if self._is_partitioned else TableFiles(use.spark, self.name)
 
     def _create(self, use: SinkUse, owner: str) -> None:
         columns = from_arrow_schema(use.schema).add(BATCH_COLUMN, LongType()).toDDL()
@@ -145,8 +145,12 @@ class TableFiles:
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         details = _details(spark, name)
-        self._spark, self._name, self._format = spark, name, details["Provider"]
+        self._spark: SparkSession | None = spark
+        self._name, self._format = name, details["Provider"]
         self._directory = Directory.of(spark, details["Location"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_spark": None}
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         """Write a batch in place of an earlier attempt at it."""
@@ -172,7 +176,7 @@ class TableFiles:
 
     def _refresh(self, spark: SparkSession) -> None:
         """Let the session of the batch and that of the job list the files again."""
-        for session in {spark, self._spark}:
+        for session in {spark, self._spark or spark}:
             session.catalog.refreshTable(self._name)
 
 

@@ -26,7 +26,7 @@ _CONTENT = StructType([StructField("content", BinaryType())])
 
 
 def router_function(
-    plans: bytes, stream: int, shard_ids: list[int]
+    plans: bytes, stream: int, shard_ids: list[int], run_id: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` that routes one stream.
 
@@ -37,7 +37,7 @@ def router_function(
         from dovetail.spark.checkpoint.plan_log import current_batch, plan_for, unpack  # noqa: PLC0415
         from dovetail.spark.worker.router import Router  # noqa: PLC0415
 
-        batch = current_batch()
+        batch = current_batch(run_id)
         yield from Router(plan_for(unpack(plans), batch), stream, shard_ids, batch).rows(batches)
 
     return route

@@ -9,7 +9,6 @@ from typing import Self
 import pyarrow as pa
 
 from dovetail.errors import StateError
-from dovetail.spark.checkpoint.plan_log import current_batch
 from dovetail.spark.sinks.stage import Stage, StagedFile
 from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 
@@ -17,10 +16,13 @@ from dovetail.spark.wire import ResultKind, ResultRow, result_rows
 class ShardOutput:
     """Collector of a shard's results; a context manager that completes or removes the staged files."""
 
-    def __init__(self, query_ids: Mapping[str, int], stages: Mapping[int, Stage], shard: int) -> None:
+    def __init__(
+        self, query_ids: Mapping[str, int], stages: Mapping[int, Stage], shard: int, batch_id: int | None = None
+    ) -> None:
         self._query_ids = query_ids
         self._stages = stages
         self._shard = shard
+        self._batch_id = batch_id
         self._files: dict[int, StagedFile] = {}
         self._open = ExitStack()
         self.rows: list[ResultRow] = []
@@ -49,10 +51,9 @@ class ShardOutput:
 
     def _file(self, query: int, schema: pa.Schema) -> StagedFile:
         if query not in self._files:
-            batch_id = current_batch()
-            if batch_id is None:
+            if self._batch_id is None:
                 hint = "use dt.sinks.format('parquet', path=...) instead"
                 raise StateError("the task has no batch id (streaming.sql.batchId is not set)", hint)
-            writer = self._stages[query].writer(batch_id, self._shard, schema)
+            writer = self._stages[query].writer(self._batch_id, self._shard, schema)
             self._files[query] = self._open.enter_context(writer)
         return self._files[query]

@@ -70,7 +70,7 @@ def join_rows(
 
     Results of queries in `stages` go to files.
     """
-    batch_id = current_batch()
+    batch_id = current_batch(run_id)
     plan = plan_for(plans, batch_id)
     log = ShardLog(segments, plan.digest, plan.catalog)
     memory = SharedMemoryShard(shared_memory_root(run_id), shard)
@@ -82,7 +82,7 @@ def join_rows(
     else:
         attempt = ShardAttempt(plan, shard, log, memory, batch_id, plans)
         release_memory()
-        with translate_disk_full(), ShardOutput(plan.queries, stages, shard) as output:
+        with translate_disk_full(), ShardOutput(plan.queries, stages, shard, batch_id) as output:
             metrics = attempt.join(shard_input, output.add)
         attempt.log.save()
         release_memory()
