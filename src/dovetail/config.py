@@ -85,7 +85,11 @@ class Budget:
         for name in ("cpu_ms_per_second", "memory_bytes"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):
-                raise ConfigError(f"Budget({name}={value!r}): allowed are numbers above zero, or None for no limit")
+                example = "2 << 30, which is 2 GiB" if name == "memory_bytes" else "500, which is half a core"
+                raise ConfigError(
+                    f"Budget({name}={value!r}): allowed are numbers above zero, or None for no limit",
+                    f"write {name}={example}",
+                )
 
 
 @reject_unknown_options

@@ -55,7 +55,9 @@ class ConfigError(DovetailError, ValueError):
 
     @classmethod
     def choice(cls, option: str, value: object, allowed: Iterable[object]) -> ConfigError:
-        return cls(f"{option} is {value!r}; allowed: {listed(allowed)}")
+        allowed = list(allowed)
+        names = [other for other in allowed if isinstance(other, str)]
+        return cls(f"{option} is {value!r}; allowed: {listed(allowed)}", suggestion(value, names, "") or None)
 
 
 class MissingExtraError(DovetailError, ImportError):

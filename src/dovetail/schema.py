@@ -88,6 +88,11 @@ class StreamSchema:
                     f"stream {self.name!r}: {option}={column!r} is not a column; columns: {listed(names)}",
                     suggestion(column, names, self._column_hint(option)),
                 )
+        if self.progress_by == self.event_time:
+            raise SchemaError(
+                f"stream {self.name!r}: progress_by={self.progress_by!r} is the event time",
+                "use a column that names the file or partition that a tuple is from, or leave progress_by out",
+            )
         if self.progress_by is not None and sql_type(self.columns.field(self.progress_by).type) is None:
             raise SchemaError(
                 f"stream {self.name!r}: progress_by={self.progress_by!r} has type "

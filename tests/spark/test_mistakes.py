@@ -108,6 +108,26 @@ def test_a_selectivity_of_an_unknown_column(session: dt.Session, condition: str,
     assert error.value.hint == "did you mean 'value'?"
 
 
+SINK: Any = dt.sinks
+WRONG: list[tuple[Callable[[], object], type[Exception], str, str]] = [
+    (lambda: SINK.parquet(), ConfigError, "dt.sinks.parquet() needs the argument 'path'", 'path="out/results"'),  # noqa: PLW0108
+    (lambda: SINK.parquet(""), ConfigError, "dt.sinks.parquet got ''", 'dt.sinks.parquet("out/funnel")'),
+    (lambda: SINK.parquet("out", mode="append"), ConfigError, "dt.sinks.parquet(mode=...): there is no", "help()"),
+    (lambda: SINK.memory("x"), ConfigError, "dt.sinks.memory() takes no arguments; got 1", "leave out"),
+    (lambda: SINK.call(lambda rows: rows), ConfigError, "cannot be called with a DataFrame and", "def write("),
+    (lambda: SINK.csv, AttributeError, "dt.sinks has no attribute 'csv'", "write dt.sinks.format('csv', ...)"),
+    (lambda: dt.reshard(cast("Any", None), "a", "b", 2), ConfigError, "reshard(spark=...) is None", "dt.reshard("),
+    (lambda: dt.spark.session(memory=cast("Any", 2)), ConfigError, "memory is 2; allowed: a number", "memory='2g'"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message", "hint"), WRONG)
+def test_wrong_arguments(call: Callable[[], object], kind: type[Exception], message: str, hint: str) -> None:
+    with pytest.raises(kind, match=re.escape(message)) as error:
+        call()
+    assert hint in str(error.value).partition("\nHint: ")[2]
+
+
 def test_the_delay_of_a_watermark_is_the_lateness(session: dt.Session, frame: DataFrame) -> None:
     late = frame.withWatermark("timestamp", "90 seconds")
     session.stream("c", late, "timestamp")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
@@ -27,11 +28,15 @@ def comparison_hint(left: Expression, right: Expression) -> str:
         text, other = (left, right) if left.type == _STRING else (right, left)
         if pa.types.is_temporal(other.type):
             return _moment_hint(text, other.type)
+        if is_numeric(other.type) and isinstance(text, Literal) and re.fullmatch(r"-?\d+(\.\d+)?", str(text.value)):
+            return f"write a number without quotes: {text.value}"
         if is_integer(other.type) or pa.types.is_decimal(other.type) or pa.types.is_boolean(other.type):
             return f"to compare as text, CAST the {type_name(other.type)} AS STRING"
     if {TIMESTAMP, TIMESTAMP_NTZ} == set(pair):
         constant, other = (left, right) if isinstance(left, Literal) else (right, left)
         return _other_kind(constant, other.type) if isinstance(constant, Literal) else _KINDS
+    if any(map(pa.types.is_timestamp, pair)) and any(map(is_numeric, pair)):
+        return "numbers are no times: write a constant as TIMESTAMP '2026-01-31 12:30:00', and make times of a column first"
     return "convert one of them before it enters the stream"
 
 

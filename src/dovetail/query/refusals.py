@@ -19,6 +19,8 @@ FROM_SUBQUERY_HINT = "name its streams in FROM, each with a window, and put its 
 _SEMI_JOIN_HINT = (
     "write it as a join: its stream in FROM, with a window, and its conditions in WHERE; each match is a result"
 )
+_ANTI_JOIN_HINT = "only inner joins are supported: a row without a match has no result"
+_CONDITION_STARTS = (TokenType.WHERE, TokenType.AND, TokenType.OR, TokenType.ON, TokenType.SELECT)
 _SCALAR_HINT = "compute the value first and write it as a constant, or join its stream in FROM, with a window"
 _NO_CLOCK = (
     "a query has no clock: compare event times with each other, or with a constant, TIMESTAMP '2026-01-31 12:30:00'"
@@ -38,8 +40,17 @@ def subquery_error(sql: str, tokens: Sequence[Token], position: int) -> QueryErr
     if before in ("FROM", "JOIN", ","):
         hint = FROM_SUBQUERY_HINT
     elif before in ("EXISTS", "IN", "ANY", "SOME"):
-        hint = _SEMI_JOIN_HINT
+        # NOT EXISTS (...), x NOT IN (...) or NOT x IN (...)
+        is_negated = any(token.token_type == TokenType.NOT for token in tokens[_start_of(tokens, position) : position])
+        hint = _ANTI_JOIN_HINT if is_negated else _SEMI_JOIN_HINT
     return error_at(sql, tokens[position], "subqueries are not supported", hint)
+
+
+def _start_of(tokens: Sequence[Token], position: int) -> int:
+    """Return where the condition begins that the token at `position` belongs to."""
+    while position and tokens[position - 1].token_type not in _CONDITION_STARTS:
+        position -= 1
+    return position
 
 
 def unsupported(node: exp.Expr, text: str, sql_text: SqlText) -> QueryError:
@@ -86,6 +97,8 @@ def _function_hint(name: str, node: exp.Func) -> str:
         return f"subtract the times: {later or 'o.ts'} - {earlier or 'c.ts'} < INTERVAL 5 MINUTES"
     if isinstance(node, exp.TimestampAdd | exp.TsOrDsAdd | exp.DateAdd | exp.DateSub | exp.TimestampSub):
         return f"add an interval: {_column_text(node.this) or 'c.ts'} + INTERVAL 5 MINUTES"
+    if name in ("UNIX_TIMESTAMP", "TO_UNIX_TIMESTAMP", "UNIX_SECONDS", "UNIX_MILLIS", "UNIX_MICROS", "EPOCH"):
+        return "compare the times themselves: o.ts - c.ts < INTERVAL 5 MINUTES, c.ts > TIMESTAMP '2026-01-31 12:30:00'"
     if name in ("MAKE_INTERVAL", "MAKE_DT_INTERVAL", "TO_INTERVAL"):
         return "write INTERVAL 5 MINUTES or INTERVAL '1 hour 30 minutes'"
     if name in ("DATE_TRUNC", "TRUNC"):
@@ -157,6 +170,8 @@ def syntax_hint(sql: str, tokens: Sequence[Token], position: int, streams: Mappi
     word = sql[token.start : token.end + 1]
     if word in _WORDS:
         return f"write {_WORDS[word]}"
+    if token.token_type == TokenType.ON:
+        return "after commas write WHERE; ON belongs to JOIN: FROM a JOIN b ON a.key = b.key"
     if word == "~":
         return f"regular expressions are not supported: use LIKE with % and _, or {_COLUMN_HINT}"
     return otherwise

@@ -22,11 +22,12 @@ from dovetail.query.expressions import aliases
 from dovetail.query.foreign_windows import reject_foreign_windows
 from dovetail.query.model import Condition, Equality, JoinQuery, Key, StreamRef, equality_classes
 from dovetail.query.refusals import AGGREGATE_HINT, FROM_SUBQUERY_HINT, is_double_quoted
+from dovetail.query.reserved_words import reserved_names, with_backticks
 from dovetail.query.sql_expressions import ExpressionBinder
 from dovetail.query.sql_from import FromEntry, bind_window, find_streams, from_entries
 from dovetail.query.sql_parse import SHAPE, parse_select, statement_tokens
 from dovetail.query.sql_select import bind_outputs
-from dovetail.query.sql_text import SqlText
+from dovetail.query.sql_text import SqlText, error_at
 from dovetail.query.windows import WindowResolver
 from dovetail.query.zones import session_time_zone
 from dovetail.schema import StreamSchema
@@ -72,13 +73,30 @@ def parse_query(name: str, sql: str, streams: Mapping[str, StreamSchema], time_z
     sys.setrecursionlimit(limit + _EXTRA_RECURSION)
     try:
         with session_time_zone(time_zone) as zone:
-            query = _parse(name, sql, streams)
+            try:
+                query = _parse(name, sql, streams)
+            except QueryError as error:
+                raise _reserved_name_error(name, sql, streams) or error from None
         return replace(query, time_zone=zone.name) if zone.used else query
     except RecursionError:
         message = f"the query is nested too deeply; at most {functions.MAX_DEPTH} nested operations are allowed"
         raise QueryError(message, functions.DEPTH_HINT, sql=sql, end=len(sql)) from None
     finally:
         sys.setrecursionlimit(limit)
+
+
+def _reserved_name_error(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> QueryError | None:
+    """Return the error for a refused query that only lacks backticks around names that are words of SQL."""
+    try:
+        reserved = reserved_names(statement_tokens(sql), streams)
+        if not reserved:
+            return None
+        _parse(name, with_backticks(sql, reserved), streams)
+    except QueryError:
+        return None
+    words = dict.fromkeys(sql[token.start : token.end + 1] for token in reserved)
+    backticks = ", ".join(f"`{word}`" for word in words)
+    return error_at(sql, reserved[0], f"{listed(words)} is a word of SQL", f"write the name in backticks: {backticks}")
 
 
 def _parse(name: str, sql: str, streams: Mapping[str, StreamSchema]) -> JoinQuery:

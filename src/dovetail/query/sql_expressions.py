@@ -127,7 +127,11 @@ class ExpressionBinder:
     def literal(self, node: exp.Literal) -> Expression:
         if node.is_string:
             if is_double_quoted(node, self._sql_text) and self._could_be_column(node):
-                self.warnings[quoted_column_warning(node.name, node.name)] = None
+                warning = quoted_column_warning(node.name, node.name)
+                other = _compared_with(node)
+                if other is not None and not pa.types.is_string(self.value(other).type):  # the comparison is refused
+                    raise QueryError(*warning.split("\nHint: "))
+                self.warnings[warning] = None
             return Literal(node.name, pa.string())
         if re.fullmatch(r"\d+", node.name):
             return functions.integer_literal(int(node.name))

@@ -78,7 +78,7 @@ def _entries(sql_text: SqlText, node: exp.Expr, on: exp.Expr | None) -> Iterator
     if isinstance(node, exp.Lateral):
         raise sql_text.error("LATERAL is not supported", FROM_SUBQUERY_HINT, extent)
     if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
-        raise sql_text.error("FROM allows only the names of streams", "declare a stream for this", extent)
+        raise sql_text.error("FROM allows only the names of streams", "name the streams that are declared", extent)
     alias_node = node.args.get("alias")
     unread = [
         key for key, value in node.args.items() if value and key not in ("this", "db", "catalog", "alias", "joins")

@@ -43,7 +43,8 @@ def statement_tokens(sql: str) -> list[Token]:
     if first.token_type == TokenType.WITH:
         raise error_at(sql, first, "WITH is not supported", FROM_SUBQUERY_HINT)
     if first.token_type != TokenType.SELECT:
-        raise error_at(sql, first, f"a query starts with SELECT, not {sql[first.start : first.end + 1]!r}", SHAPE)
+        hint = SHAPE if len(tokens) > 1 else "write query(name, sql): the name comes first"
+        raise error_at(sql, first, f"a query starts with SELECT, not {sql[first.start : first.end + 1]!r}", hint)
     for position, (token, following) in enumerate(itertools.pairwise(tokens), 1):
         if token.token_type == TokenType.SEMICOLON:
             raise error_at(sql, following, "this is more than one statement", "register each one under its own name")

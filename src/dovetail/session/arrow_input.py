@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dovetail.errors import ConfigError, SchemaError, warn
+from dovetail.errors import ConfigError, SchemaError, listed, warn
 from dovetail.schema import StreamSchema, stored_type, type_name
 from dovetail.session.columns import parse_columns
 from dovetail.session.conversion_lines import conversion_line, event_time_hint
@@ -153,6 +153,7 @@ def _as_table(stream: StreamSchema, data: Any) -> pa.Table:
     is_table = not isinstance(data, pa.Array | pa.ChunkedArray)
     try:
         if _origin(data) == "pandas" and hasattr(data, "columns"):
+            _check_pandas(stream, data)
             return pa.Table.from_pandas(data, preserve_index=_keeps_index(data, stream.columns.names))
         if is_table and _offers_arrow(data):
             return pa.table(data)
@@ -164,6 +165,21 @@ def _as_table(stream: StreamSchema, data: Any) -> pa.Table:
         "else with __arrow_c_stream__ or __arrow_c_array__",
         _data_hint(data),
     )
+
+
+def _check_pandas(stream: StreamSchema, frame: Any) -> None:
+    """Refuse a frame with a column twice, or with the event time in an index without a name."""
+    columns = list(frame.columns)
+    if len(set(columns)) < len(columns):
+        raise SchemaError(
+            f"stream {stream.name!r}: a column occurs twice in {listed(columns)}",
+            "keep the first of each: df = df.loc[:, ~df.columns.duplicated()]",
+        )
+    if stream.event_time not in columns and frame.index.name is None and type(frame.index).__name__ == "DatetimeIndex":
+        raise SchemaError(
+            f"stream {stream.name!r}: missing {stream.event_time!r}; the frame has an index of times without a name",
+            f"write df = df.reset_index(names={stream.event_time!r})",
+        )
 
 
 def _described(data: object) -> str:
@@ -188,10 +204,20 @@ def _data_hint(data: object) -> str:
         is_row = not any(hasattr(values, "__len__") and not isinstance(values, str | bytes) for values in data.values())
         return "push pa.Table.from_pylist([row], schema=schema)" if is_row else "push pa.table(columns, schema=schema)"
     if isinstance(data, str | PurePath):
-        return f"read the file first: push {_READERS.get(PurePath(data).suffix.lower(), _READERS['.parquet'])}"
+        return f"read the file first: push {_reader_of(data) or _reader_of('a.parquet')}"
     if data is None:
         return "leave a stream without new tuples out of the batch"
+    if origin == "pandas":
+        return "push a DataFrame, e.g. series.to_frame()"
+    if origin == "numpy" or (isinstance(data, list | tuple) and data and isinstance(data[0], list | tuple)):
+        return "push pa.Table.from_pylist([dict(zip(schema.names, row)) for row in rows], schema=schema)"
     return "push pa.Table.from_pylist(rows, schema=schema), for rows as dicts"
+
+
+def _reader_of(data: object) -> str | None:
+    """Return what reads a file, by its suffix; None for anything but a path with a known one."""
+    reader = _READERS.get(PurePath(data).suffix.lower()) if isinstance(data, str | PurePath) else None
+    return None if reader is None else f"{reader}; first: import {'.'.join(reader.split('.')[:2])}"
 
 
 def _schema_hint(given: object) -> str:
@@ -200,6 +226,8 @@ def _schema_hint(given: object) -> str:
         return "write dt.Session(spark).stream(name, frame, ...) for streams on Spark"
     if _origin(given) == "polars" and hasattr(given, "collect"):
         return "write frame.collect()"
+    if (reader := _reader_of(given)) is not None:
+        return f"read the file first: write {reader}"
     return f"write {_EXAMPLE}, a type for each column"
 
 

@@ -14,6 +14,8 @@ from dovetail.query.expressions import columns
 from dovetail.query.zones import micros_since_epoch
 from dovetail.schema import StreamSchema
 
+IMPORT_DATETIME = "; first: from datetime import UTC, datetime"
+
 
 class TimeArguments:
     """Reads the times that are given to `push` and `advance`; warns once of each kind that is ambiguous."""
@@ -25,14 +27,19 @@ class TimeArguments:
         """Return the clock of a push in microseconds since 1970."""
         if now.tzinfo is None:
             self._warn(
-                "push(now=...)", f"push(now=...) is {now}, without a time zone: it is read as UTC", "datetime.now(UTC)"
+                "push(now=...)",
+                f"push(now=...) is {now}, without a time zone: it is read as UTC",
+                f"datetime.now(UTC){IMPORT_DATETIME}",
             )
         return micros_of(now)
 
     def event_times(self, times: Mapping[str, datetime | int], streams: Mapping[str, StreamSchema]) -> dict[str, int]:
         """Return event times of streams in microseconds since 1970."""
         if not isinstance(times, Mapping):
-            raise ConfigError(f"advance got a {type(times).__name__}; expected {{stream name: time}}")
+            raise ConfigError(
+                f"advance got a {type(times).__name__}; expected {{stream name: time}}",
+                f"write advance({{{next(iter(streams), 'stream')!r}: time}})",
+            )
         unknown = [stream for stream in times if stream not in streams]
         if unknown:
             raise ConfigError(
@@ -44,7 +51,7 @@ class TimeArguments:
             if not isinstance(time, int | datetime) or isinstance(time, bool):
                 raise ConfigError(
                     f"advance: the time of {stream!r} is {time!r}; expected a datetime or microseconds since 1970",
-                    "write datetime(2026, 1, 31, 12, 30, tzinfo=UTC)",
+                    f"write datetime(2026, 1, 31, 12, 30, tzinfo=UTC){IMPORT_DATETIME}",
                 )
             micros[stream] = time if isinstance(time, int) else self._event_time(time, streams[stream])
             if abs(micros[stream]) > LATEST:
@@ -53,7 +60,7 @@ class TimeArguments:
 
     def _event_time(self, time: datetime, stream: StreamSchema) -> int:
         if time.tzinfo is None and stream.time_zone_aware:
-            example = f"{time!r}".removesuffix(")") + ", tzinfo=datetime.UTC)"
+            example = f"{_without_zone(time)!r}".removesuffix(")") + ", tzinfo=datetime.UTC); first: import datetime"
             text = f"advance: the time of {stream.name!r} is {time}, without a time zone: it is read as UTC"
             self._warn("advance", text, example)
         elif time.tzinfo is not None and not stream.time_zone_aware and time.utcoffset():
@@ -61,13 +68,18 @@ class TimeArguments:
                 f"advance: the time of {stream.name!r} is {time}, with a time zone, and its event times have none: "
                 f"it is read as {time.astimezone(UTC).replace(tzinfo=None)}"
             )
-            self._warn("advance with a zone", text, f"{time.replace(tzinfo=None)!r}")
+            self._warn("advance with a zone", text, f"{_without_zone(time)!r}; first: import datetime")
         return micros_of(time)
 
     def _warn(self, kind: str, text: str, example: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
             warn(f"{text}\nHint: write {example}")
+
+
+def _without_zone(time: datetime) -> datetime:
+    """Return the wall-clock reading of a time as a plain datetime, also if it is one of pandas."""
+    return datetime.combine(time.date(), time.time())
 
 
 def micros_of(moment: datetime) -> int:

@@ -40,6 +40,15 @@ class DropWarnings:
                 f"times must lie within 70,000 years of 1970, so mind the unit of epoch numbers. {_COUNTED}"
             )
 
+    def all_ahead(self, stream: StreamSchema, ahead: int) -> Iterator[str]:
+        """Yield the warning, once, that `max_ahead` has dropped all tuples of a batch or a stream."""
+        if self._is_new(stream, "ahead"):
+            yield (
+                f"stream {stream.name!r}: all {ahead:,} tuples were dropped, because they are further ahead of the clock than "
+                f"max_ahead={format_duration(stream.max_ahead or 0)!r}\nHint: mind the clock, which is push(now=...) or the time of "
+                f"the machine, and the unit and time zone of the event times. {_COUNTED}"
+            )
+
     def _is_new(self, stream: StreamSchema, reason: str) -> bool:
         new = (stream.name, reason) not in self._warned
         self._warned.add((stream.name, reason))

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from dovetail.config import Budget, Config, StrategyOption
-from dovetail.errors import BudgetError, ConfigError, listed
+from dovetail.errors import BudgetError, ConfigError, listed, suggestion
 from dovetail.optimizer.adapt.proposal import Proposal, propose
 from dovetail.optimizer.adapt.runtime_stats import RuntimeStats
 from dovetail.optimizer.cost.units import UnitCosts
@@ -278,7 +278,10 @@ class Job:
 
     def check_query(self, name: str) -> None:
         if name not in self.registered:
-            raise ConfigError(f"there is no query {name!r}; registered: {listed(self.registered)}")
+            raise ConfigError(
+                f"there is no query {name!r}; registered: {listed(self.registered)}",
+                suggestion(name, self.registered, "") or None,
+            )
 
     def without_query(self, name: str) -> Job:
         """Return the job without a query, and without what only that query needed."""

@@ -24,14 +24,14 @@ from dovetail.config import Budget, Config
 from dovetail.engine.measure import count_last_batch, measure
 from dovetail.engine.persist.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
-from dovetail.errors import ConfigError, DovetailError, reading
+from dovetail.errors import ConfigError, DovetailError, reading, warn
 from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_name, stream_schema
 from dovetail.session.arrow_input import SchemaLike, TableLike, as_schema, check_event_time
-from dovetail.session.call_warnings import micros_of
+from dovetail.session.call_warnings import IMPORT_DATETIME, micros_of
 from dovetail.session.inspection import InspectedJob
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_html
@@ -53,9 +53,22 @@ _ELSEWHERE = {
     **dict.fromkeys(
         ("add_stream", "table", "source", "register_stream"), "stream(name, schema, event_time) declares a stream"
     ),
+    **dict.fromkeys(
+        ("results", "result", "collect", "fetch", "show", "to_pandas", "to_arrow"),
+        'push() returns the results: session.push(batch)["query"]',
+    ),
+    **dict.fromkeys(("queries", "streams", "plan"), "explain() shows streams, queries and the plan"),
+    **dict.fromkeys(("watermark", "watermarks", "lag", "progress", "status"), "metrics() has them, by stream"),
     **dict.fromkeys(("send", "insert", "append", "feed", "process", "run"), "push({stream: table}) joins a batch"),
 }
 """Hints for methods of `Session` on Spark and of other systems, by name."""
+
+
+def _refuse_restore(*_: object) -> NoReturn:
+    raise ConfigError(
+        "restore() returns another session and would leave this one as it is",
+        "write session = dt.LocalSession.restore(blob)",
+    )
 
 
 @reject_unknown_arguments
@@ -87,17 +100,25 @@ class LocalSession(InspectedJob):
     """
 
     def __init__(self, budget: Budget | None = None, config: Config | None = None) -> None:
-        if budget is not None and not isinstance(budget, Budget):
+        given: object = budget
+        if given is not None and not isinstance(given, Budget):
+            is_spark = isinstance(given, str) or hasattr(given, "readStream")
             raise ConfigError(
-                f"LocalSession(budget=...) is a {type(budget).__name__}; expected a dovetail.Budget",
-                "write LocalSession(dt.Budget(memory_bytes=1e9), dt.Config(...)), or name the arguments",
+                f"LocalSession(budget=...) is a {type(given).__name__}; expected a dovetail.Budget",
+                "a LocalSession needs no Spark: write dt.LocalSession(), or dt.Session(spark)"
+                if is_spark
+                else "write LocalSession(dt.Budget(memory_bytes=1e9), dt.Config(...)), or name the arguments",
             )
         if config is not None and not isinstance(config, Config):
-            raise ConfigError(f"LocalSession(config=...) is a {type(config).__name__}; expected a dovetail.Config")
+            raise ConfigError(
+                f"LocalSession(config=...) is a {type(config).__name__}; expected a dovetail.Config",
+                'write config=dt.Config(ordering="weave"), for example',
+            )
         warm_up()
         if config is not None and config.shedding is not None:
             warm_up_shedding()
         super().__init__(Job(config or Config(), budget))
+        self.restore = _refuse_restore  # type: ignore[method-assign, assignment]
 
     def _repr_html_(self) -> str:
         metrics = None
@@ -299,7 +320,9 @@ class LocalSession(InspectedJob):
                 f"write push({{{next(iter(self._job.streams), 'stream')!r}: table}})",
             )
         if now is not None and not isinstance(now, datetime):
-            raise ConfigError(f"push(now=...) is {now!r}; expected a datetime", "write datetime.now(UTC)")
+            raise ConfigError(
+                f"push(now=...) is {now!r}; expected a datetime", f"write datetime.now(UTC){IMPORT_DATETIME}"
+            )
         self._warns_of_no_queries = not self._job.registered
         streams = self._job.streams
         tables = {
@@ -323,6 +346,9 @@ class LocalSession(InspectedJob):
         Tuples expire and results are returned as if a tuple of that time had arrived.
         """
         micros = self._time_arguments.event_times(times, self._job.streams)
+        for name, time in micros.items():
+            for text in self._stream_warnings.warnings_of_advance(self._job.streams[name], time):
+                warn(text)
         self._begin()
         return self._engine.advance(micros)
 

@@ -163,8 +163,10 @@ class LocalJob(SynchronizedSession):
             self._warn_of_no_queries()
         for text in self._stream_warnings.new_warnings(
             schema,
+            arrived=arrivals.arrived,
             late=arrivals.late,
             late_by=arrivals.late_by,
+            ahead=arrivals.ahead,
             refused=arrivals.refused,
             max_event_time=arrivals.max_event_time,
         ):

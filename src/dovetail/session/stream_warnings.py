@@ -16,9 +16,23 @@ class StreamWarnings:
         self._drop_warnings, self._time_units = DropWarnings(), TimeUnits()
 
     def new_warnings(
-        self, stream: StreamSchema, *, late: int, late_by: int, refused: int, max_event_time: int | None
+        self,
+        stream: StreamSchema,
+        *,
+        arrived: int,
+        late: int,
+        late_by: int,
+        ahead: int,
+        refused: int,
+        max_event_time: int | None,
     ) -> Iterator[str]:
         """Yield the warnings that a stream has not had yet; `late_by` is the largest delay in microseconds."""
         yield from self._drop_warnings.new_warnings(stream, late, late_by, refused)
+        if 1 < arrived == ahead:
+            yield from self._drop_warnings.all_ahead(stream, ahead)
         if max_event_time is not None:
             yield from self._time_units.new_warnings(stream, max_event_time)
+
+    def warnings_of_advance(self, stream: StreamSchema, time: int) -> Iterator[str]:
+        """Yield a warning if `advance` got a time in another unit than those of tuples."""
+        yield from self._time_units.warnings_of_advance(stream, time)

@@ -42,10 +42,28 @@ class TimeUnits:
         self._first[stream.name] = first  # first: where warnings are errors, the batch is pushed again
         for other in earlier:
             small, large = sorted((first, other))
-            factor = next((factor for factor in _UNITS if abs(small.micros * factor - large.micros) < _DECADES), None)
-            if factor is not None and small.micros > 0 and large.micros - small.micros > _DECADES:
+            if (factor := _unit_factor(small, large)) is not None:
                 yield _warning(small, large, factor)
                 return
+
+    def warnings_of_advance(self, stream: StreamSchema, time: int) -> Iterator[str]:
+        """Yield a warning if a stream is advanced to a time of another unit than those of tuples."""
+        given = _First(time, stream.name, stream.event_time)
+        for other in self._first.values():
+            small, large = sorted((given, other))
+            if _unit_factor(small, large) is not None:
+                yield (
+                    f"advance got {_date(time)} for stream {stream.name!r}, and tuples of stream {other.stream!r} are at "
+                    f"{_date(other.micros)}\nHint: advance takes microseconds since 1970, or a datetime"
+                )
+                return
+
+
+def _unit_factor(small: _First, large: _First) -> int | None:
+    """Return the factor between the units of two times, if one was probably mistaken; None if not."""
+    if small.micros <= 0 or large.micros - small.micros <= _DECADES:
+        return None
+    return next((factor for factor in _UNITS if abs(small.micros * factor - large.micros) < _DECADES), None)
 
 
 def _warning(small: _First, large: _First, factor: int) -> str:

@@ -33,6 +33,7 @@ _EXAMPLES = {
     "sinks": 'sinks={"q": dt.sinks.parquet("out/q")}',
     "sink": 'sink=dt.sinks.parquet("out/q")',
     "checkpoint": 'checkpoint="out/checkpoint"',
+    "path": 'path="out/results"',
 }
 """What to write for an argument that is missing."""
 
@@ -46,23 +47,28 @@ def reject_unknown_arguments(cls: _C) -> _C:
     for name, method in members.items():
         if isfunction(method) and (not name.startswith("_") or name == "__init__"):
             outermost = vars(method).get(OUTERMOST)
-            checked = _checked(cls.__name__, name, vars(method)["__wrapped__"] if outermost else method)
+            call = cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
+            checked = checked_call(call, vars(method)["__wrapped__"] if outermost else method)
             setattr(cls, name, outermost(checked) if outermost else checked)
     return cls
 
 
-def _checked(owner: str, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def checked_call(call: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that rejects unknown, missing and excess arguments; errors name it `call`."""
     names = [parameter for parameter in signature(method).parameters if parameter != "self"]
-    known, call = frozenset(names), owner if name == "__init__" else f"{owner}.{name}"
+    known = frozenset(names)
     parameters = signature(method).parameters
     if any(p.kind in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL) for p in parameters.values()):
         return method
+    most = sum(p.kind is not Parameter.KEYWORD_ONLY for p in parameters.values()) - ("self" in parameters)
     required = [parameter for parameter in names if parameters[parameter].default is Parameter.empty]
 
     @wraps(method)
     def checked(self: Any, /, *args: Any, **options: Any) -> Any:
         if options and not known.issuperset(options):
             raise _unknown_argument(call, options, names)
+        if len(args) > most:
+            raise _too_many_arguments(call, args[most:], names[:most], names[most:])
         if len(args) < len(required) and (missing := known.intersection(required) - {*options, *names[: len(args)]}):
             raise _missing_arguments(call, [parameter for parameter in required if parameter in missing])
         return method(self, *args, **options)
@@ -88,6 +94,19 @@ def _missing_arguments(call: str, missing: Sequence[str]) -> ConfigError:
     examples = ", ".join(_EXAMPLES.get(name, f"{name}=...") for name in missing)
     plural = "s" if len(missing) > 1 else ""
     return ConfigError(f"{call}() needs the argument{plural} {listed(missing)}", f"write {examples}")
+
+
+def _too_many_arguments(
+    call: str, excess: Sequence[object], positional: Sequence[str], by_name: Sequence[str]
+) -> ConfigError:
+    """Return the error for arguments after the last one that needs no name."""
+    takes = (
+        f"at most {len(positional)} arguments without a name, {listed(positional)}" if positional else "no arguments"
+    )
+    hint = f"write {by_name[0]}=..." if by_name else "leave out the rest"
+    if call.endswith(".explain"):
+        hint = "write explain().to_dict() for data, explain().mermaid() for a diagram"
+    return ConfigError(f"{call}() takes {takes}; got {len(positional) + len(excess)}", hint)
 
 
 def missing_attribute(owner: type, name: str, elsewhere: Mapping[str, str]) -> AttributeError:

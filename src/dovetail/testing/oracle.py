@@ -244,6 +244,10 @@ def expected(session: Any, batches: Iterable[Mapping[str, Any]]) -> dict[str, pa
     job: Any = getattr(session, "_job", None)  # both sessions have one
     if not (hasattr(job, "streams") and hasattr(job, "queries")):
         raise ConfigError(f"expected() got a {type(session).__name__}; expected a dt.LocalSession or a dt.Session")
+    if isinstance(batches, Mapping):
+        raise ConfigError(
+            "expected() got one batch; expected a list of batches, in order", "write expected(session, [batch])"
+        )
     oracle = Oracle(job.streams.values())
     for query in job.queries.values():
         oracle.add_query(query)

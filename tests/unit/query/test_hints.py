@@ -33,6 +33,7 @@ STREAMS = {
 FROM = "FROM clicks c [RANGE 1 HOUR], orders o [RANGE 1 HOUR]"
 JOIN = f"{FROM} WHERE c.id = o.id"
 LOCAL = "FROM local c [RANGE 1 HOUR], local o [RANGE 1 HOUR] WHERE c.id = o.id"
+ANTI_JOIN = "only inner joins are supported: a row without a match has no result"
 IMPORTS = "; first: from pyspark.sql import functions as F; import pyarrow.compute as pc"
 COLUMN = "compute it in a column before the stream enters the join"
 FROM_HINT = "name its streams in FROM, each with a window, and put its conditions into WHERE"
@@ -268,6 +269,40 @@ REFUSED: list[Any] = [
         f"SELECT c.id {JOIN} AND INTERVAL 5 MINUTES > c.ts - o.ts",
     ),
     (
+        f"SELECT c.id {JOIN} AND «unix_timestamp»(c.ts) < 5",
+        "function UNIX_TIMESTAMP is not supported",
+        "compare the times themselves: o.ts - c.ts < INTERVAL 5 MINUTES, c.ts > TIMESTAMP '2026-01-31 12:30:00'",
+        f"SELECT c.id {JOIN} AND o.ts - c.ts < INTERVAL 5 MINUTES AND c.ts > TIMESTAMP '2026-01-31 12:30:00'",
+    ),
+    (
+        f"SELECT c.id {JOIN} AND «c.ts > 1767225600»",
+        "cannot compare timestamp with int",
+        "numbers are no times: write a constant as TIMESTAMP '2026-01-31 12:30:00', and make times of a column first",
+        f"SELECT c.id {JOIN} AND c.ts > TIMESTAMP '2026-01-31 12:30:00'",
+    ),
+    (
+        f"SELECT c.id {JOIN} AND «c.id = '5'»",
+        "cannot compare bigint with string",
+        "write a number without quotes: 5",
+        f"SELECT c.id {JOIN} AND c.id = 5",
+    ),
+    (
+        f'SELECT c.id {JOIN} AND c.id = «"id"»',
+        '"id" is text, as in Spark, not the column id',
+        "write `id` for the column, or 'id' for the text",
+        f"SELECT c.id {JOIN} AND c.id = o.`id`",
+    ),
+    (
+        "SELECT c.id FROM clicks c [RANGE 1 HOUR], orders o [RANGE 1 HOUR] «ON» c.id = o.id",
+        "syntax error near 'ON'",
+        "after commas write WHERE; ON belongs to JOIN: FROM a JOIN b ON a.key = b.key",
+        "SELECT c.id FROM clicks c [RANGE 1 HOUR] JOIN orders o [RANGE 1 HOUR] ON c.id = o.id",
+    ),
+    *(
+        (f"SELECT c.id {JOIN} AND {condition} («SELECT» 1)", "subqueries are not supported", ANTI_JOIN, None)
+        for condition in ("NOT EXISTS", "c.id NOT IN", "NOT c.id IN")
+    ),
+    (
         f"SELECT c.id {JOIN} AND «window»(c.ts, '5 minutes') = c.ts",
         "function WINDOW is not supported",
         "windows slide with every tuple: write stream alias [RANGE 5 MINUTES] in FROM, and group the results",
@@ -288,6 +323,30 @@ def test_a_hint_leads_on(marked: str, message: str, hint: str, followed: str | N
     assert error.end >= end
     if followed is not None:
         assert not parsed(followed).warnings
+
+
+RESERVED = [
+    ("SELECT x.id FROM «select» x [RANGE 1 HOUR], orders o [RANGE 1 HOUR] WHERE x.id = o.id", "`select`"),
+    ("SELECT o.id FROM orders o [RANGE 1 HOUR] JOIN «values» [RANGE 1 HOUR] ON «values».id = o.id", "`values`"),
+    ("SELECT o.«when» FROM orders o [RANGE 1 HOUR], `select` x [RANGE 1 HOUR] WHERE x.id = o.id", "`when`"),
+]
+
+
+@pytest.mark.parametrize(("marked", "backticks"), RESERVED)
+def test_names_that_are_words_of_sql_need_backticks(marked: str, backticks: str) -> None:
+    columns = pa.schema({"ts": pa.timestamp("us", tz="UTC"), "id": pa.int64(), "when": pa.int64()})
+    streams = {name: StreamSchema(name, columns, "ts") for name in ("orders", "select", "values")}
+    word = backticks.strip("`")
+    with pytest.raises(QueryError, match=f"'{word}' is a word of SQL") as caught:
+        parse_query("q", marked.replace("«", "").replace("»", ""), streams)
+    assert caught.value.hint == f"write the name in backticks: {backticks}"
+    assert caught.value.start == marked.index("«")
+    parse_query("q", marked.replace("«", "`").replace("»", "`"), streams)
+
+
+def test_an_error_beside_a_word_of_sql_is_kept() -> None:
+    with pytest.raises(QueryError, match="no column 'nothing'"):
+        parsed(f"SELECT c.nothing, c.ts {JOIN}")
 
 
 NEVER: dict[str, str] = {

@@ -350,11 +350,23 @@ HINTS: list[tuple[Any, str, str]] = [
     ({"ts": NOON, "k": 1, "s": "x"}, "dict", "push pa.Table.from_pylist([row], schema=schema)"),
     (ROWS.to_batches(), "list", "push pa.Table.from_batches(batches)"),
     ([ROWS], "list", "push pa.concat_tables(tables)"),
-    ("a.parquet", "'a.parquet' (str)", "read the file first: push pyarrow.parquet.read_table(path)"),
-    ("in/a.CSV", "'in/a.CSV' (str)", "read the file first: push pyarrow.csv.read_csv(path)"),
-    ("a.jsonl", "'a.jsonl' (str)", "read the file first: push pyarrow.json.read_json(path)"),
-    (Path("a.feather"), type(Path()).__name__, "read the file first: push pyarrow.feather.read_table(path)"),
-    ("a", "'a' (str)", "read the file first: push pyarrow.parquet.read_table(path)"),
+    (
+        "a.parquet",
+        "'a.parquet' (str)",
+        "read the file first: push pyarrow.parquet.read_table(path); first: import pyarrow.parquet",
+    ),
+    ("in/a.CSV", "'in/a.CSV' (str)", "read the file first: push pyarrow.csv.read_csv(path); first: import pyarrow.csv"),
+    (
+        "a.jsonl",
+        "'a.jsonl' (str)",
+        "read the file first: push pyarrow.json.read_json(path); first: import pyarrow.json",
+    ),
+    (
+        Path("a.feather"),
+        type(Path()).__name__,
+        "read the file first: push pyarrow.feather.read_table(path); first: import pyarrow.feather",
+    ),
+    ("a", "'a' (str)", "read the file first: push pyarrow.parquet.read_table(path); first: import pyarrow.parquet"),
     (None, "NoneType", "leave a stream without new tuples out of the batch"),
     (ROWS.column("k"), "ChunkedArray", "push pa.Table.from_pylist(rows, schema=schema), for rows as dicts"),
 ]

@@ -185,7 +185,10 @@ def _check_names(schema: StreamSchema, names: list[str]) -> None:
         message = f"stream {schema.name!r}: {'; '.join(faults)}; declared columns: {listed(expected)}"
         raise SchemaError(message, _names_hint(expected, missing, extra))
     if len(names) != len(expected):
-        raise SchemaError(f"stream {schema.name!r}: a column occurs twice in {listed(names)}")
+        raise SchemaError(
+            f"stream {schema.name!r}: a column occurs twice in {listed(names)}",
+            f"keep the first of each: table.select({[names.index(name) for name in dict.fromkeys(names)]})",
+        )
 
 
 def _names_hint(expected: list[str], missing: list[str], extra: list[str]) -> str:

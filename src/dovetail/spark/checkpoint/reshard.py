@@ -33,7 +33,7 @@ from dovetail.spark.checkpoint.repartition import (
     total_progress,
 )
 from dovetail.spark.compat import from_arrow_schema, is_connect
-from dovetail.spark.driver.arguments import check_checkpoint, check_shards
+from dovetail.spark.driver.arguments import check_checkpoint, check_shards, check_spark
 from dovetail.spark.driver.builder import check_session
 from dovetail.spark.driver.failures import worker_error
 from dovetail.spark.driver.job_diff import read_layout
@@ -82,6 +82,7 @@ def reshard(
     -------
     The shards of each query from now on, as `explain` shows them.
     """
+    check_spark(spark, "reshard")
     check_session(spark)
     if is_connect(spark):
         raise ConfigError(

@@ -70,14 +70,14 @@ RUNNING_ELSEWHERE = {
 """Hints for methods of sessions that do not run, and of Spark's streaming query, by name."""
 
 
-def check_spark(spark: Any) -> None:
-    """Refuse anything but a SparkSession."""
+def check_spark(spark: Any, caller: str = "Session") -> None:
+    """Refuse anything but a SparkSession that runs."""
     if not (hasattr(spark, "conf") and hasattr(spark, "readStream")):
         cores = re.fullmatch(r"local\[(\d+|\*)\S*", spark) if isinstance(spark, str) else None
         made = f"cores={cores[1] if cores[1].isdigit() else repr(cores[1])}" if cores else ""
         raise ConfigError(
-            f"Session(spark=...) is {_described(spark)}; expected a SparkSession",
-            f"write dt.Session(dt.spark.session({made}))",
+            f"{caller}(spark=...) is {_described(spark)}; expected a SparkSession",
+            f"write dt.{caller}(dt.spark.session({made}){', ...' if caller == 'reshard' else ''})",
         )
     check_not_stopped(spark)
 

@@ -129,9 +129,11 @@ def settings(cores: int | str = "*", memory: str = "2g") -> dict[str, str]:
     ('local[4,4]', '4')
     """
     if not re.fullmatch(r"\*|[1-9]\d*", str(cores)):
-        raise ConfigError(f"cores is {cores!r}; allowed: a number of at least 1, or '*' for all")
-    if not re.fullmatch(r"[1-9]\d*[kmgt]b?", memory, re.IGNORECASE):
-        raise ConfigError(f"memory is {memory!r}; allowed: a number with a unit, such as '512m' or '2g'")
+        raise ConfigError(f"cores is {cores!r}; allowed: a number of at least 1, or '*' for all", "write cores=2")
+    if not re.fullmatch(r"[1-9]\d*[kmgt]b?", str(memory), re.IGNORECASE):
+        raise ConfigError(
+            f"memory is {memory!r}; allowed: a number with a unit, such as '512m' or '2g'", "write memory='2g'"
+        )
     tasks = _usable_cores() if cores == "*" else int(cores)
     return {
         "spark.master": f"local[{cores},{_FAILURES}]",

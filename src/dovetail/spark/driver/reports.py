@@ -223,8 +223,10 @@ class ShardReports:
         for name, metrics in self.streams().items():
             yield from self._stream_warnings.new_warnings(
                 self._layout.job.streams[name],
+                arrived=metrics.arrivals,
                 late=metrics.late,
                 late_by=round(1e6 * metrics.lateness_needed),
+                ahead=metrics.ahead,
                 refused=metrics.refused,
                 max_event_time=metrics.event_time,
             )

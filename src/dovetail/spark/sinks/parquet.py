@@ -42,7 +42,10 @@ class ParquetSink(Sink):
 
     def __init__(self, path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise ConfigError(f"dt.sinks.parquet got {path!r}; expected the path of a directory, as text")
+            raise ConfigError(
+                f"dt.sinks.parquet got {path!r}; expected the path of a directory, as text",
+                'write, for example, dt.sinks.parquet("out/funnel")',
+            )
         self.path = os.fspath(path)
         options = check_options("parquet", storage_options)
         is_store = storage_options is not None and local_path(self.path) is None

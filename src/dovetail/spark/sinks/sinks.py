@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dovetail._display import count_of
 from dovetail.errors import ConfigError, DovetailWarning, suggestion, warn
+from dovetail.session.unknown_names import checked_call
 from dovetail.spark.sinks.delta import DeltaSink
 from dovetail.spark.sinks.iceberg import IcebergSink
 from dovetail.spark.sinks.owners import SinkUse
@@ -22,6 +24,9 @@ from dovetail.spark.sinks.table import TableSink
 
 WriteMode: TypeAlias = Literal["append", "overwrite"]
 """Modes of Spark's writers; its other ones skip, or fail at, every batch but the first."""
+
+
+_FUNCTION = "write def write(results, batch_id): ..., then dt.sinks.call(write)"
 
 
 class MemorySink(Sink):
@@ -70,7 +75,14 @@ class CallableSink(Sink):
 
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
         if not callable(function):
-            raise ConfigError(f"dt.sinks.call got {function!r}; expected a function of a DataFrame and a batch id")
+            raise ConfigError(
+                f"dt.sinks.call got {function!r}; expected a function of a DataFrame and a batch id", _FUNCTION
+            )
+        if (reason := _call_error(function)) is not None:
+            raise ConfigError(
+                f"dt.sinks.call got {function!r}, which cannot be called with a DataFrame and a batch id: {reason}",
+                _FUNCTION,
+            )
         self._function = function
 
     def __repr__(self) -> str:
@@ -78,6 +90,17 @@ class CallableSink(Sink):
 
     def write(self, results: DataFrame, batch_id: int) -> None:
         self._function(results, batch_id)
+
+
+def _call_error(function: Callable[..., Any]) -> str | None:
+    """Return why a function cannot be called with two arguments, if that is known."""
+    try:
+        signature(function).bind(None, 0)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # some functions of C have no signature
+        pass
+    return None
 
 
 class FormatSink(Sink):
@@ -108,12 +131,17 @@ class FormatSink(Sink):
 parquet, table, memory, call, format = ParquetSink, TableSink, MemorySink, CallableSink, FormatSink  # noqa: A001
 delta, iceberg = DeltaSink, IcebergSink
 _NAMES = ("call", "delta", "format", "iceberg", "memory", "parquet", "table")
+for _name in _NAMES:
+    _sink = globals()[_name]
+    _sink.__init__ = checked_call(f"dt.sinks.{_name}", _sink.__init__)
 
 
 if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> NoReturn:
         hint = suggestion(name, _NAMES, f"the sinks are {', '.join(_NAMES)}")
+        if name in ("avro", "console", "csv", "jdbc", "json", "kafka", "orc", "text"):
+            hint = f"write dt.sinks.format({name!r}, ...), with the options of Spark's data source"
         raise AttributeError(f"dt.sinks has no attribute {name!r}\nHint: {hint}", name=name, obj=None)
 
 

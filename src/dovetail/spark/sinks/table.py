@@ -45,7 +45,10 @@ class TableSink(Sink):
 
     def __init__(self, name: str, format: str = "parquet", *, partitioned: bool = False) -> None:  # noqa: A002
         if not isinstance(name, str) or not name:
-            raise ConfigError(f"dt.sinks.table got {name!r}; expected the name of a table, as text")
+            raise ConfigError(
+                f"dt.sinks.table got {name!r}; expected the name of a table, as text",
+                'write, for example, dt.sinks.table("funnel")',
+            )
         if not isinstance(partitioned, bool):
             raise ConfigError.choice("dt.sinks.table(partitioned=...)", partitioned, (True, False))
         self.name, self._format = name, format
