@@ -97,7 +97,8 @@ class ArrowInput:
 
 def as_schema(stream: str, given: object) -> pa.Schema:
     """Return the schema of columns as text, or of anything that offers Arrow data; refuse anything else."""
-    schema = parse_columns(given, stream) if isinstance(given, str) else _read_schema(given)
+    is_path = _reader_of(given) is not None
+    schema = parse_columns(given, stream) if isinstance(given, str) and not is_path else _read_schema(given)
     if schema is None:
         raise ConfigError(
             f"stream {stream!r}: got a {type(given).__name__} as schema; expected a pyarrow.Schema, columns as text, or data that has "

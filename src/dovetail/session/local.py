@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import get_ident
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 
@@ -40,28 +40,11 @@ from dovetail.session.local_job import LocalJob
 from dovetail.session.metrics import SessionMetrics, last_batch, session_metrics
 from dovetail.session.registered_query import BackfillReach
 from dovetail.session.synchronized import synchronized
-from dovetail.session.unknown_names import missing_attribute, reject_unknown_arguments
+from dovetail.session.unknown_names import LOCAL_ELSEWHERE, missing_attribute, reject_unknown_arguments
 from dovetail.stats.history import History
 
 PIECE_ROWS = 1 << 12
 """Tuples that `push_iter` joins before it yields their results."""
-_ON_SPARK = "LocalSession runs in this process: push() returns the results; on Spark use dt.Session(spark)"
-_ELSEWHERE = {
-    **dict.fromkeys(("start", "dataframe", "compare", "await_termination", "readStream", "writeStream"), _ON_SPARK),
-    **dict.fromkeys(("stop", "close"), "a LocalSession needs no end: let go of it, or keep its snapshot()"),
-    **dict.fromkeys(("sql", "register", "create_query"), "query(name, sql) registers a query"),
-    **dict.fromkeys(
-        ("add_stream", "table", "source", "register_stream"), "stream(name, schema, event_time) declares a stream"
-    ),
-    **dict.fromkeys(
-        ("results", "result", "collect", "fetch", "show", "to_pandas", "to_arrow"),
-        'push() returns the results: session.push(batch)["query"]',
-    ),
-    **dict.fromkeys(("queries", "streams", "plan"), "explain() shows streams, queries and the plan"),
-    **dict.fromkeys(("watermark", "watermarks", "lag", "progress", "status"), "metrics() has them, by stream"),
-    **dict.fromkeys(("send", "insert", "append", "feed", "process", "run"), "push({stream: table}) joins a batch"),
-}
-"""Hints for methods of `Session` on Spark and of other systems, by name."""
 
 
 def _refuse_restore(*_: object) -> NoReturn:
@@ -100,15 +83,12 @@ class LocalSession(InspectedJob):
     """
 
     def __init__(self, budget: Budget | None = None, config: Config | None = None) -> None:
-        given: object = budget
+        given: Any = budget
         if given is not None and not isinstance(given, Budget):
-            is_spark = isinstance(given, str) or hasattr(given, "readStream")
-            raise ConfigError(
-                f"LocalSession(budget=...) is a {type(given).__name__}; expected a dovetail.Budget",
-                "a LocalSession needs no Spark: write dt.LocalSession(), or dt.Session(spark)"
-                if is_spark
-                else "write LocalSession(dt.Budget(memory_bytes=1e9), dt.Config(...)), or name the arguments",
-            )
+            hint = "write LocalSession(dt.Budget(memory_bytes=1e9), dt.Config(...)), or name the arguments"
+            if isinstance(given, str) or hasattr(given, "readStream"):
+                hint = "a LocalSession needs no Spark: write dt.LocalSession(), or dt.Session(spark)"
+            raise ConfigError(f"LocalSession(budget=...) is a {type(given).__name__}; expected a dovetail.Budget", hint)
         if config is not None and not isinstance(config, Config):
             raise ConfigError(
                 f"LocalSession(config=...) is a {type(config).__name__}; expected a dovetail.Config",
@@ -128,7 +108,7 @@ class LocalSession(InspectedJob):
         return job_html(repr(self), self._job, metrics)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise missing_attribute(LocalSession, name, _ELSEWHERE)
+        raise missing_attribute(LocalSession, name, LOCAL_ELSEWHERE)
 
     # -- declarations -------------------------------------------------------------------------------------------------------
 

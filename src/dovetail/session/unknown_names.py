@@ -37,6 +37,24 @@ _EXAMPLES = {
 }
 """What to write for an argument that is missing."""
 
+_ON_SPARK = "LocalSession runs in this process: push() returns the results; on Spark use dt.Session(spark)"
+LOCAL_ELSEWHERE = {
+    **dict.fromkeys(("start", "dataframe", "compare", "await_termination", "readStream", "writeStream"), _ON_SPARK),
+    **dict.fromkeys(("stop", "close"), "a LocalSession needs no end: let go of it, or keep its snapshot()"),
+    **dict.fromkeys(("sql", "register", "create_query"), "query(name, sql) registers a query"),
+    **dict.fromkeys(
+        ("add_stream", "table", "source", "register_stream"), "stream(name, schema, event_time) declares a stream"
+    ),
+    **dict.fromkeys(
+        ("results", "result", "collect", "fetch", "show", "to_pandas", "to_arrow"),
+        'push() returns the results: session.push(batch)["query"]',
+    ),
+    **dict.fromkeys(("queries", "streams", "plan"), "explain() shows streams, queries and the plan"),
+    **dict.fromkeys(("watermark", "watermarks", "lag", "progress", "status"), "metrics() has them, by stream"),
+    **dict.fromkeys(("send", "insert", "append", "feed", "process", "run"), "push({stream: table}) joins a batch"),
+}
+"""Hints for attributes that a `LocalSession` lacks, by name."""
+
 
 def reject_unknown_arguments(cls: _C) -> _C:
     """Make the public methods of a class reject unknown and missing arguments with a hint.
