@@ -15,9 +15,12 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +31,11 @@ import dovetail as dt
 from dovetail.config import SHEDDING, SheddingPolicy
 from engine import save
 
-STREAMS, WINDOW, BATCHES = "abcde", 10, 60
+STREAMS, WINDOW = "abcde", 10
+BATCHES, SPARK_BATCHES = (3, 60), (1.5, 15)
+"""Windows of input, and in how many batches."""
+WARM_UP = 6
+"""Small batches on Spark, after which all workers are there."""
 SQL = (
     f"SELECT a.k AS k FROM {', '.join(f'{stream} [RANGE {WINDOW} s]' for stream in STREAMS)} "
     f"WHERE {' AND '.join(f'a.k = {stream}.k' for stream in STREAMS[1:])}"
@@ -69,22 +76,25 @@ def config_of(policy: str, tuples: int) -> dt.Config:
     return dt.Config(shedding=shedding, adaptive=False)
 
 
-def batches(tuples: int, payload: int) -> Iterator[dict[str, pa.Table]]:
-    """Generate three windows of input; the first batch is small: it loads the kernels."""
+def batches(tuples: int, payload: int, *, spark: bool = False) -> Iterator[dict[str, pa.Table]]:
+    """Generate the input after small batches that load the kernels: three windows, or fewer and larger batches for Spark."""
     schema, rng, rate = schema_of(payload), np.random.default_rng(0), tuples // len(STREAMS) // WINDOW
-    per_batch = 3 * WINDOW / BATCHES
-    for number in range(BATCHES + 1):
-        count = int(rate * per_batch) if number else 100
+    (windows, count), small = (SPARK_BATCHES if spark else BATCHES), WARM_UP if spark else 1
+    per_batch = windows * WINDOW / count
+    for number in range(small + count):
+        begin = (number - small) * per_batch if number >= small else (number - small) * 0.01
+        end = begin + (per_batch if number >= small else 0.01)
+        rows = int(rate * per_batch) if number >= small else 100
         batch = {}
         for stream in STREAMS:
-            times = np.sort(rng.integers(int(number * per_batch * 1e6), int((number + 1) * per_batch * 1e6), count))
+            times = np.sort(rng.integers(int((begin + WINDOW) * 1e6), int((end + WINDOW) * 1e6), rows))
             columns = [
                 pa.array(times).cast(schema.field("ts").type),
-                pa.array(rng.integers(0, 2 * rate * WINDOW, count)),
+                pa.array(rng.integers(0, 2 * rate * WINDOW, rows) if number >= small else rng.integers(-50, 0, rows)),
             ]
-            columns += [
-                pa.array([f"{value:x}" * (payload // 8) for value in rng.integers(1 << 28, 1 << 32, count)])
-            ] * (payload > 0)
+            columns += [pa.array([f"{value:x}" * (payload // 8) for value in rng.integers(1 << 28, 1 << 32, rows)])] * (
+                payload > 0
+            )
             batch[stream] = pa.table(columns, schema=schema)
         yield batch
 
@@ -113,33 +123,55 @@ def counted(metrics: Any) -> dict[str, int]:
     return {"held": held, "counted": sum(stream["state_bytes"] + stream["shedding_bytes"] for stream in streams)}
 
 
-def worker_memory() -> int:
+def worker_memory(shared: Path) -> tuple[int, int]:
     """Return the bytes of all Python processes below this one, and of the files in shared memory."""
     parents = {}
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
             parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    total, found = 0, {os.getpid()}
+    private, found = 0, {os.getpid()}
     while below := {process for process, parent in parents.items() if parent in found} - found:
         found |= below
     for process in found - {os.getpid()}:
         with suppress(OSError):
             if "python" in Path(f"/proc/{process}/exe").readlink().name:
                 lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-                total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:"))
-    for folder, _, files in os.walk("/dev/shm"):  # noqa: S108 - the arrays of shards
-        for name in files:
+                private += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:"))
+    files = 0
+    for folder, _, names in os.walk(shared):
+        for name in names:
             with suppress(OSError):
-                total += (Path(folder) / name).stat().st_blocks * 512
-    return total
+                files += (Path(folder) / name).stat().st_blocks * 512
+    return private, files
+
+
+class MemorySampler(threading.Thread):
+    """Notes the memory of workers many times a second, and at the end of each batch."""
+
+    def __init__(self, shared: Path) -> None:
+        super().__init__(daemon=True)
+        self._shared, self.is_done = shared, False
+        self.most = 0
+        self.after_batch: list[tuple[int, int]] = []
+
+    def run(self) -> None:
+        while not self.is_done:
+            self.most = max(self.most, sum(worker_memory(self._shared)))
+            time.sleep(0.1)
+
+    def note_batch(self, *_: object) -> None:
+        self.after_batch.append(worker_memory(self._shared))
 
 
 def measure_on_spark(policy: str, tuples: int, payload: int) -> dict[str, Any]:
-    """Run a job over files of three windows; return the growth of memory since its first large batch began."""
-    sizes: list[int] = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for number, batch in enumerate(batches(tuples, payload)):
+    """Run a job over files of one and a half windows; return the growth of memory since the small batches before.
+
+    Reported are the workers and the files in shared memory after a batch, the median of the last five, and the peak inside batches.
+    """
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(dir="/dev/shm") as shared_name:
+        folder, memory = Path(name), MemorySampler(Path(shared_name))
+        os.environ["DOVETAIL_SHARED_MEMORY_DIR"] = shared_name  # the arrays of this job's shards only
+        for number, batch in enumerate(batches(tuples, payload, spark=True)):
             for stream, table in batch.items():
                 path = folder / stream / f"{number:03}.parquet"
                 path.parent.mkdir(exist_ok=True)
@@ -152,14 +184,17 @@ def measure_on_spark(policy: str, tuples: int, payload: int) -> dict[str, Any]:
             frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / stream))
             session.stream(stream, frame, "ts")
         session.query("q", query_of(payload))
-        sink = dt.sinks.call(lambda _table, _batch: sizes.append(worker_memory()))
+        sink = dt.sinks.call(memory.note_batch)
+        memory.start()
         running: Any = session.start({"q": sink}, str(folder / "checkpoint"), {"availableNow": True})
         running.await_termination()
-        sizes.append(worker_memory())
+        memory.is_done = True
         metrics = running.metrics()
         spark.stop()
-    first, end, most = sizes[0], sizes[-1], max(sizes)
-    return {"policy": policy, "end": end - first, "most": most - first, **counted(metrics)}
+    before = min(map(sum, memory.after_batch[:WARM_UP]))  # kernels that are not cached are compiled in one of them
+    workers, files = (median(sizes) for sizes in zip(*memory.after_batch[-5:], strict=True))
+    sizes = {"end": workers + files - before, "most": memory.most - before, "workers": workers, "files": files}
+    return {"policy": policy, "before": before, **sizes, **counted(metrics)}
 
 
 def main() -> None:

@@ -68,6 +68,8 @@ class Pipeline:
 
     def __init__(self, layout: Layout, live: Path, rng: random.Random) -> None:
         self.layout = layout
+        self.chunk_rows = 7
+        """Rows of an Arrow batch in which a stream arrives; few, so that small inputs have several."""
         self.plan = layout.for_workers(digest(layout))
         self.known: list[WorkerPlan] = []
         """Plans that ran before."""
@@ -151,7 +153,7 @@ class Pipeline:
             ids = list(range(self.layout.placement.total))
             for task in range(tasks):
                 first, stop = (number_ * table.num_rows // tasks for number_ in (task, task + 1))
-                batches = table.slice(first, stop - first).combine_chunks().to_batches(max_chunksize=7)
+                batches = table.slice(first, stop - first).combine_chunks().to_batches(max_chunksize=self.chunk_rows)
                 cut = Router(self.plan, number, ids, number_of_batch)
                 for order, batch in enumerate(cut.rows(iter(batches))):
                     frame = batch.to_pandas()

@@ -25,6 +25,7 @@ from test_session import Source
 
 import dovetail as dt
 from dovetail.config import SHEDDING, Config, Shedding, SheddingPolicy
+from dovetail.engine.shedding import join_sample
 from dovetail.engine.storage import rows
 from dovetail.errors import ConfigError, StateError
 from dovetail.schema import StreamSchema
@@ -134,6 +135,8 @@ def test_a_rebuild_sheds_and_keeps_the_same(
         patch.setattr(log, "MAX_ENTRY_BYTES", rng.choice((100, 1 << 20)))
         patch.setattr(processor, "SLICE_ROWS", rng.choice((5, 1 << 15)))
         patch.setattr(processor, "SAMPLE_STEP", 1)
+        patch.setattr(join_sample, "MIN_SAMPLE", rng.choice((40, 1 << 16)))  # keys are sampled, and event times rounded
+        patch.setattr(join_sample, "MIN_LOG", rng.choice((5, 4096)))
         patch.setattr("dovetail.engine.storage.window._SMALLEST_REWRITE", rng.choice((4, 4096)))
         for number, batch in enumerate(pushes):
             calm.push(number, batch)

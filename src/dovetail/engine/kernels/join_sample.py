@@ -14,6 +14,8 @@ BUCKETS = 32
 """Random groups of the followed keys, whose differences give the interval."""
 HOT = 31
 """Row of the counters for hot keys; the rows before it are for the other keys, by the level of their hash."""
+ROWS = HOT + 2
+"""The last row is for the error of hot keys."""
 
 
 @inlined
@@ -73,6 +75,7 @@ def count_results(
     ts: Int64Array,
     codes: UInt64Array,
     inputs: NDArray[np.int16],
+    weights: NDArray[np.int32],
     spans: Int64Array,
     seed: np.uint64,
     hot: UInt64Array,
@@ -84,8 +87,8 @@ def count_results(
     """Count the results of a join over tuples sorted by event time, each at its latest tuple.
 
     The latest tuple of a result meets the earlier ones of the other inputs that are inside their windows at its event time; of tuples
-    with equal event times the last in the arrays is the latest. Results are counted in `settled` if their latest tuple is from
-    [begin, end), and in `unsettled` if it is later.
+    with equal event times the last in the arrays is the latest. A tuple stands for as many as its weight. Results are counted in
+    `settled` if their latest tuple is from [begin, end), and in `unsettled` if it is later.
     """
     count, width = len(ts), len(spans)
     bits = 4
@@ -107,13 +110,13 @@ def count_results(
         for input_ in range(width):
             while ts[oldest[input_]] + spans[input_] < ts[i]:
                 if inputs[oldest[input_]] == input_:
-                    inside[keys[oldest[input_]], input_] -= 1
+                    inside[keys[oldest[input_]], input_] -= weights[oldest[input_]]
                 oldest[input_] += 1
-        results = 1.0
+        results = float(weights[i])
         for input_ in range(width):
             if input_ != inputs[i]:
                 results *= inside[keys[i], input_]
-        inside[keys[i], inputs[i]] += 1
+        inside[keys[i], inputs[i]] += weights[i]
         if results > 0.0 and ts[i] >= begin:
             hashed = spread(codes[i], seed)
             counters = settled if ts[i] < end else unsettled

@@ -16,7 +16,8 @@ from dovetail.engine.join.gather import MatchRows
 from dovetail.engine.join.step import JoinRun
 from dovetail.engine.kernels.tuple_table import TupleBatch
 from dovetail.engine.keys import combine
-from dovetail.engine.shedding.join_sample import MIN_SAMPLE, JoinSample, SampleInput, SampleState
+from dovetail.engine.shedding import join_sample
+from dovetail.engine.shedding.join_sample import JoinSample, SampleInput, SampleState
 from dovetail.engine.shedding.layout import TableLayout
 from dovetail.plan.sheddable import common_key
 from dovetail.stats.recall import LossEstimate
@@ -209,7 +210,9 @@ class ResultLosses:
 
     def _new_sample(self, step: str, inputs: tuple[SampleInput, ...], capacity: int, joins: int) -> JoinSample:
         """Return an empty sample; all joins together may follow `capacity` tuples, or `MIN_SAMPLE` if that is more."""
-        return JoinSample(inputs, max(MIN_SAMPLE, capacity) // joins, self._seed, self._signature(step, inputs))
+        return JoinSample(
+            inputs, max(join_sample.MIN_SAMPLE, capacity) // joins, self._seed, self._signature(step, inputs)
+        )
 
     def _signature(self, step: str, inputs: tuple[SampleInput, ...]) -> str:
         """Return a digest of the tuples and keys that a join's sample follows."""

@@ -26,9 +26,9 @@ from dovetail.errors import StateError, reading
 from dovetail.stats.recall import LossEstimate
 
 _LENGTH = struct.Struct("<Q")
-FORMAT = 6
-"""Before 6 all policies stored the same arrays; before 5 there was no key history; before 4 a separate tracker estimated losses;
-format 1 has no `format`."""
+FORMAT = 7
+"""Before 7 samples did not round event times; before 6 all policies stored the same arrays; before 5 there was no key history; before
+4 a separate tracker estimated losses; format 1 has no `format`."""
 _WITH_KEY_HISTORY = 5
 _OLDER_RELEASE = "it was stored by an earlier release while tuples were being shed"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.engine.kernels.join_sample import BUCKETS, HOT
+from dovetail.engine.kernels.join_sample import BUCKETS, HOT, ROWS, followed
 from dovetail.engine.kernels.tuple_table import TupleBatch
 from dovetail.engine.shedding import join_sample
 from dovetail.engine.shedding.join_sample import JoinSample, SampleInput
@@ -116,6 +116,53 @@ def test_a_loss_that_few_keys_decide_is_unknown(keys: int, known: bool, monkeypa
         assert loss.middle - loss.below <= expected <= loss.middle + loss.above
 
 
+def arrive(sample: JoinSample, tuples: Tuples, per_batch: int) -> None:
+    """Push tuples in batches, in order of event time."""
+    for first in range(0, len(tuples), per_batch):
+        batch = tuples[first : first + per_batch]
+        sample.add_tuples(incoming(batch, 1))
+        sample.advance({"s0": batch[-1][1], "s1": batch[-1][1]})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_results_of_hot_keys_have_bounds_when_event_times_are_rounded(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_sample, "MIN_LOG", 50)
+    rng, sample = np.random.default_rng(seed), JoinSample(inputs((40_000, 40_000), (0, 1), 0), 400, 0)
+    sample.begin([incoming([(side, 0, key) for side in (0, 1) for key in (0, 1, 2) for _ in range(20)], 1)])
+    times = 50_000 + np.sort(rng.integers(0, 300_000, 6000))
+    tuples = [(int(rng.integers(0, 2)), int(ts), int(rng.integers(0, 3))) for ts in times]
+    arrive(sample, tuples, 100)
+    assert sample.state.grain > 1
+    assert len(sample.state.tuples) <= 400
+    loss = sample.estimate({"s0": tuples[-1][1], "s1": tuples[-1][1]})
+    expected = joined_fast(tuples, 40_000)
+    assert isinstance(loss, LossEstimate)
+    assert loss.middle - loss.below <= expected <= loss.middle + loss.above
+    assert loss.below + loss.above < 0.2 * expected
+    again = JoinSample(sample.inputs, 400, 0)
+    again.restore(sample.to_arrays())
+    assert again.estimate({"s0": 1, "s1": 1}) == sample.estimate({"s0": 1, "s1": 1})
+
+
+def test_a_key_that_is_hot_but_not_followed_makes_the_loss_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_sample, "MIN_LOG", 50)
+    rng = np.random.default_rng(0)
+    for hot_key in (False, True):
+        sample = JoinSample(inputs((4000, 4000), (0, 1), 0), 300, 0)
+        sample.begin([incoming([(0, 0, 1 << 40)], 1)])
+        times = np.sort(rng.integers(10_000, 40_000, 10_000))
+        arrive(sample, [(int(rng.integers(0, 2)), int(ts), int(rng.integers(0, 2000))) for ts in times], 200)
+        assert sample.state.level > 0
+        codes = np.arange(2000, dtype=np.uint64)
+        sample.count_given(np.repeat(codes, 5))
+        not_followed = codes[~followed(codes, np.uint64(0), sample.hot, sample.state.level)][:1]
+        sample.count_given(np.repeat(not_followed, 5000 * hot_key))
+        loss = sample.estimate({"s0": 40_000, "s1": 40_000})
+        assert isinstance(loss, LossEstimate) != hot_key
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -126,9 +173,11 @@ def test_a_loss_that_few_keys_decide_is_unknown(keys: int, known: bool, monkeypa
         ("ts", np.array([5.0, 6.0])),
         ("hot", np.array([2, 1], np.uint64)),
         ("whole", np.zeros((3, 3))),
-        ("kept", np.full((HOT + 1, BUCKETS), np.nan)),
-        ("numbers", np.array([3, 0, 0, 0])),
-        ("numbers", np.array([2, 0, 0, HOT + 2])),
+        ("kept", np.full((ROWS, BUCKETS), np.nan)),
+        ("numbers", np.array([3, 0, 0, 0, 1])),
+        ("numbers", np.array([2, 0, 0, HOT + 2, 1])),
+        ("numbers", np.array([2, 0, 0, 0, 0])),
+        ("weights", np.zeros(2, np.int32)),
     ],
 )
 def test_a_damaged_sample_is_refused(name: str, value: Any) -> None:
@@ -137,7 +186,8 @@ def test_a_damaged_sample_is_refused(name: str, value: Any) -> None:
         "ts": np.array([4, 5]),
         "codes": np.zeros(2, np.uint64),
         "inputs": np.array([0, 1], np.int16),
-        "numbers": np.array([2, 0, 0, 0]),
+        "weights": np.ones(2, np.int32),
+        "numbers": np.array([2, 0, 0, 0, 1]),
     }
     sample.restore(good)
     with pytest.raises(StateError, match="the sample of a join"):
