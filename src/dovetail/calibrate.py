@@ -130,7 +130,8 @@ def unit_costs_for(
         store = WindowStore(HeapArena(), window.name, streams[window.stream])
         store.extend(window.kept, window.expiry_tables, window.words)
         sizes[window_name(window.stream, settled=window.group != JOINED)] = store.bytes_per_row
-    sizes |= {window: sizes[plain] * count for window, (plain, count) in (window_copies or {}).items()}
+    copies = (window_copies or {}).items()
+    sizes |= {window: sizes[plain] * count for window, (plain, count) in copies if plain in sizes}
     consumers = [consumer for step in plan.steps for consumer in step.consumers]
     outputs = sum(len(consumer.outputs) for consumer in consumers) / max(len(consumers), 1)
     tuples = [(streams[window.stream].rate or 1.0) * window.longest_micros / 1e6 for window in plan.windows]

@@ -353,6 +353,13 @@ def test_a_query_that_does_not_fit_is_refused_and_the_others_go_on(spark: SparkS
     live.running.stop()
 
 
+def test_a_late_query_over_some_of_the_streams_fits_a_budget() -> None:
+    sql = "SELECT a.ts AS t FROM a [RANGE 2 s], b [RANGE 2 s], c [RANGE 2 s] WHERE a.k = b.k AND b.k = c.k"
+    job = replace(layout_of(tuple(DECLARED.values()), {"all": sql}, 2).job, budget=dt.Budget(memory_bytes=1 << 30))
+    late = job.plan_individually("some", "SELECT a.ts AS t FROM a [RANGE 2 s], b [RANGE 2 s] WHERE a.k = b.k", None)
+    assert job.plan_late_query(late).joins
+
+
 def test_a_batch_that_may_run_again_does_not_meet_what_was_before_a_query() -> None:
     """A query outgrows its beginning by how far streams were before the batch at hand, which the new plan may join again."""
     sql = "SELECT a.ts AS t FROM a [RANGE 2 s], b [RANGE 2 s] WHERE a.k = b.k"
