@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from test_session import Source
 import dovetail as dt
 from dovetail.config import StrategyOption
 from dovetail.errors import BudgetError, ConfigError, QueryError, StateError
+from dovetail.live.view_file import read_view
 from dovetail.optimizer.adapt.proposal import Proposal
 from dovetail.optimizer.joint import JointPlanning
 from dovetail.optimizer.planner import plan_query
@@ -299,7 +302,17 @@ def test_queries_come_and_go_on_spark(spark: SparkSession, tmp_path: Path) -> No
     live.check("base", "filled")
     assert set(live.running.metrics()["shards"]) == {0, 1}  # those of the query that is gone are gone
 
+    metrics = json.loads(json.dumps(live.running.metrics()))
+    page = live.running.monitor()
+    with urllib.request.urlopen(f"{page.url}data") as answer:  # noqa: S310 - our own page
+        assert json.loads(answer.read())["metrics"] == metrics
+    page.stop()
     live.running.stop()
+    view = read_view(tmp_path / "checkpoint")  # as a page in another process sees it
+    assert (view["state"], view["metrics"]) == ("has ended", metrics)
+    changes = [change["what"] for change in view["changes"]]
+    assert changes[:2] == ["started with 'base'", "added 'apart'"]
+    assert changes[-2:] == ["added 'filled'", "dropped 'apart', 'same'"]  # of one batch
     live.start(base=BASE, filled=BASE.replace("8 s", "4 s"))
     live.run(1)
     live.check("base", "filled")

@@ -98,6 +98,7 @@ class ConnectSession(RunningSession):
         self._reports.update(content)
         for text in self._reports.new_warnings():
             warn_or_log(text)
+        self._view_file.save()
 
 
 def write_report(directory: Directory, epoch: int, batch_id: int, content: Mapping[str, Any]) -> None:

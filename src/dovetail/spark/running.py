@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic, perf_counter
-from typing import NoReturn
+from typing import Any, NoReturn
 from weakref import ref
 
 from pyspark.errors import StreamingQueryException
@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dovetail.errors import DovetailError, StateError
+from dovetail.live.server import LivePage
+from dovetail.live.view_file import ViewFile
 from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.durations import format_duration
 from dovetail.session.job_html import job_html, job_text
@@ -38,6 +40,7 @@ from dovetail.spark.driver.layout import Layout
 from dovetail.spark.driver.pipeline import JobChange, SparkPipeline
 from dovetail.spark.driver.reports import ShardReports
 from dovetail.spark.driver.waiting import is_idle, wait_until
+from dovetail.spark.job_view import job_view
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.state.shared_memory import remove_run_directory
 from dovetail.spark.watch import watch
@@ -76,6 +79,7 @@ class RunningSession:
         self._is_cleared = False
         self._change = threading.RLock()
         """Held while the job changes: one streaming query ends and another replaces it."""
+        self._view_file = ViewFile(job.checkpoint.directory.local, self._view)
         self._start_id = 0
         """Counts the streaming queries of this run; batches of an earlier one are refused."""
         self._has_been_retried = False
@@ -138,6 +142,7 @@ class RunningSession:
                 raise StateError(_AFTER_STOP.format(batch_id))
             try:
                 self._writer.write(encoded, batch_id, self._check_reports)
+                self._view_file.save()
             except Exception:
                 if self._writer.failure is not None:
                     silence_spark_log(self.query)
@@ -205,9 +210,22 @@ class RunningSession:
     def explain(self) -> Explanation:
         """Return the plan with the shards' measurements; see `Session.explain`."""
         self._read_reports()
+        return self._explain()
+
+    def _explain(self, *, with_times: bool = True) -> Explanation:
         reports, measured = self._reports, self._reports.total_measurements()
         history = History(reports.earliest_visible(), self._monitor.migrations, reports.last_rates(measured))
-        return self._pipeline.explain(self._layout, measured, history)
+        return self._pipeline.explain(self._layout, measured, history, with_times=with_times)
+
+    def monitor(self, port: int = 0) -> LivePage:
+        """Serve a page that shows the job while it runs, on this machine only; print the result for its address."""
+        return LivePage(self._view, port)
+
+    def _view(self) -> dict[str, Any]:
+        state = state_text(self.query, self._error, has_ended=self.has_ended)
+        name = f"{', '.join(self._layout.job.queries)} over {', '.join(self._layout.job.streams)}"
+        plan, log = self._explain(with_times=False), self._job.checkpoint.plan_log
+        return job_view(name, state, self.metrics(), plan, self.query, log)
 
     # -- changes of the job -------------------------------------------------------------------------------------------
 
@@ -387,6 +405,7 @@ class RunningSession:
         """Release everything that an ended run holds."""
         with self._writing:
             self._is_cleared = True
+            self._view_file.save(is_last=True)
             remove_run_directory(self._run_id)
             for committer in self._job.committers.values():
                 committer.clear()

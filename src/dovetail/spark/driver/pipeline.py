@@ -85,10 +85,15 @@ class SparkPipeline:
         writer = writer.outputMode("append").option("checkpointLocation", job.checkpoint.directory.uri)
         return with_trigger(writer, self.trigger)
 
-    def explain(self, layout: Layout, measured: Measurements | None, history: History | None = None) -> Explanation:
-        """Return the plan of a layout, with its shards' measurements if they run."""
+    def explain(
+        self, layout: Layout, measured: Measurements | None, history: History | None = None, *, with_times: bool = True
+    ) -> Explanation:
+        """Return the plan of a layout, with its shards' measurements if they run.
+
+        Expected times load the engine, which takes a second.
+        """
         job, units = layout.job, None
-        if measured is not None:
+        if measured is not None and with_times:
             from dovetail.calibrate import unit_times_for  # noqa: PLC0415 - it loads the engine
 
             units = unit_times_for(measured)

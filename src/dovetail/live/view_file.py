@@ -1,0 +1,51 @@
+"""The view of a job as a file in its checkpoint, for pages in other processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from dovetail.errors import ConfigError, StateError
+
+_NAME = "_view.json"
+"""File in the checkpoint's `dovetail` directory; with an underscore, it is not taken for a layout."""
+_SECONDS = 2.0
+"""Shortest time between two writes."""
+
+
+class ViewFile:
+    """Writes the view of a job now and then; does nothing if the checkpoint is not on this disk."""
+
+    def __init__(self, checkpoint: Path | None, read_view: Callable[[], Mapping[str, Any]]) -> None:
+        self._path = None if checkpoint is None else checkpoint / "dovetail" / _NAME
+        self._read_view = read_view
+        self._written = -_SECONDS
+
+    def save(self, *, is_last: bool = False) -> None:
+        """Write the view, unless it was written a moment ago and more will come. Errors do not harm the job."""
+        if self._path is None or (not is_last and monotonic() - self._written < _SECONDS):
+            return
+        with suppress(Exception):
+            unfinished = self._path.with_suffix(".new")
+            unfinished.write_text(json.dumps(self._read_view()), encoding="utf-8")
+            unfinished.replace(self._path)
+        self._written = monotonic()
+
+
+def read_view(checkpoint: Path) -> dict[str, Any]:
+    """Return the last view that the job of a checkpoint has written."""
+    if not (checkpoint / "dovetail").is_dir():
+        raise ConfigError(
+            f"there is no checkpoint at {checkpoint}", "give the directory that a session was started with"
+        )
+    try:
+        view: dict[str, Any] = json.loads((checkpoint / "dovetail" / _NAME).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StateError(
+            f"the job of {checkpoint} has written no batch since it was started", "wait for its first batch"
+        ) from None
+    return view
