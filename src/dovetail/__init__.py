@@ -24,6 +24,7 @@ from dovetail.errors import (
 
 if TYPE_CHECKING:
     from dovetail import optimizer, spark, testing
+    from dovetail.live.view_file import monitor
     from dovetail.optimizer.graph.join_graph import JoinGraph
     from dovetail.session.columns import columns_text, parse_columns
     from dovetail.session.local import LocalSession
@@ -52,6 +53,7 @@ __all__ = [
     "Shedding",
     "StateError",
     "columns_text",
+    "monitor",
     "optimizer",
     "parse_columns",
     "read_state",
@@ -69,6 +71,7 @@ _LAZY = {
     "Comparison": ("dovetail.spark.driver.job_diff", "Comparison"),
     "RunningSession": ("dovetail.spark.running", "RunningSession"),
     "Session": ("dovetail.spark.sessions", "Session"),
+    "monitor": ("dovetail.live.view_file", "monitor"),
     "read_state": ("dovetail.spark.checkpoint.stored_state", "read_state"),
     "reshard": ("dovetail.spark.checkpoint.reshard", "reshard"),
     "columns_text": ("dovetail.session.columns", "columns_text"),

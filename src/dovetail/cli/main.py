@@ -14,6 +14,7 @@ from rich.console import Console
 import dovetail as dt
 from dovetail.cli.command_group import CommandGroup
 from dovetail.cli.join import join
+from dovetail.cli.monitor import monitor
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(join)
+app.command()(monitor)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it

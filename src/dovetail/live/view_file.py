@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from dovetail.errors import ConfigError, StateError
+from dovetail.live.server import LivePage
 
 _NAME = "_view.json"
 """File in the checkpoint's `dovetail` directory; with an underscore, it is not taken for a layout."""
@@ -34,6 +36,17 @@ class ViewFile:
             unfinished.write_text(json.dumps(self._read_view()), encoding="utf-8")
             unfinished.replace(self._path)
         self._written = monotonic()
+
+
+def monitor(checkpoint: str | os.PathLike[str], port: int = 0) -> LivePage:
+    """Serve the live page of a job in another process, or of one that has ended.
+
+    Print it for its address. The checkpoint must be on this disk. `RunningSession.monitor` is for jobs of this process.
+    """
+    path = Path(checkpoint)
+    with suppress(StateError):  # it may not have written a batch yet
+        read_view(path)
+    return LivePage(lambda: read_view(path), port)
 
 
 def read_view(checkpoint: Path) -> dict[str, Any]:

@@ -218,7 +218,7 @@ class RunningSession:
         return self._pipeline.explain(self._layout, measured, history, with_times=with_times)
 
     def monitor(self, port: int = 0) -> LivePage:
-        """Serve a page that shows the job while it runs, on this machine only; print the result for its address."""
+        """Serve a page that shows the job, on this machine only; print the result for its address."""
         return LivePage(self._view, port)
 
     def _view(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from dovetail.session.unused_selectivities import unused_selectivities
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest, pinned_json
 from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.checkpoint.locate import directory_at
 from dovetail.spark.checkpoint.plan_log import PlanLogEntry
 from dovetail.spark.compat import is_connect, to_arrow_schema
 from dovetail.spark.connect import ConnectSession, check_connect_sinks
@@ -221,7 +222,7 @@ class Session:
         clear_ended()
         for text in unused_selectivities(self._job):
             warn(text)
-        running = self._start(sinks, Directory.of(self._spark, path), options)
+        running = self._start(sinks, directory_at(self._spark, path), options)
         self._is_started = True
         return running
 
@@ -268,7 +269,7 @@ class Session:
 
         The checkpoint is not changed. Raise `StateError` if the session cannot be started with it.
         """
-        directory, layout = Directory.of(self._spark, check_checkpoint(checkpoint)), self._layout()
+        directory, layout = directory_at(self._spark, check_checkpoint(checkpoint)), self._layout()
         if not {"dovetail", "offsets"} & set(directory.names()):
             raise StateError(
                 f"{directory.uri} holds no checkpoint: it {'has other files' if directory.names() else 'is empty or does not exist'}",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dovetail as dt
 from dovetail.errors import ConfigError, StateError
 from dovetail.live.view_file import ViewFile, read_view
 
@@ -24,6 +27,10 @@ def test_the_last_view_is_read_back(tmp_path: Path) -> None:
     assert read_view(tmp_path) == {"batch": 1}
     file.save(is_last=True)
     assert read_view(tmp_path) == {"batch": 2}
+    page = dt.monitor(tmp_path)
+    with urllib.request.urlopen(f"{page.url}data") as answer:  # noqa: S310 - our own page
+        assert json.loads(answer.read()) == {"batch": 2}
+    page.stop()
 
 
 def test_errors_do_not_harm_the_job(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from dovetail.errors import ConfigError, StateError, listed, warn
 from dovetail.spark.checkpoint.compatibility import pinned_json
 from dovetail.spark.checkpoint.directories import Directory, Lock
+from dovetail.spark.checkpoint.locate import directory_at
 from dovetail.spark.checkpoint.plan_log import (
     FOLDER,
     MAX_LOG_ENTRIES,
@@ -228,7 +229,7 @@ def _check_notes(directory: Directory) -> None:
         )
     if (note := subdirectory.read(UNFINISHED)) is not None:
         unfinished = json.loads(note)
-        old_note = Directory.of(SparkSession.active(), unfinished["from"]).within("dovetail").read(RESHARDED)
+        old_note = directory_at(SparkSession.active(), unfinished["from"]).within("dovetail").read(RESHARDED)
         if old_note is None or json.loads(old_note)["token"] != unfinished["token"]:
             raise StateError(
                 f"the checkpoint {directory.uri} is unfinished: its resharding from {unfinished['from']} was interrupted",

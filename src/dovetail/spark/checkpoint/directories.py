@@ -2,7 +2,6 @@
 
 Hadoop resolves every path, in the JVM, against the JVM's working directory and default file system, as Spark does. Python resolves
 some paths differently (`%20` in a `file:` path, relative ones after `os.chdir`), and results would be written to another directory.
-Over Spark Connect there is no JVM here: paths of this disk are made absolute, and all others are reached through Arrow.
 Small files are created atomically: of several writers that try at once, one succeeds.
 """
 
@@ -22,7 +21,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigError, StateError
-from dovetail.spark.compat import is_connect
 
 JVM_ERRORS = (Py4JError, PySparkException)
 _COPY_ATTEMPTS = 5
@@ -41,9 +39,7 @@ class Directory:
 
     @classmethod
     def of(cls, spark: SparkSession, path: str) -> Directory:
-        """Return the directory that Spark reads and writes under a path."""
-        if is_connect(spark):
-            return _without_jvm(spark, path)
+        """Return the directory that Spark reads and writes under a path; `locate` also knows Spark Connect."""
         session: Any = spark
         jvm = session._jvm  # noqa: SLF001
         try:
@@ -200,23 +196,6 @@ class Directory:
     def _jvm() -> Any:
         session: Any = SparkSession.active()
         return session._jvm  # noqa: SLF001
-
-
-def _without_jvm(spark: SparkSession, path: str) -> Directory:
-    """Return a directory on a disk that this process shares with Spark's server, or in an object store."""
-    from dovetail.spark.checkpoint.store_directory import StoreDirectory  # noqa: PLC0415 - it imports this module
-    from dovetail.spark.sinks.stores import local_path, open_store  # noqa: PLC0415
-
-    local = local_path(path)
-    if local is None:
-        return StoreDirectory.at(path, *open_store(path, {}))
-    if not (path.startswith("file:") or str(spark.conf.get("spark.master", "")).startswith("local")):
-        raise ConfigError(
-            f"{path!r} is a path of this machine's disk, which Spark's server may not share",
-            "use the URI of an object store; or a `file:` URI, if the path is mounted on all machines",
-        )
-    absolute = local.absolute()
-    return Directory(f"file:{absolute}", absolute.resolve())
 
 
 def _remove_local(path: Path) -> None:

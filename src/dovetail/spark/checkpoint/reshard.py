@@ -25,6 +25,7 @@ from dovetail.errors import ConfigError, StateError, listed
 from dovetail.spark.checkpoint.checkpoint import IDENTITY, LAYOUT, LOCK, RESHARDED, UNFINISHED, Checkpoint, take_lock
 from dovetail.spark.checkpoint.compatibility import check_version, current_json, digest
 from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.checkpoint.locate import directory_at
 from dovetail.spark.checkpoint.repartition import (
     COUNTS,
     REPARTITIONED_SCHEMA,
@@ -91,7 +92,7 @@ def reshard(
         )
     check_shards("reshard", shards)
     paths = [check_checkpoint(path, f"reshard({name}=...)") for name, path in (("old", old), ("new", new))]
-    source, target = (Directory.of(spark, path) for path in paths)
+    source, target = (directory_at(spark, path) for path in paths)
     if "dovetail" not in source.names():
         raise ConfigError(
             f"there is no checkpoint at {source.uri}", "give the directory that a session was started with"

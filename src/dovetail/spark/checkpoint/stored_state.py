@@ -24,7 +24,8 @@ from dovetail.query.model import CountWindow
 from dovetail.schema import StreamSchema
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
 from dovetail.spark.checkpoint.compatibility import digest
-from dovetail.spark.checkpoint.directories import JVM_ERRORS, Directory, reason
+from dovetail.spark.checkpoint.directories import JVM_ERRORS, reason
+from dovetail.spark.checkpoint.locate import directory_at
 from dovetail.spark.checkpoint.plan_log import in_force
 from dovetail.spark.checkpoint.repartition import first_copies, total_progress
 from dovetail.spark.driver.arguments import check_checkpoint, check_spark
@@ -98,7 +99,7 @@ class StoredState:
     @classmethod
     def read(cls, spark: SparkSession, path: str) -> StoredState:
         """Read the state of a checkpoint as of its last completed batch."""
-        directory = Directory.of(spark, path)
+        directory = directory_at(spark, path)
         if "dovetail" not in directory.names():
             raise StateError(
                 f"there is no checkpoint at {directory.uri}", "give the directory that a session was started with"

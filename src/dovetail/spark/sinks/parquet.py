@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 
 from dovetail.errors import ConfigError, StateError
 from dovetail.spark.checkpoint.directories import Directory, Lock
+from dovetail.spark.checkpoint.locate import directory_at
 from dovetail.spark.checkpoint.store_directory import StoreDirectory
 from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.owners import Owner, SinkUse, check_directory, check_owned_directory, claim_directory
@@ -57,7 +58,7 @@ class ParquetSink(Sink):
 
     def directory(self, use: SinkUse) -> Directory:
         if self._options is None:
-            return Directory.of(use.spark, self.path)
+            return directory_at(use.spark, self.path)
         return StoreDirectory.at(self.path, *open_store(self.path, self._options))
 
     def check(self, use: SinkUse) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StructType
 
 from dovetail.errors import ConfigError, listed
-from dovetail.spark.checkpoint.directories import Directory
+from dovetail.spark.checkpoint.locate import directory_at
 from dovetail.spark.compat import from_arrow_schema
 from dovetail.spark.sinks.owners import OWNER_PROPERTY, SinkUse
 from dovetail.spark.sinks.sink import Sink, check_columns
@@ -150,7 +150,7 @@ class TableFiles:
         details = _details(spark, name)
         self._spark: SparkSession | None = spark
         self._name, self._format = name, details["Provider"]
-        self._directory = Directory.of(spark, details["Location"])
+        self._directory = directory_at(spark, details["Location"])
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_spark": None}
