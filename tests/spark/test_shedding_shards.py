@@ -123,6 +123,10 @@ def test_a_rebuild_sheds_and_keeps_the_same(
 ) -> None:
     """Failed attempts, lost arrays, rewritten segments and slices change nothing."""
     rng = random.Random(seed)
+    shedding = config.shedding
+    assert shedding is not None
+    least = 6 * shards  # a tuple for each window in each shard of two groups
+    config = replace(config, shedding=replace(shedding, max_tuples=max(least, shedding.max_tuples or 0)))
     queries = some_queries(rng, config)
     data = Input.drawn(rng, rng.choice((25, 60)))
     pushes = data.split(rng, batches) if not lateness else data.split_with_disorder(rng, batches)
