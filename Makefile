@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 KERNEL_TESTS := $(addprefix tests/unit/engine/,kernels join shedding/test_tracker.py test_keys.py test_warm_up.py) \
   tests/laws/test_engine.py tests/laws/test_shared_trees.py
 
-.PHONY: help setup demo test test-fast test-kernels test-engine test-laws test-units kernels test-spark test-versions test-faults test-nojit check lint imports types format reproduce reproduce-quick bench tables lock clean
+.PHONY: help setup demo test test-fast test-kernels test-engine test-laws test-units kernels test-spark test-versions test-faults test-nojit check lint imports types format reproduce reproduce-quick bench docs tables lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,13 +80,22 @@ reproduce-quick: setup ## The same on small grids: minutes
 bench: setup ## Measure the engine beside its peers
 	$(BIN)/python benchmarks/engine.py
 
+docs: .venv-docs/.setup-done ## Build the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+	@echo "Open site/index.html"
+
+.venv-docs/.setup-done: requirements/docs.txt
+	python3 -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
 tables: setup ## Write the tables and the chart of the docs from benchmarks/results
 	$(BIN)/python tools/tables.py
 	$(BIN)/python tools/chart.py
 
 lock: ## Pin the requirements again (needs uv on the PATH; nothing else does)
 	@command -v uv >/dev/null || { echo "make lock needs uv, a resolver that writes hashes; install it first."; exit 1; }
-	cd requirements && for name in runtime dev; do \
+	cd requirements && for name in runtime dev docs; do \
 	  uv pip compile --upgrade --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 $$name.in -o $$name.txt; \
 	done
 	cd requirements/versions && for file in *.in; do \
@@ -94,5 +103,5 @@ lock: ## Pin the requirements again (needs uv on the PATH; nothing else does)
 	done
 
 clean: ## Remove .venv and everything that was built or cached
-	rm -rf .venv .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv .venv-docs .versions site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -75,6 +75,12 @@ def test_programs_that_are_not_run_are_at_least_programs(page: Path) -> None:
             compiled(block, name_of(page))
 
 
+def test_the_site_has_every_page() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f"- {page}\n" not in listed] == []
+
+
 @pytest.mark.parametrize("page", WITH_LINKS, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     assert broken_links(page) == []
