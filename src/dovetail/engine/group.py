@@ -254,9 +254,8 @@ class JoinGroup:
             yield from split_interleaved(incoming, rank_arrivals(incoming, policy), rows)
             return
         waiting = {stream: len(arrived) for stream, arrived in incoming.items() if len(arrived)}
-        while waiting:
-            stream = self._choice.next_stream(waiting)
-            count = waiting.pop(stream)
+        for stream in self._choice.choose(waiting):
+            count = waiting[stream]
             for first in range(0, count, rows or count):
                 yield {stream: incoming[stream].slice(first, min(count, first + (rows or count)))}, None
 
@@ -274,7 +273,7 @@ class JoinGroup:
             matches = run.matches
             count = tree_matches.pop(run.name, 0)
             first_match, total_before = len(matches) - count, matches.total - count
-            for driver in run.drivers:
+            for driver in run.drivers if len(new_rows) > 1 else run.drivers_by_feed.get(stream, ()):
                 if driver.feed in new_rows and not driver.runner.runs_in_tree:
                     driver.runner.run(driver.bounds(new_rows), matches)
             if matches.total > total_before:

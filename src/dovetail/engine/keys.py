@@ -17,7 +17,7 @@ from dovetail.schema import is_exact
 
 NULL_CODE = np.uint64(0xA5C3_96E1_7B4D_2F08)
 """The code of NULL. Every reader checks validity, since NULL equals nothing; the code only keeps NULLs out of other chains."""
-_INT64 = np.dtype(np.int64)
+_UINT64 = np.dtype(np.uint64)
 
 
 def codes_of(values: pa.Array) -> UInt64Array:
@@ -30,7 +30,7 @@ def codes_of(values: pa.Array) -> UInt64Array:
 def _codes(values: pa.Array) -> UInt64Array:
     dtype = values.type
     if dtype == pa.int64():
-        return fixed_values(values, _INT64).view(np.uint64)
+        return fixed_values(values, _UINT64)
     if pa.types.is_string(dtype) or pa.types.is_binary(dtype):
         offsets, data = byte_values(values, large=False)
         out = np.empty(len(values), np.uint64)

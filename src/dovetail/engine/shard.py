@@ -341,7 +341,7 @@ class ShardEngine:
     @property
     def max_event_time(self) -> int:
         """Largest event time of all streams."""
-        return max((progress.max_event_time for progress in self.progress.streams.values()), default=LONG_AGO)
+        return max([progress.max_event_time for progress in self.progress.streams.values()], default=LONG_AGO)
 
     def load(
         self,

@@ -99,7 +99,7 @@ class WindowPlan:
         """The view bit of each user."""
         return {user: view.bit for view in self.views for user in view.users}
 
-    @property
+    @cached_property
     def words(self) -> int:
         """Number of 64-bit flag words per row."""
         return max(view.bit for view in self.views) // 64 + 1

@@ -153,41 +153,55 @@ class DriverChoice:
             inputs = next(iter(joins.values()))[0].drivers[0].inputs
             self._only_join = dict(inputs) if len(dict(inputs)) == len(inputs) else None
 
-    def next_stream(self, waiting: Mapping[str, int], growth: Mapping[str, float] | None = None) -> str:
+    def choose(self, waiting: Mapping[str, int]) -> Iterator[str]:
+        """Yield the streams with numbers of `waiting` tuples in join order.
+
+        Each is joined before the next is chosen.
+        """
+        if self._only_join is not None:
+            yield from self._order_of_one_join(waiting, self._only_join)
+            return
+        remaining = dict(waiting)
+        while remaining:
+            stream = self._next_stream(remaining, {})
+            del remaining[stream]
+            yield stream
+
+    def order(self, waiting: Mapping[str, int]) -> list[str]:
+        """Return the order in which all streams are chosen if the counts do not change in between."""
+        if self._only_join is not None:
+            return self._order_of_one_join(waiting, self._only_join)
+        remaining, growth, chosen = dict(waiting), dict[str, float](), list[str]()
+        while remaining:
+            chosen.append(self._next_stream(remaining, growth))
+            growth[chosen[-1]] = remaining.pop(chosen[-1])
+        return chosen
+
+    def _next_stream(self, waiting: Mapping[str, int], growth: Mapping[str, float]) -> str:
         """Choose among streams with numbers of `waiting` tuples, if windows grow by `growth` first."""
         if len(waiting) == 1 or not self._uses_counts:
             return next(iter(waiting))
-        if self._only_join is not None:
-            return self._next_of_one_join(waiting, self._only_join, growth or {})
         if self._policy == "consumption-rate":
             return min(waiting, key=self._results_per_tuple)
-        scores = self._counts.expected_results(waiting, growth or {})
+        scores = self._counts.expected_results(waiting, growth)
         if self._policy == "output-rate":
             scores = {stream: results / max(waiting[stream], 1) for stream, results in scores.items()}
         return max(scores, key=scores.__getitem__)
 
-    def _next_of_one_join(
-        self, waiting: Mapping[str, int], windows: Mapping[str, WindowStore], growth: Mapping[str, float]
-    ) -> str:
-        """Choose for a single join by the buffer's size over the window's: equation 1 without common factors."""
+    def _order_of_one_join(self, waiting: Mapping[str, int], windows: Mapping[str, WindowStore]) -> list[str]:
+        """Order the streams of a single join by the buffer's size over the window's.
+
+        That is equation 1 without common factors. The score of a stream does not depend on which others have been joined.
+        """
+        if len(waiting) == 1:
+            return [*waiting]
         if self._policy == "consumption-rate":
-            return max(waiting, key=lambda stream: self._tuples.get(stream, 0.0))
-        best, best_score = "", -1.0
+            return sorted(waiting, key=lambda stream: self._tuples.get(stream, 0.0), reverse=True)
+        scores = {}
         for stream, count in waiting.items():
             rows = windows[stream].rows
-            size = rows.head - rows.tail + growth.get(stream, 0.0)
-            score = (count if self._policy == "initial-output-size" else 1.0) / (size or 1e-9)
-            if score > best_score:
-                best, best_score = stream, score
-        return best
-
-    def order(self, waiting: Mapping[str, int]) -> list[str]:
-        """Return the order in which all streams are chosen if the counts do not change in between."""
-        remaining, growth, chosen = dict(waiting), dict[str, float](), list[str]()
-        while remaining:
-            chosen.append(self.next_stream(remaining, growth))
-            growth[chosen[-1]] = remaining.pop(chosen[-1])
-        return chosen
+            scores[stream] = (count if self._policy == "initial-output-size" else 1.0) / (rows.head - rows.tail or 1e-9)
+        return sorted(scores, key=scores.__getitem__, reverse=True)
 
     def _results_per_tuple(self, stream: str) -> float:
         """Return σ_S: results so far that contain a tuple of the stream, per tuple of the stream."""

@@ -35,7 +35,7 @@ from dovetail.engine.kernels.gather import (
 from dovetail.engine.kernels.times import FOREVER
 from dovetail.engine.keys import coordinates
 from dovetail.engine.storage.buffers import address_of
-from dovetail.engine.storage.columns import StoredColumn
+from dovetail.engine.storage.columns import BytesColumn, StoredColumn
 from dovetail.engine.storage.materialized import MaterializedJoin
 from dovetail.engine.storage.window import WindowStore
 from dovetail.plan.needs import column_name
@@ -152,6 +152,9 @@ class Gatherer:
         ordered = sorted(dict.fromkeys(source_columns), key=lambda source_column: not source_column[1].width)
         self._positions = {source_column: position for position, source_column in enumerate(ordered)}
         self._plain = [(source, column) for source, column in ordered if column.width]
+        self._texts = [
+            (position, column) for position, (_, column) in enumerate(self._plain) if isinstance(column, BytesColumn)
+        ]
         self._nested = ordered[len(self._plain) :]
         self._sources = list(dict.fromkeys(source for source, _ in self._plain))
         self._windows = list({id(column.rows): column.rows for _, column in self._plain}.values())
@@ -173,14 +176,13 @@ class Gatherer:
 
     def _plain_columns(self, rows: MatchRows, first: int, count: int) -> list[pa.Array]:
         self._refresh()
-        for position, source in enumerate(self._sources):
-            self._addresses[position] = address_of(rows.of(source)) + 8 * first
+        self._addresses[:] = [address_of(rows.of(source)) + 8 * first for source in self._sources]
         block = pa.allocate_buffer((count + 1) * self._width + len(self._plain) * ALIGNED)
         text_bytes = gather_columns(self._table, self._addresses, count, block.address, self._extents)
         extents, texts = self._extents.tolist(), _EMPTY
         if text_bytes:
-            for (_, column), (*_, length) in zip(self._plain, extents, strict=True):
-                column.check_length(length)
+            for position, text in self._texts:
+                text.check_length(extents[position][-1])
             texts = pa.allocate_buffer(text_bytes)
             gather_texts(self._table, self._addresses, count, texts.address, self._extents)
         columns = []
@@ -285,10 +287,11 @@ class Collector:
         """Return one table, or several if one Arrow array cannot hold all strings."""
         if gathered.positions is not self._bound_to:
             self._bind(gathered.positions)
-        values, arrays = gathered.columns, list[pa.Array]()
+        values = gathered.columns
         if self._output_positions is not None:
             arrays = [values[position] for position in self._output_positions]
             return [pa.Table.from_arrays(arrays, schema=self.empty_table.schema)]
+        arrays = []
         try:
             for index, expression in enumerate(self._outputs):
                 same = self._same[index]

@@ -99,6 +99,9 @@ class JoinRun:
             Driver(column, inputs, runner, shareable_prefix(step.plan.query, runner.path))
             for column, runner in enumerate(self.runners.values())
         ]
+        self.drivers_by_feed: dict[str, list[Driver]] = {}
+        for driver in self.drivers:
+            self.drivers_by_feed.setdefault(driver.feed, []).append(driver)
 
     @property
     def plan(self) -> QueryPlan:

@@ -24,6 +24,7 @@ from dovetail.engine.kernels.append import (
 )
 from dovetail.engine.storage.buffers import address_of
 from dovetail.engine.storage.columns import BytesColumn, FixedColumn, StoredColumn
+from dovetail.engine.storage.columns.texts import NOT_COPIED
 from dovetail.engine.storage.rows import Rows
 from dovetail.plan.needs import KeyId
 
@@ -104,20 +105,23 @@ class Appender:
         self._fixed: list[tuple[str, FixedColumn]] = []
         self._nested: list[tuple[str, StoredColumn]] = []
         self._flags, self._has_numbers = range(0), False
+        self._filled: list[np.uint64 | None] = []
+        """By flag word: the word in the task table, if it fills all rows with one."""
 
     def write(self, arrivals: NewRows, first: int, *, chained: bool) -> None:
         """Write rows from `first` on, for which there is room; `chained`: also into the hash indexes."""
-        self._refresh()
+        rows = self._rows
+        if rows.version != self._version:
+            self._refresh()
         texts = [column.reserve_text(arrivals.column(name)) for name, column in self._texts]
-        self._refresh()  # a heap may have moved to make room
-        rows, tasks, stop = self._rows, self._tasks, first + len(arrivals.ts)
+        if rows.version != self._version:  # a heap has moved to make room
+            self._refresh()
+        tasks, stop = self._tasks, first + len(arrivals.ts)
         for task, (offsets, *extent) in enumerate(texts):
             tasks[task, FROM], tasks[task, BYTES_TO:] = offsets, extent
-        for task, word in zip(self._flags, arrivals.flags, strict=True):
-            if isinstance(word, np.ndarray):
-                tasks[task, KIND], tasks[task, FROM] = COPY, address_of(word)
-            else:
-                tasks[task, KIND], tasks[task, FROM], tasks[task, OTHER] = FILL, 1, word.view(np.int64)
+        for task, before, word in zip(self._flags, self._filled, arrivals.flags, strict=True):
+            if word is not before:
+                self._write_flags(task, word)
         fixed = [column.source_address(arrivals.column(name)) for name, column in self._fixed]
         sources = [*fixed, *[address_of(arrivals.codes[key]) for key in self._codes], address_of(arrivals.ts)]
         if self._has_numbers:
@@ -125,25 +129,34 @@ class Appender:
             sources.append(address_of(arrivals.numbers))
         tasks[self._flags.stop : self._flags.stop + len(sources), FROM] = sources
         append_rows(tasks if chained else self._unchained, rows.base, rows.tail, first, stop, rows.capacity)
-        remaining: list[tuple[str, StoredColumn]] = [
-            text for text, (offsets, *_) in zip(self._texts, texts, strict=True) if not offsets
-        ]
-        remaining += [column for column, address in zip(self._fixed, fixed, strict=True) if not address]
+        remaining: list[tuple[str, StoredColumn]] = []
+        if NOT_COPIED in texts:
+            remaining += [text for text, extent in zip(self._texts, texts, strict=True) if extent == NOT_COPIED]
+        if 0 in fixed:
+            remaining += [column for column, address in zip(self._fixed, fixed, strict=True) if not address]
         for name, column in (*remaining, *self._nested):
             column.append(arrivals.column(name), first - rows.base, stop - rows.base)
 
+    def _write_flags(self, task: int, word: UInt64Array | np.uint64) -> None:
+        """Set what a task writes as flags: a word for each row, or one for all."""
+        tasks, index = self._tasks, task - self._flags.start
+        self._filled[index] = None  # until the task is complete: an interrupt must not leave another word in it
+        if isinstance(word, np.ndarray):
+            tasks[task, KIND], tasks[task, FROM] = COPY, address_of(word)
+        else:
+            tasks[task, KIND], tasks[task, FROM], tasks[task, OTHER] = FILL, 1, word.view(np.int64)
+            self._filled[index] = word
+
     def _refresh(self) -> None:
-        """Rebuild the task table if arrays have moved or been added."""
+        """Rebuild the task table after arrays have moved or been added."""
         rows = self._rows
-        if rows.version == self._version:
-            return
         addresses = {name: address_of(array) for name, array in rows.arrays.items()}
         stored_columns = [(name, column) for name, column in self._columns.items() if column.is_stored]
         self._texts = [(name, column) for name, column in stored_columns if isinstance(column, BytesColumn)]
         self._fixed = [(name, fixed) for name, fixed in stored_columns if isinstance(fixed, FixedColumn)]
         self._nested = [(name, column) for name, column in stored_columns if not column.width]
         words = [name for name in addresses if name.startswith("flags:")]
-        self._flags = range(len(self._texts), len(self._texts) + len(words))
+        self._flags, self._filled = range(len(self._texts), len(self._texts) + len(words)), [None] * len(words)
         self._has_numbers = "number" in addresses
         tasks = []
         for _, text in self._texts:

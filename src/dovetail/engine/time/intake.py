@@ -43,6 +43,7 @@ _MICROS = {"ms": 1_000, "s": 1_000_000}
 _SAME_TEXT = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})
 _INT64 = np.dtype(np.int64)
 _NO_FLAGS = np.uint64(0)
+_FLAGS = [np.uint64(1 << bit) for bit in range(WORD_BITS)]
 
 
 @dataclass(slots=True)
@@ -319,7 +320,8 @@ def window_rows(
     for view in window.views:
         word = view.bit // WORD_BITS
         if view.first_batch <= batch_number:
-            flags[word] = flags[word] | values.visible(view)
+            visible = values.visible(view)
+            flags[word] = visible if flags[word] is _NO_FLAGS else flags[word] | visible
         elif view.backfill and view.complete_from <= batch_number and backfill_starts is not None:
             start = backfill_starts[view.first_batch].get(window.stream)
             if start is not None:
@@ -357,7 +359,7 @@ class _Values:
 
     def visible(self, view: View) -> UInt64Array | np.uint64:
         """Return the view's flag for each tuple that it sees, else 0; a single word if it sees all."""
-        visible, flag = None, np.uint64(1 << view.bit % WORD_BITS)
+        visible, flag = None, _FLAGS[view.bit % WORD_BITS]
         for key in view.keys:
             valid = valid_mask(self.get("" if isinstance(key, Column) else str(key), key))
             if valid is not None:

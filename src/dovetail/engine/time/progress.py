@@ -142,7 +142,8 @@ class StreamProgress:
         self.refused += stats.refused
         self.late_by = max(self.late_by, stats.late_by)
         self.advance(self.max_event_time_after(stats), now)
-        self.partition_max_times = self._partition_max_times_after(stats)
+        if stats.partition_max_times:
+            self.partition_max_times = self._partition_max_times_after(stats)
 
     def max_event_time_after(self, stats: ArrivalStats) -> int:
         """Return `max_event_time` as it is once a batch has been observed."""

@@ -55,9 +55,6 @@ class StoredColumn(ABC):
         """Complete the Arrow buffers gathered for rows at `indices`: add the validity buffer, pack booleans."""
         return list(buffers)
 
-    def check_length(self, total: int) -> None:  # noqa: B027
-        """Raise an `OverflowError` if one Arrow array cannot hold `total` bytes."""
-
     @property
     def allocated(self) -> int:
         """Bytes allocated outside the window's per-row arrays, spare capacity included."""

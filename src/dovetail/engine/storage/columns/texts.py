@@ -20,6 +20,8 @@ _SMALLEST_HEAP = 1 << 14
 _ROWS_AT_A_TIME = 1 << 12
 _LARGE_HEAP = 1 << 20
 """Bytes up to which a heap with enough room is not checked for shrinking."""
+NOT_COPIED = (0, 0, 0, 0, 0)
+"""What `reserve_text` returns for values that cannot be copied as they are."""
 
 
 class BytesColumn(NullableColumn):
@@ -91,12 +93,13 @@ class BytesColumn(NullableColumn):
         super().rewrite(values)
 
     def reserve_text(self, values: pa.Array) -> tuple[int, int, int, int, int]:
-        """Reserve heap space for values that can be copied as is; return zeros if `append` must write them.
+        """Reserve heap space for values that can be copied as is.
 
-        Return the addresses of offsets, reserved space and source bytes, the number of bytes, and their heap position.
+        Return `NOT_COPIED` if `append` must write them. Otherwise return the addresses of offsets, reserved space and source bytes,
+        the number of bytes, and their heap position.
         """
         if self.has_nulls or values.null_count:
-            return 0, 0, 0, 0, 0
+            return NOT_COPIED
         _, offset_buffer, data = values.buffers()
         offsets = offset_buffer.address + values.offset * self.width
         first = self._offset.from_address(offsets).value
@@ -146,6 +149,7 @@ class BytesColumn(NullableColumn):
         return pa.Array.from_buffers(self.type, len(indices), buffers)
 
     def check_length(self, total: int) -> None:
+        """Raise an `OverflowError` if one Arrow array cannot hold `total` bytes."""
         if total > _LARGEST_OFFSET and not self._large:
             raise OverflowError(f"{total} bytes of strings do not fit one Arrow array")
 
