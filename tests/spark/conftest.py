@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+import dovetail as dt
 from dovetail.spark.compat import INSTALLED, is_at_least
 from dovetail.spark.driver import builder
 
@@ -24,6 +25,21 @@ def spark() -> Iterator[SparkSession]:
     session = builder.session(cores=2, memory="1g", name="dovetail-tests")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> DataFrame:
+    """Return a stream with the columns `timestamp` and `value`, for sessions that are not started."""
+    return spark.readStream.format("rate").load()
+
+
+@pytest.fixture
+def session(spark: SparkSession, frame: DataFrame) -> dt.Session:
+    """Return a session with the streams a and b, and no query."""
+    declared = dt.Session(spark, shards=2)
+    declared.stream("a", frame, "timestamp")
+    declared.stream("b", frame, "timestamp")
+    return declared
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -30,17 +30,9 @@ SQL = "SELECT a.value, b.value AS w FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.
 
 
 @pytest.fixture
-def frame(spark: SparkSession) -> DataFrame:
-    return spark.readStream.format("rate").load()
-
-
-@pytest.fixture
-def session(spark: SparkSession, frame: DataFrame) -> dt.Session:
-    made = dt.Session(spark, shards=2)
-    made.stream("a", frame, "timestamp")
-    made.stream("b", frame, "timestamp")
-    made.query("pairs", SQL)
-    return made
+def session(session: dt.Session) -> dt.Session:
+    session.query("pairs", SQL)
+    return session
 
 
 def refused(error: pytest.ExceptionInfo[DovetailError]) -> str:

@@ -17,13 +17,7 @@ import pyarrow as pa
 
 from dovetail._extras import requires_extra
 from dovetail.errors import ConfigError
-from dovetail.spark.sinks.lake import (
-    ConflictError,
-    LakeSink,
-    LakeTable,
-    TableState,
-    table_schema,
-)
+from dovetail.spark.sinks.lake import ConflictError, LakeSink, LakeTable, TableState, table_schema
 from dovetail.spark.sinks.owners import OWNER_PROPERTY, Owner, SinkUse
 from dovetail.spark.sinks.sink import shares_disk
 from dovetail.spark.sinks.stage import BATCH_COLUMN, FileStage, WrittenFile
