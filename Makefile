@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 KERNEL_TESTS := $(addprefix tests/unit/engine/,kernels join shedding/test_tracker.py test_keys.py test_warm_up.py) \
   tests/laws/test_engine.py tests/laws/test_shared_trees.py
 
-.PHONY: help setup demo test test-fast test-kernels test-engine test-laws test-units kernels test-spark test-versions test-faults test-nojit check lint imports types format reproduce reproduce-quick bench docs tables lock clean
+.PHONY: help setup demo test test-fast test-kernels test-engine test-laws test-units kernels test-spark test-versions test-faults test-kafka test-nojit check lint imports types format reproduce reproduce-quick bench docs tables lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ test-nojit: setup ## Run the laws with kernels as plain Python (readable traceba
 
 test-faults: setup ## Kill workers, drivers and executors at ten points each; the output must not change
 	DOVETAIL_FAULTS=10 $(PYTEST) -q tests/spark/test_faults.py
+
+test-kafka: setup ## Run the tests with a Kafka broker (needs Maven), and kill a driver, a worker and the broker twice
+	DOVETAIL_KAFKA=2 $(PYTEST) -q tests/spark/test_kafka.py
 
 check: lint types imports
 

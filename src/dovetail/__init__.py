@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dovetail.optimizer.graph.join_graph import JoinGraph
     from dovetail.session.columns import columns_text, parse_columns
     from dovetail.session.local import LocalSession
+    from dovetail.spark import sources
     from dovetail.spark.checkpoint.reshard import reshard
     from dovetail.spark.checkpoint.stored_state import read_state
     from dovetail.spark.driver.job_diff import Comparison
@@ -59,6 +60,7 @@ __all__ = [
     "read_state",
     "reshard",
     "sinks",
+    "sources",
     "spark",
     "testing",
 ]
@@ -79,6 +81,7 @@ _LAZY = {
     "optimizer": ("dovetail.optimizer", None),
     "testing": ("dovetail.testing", None),
     "sinks": ("dovetail.spark.sinks.sinks", None),
+    "sources": ("dovetail.spark.sources", None),
     "spark": ("dovetail.spark", None),
 }
 

@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import NOT_RUN, ON_SPARK, PYTHON, blocks, compiled, run_page, without_blocks
+from pages import NOT_RUN, ON_KAFKA, ON_SPARK, PYTHON, blocks, compiled, run_page, without_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_LINKS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-KINDS = {"", "console", "mermaid", PYTHON, ON_SPARK, NOT_RUN, "sql", "text"}
+KINDS = {"", "console", "mermaid", PYTHON, ON_SPARK, ON_KAFKA, NOT_RUN, "sql", "text"}
 _LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"!\[[^\]\n]*\]\(([^)\s]+)\)")
 _MAKE = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
@@ -71,7 +71,7 @@ def test_programs_that_are_not_run_are_at_least_programs(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert unknown_kinds(text) == []
     for block in blocks(text):
-        if block.language in (NOT_RUN, ON_SPARK):
+        if block.language in (NOT_RUN, ON_KAFKA, ON_SPARK):
             compiled(block, name_of(page))
 
 

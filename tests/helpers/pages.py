@@ -18,6 +18,7 @@ from pathlib import Path
 
 PYTHON = "python"
 ON_SPARK = "python spark"
+ON_KAFKA = "python kafka"
 NOT_RUN = "python notest"
 _FENCE = re.compile(r"^(?:<!-- ([\w-]+) -->\n)?```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

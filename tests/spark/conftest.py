@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dovetail as dt
 from dovetail.spark.compat import INSTALLED, is_at_least
 from dovetail.spark.driver import builder
+from kafka_broker import connector_jars
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,7 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = builder.session(cores=2, memory="1g", name="dovetail-tests")
+    jars = connector_jars(INSTALLED) if "DOVETAIL_KAFKA" in os.environ else []
+    conf = {"spark.jars": ",".join(map(str, jars))} if jars else {}
+    session = builder.session(cores=2, memory="1g", name="dovetail-tests", conf=conf)
     yield session
     session.stop()
 

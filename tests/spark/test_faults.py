@@ -11,8 +11,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from child_job import ChildJob, kill_a_worker, wait_for_batch
 from faults_job import COLUMNS, QUERIES, STREAMS, declare
 from lakes import rows_in
 from pipeline import Pipeline, layout_of
@@ -48,7 +47,6 @@ LIVES = 2
 BATCHES = 9
 """One below ten, where Spark begins to merge and delete the logs that say which file was in which batch."""
 CLUSTER = "local-cluster[2,1,1024]"
-DEADLINE = 180.0
 
 Push = dict[str, pa.Table]
 
@@ -93,132 +91,18 @@ def oracle_of(batches: list[Push]) -> Oracle:
 # -- a job and its processes --------------------------------------------------------------------------------------------------
 
 
-class Job:
-    """A job that may be killed and started again."""
+class Job(ChildJob):
+    """A job over batches of files."""
 
     def __init__(self, folder: Path, batches: list[Push], master: str | None = None, *, tables: bool = False) -> None:
-        self.folder, self.batches, self.master, self.tables = folder, batches, master, tables
+        super().__init__(folder, JOB)
+        self.batches, self.tables = batches, tables
+        self._arguments = [master] if master else []
+        self._environment = {"DOVETAIL_FAULTS_TABLES": "1"} if tables else {}
         write_input(folder, batches)
-        self.process: subprocess.Popen[bytes] | None = None
-        self.deadline = time.monotonic() + DEADLINE
 
-    def start(self) -> None:
-        command = [sys.executable, str(JOB), str(self.folder), *([self.master] if self.master else [])]
-        self.deadline = time.monotonic() + DEADLINE
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, **({"DOVETAIL_FAULTS_TABLES": "1"} if self.tables else {})},
-            )
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    @property
-    def _log(self) -> Path:
-        return self.folder / "log"
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
-
-    def is_running(self) -> bool:
-        assert time.monotonic() < self.deadline, f"the job hangs\n{self.log[-3000:]}"
-        return self.process is not None and self.process.poll() is None
-
-    def begun(self) -> int:
-        """Batches that were begun."""
-        return len(self._entries("offsets"))
-
-    def is_in_batch(self) -> bool:
-        return self.begun() > len(self._entries("commits"))
-
-    def _entries(self, log: str) -> list[Path]:
-        folder = self.folder / "checkpoint" / log
-        return [path for path in folder.iterdir() if path.name.isdigit()] if folder.exists() else []
-
-    def processes(self) -> dict[int, str]:
-        """The job's process and all that descend from it now, with their command lines; parents come first."""
-        if not self.is_running():
-            return {}
-        children: dict[int, list[int]] = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError):
-                    status = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-                    children.setdefault(int(status[1]), []).append(int(entry.name))
-        found, waiting = {}, [self.pid]
-        while waiting:
-            pid = waiting.pop(0)
-            with suppress(OSError):
-                found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            waiting += children.get(pid, [])
-        return found
-
-    def workers(self) -> list[int]:
-        """Python workers: forked by a daemon, which the job's JVM, or that of an executor, has started."""
-        daemons = [pid for pid, line in self.processes().items() if "spark.worker.daemon" in line]
-        return [pid for pid in daemons if parent(pid) in daemons]
-
-    def executors(self) -> list[int]:
-        return [pid for pid, line in self.processes().items() if "CoarseGrainedExecutorBackend" in line]
-
-    def note(self, victim: str) -> None:
-        """Say in the job's log what is killed when, for whoever reads it."""
-        with self._log.open("a", encoding="utf-8") as log:
-            where = "in" if self.is_in_batch() else "after"
-            log.write(f"KILL {victim} {where} batch {self.begun() - 1}\n")
-
-    def kill(self, pid: int) -> None:
-        """Kill one process, if the chain of its parents still leads to the job."""
-        above = parent(pid)
-        while above not in (0, 1, self.pid):
-            above = parent(above)
-        if above == self.pid:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def crash(self, *, workers_too: bool) -> None:
-        """Kill the driver and its JVMs; its Python workers with them, or they end a moment later when they notice."""
-        processes = self.processes()
-        if processes:
-            self.note("driver and workers" if workers_too else "driver")
-        for pid, line in processes.items():
-            if workers_too or "spark.worker.daemon" not in line:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait(30)
-
-    def finish(self) -> None:
-        """Let the job end by itself, starting it if it does not run."""
-        if not self.is_running():
-            self.start()
-        while self.is_running():
-            time.sleep(0.1)
-        assert self.process is not None
-        assert self.process.returncode == 0, self.log[-5000:]
-
-    def clear(self) -> None:
-        self.crash(workers_too=True)
-        for root in self.live():
-            shutil.rmtree(root, ignore_errors=True)
-        for name in ("checkpoint", "scratch"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-
-    def live(self) -> list[Path]:
-        """What all its lives have left in shared memory."""
-        runs = self.folder / "runs"
-        roots = [shared_memory_root(run) for run in runs.read_text(encoding="utf-8").split()] if runs.exists() else []
-        return [root for root in roots if root.exists()]
-
-    # -- what it read and wrote -----------------------------------------------------------------------------------------------
+    def start(self) -> None:  # type: ignore[override]
+        super().start(*self._arguments, **self._environment)
 
     def read_batches(self) -> list[Push]:
         """The input as Spark cut it into batches: a kill between its logs may put two files into one."""
@@ -262,47 +146,6 @@ class Job:
         files = sorted((self.folder / "out" / name).glob("batch_id=*/**/*.parquet"))
         seen = [path for path in files if not any(part.startswith(("_", ".")) for part in path.parts)]
         return pa.concat_tables([pq.ParquetFile(path).read() for path in seen])
-
-
-def parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def wait_for_batch(job: Job, number: int) -> bool:
-    """Wait until so many batches were begun and the last is under way; False if the job ends before."""
-    while job.begun() < number or not job.is_in_batch():
-        if not job.is_running():
-            return False
-        time.sleep(0.005)
-    return True
-
-
-def kill_a_worker(job: Job, rng: random.Random) -> None:
-    """Kill a Python worker inside an attempt at a shard; any worker, if none is seen there for long."""
-    until = time.monotonic() + 10
-    inside: list[int] = []
-    workers: list[int] = []
-    while not inside and (not workers or time.monotonic() < until):
-        assert job.is_running(), job.log[-5000:]
-        workers = job.workers()
-        for _ in range(50):  # an attempt takes milliseconds: look often
-            inside = [pid for pid in workers if is_joining(pid)]
-            if inside:
-                break
-            time.sleep(0.001)
-    job.kill(rng.choice(inside or workers))
-    job.note("busy worker" if inside else "worker")
-
-
-def is_joining(worker: int) -> bool:
-    """Whether a worker has arrays mapped that it took over and has not given back."""
-    try:
-        return "/work-" in Path(f"/proc/{worker}/maps").read_text(encoding="utf-8")
-    except OSError:
-        return False
 
 
 @contextmanager

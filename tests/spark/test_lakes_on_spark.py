@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from child_job import kill_a_worker, wait_for_batch
 from lakes import rows_in, seen_rows, sink_in, versions
 from pyspark.sql import DataFrame, SparkSession
-from test_faults import FAULTS, LIVES, kill_a_worker, started, wait_for_batch
+from test_faults import FAULTS, LIVES, started
 from test_session import QUERIES, Source, batches, expected, session
 
 import dovetail as dt

@@ -77,7 +77,7 @@ def check_spark(spark: Any, caller: str = "Session") -> None:
         made = f"cores={cores[1] if cores[1].isdigit() else repr(cores[1])}" if cores else ""
         raise ConfigError(
             f"{caller}(spark=...) is {_described(spark)}; expected a SparkSession",
-            f"write dt.{caller}(dt.spark.session({made}){', ...' if caller == 'reshard' else ''})",
+            f"write dt.{caller}(dt.spark.session({made}){', ...' if caller != 'Session' else ''})",
         )
     check_not_stopped(spark)
 
