@@ -258,7 +258,7 @@ class Job:
         except BudgetError as error:
             error = with_assumptions(error, [query.plan], self.streams)
             message = f"running queries leave too little of the budget: {error.message}"
-            raise BudgetError(message, error.hint, resource=error.resource) from None
+            raise BudgetError(message, f"drop a query, or {error.hint}", resource=error.resource) from None
 
     def with_late_query_unchecked(self, query: RegisteredQuery) -> Job:
         """Return the job with a late query, without checking the budget."""

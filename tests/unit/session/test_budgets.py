@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from unittest.mock import patch
 
@@ -227,10 +228,26 @@ def test_an_unknown_selectivity_admits_a_query() -> None:
     assert session.metrics()["breaches"] == []
 
 
+def test_the_delivery_of_results_alone_takes_the_budget() -> None:
+    """The figures of the error must agree, and its shorter window must help."""
+    session = pair_session(dt.Budget(cpu_ms_per_second=1))
+    session.selectivity("a.x = b.x", 0.1)
+    with pytest.raises(BudgetError, match=r"^query 'rare': no plan fits the budget: ") as raised:
+        session.query("rare", RARE)
+    figures = re.search(r"needs ([\d.e+]+) ms of CPU per second; the limit is 1$", raised.value.message)
+    shorter = re.fullmatch(
+        r"use a smaller window in 'rare' \(try ([\d.]+) s instead of 60 s\), or a larger .*", str(raised.value.hint)
+    )
+    assert figures is not None
+    assert shorter is not None
+    assert float(shorter[1]) == pytest.approx(60 / float(figures[1]), rel=0.01)
+    session.query("rare", RARE.replace("60 s", f"{float(shorter[1]) / 2} s"))
+
+
 def test_a_stated_selectivity_is_enforced_at_once() -> None:
     session = pair_session(dt.Budget(cpu_ms_per_second=5))
     session.selectivity("a.x = b.x", 0.01)
-    with pytest.raises(BudgetError, match=r"every plan needs at least .* ms of CPU per second; the limit is 5"):
+    with pytest.raises(BudgetError, match=r"the best one found needs .* ms of CPU per second; the limit is 5"):
         session.query("rare", RARE)
 
 

@@ -108,10 +108,10 @@ def plan_queries(
     model = CostModel(number_queries(queries), units or UnitCosts(), ordering, objective)
     limits = limits_of(budget)
     available = Load(limits.cpu - model.total_delivery_cost, limits.memory)
-    if available.cpu <= 0:
-        raise budget_error(model, available, Load(), proved=True)
     order = order_queries(model.query_set, query_order)
-    plan = PlanBuilder(model, STRATEGY_FUNCTIONS[strategy](model, order, available)).plan(strategy, order, limits)
+    # Where the delivery of results takes the whole budget, a plan without that limit says how much is needed.
+    within = available if available.cpu > 0 else Load(inf, limits.memory)
+    plan = PlanBuilder(model, STRATEGY_FUNCTIONS[strategy](model, order, within)).plan(strategy, order, limits)
     if not plan.fits_budget:
         need = Load(plan.load.cpu - model.total_delivery_cost, plan.load.memory)
         raise budget_error(model, available, need, proved=False)

@@ -17,7 +17,7 @@ UNITS = {"CPU": "ms of CPU per second", "memory": "bytes of memory"}
 def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) -> BudgetError:
     """Return the error that all queries together `need` more than the `limits`.
 
-    It names the most expensive query.
+    It names the most expensive of several queries.
 
     Neither load includes the delivery of results, which the error adds to both.
     """
@@ -27,7 +27,7 @@ def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) ->
     limit, required = amount(resource, limits), amount(resource, need)
     query_set = model.query_set
     alone = [
-        amount(resource, Draft().with_query(query, mjoin(model, query)).load(model))
+        amount(resource, _load_alone(model, query).plus(Load(model.delivery_cost(query))))
         for query in range(len(query_set.queries))
     ]
     most_expensive = query_set.queries[alone.index(max(alone))]
@@ -35,12 +35,19 @@ def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) ->
     within = (
         f" within {limits.memory:.4g} bytes of memory" if resource == "CPU" and limits.memory < float("inf") else ""
     )
-    message = (
-        f"no plan fits the budget: {needs} {required:.4g} {UNITS[resource]}{within}; the limit is {limit:.4g}, "
-        f"and query {most_expensive.name!r} alone needs {max(alone):.4g}"
-    )
+    message = f"no plan fits the budget: {needs} {required:.4g} {UNITS[resource]}{within}; the limit is {limit:.4g}"
+    if len(alone) == 1:
+        message = f"query {most_expensive.name!r}: {message}"
+    else:
+        most = f"alone needs {max(alone):.4g}" if max(alone) <= required else "needs most of it"
+        message = f"{message}, and query {most_expensive.name!r} {most}"
     hint = budget_hint(query_set, most_expensive, resource, limit / required, limit)
     return BudgetError(message, hint, resource=resource)
+
+
+def _load_alone(model: CostModel, query: int) -> Load:
+    """Return the load of a query with a join of its own, without the delivery of its results."""
+    return Draft().with_query(query, mjoin(model, query)).load(model)
 
 
 def check_windows(model: CostModel, limits: Load) -> None:
@@ -73,4 +80,6 @@ def budget_hint(query_set: QuerySet, query: NumberedQuery, resource: str, fracti
         shedding = (
             f", or replace the budget by Config(shedding=dt.Shedding(max_bytes={int(limit)})), which loses results"
         )
-    return f"register fewer queries, or use {smaller}a larger Budget({option}=...){shedding}"
+    fewer = "register fewer queries, or " if len(query_set.queries) > 1 else ""
+    larger = f"a larger Budget({option}=...)"
+    return f"{fewer}use {smaller}{'or ' if smaller and not fewer and not shedding else ''}{larger}{shedding}"
