@@ -77,7 +77,7 @@ def show_late(console: Console, streams: Mapping[str, Mapping[str, Any]], funnel
     late, arrived = (sum(stream[name] for stream in streams.values()) for name in ("late", "arrivals"))
     console.print(
         f"  {late:,} of {arrived:,} rows came later than the declared {funnel.lateness_seconds:g} seconds: "
-        "dropped, counted, and left out of the batch join.",
+        "dropped, as in the batch join.",
         style="dim",
         soft_wrap=True,
     )

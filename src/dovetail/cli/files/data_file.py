@@ -89,7 +89,10 @@ class DataFile:
         else:
             types = ", ".join(f"{field.name} {field.type}" for field in self.schema)
             message = f"has no timestamp column; columns: {types}"
-            hint = f"say how a column is to be read: --columns {self.name}='ts timestamp'"
+            hint = (
+                f"declare the column of its times: --columns {self.name}='COLUMN timestamp', or timestamp_ntz without a time zone; "
+                "repair damaged times first"
+            )
         raise dt.SchemaError(f"stream {self.name!r} ({self.paths[0]}) {message}", hint)
 
     @property
@@ -140,7 +143,10 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        hint = "types are inferred from the first rows: declare that of a column with --columns STREAM='NAME TYPE'"
+        hint = (
+            "repair the value, or declare the type of its column, which is else inferred from the first rows: "
+            "--columns STREAM='COLUMN TYPE'"
+        )
         raise dt.SchemaError(f"{path} cannot be read: {error}", hint) from None
 
 

@@ -77,7 +77,7 @@ def test_declared_columns_are_not_inferred(tmp_path: Path) -> None:
         (
             "a.csv",
             "id,at\n1,soon\n",
-            "has no timestamp column; columns: id int64, at string\nHint: say how a column is to be",
+            "has no timestamp column; columns: id int64, at string\nHint: declare .* --columns a='COLUMN timestamp', or",
         ),
         ("a.csv", "s,t\n2026-01-01,2026-01-01 00:00:01\n1970-01-01,soon\n", "has no timestamp column"),
         ("a.csv", "s,t\n2026-01-01T00:00:00,2026-01-01T00:00:00\n", "columns 's', 't'\nHint: .* --event-time a=s"),
