@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,7 @@ from dovetail.spark.checkpoint.directories import Directory
 from dovetail.spark.driver import builder
 from dovetail.spark.driver.builder import PROVIDER, ROCKSDB
 from dovetail.spark.driver.failures import worker_error
+from dovetail.spark.running import RunningSession
 
 SQL = "SELECT a.value FROM a [RANGE 10 s], b [RANGE 10 s] WHERE a.value = b.value"
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -44,6 +46,15 @@ def test_what_is_no_spark_session(given: Any, message: str, hint: str) -> None:
     assert error.value.hint == hint
 
 
+@pytest.mark.parametrize(
+    ("budget", "hint"), [(4, "write shards=4"), ("4", "write dt.Session(spark, dt.Budget(memory_bytes=1e9))")]
+)
+def test_what_is_no_budget(spark: SparkSession, budget: Any, hint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape("Session(budget=...) is a")) as error:
+        dt.Session(spark, budget)
+    assert error.value.hint == hint
+
+
 RUNNING = "that is a method of what start(...) returns: running = session.start(...)"
 CALLS: list[tuple[Callable[[Any], object], type[Exception], str, str]] = [
     (lambda s: s.push, AttributeError, "Session has no attribute 'push'", "push() is of dt.LocalSession"),
@@ -53,6 +64,9 @@ CALLS: list[tuple[Callable[[Any], object], type[Exception], str, str]] = [
     (lambda s: s.querry, AttributeError, "Session has no attribute 'querry'", "did you mean 'query'?"),
     (lambda s: s.start(sink={}), ConfigError, "Session.start(sink=...): there is no such argument", "write sinks=..."),
     (lambda s: s.start({}, checkpointLocation="c"), ConfigError, "checkpointLocation", "write checkpoint=..."),
+    (lambda s: s.start({}, "c", availableNow=True), ConfigError, "availableNow", 'trigger={"availableNow": True}'),
+    (lambda s: s.dataframe("Q"), ConfigError, "there is no query 'Q'; registered: 'q'", "did you mean 'q'?"),
+    (lambda s: s.dataframe("other"), ConfigError, "there is no query 'other'", "add one with query()"),
     (lambda s: s.stream("c", None, "ts", watermark="1 s"), ConfigError, "watermark", "write lateness=..."),
     (lambda s: s.query("r", SQL, backfil=True), ConfigError, "Session.query(backfil=...)", "help() lists them"),
 ]
@@ -73,6 +87,35 @@ def test_an_event_time_that_is_no_column(session: dt.Session, frame: DataFrame) 
     ) as error:
         session.stream("c", frame, "timestmp")
     assert error.value.hint == "did you mean 'timestamp'?"
+
+
+def test_an_event_time_that_is_no_text(session: dt.Session, frame: DataFrame) -> None:
+    with pytest.raises(SchemaError, match="stream 'c': event_time is a Column; expected the name of a column") as error:
+        session.stream("c", frame, cast("Any", frame.timestamp))
+    assert error.value.hint == "write event_time='timestamp'"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "hint"),
+    [
+        ("5 s", "write await_termination(5)"),
+        (timedelta(minutes=2), "write await_termination(120)"),
+        ("soon", "write await_termination(60), for example"),
+        (-1, "write await_termination(60), for example"),
+    ],
+)
+def test_a_timeout_that_is_no_number_of_seconds(timeout: Any, hint: str) -> None:
+    with pytest.raises(ConfigError, match="expected a number of seconds") as error:
+        RunningSession.await_termination(cast("Any", SimpleNamespace()), timeout)
+    assert error.value.hint == hint
+
+
+@pytest.mark.parametrize("call", [lambda s: s.compare("c"), lambda s: s.query("r", SQL), lambda s: s.dataframe("q")])
+def test_a_session_whose_spark_has_been_stopped(session: dt.Session, call: Callable[[Any], object]) -> None:
+    session._spark = cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
+    with pytest.raises(ConfigError, match="the Spark session has been stopped") as error:
+        call(session)
+    assert "dt.spark.session()" in str(error.value.hint)
 
 
 def test_a_frame_of_a_stopped_spark_session(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, SchemaError
 from dovetail.query.durations import parse_duration
 from dovetail.schema import StreamSchema, stored_schema
 
@@ -15,6 +17,26 @@ def check_name(kind: str, name: object) -> None:
     """Reject anything but a non-empty string that can be encoded as UTF-8."""
     if not isinstance(name, str) or not name or name.encode(errors="replace").decode() != name:
         raise ConfigError(f"the name of a {kind} is {name!r}; it must be text")
+
+
+def check_names(stream: object, event_time: object, progress_by: object) -> None:
+    """Reject a stream whose name, or the name of one of its columns, is no text."""
+    check_name("stream", stream)
+    for option, column in (("event_time", event_time), ("progress_by", progress_by)):
+        if not isinstance(column, str) and (column is not None or option == "event_time"):
+            raise SchemaError(
+                f"stream {stream!r}: {option} is a {type(column).__name__}; expected the name of a column",
+                f"write {option}={_column_name(column) or 'ts'!r}",
+            )
+
+
+def _column_name(column: Any) -> str | None:
+    """Return the name of a column of Spark, pandas, Polars or Arrow."""
+    name = getattr(column, "name", None)
+    if isinstance(name, str):
+        return name
+    column_of_spark = re.fullmatch(r"Column<'(\w+)'>", repr(column))
+    return column_of_spark and column_of_spark[1]
 
 
 def stream_schema(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import get_ident
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import pyarrow as pa
 
@@ -29,7 +29,7 @@ from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.execution import ExecutionPlan
 from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
-from dovetail.query.catalog import check_name, stream_schema
+from dovetail.query.catalog import check_names, stream_schema
 from dovetail.session.arrow_input import SchemaLike, TableLike, as_schema, check_event_time
 from dovetail.session.call_warnings import IMPORT_DATETIME, micros_of
 from dovetail.session.inspection import InspectedJob
@@ -38,6 +38,7 @@ from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
 from dovetail.session.local_job import LocalJob
 from dovetail.session.metrics import SessionMetrics, last_batch, session_metrics
+from dovetail.session.options import check_options
 from dovetail.session.registered_query import BackfillReach
 from dovetail.session.synchronized import synchronized
 from dovetail.session.unknown_names import LOCAL_ELSEWHERE, missing_attribute, reject_unknown_arguments
@@ -83,17 +84,7 @@ class LocalSession(InspectedJob):
     """
 
     def __init__(self, budget: Budget | None = None, config: Config | None = None) -> None:
-        given: Any = budget
-        if given is not None and not isinstance(given, Budget):
-            hint = "write LocalSession(dt.Budget(memory_bytes=1e9), dt.Config(...)), or name the arguments"
-            if isinstance(given, str) or hasattr(given, "readStream"):
-                hint = "a LocalSession needs no Spark: write dt.LocalSession(), or dt.Session(spark)"
-            raise ConfigError(f"LocalSession(budget=...) is a {type(given).__name__}; expected a dovetail.Budget", hint)
-        if config is not None and not isinstance(config, Config):
-            raise ConfigError(
-                f"LocalSession(config=...) is a {type(config).__name__}; expected a dovetail.Config",
-                'write config=dt.Config(ordering="weave"), for example',
-            )
+        check_options("LocalSession", budget, config)
         warm_up()
         if config is not None and config.shedding is not None:
             warm_up_shedding()
@@ -147,7 +138,7 @@ class LocalSession(InspectedJob):
         max_ahead
             Tuples further ahead of that clock are dropped and counted.
         """
-        check_name("stream", name)
+        check_names(name, event_time, progress_by)
         columns = as_schema(name, schema)
         check_event_time(name, columns, event_time, schema)
         declared = stream_schema(

@@ -24,6 +24,12 @@ _MEANT = {
     "query": "sql",
 }
 """Names in other systems, and the argument that has this meaning here."""
+_TRIGGERS = {
+    **dict.fromkeys(("availableNow", "available_now"), '{"availableNow": True}'),
+    **dict.fromkeys(("processingTime", "processing_time", "interval"), '{"processingTime": "10 seconds"}'),
+    "once": '{"once": True}',
+}
+"""By trigger of Spark, what to write for the argument `trigger`."""
 _EXAMPLES = {
     "spark": "spark=dt.spark.session()",
     "frame": "frame=spark.readStream...",
@@ -101,6 +107,8 @@ def _unknown_argument(call: str, options: Mapping[str, Any], names: list[str]) -
         hint = f"push takes one dict: push({{{unknown!r}: table}})"
     elif unknown in ("window", "windows"):
         hint = _IN_QUERY
+    elif unknown in _TRIGGERS and "trigger" in names:
+        hint = f"write trigger={_TRIGGERS[unknown]}"
     elif meant in names:
         hint = f"write {meant}=..."
     else:

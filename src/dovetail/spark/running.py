@@ -25,7 +25,7 @@ from dovetail.session.monitor import Monitor
 from dovetail.session.unknown_names import missing_attribute, reject_unknown_arguments
 from dovetail.spark.batch_writer import BatchWriter
 from dovetail.spark.checkpoint.directories import JVM_ERRORS
-from dovetail.spark.driver.arguments import RUNNING_ELSEWHERE
+from dovetail.spark.driver.arguments import RUNNING_ELSEWHERE, check_timeout
 from dovetail.spark.driver.failures import (
     first_lines,
     lacks_worker,
@@ -353,7 +353,8 @@ class RunningSession:
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the job ends or `timeout` seconds pass; return whether it has ended, or raise its error."""
-        until = None if timeout is None else monotonic() + timeout
+        seconds = check_timeout(timeout)
+        until = None if seconds is None else monotonic() + seconds
         while True:
             query, ended = self.query, True
             try:

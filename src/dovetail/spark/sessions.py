@@ -18,12 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dovetail._display import count_of
 from dovetail.config import Budget, Config
-from dovetail.errors import ConfigError, StateError, listed, warn
+from dovetail.errors import ConfigError, StateError, listed, suggestion, warn
 from dovetail.plan.explain.describe import explain
 from dovetail.plan.explain.explanation import Explanation
-from dovetail.query.catalog import check_name, stream_schema
+from dovetail.query.catalog import check_names, stream_schema
 from dovetail.session.job import Job
 from dovetail.session.job_html import job_html, job_text
+from dovetail.session.options import check_options
 from dovetail.session.unknown_names import missing_attribute, reject_unknown_arguments
 from dovetail.session.unused_selectivities import unused_selectivities
 from dovetail.spark.checkpoint.checkpoint import Checkpoint
@@ -78,10 +79,7 @@ class Session:
     def __init__(
         self, spark: SparkSession, budget: Budget | None = None, shards: int | None = None, config: Config | None = None
     ) -> None:
-        if budget is not None and not isinstance(budget, Budget):
-            raise ConfigError(f"Session(budget=...) is a {type(budget).__name__}; expected a dovetail.Budget")
-        if config is not None and not isinstance(config, Config):
-            raise ConfigError(f"Session(config=...) is a {type(config).__name__}; expected a dovetail.Config")
+        check_options("Session", budget, config)
         if shards is not None:
             check_shards("Session", shards)
         check_spark(spark)
@@ -140,7 +138,7 @@ class Session:
             Tuples further ahead of that clock are dropped and counted.
         """
         self._check_declaring(f"stream {name!r}")
-        check_name("stream", name)
+        check_names(name, event_time, progress_by)
         check_frame(name, frame, event_time, self._spark)
         lateness = watermark_delay(name, frame, event_time) if lateness is None else lateness
         schema = to_arrow_schema(frame.schema)
@@ -166,6 +164,7 @@ class Session:
         self._job = self._job.with_hint(condition, value)
 
     def _check_declaring(self, what: str) -> None:
+        check_not_stopped(self._spark)
         if self._is_started:
             raise ConfigError(
                 f"{what} cannot be declared after start(): the running job is fixed",
@@ -269,6 +268,7 @@ class Session:
 
         The checkpoint is not changed. Raise `StateError` if the session cannot be started with it.
         """
+        check_not_stopped(self._spark)
         directory, layout = directory_at(self._spark, check_checkpoint(checkpoint)), self._layout()
         if not {"dovetail", "offsets"} & set(directory.names()):
             raise StateError(
@@ -288,7 +288,8 @@ class Session:
         if not names:
             raise ConfigError("the session has no query", "add one with query()")
         if only is not None and only not in job.queries:
-            raise ConfigError(f"there is no query {only!r}; registered: {listed(job.queries)}", "add one with query()")
+            hint = suggestion(only, job.queries, "add one with query()")
+            raise ConfigError(f"there is no query {only!r}; registered: {listed(job.queries)}", hint)
         if only is None and self._cached_layout is not None and self._cached_layout[0] is job:
             return self._cached_layout[1]
         queries = [job.queries[name] for name in names]

@@ -73,6 +73,24 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str, str]] = {
         "LocalSession(config=...) is a dict; expected a dovetail.Config",
         'write config=dt.Config(ordering="weave")',
     ),
+    "configuration in the place of the budget": (
+        lambda: dt.LocalSession(any_type(dt.Config())),
+        ConfigError,
+        "LocalSession(budget=...) is a Config; expected a dovetail.Budget",
+        "write config=...",
+    ),
+    "event time as a column of pandas": (
+        lambda: dt.LocalSession().stream("c", SCHEMA, any_type(frame(ts=[NOON])["ts"])),
+        SchemaError,
+        "stream 'c': event_time is a Series; expected the name of a column",
+        "write event_time='ts'",
+    ),
+    "progress by a field": (
+        lambda: dt.LocalSession().stream("c", SCHEMA, "ts", progress_by=any_type(SCHEMA.field("k"))),
+        SchemaError,
+        "stream 'c': progress_by is a Field; expected the name of a column",
+        "write progress_by='k'",
+    ),
     "schema is a path": (
         lambda: dt.LocalSession().stream("c", "in/c.csv", "ts"),
         ConfigError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import DataType, IntegralType, StringType, TimestampNTZType, TimestampType
 
+from dovetail.config import is_number
 from dovetail.errors import ConfigError, SchemaError, listed, suggestion, warn, with_imports
+from dovetail.query.durations import parse_duration
 from dovetail.spark.driver.builder import check_session
 from dovetail.spark.sinks.sinks import MemorySink, Sink
 
@@ -186,6 +189,19 @@ def check_trigger(trigger: Any) -> dict[str, Any]:
     if len(trigger) > 1:
         raise ConfigError(f"start(trigger=...) has the entries {listed(trigger)}; give exactly one", _TRIGGER_HINT)
     return dict(trigger)
+
+
+def check_timeout(timeout: Any) -> float | None:
+    """Return the timeout in seconds; refuse anything but a number or None."""
+    if timeout is None:
+        return None
+    if is_number(timeout) and timeout >= 0:
+        return float(timeout)
+    hint = "write await_termination(60), for example"
+    if isinstance(timeout, str | timedelta):
+        with suppress(ConfigError):
+            hint = f"write await_termination({parse_duration(timeout) / 1_000_000:g})"
+    raise ConfigError(f"await_termination(timeout=...) is {_described(timeout)}; expected a number of seconds", hint)
 
 
 def with_trigger(writer: DataStreamWriter, trigger: Mapping[str, Any]) -> DataStreamWriter:

@@ -39,7 +39,7 @@ def budget_error(model: CostModel, limits: Load, need: Load, *, proved: bool) ->
     if len(alone) == 1:
         message = f"query {most_expensive.name!r}: {message}"
     else:
-        most = f"alone needs {max(alone):.4g}" if max(alone) <= required else "needs most of it"
+        most = f"alone needs {max(alone):.4g}" if max(alone) <= required * (1 + 1e-9) else "needs most of it"
         message = f"{message}, and query {most_expensive.name!r} {most}"
     hint = budget_hint(query_set, most_expensive, resource, limit / required, limit)
     return BudgetError(message, hint, resource=resource)
