@@ -12,19 +12,24 @@ from rich.console import Console
 
 from dovetail.errors import ConfigError
 from experiments import overview
-from experiments.papers import ALL, PAPERS, Paper
+from experiments.papers import ALL, PAGES, PAPERS, Paper
 
 __all__ = ["ALL", "PAPERS", "Paper", "reproduce"]
 
 
-def reproduce(paper: str, console: Console, out: Path | None = None, *, quick: bool = False) -> Path:
+def reproduce(
+    paper: str, console: Console, out: Path | None = None, *, quick: bool = False, repeats: int | None = None
+) -> Path:
     """Run one paper's experiments, or those of `all`, and give the path of the report.
 
     `out` is where one paper's results go, by default `reproduced/<paper>-full`; for all it is the directory of these directories.
+    `pages` runs nothing: it writes the overview from the best run of each paper that is there.
     """
-    if paper not in (*PAPERS, ALL):
-        raise ConfigError.choice("reproduce: the paper", paper, (*PAPERS, ALL))
+    if paper not in (*PAPERS, ALL, PAGES):
+        raise ConfigError.choice("reproduce: the paper", paper, (*PAPERS, ALL, PAGES))
     if paper == ALL:
         return overview.reproduce_all(console, out or Path("reproduced"), quick=quick)
-    chosen = Paper(paper, quick=quick)
+    if paper == PAGES:
+        return overview.collect(console, out or Path("reproduced"))
+    chosen = Paper(paper, quick=quick, repeats=repeats)
     return chosen.reproduce(console, out or Path("reproduced") / chosen.directory)

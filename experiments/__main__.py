@@ -17,10 +17,16 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     paper: Annotated[
-        str, typer.Argument(help="Whose experiments: alrahmani, golab, kwon, raghavan, valsomatzis, or all.")
+        str,
+        typer.Argument(
+            help="Whose experiments: alrahmani, golab, kwon, raghavan, valsomatzis, or all; pages writes the overview."
+        ),
     ],
     *,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid: seconds instead of many minutes.")] = False,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="The full grid with so many repeats (draws, seeds or runs) of one paper.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where results go; by default reproduced/<paper>-full, for all reproduced.")
     ] = None,
@@ -28,7 +34,7 @@ def main(
     """Compute what is missing under OUT, and write tables, plots and a report. A run that was stopped goes on where it stood."""
     console = Console(highlight=False)
     try:
-        report = reproduce(paper, console, out, quick=quick)
+        report = reproduce(paper, console, out, quick=quick, repeats=repeats)
     except dt.DovetailError as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

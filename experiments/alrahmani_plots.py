@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.alrahmani import ORDERS, SCENARIOS, SPARSE, STRATEGIES, TIGHTENED, Point
 from experiments.alrahmani_claims import Results, above_least, points, values
+from experiments.alrahmani_printed import NAIVE, PRINTED, SHARED_NAIVE
 from experiments.alrahmani_report import LIMITED
 from experiments.raghavan_plots import draw_figures, require
 from experiments.significance import Numbers
@@ -22,7 +23,9 @@ __all__ = ["draw", "require"]
 # Okabe and Ito's colours, told apart by all readers.
 COLOURS = {"naive": "#E69F00", "shared-naive": "#0072B2", "shared": "#009E73", "exchange": "#D55E00"}
 COLOURS |= {"heaviest": "#E69F00", "lightest": "#0072B2", "shared-predicate": "#009E73"}
-MARKS = {"naive": "s", "shared-naive": "^", "shared": "o", "exchange": "D"}
+COLOURS |= {NAIVE: "#E69F00", SHARED_NAIVE: "#0072B2"}
+MARKS = {NAIVE: "s", SHARED_NAIVE: "^"}
+MARKS |= {"naive": "s", "shared-naive": "^", "shared": "o", "exchange": "D"}
 FIGURES = {
     "none": "figures 4-3, 4-4",
     "both": "figures 4-5, 4-6",
@@ -34,6 +37,7 @@ FIGURES = {
 def draw(results: Results, out: Path) -> None:
     """Write all plots to a directory."""
     figures = {"strategies": _strategies, "avoidable": _avoidable, "qualified": _qualified, "selective": _selective}
+    figures["printed"] = _printed
     draw_figures("alrahmani", {**figures, "orders": _orders, "times": _times}, results, out)
 
 
@@ -53,22 +57,38 @@ def _selective(plt: Any, results: Results) -> Any:
     return figure
 
 
+def _printed(plt: Any, results: Results) -> Any:
+    """Beside the baselines as printed."""
+    titles = {scenario: f"{LIMITED[scenario]}\n({FIGURES[scenario]})" for scenario in TIGHTENED}
+    methods = (*PRINTED, "shared", "exchange")
+    figure, _ = _consumption(plt, results, "printed", titles, width=8.5, methods=methods, fontsize=9)
+    return figure
+
+
 def _consumption(
-    plt: Any, results: Results, experiment: str, titles: Mapping[str, str], width: float, **text: Any
+    plt: Any,
+    results: Results,
+    experiment: str,
+    titles: Mapping[str, str],
+    width: float,
+    methods: Sequence[str] = STRATEGIES,
+    **text: Any,
 ) -> tuple[Any, Any]:
-    """CPU above, memory below, one column per scenario."""
+    """CPU above, memory below, one column per scenario; CPU over that of the first method."""
     figure, grid = plt.subplots(2, len(titles), figsize=(width, 5), sharex=True, sharey="row", layout="constrained")
     for (scenario, title), (above, below) in zip(titles.items(), grid.T, strict=True):
         chosen = points(results, experiment, scenario)
-        for strategy in STRATEGIES:
-            cpu = [values(results[point], strategy, "cpu") / values(results[point], "naive", "cpu") for point in chosen]
-            _band(above, chosen, cpu, strategy)
-            _band(below, chosen, [values(results[point], strategy, "memory") for point in chosen], strategy)
+        for place, method in enumerate(methods):
+            cpu = [
+                values(results[point], method, "cpu") / values(results[point], methods[0], "cpu") for point in chosen
+            ]
+            _band(above, chosen, cpu, method, place)
+            _band(below, chosen, [values(results[point], method, "memory") for point in chosen], method, place)
         below.set_yscale("log")
         below.set_xlabel("predicates per query")
         _ticks(above, chosen)
         above.set_title(title, **text)
-    grid[0, 0].set_ylabel("CPU / naive's")
+    grid[0, 0].set_ylabel(f"CPU over {methods[0]}")
     grid[0, 0].set_ylim(0, 1.08)
     grid[1, 0].set_ylabel("memory, tuples")
     _legend(figure, grid[0, 0])
@@ -80,8 +100,8 @@ def _avoidable(plt: Any, results: Results) -> Any:
     figure, panels = plt.subplots(1, len(SCENARIOS), figsize=(10, 2.9), sharey=True, layout="constrained")
     for panel, scenario in zip(panels, SCENARIOS, strict=True):
         chosen = points(results, "strategies", scenario)
-        for strategy in STRATEGIES[1:]:
-            _band(panel, chosen, [above_least(results[point], strategy) for point in chosen], strategy)
+        for place, strategy in enumerate(STRATEGIES[1:], start=1):
+            _band(panel, chosen, [above_least(results[point], strategy) for point in chosen], strategy, place)
         _plain_log(panel)
         panel.set_title(LIMITED[scenario])
         panel.set_xlabel("predicates per query")
@@ -130,8 +150,8 @@ def _times(plt: Any, results: Results) -> Any:
     """Figure 4-11."""
     figure, panel = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
     chosen = points(results, "delay")
-    for strategy in STRATEGIES:
-        _band(panel, chosen, [1e3 * values(results[point], strategy, "seconds") for point in chosen], strategy)
+    for place, strategy in enumerate(STRATEGIES):
+        _band(panel, chosen, [1e3 * values(results[point], strategy, "seconds") for point in chosen], strategy, place)
     _plain_log(panel)
     panel.set_xscale("log", base=2)
     panel.set_xticks([point.predicates for point in chosen], [f"{p.predicates}\n{LIMITED[p.scenario]}" for p in chosen])
@@ -141,11 +161,14 @@ def _times(plt: Any, results: Results) -> Any:
     return figure
 
 
-def _band(panel: Axes, chosen: Sequence[Point], found: Sequence[Numbers], strategy: str) -> None:
+def _band(panel: Axes, chosen: Sequence[Point], found: Sequence[Numbers], strategy: str, place: int) -> None:
     """Median and middle half by predicates."""
-    apart = 0.016 * (STRATEGIES.index(strategy) - 1.5)  # lines that lie on each other can still be told apart
-    counts = [point.predicates * (1 + apart) for point in chosen]
-    low, middle, high = np.array([np.nanquantile(each, (0.25, 0.5, 0.75)) for each in found]).T
+    apart = 0.016 * (place - 1.5)  # lines that lie on each other can still be told apart
+    pairs = [(point, each) for point, each in zip(chosen, found, strict=True) if not np.all(np.isnan(each))]
+    if not pairs:
+        return
+    counts = [point.predicates * (1 + apart) for point, _ in pairs]
+    low, middle, high = np.array([np.nanquantile(each, (0.25, 0.5, 0.75)) for _, each in pairs]).T
     panel.fill_between(counts, low, high, color=COLOURS[strategy], alpha=0.16, lw=0)
     line: dict[str, Any] = {"color": COLOURS[strategy], "marker": MARKS[strategy], "markersize": 4, "lw": 1.4}
     panel.plot(counts, middle, label=strategy, **line)
@@ -167,4 +190,4 @@ def _ticks(panel: Axes, chosen: Sequence[Point]) -> None:
 
 
 def _legend(figure: Any, panel: Axes) -> None:
-    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=len(STRATEGIES))
+    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=4)

@@ -10,16 +10,18 @@ How data are made decides everything, and the paper says little. Ours:
 - a key first appears at a uniform moment; each next appearance follows after an exponential gap, of 5 s in the mean;
 - there are so many keys that a stream has the paper's number of tuples in the mean, and time is such that it has its rate. With
   skew some streams have more than others;
-- figure 7: rates are higher and the run is shorter. That results fall beyond 16.7 tuples per second, where the paper's program no
-  longer kept up, is not simulated;
-- figure 9: the time of a whole push, joins included, over that without shedding; the paper times its decisions alone, which
-  `benchmarks/shedding.py` does;
-- figure 10: five streams with keys of a normal distribution around 100 would have some 10^11 results. We take three, 2,000 tuples
-  each, windows of 10 s and a memory of 50: the same share of a window, the same distribution;
-- figure 11: the trace of a day at NASA stands in for ClarkNet: requests for four pages, joined on the host, in windows of a day.
+- figure 7: rates are higher and the run is shorter. The engine keeps up; that the paper's program does not, from 16.7 tuples per
+  second on, is simulated: it processes that many, as many as it may store wait, and others are lost;
+- figure 9: the time of inserting, expiring, deciding and keeping statistics in the simulated program; results are counted and not
+  made. `benchmarks/shedding.py` times the engine's decisions;
+- figure 10: five streams with keys of a normal distribution around 100 have some 10^11 results, so they are counted by the simulated
+  program. Beside it the engine joins three, 2,000 tuples each, windows of 10 s and a memory of 50: the same share of a window;
+- figure 11: the trace is not ClarkNet's but that of 1 August 1995 at NASA's Kennedy Space Center, from the same archive: requests for
+  four pages, joined on the host, in windows of a day. Results of fewer than `FEW` hosts are too few to test anything.
 
-Of tuples that are worth the same the oldest goes, or the one whose key has been worth that longest: the paper says so of patterns,
-and nothing of keys. Dead keys do not go first: policies are those of the paper. `benchmarks/dead_keys.py` compares both.
+The engine sheds, of tuples that are worth the same, the oldest, or the one whose key has been worth that longest: the paper says so
+of patterns, and nothing of keys. The simulated program (`kwon_simulator`) has both rules, the oldest and a random one. Dead keys do
+not go first: policies are those of the paper. `benchmarks/dead_keys.py` compares both.
 
 All policies get the same batches, and runs are checked: results under shedding are never more than those without.
 """
@@ -29,9 +31,11 @@ from __future__ import annotations
 import csv
 import gzip
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -44,6 +48,7 @@ import dovetail as dt
 from dovetail.config import SheddingPolicy
 from dovetail.workloads.columns import zipf_chances
 from dovetail.workloads.orders import all_orders, stream_positions
+from experiments import kwon_simulator
 from experiments.points import Points
 
 POLICIES: tuple[SheddingPolicy, ...] = (
@@ -58,6 +63,10 @@ POLICIES: tuple[SheddingPolicy, ...] = (
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64())])
 SECOND = 1_000_000
 TRACE = Path("../shared/data/nasa-http-1995-08-01.csv.gz")
+FEW = 30
+"""Hosts with results, below which figure 11 cannot be tested."""
+SPANS = {"10": 10, "crossover": 10, "11": 86_400}
+"""Windows in seconds; 100 otherwise."""
 PAGES = ("/ksc.html", "/", "/shuttle/missions/missions.html", "/shuttle/countdown/")
 Tables: TypeAlias = Mapping[str, pa.Table]
 Numbers: TypeAlias = NDArray[np.int64]
@@ -95,8 +104,6 @@ class Grid:
 
     tuples: int = 10_000
     """Per stream."""
-    timed: int = 80_000
-    """Per stream, for figure 9."""
     seeds: int = 10
     map_seeds: int = 3
     seed: int = 2010
@@ -121,21 +128,37 @@ class Grid:
                         yield Point("map", skew, seed, skew=skew, gap=gap, orders=orders)
             for variance in (35.0, 1e2, 1e3, 1e4, 1e5, 1e6):
                 yield Point("crossover", variance, seed, streams=3, memory=50, variance=variance)
-        yield from (Point("9a", memory, 0, memory=memory) for memory in (100, 300, 500))
-        yield from (Point("9b", streams, 0, streams=streams) for streams in (3, 5, 7))
+
+    def simulated(self) -> Iterator[Point]:
+        """What the paper's program is simulated for, seed by seed; their figures begin with s."""
+        for seed in range(self.seeds):
+            yield from (Point("s5", memory, seed, memory=memory) for memory in (100, 200, 300, 400, 500))
+            yield from (Point("s6", skew, seed, skew=skew) for skew in (0.0, 0.5, 1.0, 1.5, 2.0))
+            yield from (Point("s7", rate, seed, rate=rate) for rate in (10.0, 12.5, 16.7, 25.0))
+            yield from (Point("s8", streams, seed, streams=streams) for streams in (3, 4, 5, 6, 7))
+            yield from (Point("s9a", memory, seed, memory=memory) for memory in (100, 200, 300, 400, 500))
+            yield from (Point("s9b", streams, seed, streams=streams) for streams in (3, 4, 5, 6, 7))
+            yield from (Point("s10", variance, seed, variance=variance) for variance in (15, 20, 25, 30, 35))
+        if TRACE.exists():
+            yield Point("s11", 0, 0)
 
 
-QUICK = Grid(tuples=800, timed=800, seeds=2, map_seeds=1)
+QUICK = Grid(tuples=800, seeds=2, map_seeds=1)
 
 
 def run(console: Console, points: Points, grid: Grid) -> dict[Point, dict[str, Any]]:
     """Compute all points that are not there yet."""
-    return points.fill(console, grid.points(), lambda point: run_point(point, grid), lambda point: point.streams)
+    planned = [*grid.points(), *grid.simulated()]
+    return points.fill(console, planned, lambda point: run_point(point, grid), lambda point: point.streams)
 
 
 def run_point(point: Point, grid: Grid, *, dead_keys_first: bool = False) -> dict[str, Any]:
     """Run all policies on the same tuples."""
+    if point.figure == "s11":
+        return hosts(trace())
     streams = drawn(point, grid)
+    if point.figure.startswith("s"):
+        return simulated(point, streams)
     batches = cut(streams, 10)
     counted, seconds = driven(point, batches, None, dead_keys_first=dead_keys_first)
     found: dict[str, Any] = {
@@ -152,6 +175,22 @@ def run_point(point: Point, grid: Grid, *, dead_keys_first: bool = False) -> dic
     return found
 
 
+def simulated(point: Point, streams: Tables) -> dict[str, Any]:
+    """Run the paper's program on the tuples."""
+    span = 100 * SECOND
+    if point.figure in ("s9a", "s9b"):
+        return kwon_simulator.decisions(streams, point.memory, span)
+    rate = kwon_simulator.PROCESSING if point.figure == "s7" else None
+    return kwon_simulator.simulate(streams, point.memory, span, point.seed, rate)
+
+
+def hosts(streams: Tables) -> dict[str, Any]:
+    """How many results of the trace each host has, the most first."""
+    counts = [Counter(table.column("k").to_pylist()) for table in streams.values()]
+    common = set(counts[0]).intersection(*counts[1:])
+    return {"by_host": sorted((prod(count[host] for count in counts) for host in common), reverse=True)}
+
+
 def driven(
     point: Point, batches: Sequence[Tables], policy: SheddingPolicy | None, *, dead_keys_first: bool
 ) -> tuple[int, float]:
@@ -163,7 +202,7 @@ def driven(
         )
     session = dt.LocalSession(config=dt.Config(shedding=shedding))
     names = [f"s{number}" for number in range(point.streams)]
-    window = {"10": "10 SECONDS", "crossover": "10 SECONDS", "11": "1 DAY"}.get(point.figure, "100 SECONDS")
+    window = f"{SPANS.get(point.figure, 100)} SECONDS"
     schema = next(iter(batches[0].values())).schema
     for name in names:
         session.stream(name, schema, event_time="ts")
@@ -187,8 +226,7 @@ def drawn(point: Point, grid: Grid) -> dict[str, pa.Table]:
     rng = np.random.default_rng([grid.seed, point.seed, *map(ord, point.name)])
     if point.variance:
         return _normal(point, grid, rng)
-    tuples = grid.timed if point.figure in ("9a", "9b") else grid.tuples
-    return _unique(point, tuples, rng)
+    return _unique(point, 8 * grid.tuples if point.figure in ("s9a", "s9b") else grid.tuples, rng)
 
 
 def _unique(point: Point, tuples: int, rng: np.random.Generator) -> dict[str, pa.Table]:
@@ -218,7 +256,7 @@ def _table(keys: Numbers, times: NDArray[np.float64], places: Numbers) -> pa.Tab
 
 
 def _normal(point: Point, grid: Grid, rng: np.random.Generator) -> dict[str, pa.Table]:
-    count, found = max(100, grid.tuples // 5), {}
+    count, found = grid.tuples if point.figure == "s10" else max(100, grid.tuples // 5), {}
     for stream in range(point.streams):
         times = np.sort(rng.uniform(0, count / point.rate, count) * SECOND).astype(np.int64)
         keys = np.rint(rng.normal(100, np.sqrt(point.variance), count)).astype(np.int64)

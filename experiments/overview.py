@@ -1,4 +1,4 @@
-"""All papers together: one page with every statement, what was measured, the verdict and why.
+"""All papers together: what each is known by, theirs beside ours, then the rule, and every statement with its verdict and why.
 
 The page is made from the papers' result files alone: whoever changes one of them changes the verdict. Beside it lie the pages of the
 papers with their plots, so that the directory as it is can stand in the documentation.
@@ -9,22 +9,32 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from experiments import report
-from experiments.papers import ALL, PAPERS, Paper
-from experiments.report import AGREES, DIFFERS, UNTESTED, VERDICTS, Claim, markdown
+from experiments.papers import ALL, PAPERS, Paper, best_runs
+from experiments.report import AGREES, DIFFERS, UNDECIDED, UNTESTED, Claim, Headline, markdown
+from experiments.significance import RULE
 
-SUMMARY = ["paper", "statements", *VERDICTS]
+_JUDGED = (AGREES, DIFFERS, UNDECIDED)
+SUMMARY = ["paper", *(f"{what}: {verdict}" for what in ("measured", "computed") for verdict in _JUDGED), UNTESTED]
 
 
 def reproduce_all(console: Console, out: Path, *, quick: bool = False) -> Path:
     """Run every paper under `out` and write the overview; give its path."""
-    papers, began = [Paper(name, quick=quick) for name in PAPERS], time.perf_counter()
-    pages = out / Paper(ALL, quick=quick).directory
+    return _write(console, out, [Paper(name, quick=quick) for name in PAPERS], Paper(ALL, quick=quick).directory)
+
+
+def collect(console: Console, out: Path) -> Path:
+    """Write the overview from the best run of each paper that is complete under `out`; give its path."""
+    return _write(console, out, best_runs(out), ALL)
+
+
+def _write(console: Console, out: Path, papers: Sequence[Paper], name: str) -> Path:
+    pages, began = out / name, time.perf_counter()
     pages.mkdir(parents=True, exist_ok=True)
     for number, paper in enumerate(papers, start=1):
         console.print(f"{number} of {len(papers)}: {PAPERS[paper.name]}", soft_wrap=True)
@@ -47,46 +57,79 @@ def read(out: Path, papers: Iterable[Paper]) -> dict[Paper, list[Claim]]:
 
 def page(stated: Mapping[Paper, list[Claim]]) -> str:
     """The overview."""
-    seeds = ", ".join(f"{paper.name} {paper.grid.seed}" for paper in stated)
-    parts = [
-        "# Five papers, measured again",
-        report.origin(ALL, f"by paper: {seeds}"),
-        _introduction(stated),
-        markdown(SUMMARY, _summary(stated)),
-    ]
+    parts = ["# Five papers, measured again", _introduction(stated)]
     for paper, claims in stated.items():
-        grid = "; what stands here is from the small grid (`--quick`)" if paper.quick else ""
+        parts += _opening(paper, claims)
+    parts += ["## Verdicts", _counted(stated), markdown(SUMMARY, _summary(stated)), "## The rule", RULE]
+    for paper, claims in stated.items():
         parts += [
-            f"## {paper.name.capitalize()}",
-            f"{PAPERS[paper.name]}. [The page]({paper.name}.md) has the tables, the plots and the rule{grid}.",
-            markdown(["place", "statement", "measured", "verdict", "why"], map(_row, claims)),
+            f"## {paper.name.capitalize()}, every statement",
+            f"[The page]({paper.name}.md) has the tables and the plots. Results are from {report.run_of(paper.grid)}.",
+            markdown([*report.STATEMENTS, "why"], map(_row, claims)),
         ]
     return report.page(parts)
 
 
 def _introduction(stated: Mapping[Paper, list[Claim]]) -> str:
-    everything = [claim for claims in stated.values() for claim in claims]
-    small = [paper.name for paper in stated if paper.quick]
-    grids = f"; for {', '.join(small)} these are from the small grid alone, which says little" if small else ""
     return (
-        f"{len(everything)} statements of {len(stated)} documents beside what Dovetail measures: {_counted(everything)}{grids}. "
-        "Whether one agrees or differs is not written by hand: it follows from the result files by the rule that its paper's page "
-        "states. Where we differ, or cannot test, the last column says why."
+        f"What {len(stated)} documents state beside what Dovetail measures: first what each of them is known by, then "
+        "[the rule](#the-rule) and every statement. No verdict is written by hand: each follows from result files by that rule. Where "
+        "we differ, or cannot tell, the last column says why. Each paper's section says which run its results are from."
     )
+
+
+def _opening(paper: Paper, claims: Sequence[Claim]) -> list[str]:
+    """A paper's three headlines, theirs beside ours, one picture, and who is right."""
+    known = [(headline, _claim_of(headline, claims)) for headline in paper.headlines]
+    rows = [[claim.place, claim.says, claim.measured, claim.verdict] for _, claim in known]
+    return [
+        f"## {PAPERS[paper.name].split(':')[0]}",
+        f"[The page]({paper.name}.md), from {report.run_of(paper.grid)}.",
+        markdown(["place", "theirs", "ours", "verdict"], rows),
+        f"![{known[0][1].says}, and more](" + paper.picture + ")",
+        f"**Who is right:** {who_is_right(known)}.",
+    ]
+
+
+def _claim_of(headline: Headline, claims: Iterable[Claim]) -> Claim:
+    return next(claim for claim in claims if (claim.place, claim.says) == (headline.place, headline.says))
+
+
+def who_is_right(known: Sequence[tuple[Headline, Claim]]) -> str:
+    """One sentence from the verdicts of headlines."""
+    clauses = {AGREES: "the paper on {} ({})", DIFFERS: "not on {} ({})", UNDECIDED: "nobody can tell on {} ({})"}
+    said = []
+    for verdict, clause in clauses.items():
+        chosen = [pair for pair in known if pair[1].verdict == verdict]
+        said += [clause.format(each.short, each.why if verdict == AGREES else claim.because) for each, claim in chosen]
+    said += [f"{headline.short} cannot be tested" for headline, claim in known if claim.verdict == UNTESTED]
+    return "; ".join(said)
+
+
+def _counted(stated: Mapping[Paper, list[Claim]]) -> str:
+    everything = [claim for claims in stated.values() for claim in claims]
+    counts = Counter((claim.computed, claim.verdict) for claim in everything)
+    measured, computed = (
+        ", ".join(f"{counts[kind, verdict]} {words}" for verdict, words in zip(_JUDGED, _WORDS, strict=True))
+        for kind in (False, True)
+    )
+    untested = sum(claim.verdict == UNTESTED for claim in everything)
+    return (
+        f"{len(everything)} statements. Of those that were measured {measured}. Of those that are arithmetic of a cost model "
+        f"{computed}. {untested} cannot be tested here."
+    )
+
+
+_WORDS = ("agree", "differ", "are too close to tell")
 
 
 def _summary(stated: Mapping[Paper, list[Claim]]) -> Iterator[list[str]]:
     """Verdicts by paper."""
     for paper, claims in stated.items():
-        counts = Counter(claim.verdict for claim in claims)
-        yield [paper.name, str(len(claims)), *(str(counts[verdict]) for verdict in VERDICTS)]
+        counts = Counter((claim.computed, claim.verdict) for claim in claims)
+        judged = (counts[kind, verdict] for kind in (False, True) for verdict in _JUDGED)
+        yield [paper.name, *map(str, judged), str(counts[False, UNTESTED])]
 
 
 def _row(claim: Claim) -> list[str]:
     return [*claim.row, "" if claim.verdict == AGREES else claim.because]
-
-
-def _counted(claims: Iterable[Claim]) -> str:
-    """How many there are of each verdict."""
-    counts = Counter(claim.verdict for claim in claims)
-    return f"{counts[AGREES]} agree, {counts[DIFFERS]} differ, {counts[UNTESTED]} {UNTESTED}"

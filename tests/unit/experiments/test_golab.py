@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -31,8 +30,7 @@ from experiments.golab import FIGURE_3, Grid, Point, table
 from experiments.golab_engine import chosen_orders, drive
 from experiments.golab_orders import StreamStatistics, all_costs, heuristic_order, initial_orders
 from experiments.points import Points
-from experiments.report import AGREES, DIFFERS, UNTESTED, VERDICTS, Claim, statements
-from experiments.significance import ABOVE, BELOW, share, within
+from experiments.report import AGREES, DIFFERS, VERDICTS, run_of
 
 TINY = Grid(draws=1, units=50, streams=(2, 3), single=2, taus=(25, 50), settings=6, counts=(3, 4))
 
@@ -130,22 +128,6 @@ def test_joining_one_tuple_at_a_time_costs_the_same() -> None:
 # -- verdicts -----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_claim_has_one_of_three_verdicts() -> None:
-    claims = [Claim("here", "so", "1", holds, "why") for holds in (True, False, None)]
-    assert [claim.verdict for claim in claims] == list(VERDICTS) == [AGREES, DIFFERS, UNTESTED]
-    *_, differ, untested = statements(claims, "the paper")
-    assert differ == "Where we differ:\n\n- here, “so”: why."
-    assert untested == "What cannot be tested here:\n\n- here, “so”: why."
-
-
-def test_a_claim_agrees_only_if_significant() -> None:
-    sure, unsure = np.full(10, 1.1), np.array([0.9] * 3 + [1.1] * 7)
-    assert within("", "", [sure], ABOVE, "", "").verdict == AGREES
-    assert within("", "", [sure, unsure], ABOVE, "", "").verdict == DIFFERS
-    assert within("", "", [sure], BELOW, "", "").verdict == DIFFERS
-    assert share([True] * 6 + [False] * 4)[1] < 0.5 < share([True] * 60 + [False] * 20)[1]
-
-
 def test_every_claim_is_unique_and_has_a_reason(made: Any) -> None:
     results, _ = made
     found = list(golab_claims.claims(results))
@@ -188,9 +170,9 @@ def test_tables_and_plots_are_written(made: Any, tmp_path: Path) -> None:
         assert f"(golab-{name}.png)" in text
         assert (tmp_path / f"golab-{name}.png").read_bytes().startswith(b"\x89PNG")
     for claim in golab_claims.claims(results):
-        assert f"| {claim.place} | {claim.says} | {claim.measured} | {claim.verdict} |" in text
+        assert f"| {claim.place} | {claim.says} | {claim.about} | {claim.measured} | {claim.verdict} |" in text
     assert "| 5 | 2,1,3,4 | 19,600 | 19,600 |" in text
-    assert "When a statement agrees" in text
+    assert "[the one rule](README.md#the-rule)" in " ".join(text.split())
 
 
 def test_the_overview_lists_the_available_papers(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,11 +188,11 @@ def test_the_overview_lists_the_available_papers(tiny: Path, monkeypatch: pytest
     (stated,) = overview.read(tiny, [Paper("golab", quick=True)]).values()
     for claim in stated:
         why = "" if claim.verdict == AGREES else claim.because
-        assert f"| {claim.place} | {claim.says} | {claim.measured} | {claim.verdict} | {why} |" in text
+        assert f"| {claim.place} | {claim.says} | {claim.about} | {claim.measured} | {claim.verdict} | {why} |" in text
     for name in ("golab.md", "golab-lazy.png", "golab-rates.png"):
         assert (path.parent / name).exists()
-    assert "for golab these are from the small grid alone" in " ".join(text.split())
-    assert f"golab {TINY.seed}" in text
+    assert text.index("**Who is right:**") < text.index("## The rule") < text.index("Golab, every statement")
+    assert f"from {run_of(TINY)}" in " ".join(text.split())
     output: Any = console.file
     assert "1 of 1: Golab, Özsu" in output.getvalue()
 
@@ -218,7 +200,7 @@ def test_the_overview_lists_the_available_papers(tiny: Path, monkeypatch: pytest
 def test_the_overview_in_the_docs_has_all_papers_and_many_claims() -> None:
     docs = Path(__file__).resolve().parents[3] / "docs" / "experiments"
     text = (docs / "README.md").read_text()
-    stated = [line for line in text.splitlines() if line.startswith("| ") and line.count(" | ") == 4]
+    stated = [line for line in text.splitlines() if line.startswith("| ") and line.count(" | ") == 5]
     assert sum(any(f" | {verdict} | " in line for verdict in VERDICTS) for line in stated) >= 100
     for paper in PAPERS:
         assert f"({paper}.md)" in text

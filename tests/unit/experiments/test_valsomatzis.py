@@ -210,7 +210,7 @@ def test_the_report_has_tables_and_statements(tiny: Any) -> None:
     results, out = tiny
     text = valsomatzis_report.write(results, TINY, out).read_text(encoding="utf-8")
     for claim in claims(results):
-        assert f"| {claim.place} | {claim.says} | {claim.measured} | {claim.verdict} |" in text
+        assert f"| {claim.place} | {claim.says} | {claim.about} | {claim.measured} | {claim.verdict} |" in text
         assert claim.because
     assert {claim.place.split(",")[0] for claim in claims(results)} == {"I-III", "IV", "V", "VI", "discussion"}
     assert "(0.985)" in text  # round-robin, dataset I, 0.1M in table 4
