@@ -17,6 +17,9 @@ What the paper leaves out or has wrong, and what we take:
 - a result is the key alone, so that what all policies have in common weighs little;
 - probes: S1 meets S2 then S3, S2 meets S1 then S3, S3 meets S1 then S2: the most selective first. Orders do not adapt.
 
+The same batches are joined a second time by the paper's own program, compiled, one tuple after another (`valsomatzis_compiled`), in
+processor time.
+
 Sessions of all policies get each batch one after another, in random order, so that whatever else the machine does hits all alike.
 That is done twice: once with results as they are found (`push_iter`, about 24 pieces per batch), once with `push`. On some
 repeats it is done a third time, not timed: there work is counted after each piece, in probes and rows looked at. (Counting in
@@ -30,7 +33,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from inspect import unwrap
 from math import prod
@@ -44,6 +47,7 @@ from rich.console import Console
 import dovetail as dt
 from dovetail.config import DriverPolicy
 from dovetail.workloads.arrivals import pattern_curve
+from experiments import valsomatzis_compiled
 from experiments.points import Points
 
 POLICIES = (
@@ -133,18 +137,23 @@ class Point:
     dataset: str
     period: str
     repeat: int
+    compiled: bool = False
+    """By the paper's own program, tuple at a time."""
 
     @property
     def name(self) -> str:
-        return f"{self.dataset}-{self.period}-{self.repeat}"
+        return f"{self.dataset}-{self.period}-{self.repeat}{'-compiled' if self.compiled else ''}"
 
 
 QUICK = Grid(keys=10, repeats=2, counted=1, batches=(10, 5), pieces=6)
 
 
 def run(console: Console, points: Points, grid: Grid) -> dict[Point, dict[str, Any]]:
-    """Compute all points that are not there yet."""
-    return points.fill(console, grid.points(), lambda point: run_point(point, grid), _weight)
+    """Compute all points that are not there yet: by the engine, and by the paper's program."""
+    alone = list(grid.points())
+    planned = [*alone, *(replace(point, compiled=True) for point in alone)]
+    found = points.fill(console, planned, lambda point: run_point(point, grid), _weight)
+    return {point: {**found[point], **found[replace(point, compiled=True)]} for point in alone}
 
 
 def _weight(point: Point) -> int:
@@ -153,10 +162,12 @@ def _weight(point: Point) -> int:
 
 def run_point(point: Point, grid: Grid) -> dict[str, Any]:
     """Run all policies on the same batches."""
+    expected = grid.keys * prod(DATASETS[point.dataset].matching)
+    if point.compiled:
+        return run_compiled(drawn_batches(point, grid), grid, grid.seed + point.repeat, expected)
     _warm_up()
     gc.collect()  # the sessions of the last point
     batches = drawn_batches(point, grid)
-    expected = grid.keys * prod(DATASETS[point.dataset].matching)
     takes = {"seconds": _timed, "whole": _pushed} | ({"work": _counted} if point.repeat < grid.counted else {})
     found: dict[str, Any] = {}
     for unit, take in takes.items():
@@ -164,6 +175,34 @@ def run_point(point: Point, grid: Grid) -> dict[str, Any]:
         _check(driven.traces, expected)
         found[unit] = {"policies": summary(driven.traces), "counts": driven.counts, "parts": driven.parts}
     return found
+
+
+def run_compiled(batches: Sequence[Batch], grid: Grid, seed: int, expected: int) -> dict[str, Any]:
+    """Run all policies in the paper's program: `compiled` is timed, `compiled work` are probes and rows looked at."""
+    given = [valsomatzis_compiled.buffers(batch) for batch in batches]
+    sizes = [sum(len(keys[stream]) for _, keys in given) for stream in range(3)]
+    joins = {policy: valsomatzis_compiled.MJoin(policy, sizes, 1 << 16) for policy in POLICIES}
+    timed: dict[str, list[Trace]] = {policy: [] for policy in POLICIES}
+    worked: dict[str, list[Trace]] = {policy: [] for policy in POLICIES}
+    before = dict[str, NDArray[np.int64]]()
+    rng = np.random.default_rng(seed)
+    for number, batch in enumerate(given):
+        if number == int(LEFT_OUT * len(given)):
+            before = {policy: join.counts.copy() for policy, join in joins.items()}
+        rows = max(1, sum(map(len, batch[1])) // grid.pieces)
+        for policy in rng.permutation(POLICIES):
+            trace = joins[policy].run(batch, rows)
+            timed[policy].append([(seconds, results) for seconds, _, results in trace])
+            worked[policy].append([(work, results) for _, work, results in trace])
+    _check(timed, expected)
+    counts = {
+        policy: dict(zip(valsomatzis_compiled.COUNTED, (join.counts - before[policy]).tolist(), strict=True))
+        for policy, join in joins.items()
+    }
+    return {
+        "compiled": {"policies": summary(timed), "counts": counts},
+        "compiled work": {"policies": summary(worked), "counts": counts},
+    }
 
 
 @cache

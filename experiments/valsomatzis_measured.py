@@ -33,6 +33,13 @@ def printed() -> Printed:
     return tables
 
 
+def compiled_alone(results: Results) -> Results:
+    """What the paper's program has given, in the places where the engine's numbers stand."""
+    return {
+        point: {"seconds": result["compiled"], "work": result["compiled work"]} for point, result in results.items()
+    }
+
+
 def found(results: Results, cell: Cell, unit: str) -> list[Mapping[str, Any]]:
     """What one kind of run of a cell has given, by repeat."""
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,15 @@ Panel = tuple[str, str, tuple[int, ...], str]
 
 def draw(results: Results, out: Path) -> None:
     """Write all plots to a directory."""
-    figures = {"arrivals": _arrivals, "totals": _totals, "steady": _steady, "bursty": _bursty, "work": _work}
-    draw_figures("valsomatzis", figures, results, out)
+    figures: dict[str, Any] = {
+        "arrivals": _arrivals,
+        "totals": _totals,
+        "steady": _steady,
+        "bursty": _bursty,
+        "work": _work,
+    }
+    compiled = {f"compiled-{name}": partial(figures[name], unit="compiled") for name in ("totals", "steady", "bursty")}
+    draw_figures("valsomatzis", figures | compiled, results, out)
 
 
 def _arrivals(plt: Any, _: Results) -> Any:
@@ -64,14 +72,14 @@ def _arrivals(plt: Any, _: Results) -> Any:
     return figure
 
 
-def _totals(plt: Any, results: Results) -> Any:
+def _totals(plt: Any, results: Results, unit: str = "seconds") -> Any:
     """Table 4: running time with its interval, and the paper's."""
     figure, panels = plt.subplots(2, 1, figsize=(9, 5.6), sharex=True, sharey=True, layout="constrained")
     for panel, period in zip(panels, PERIODS, strict=True):
         for number, policy in enumerate(POLICIES[1:]):
             for place, dataset in enumerate(DATASETS):
                 where = place + 0.12 * (number - (len(POLICIES) - 2) / 2)
-                middle, low, high = interval(values(results, (dataset, period), policy, "total"))
+                middle, low, high = interval(values(results, (dataset, period), policy, "total", unit))
                 label = policy if place == 0 else None
                 panel.plot(where, middle, MARKS[policy], color=COLOURS[policy], markersize=5, label=label)
                 panel.plot([where, where], [low, high], color=COLOURS[policy], lw=1.4)
@@ -91,20 +99,20 @@ def _totals(plt: Any, results: Results) -> Any:
     return figure
 
 
-def _steady(plt: Any, results: Results) -> Any:
+def _steady(plt: Any, results: Results, unit: str = "seconds") -> Any:
     """Figure 6: datasets I to III."""
     rows = [[(dataset, period, (0, 1), f"{dataset}, {period}") for dataset in STEADY] for period in PERIODS]
-    return _curves(plt, results, rows, "seconds")
+    return _curves(plt, results, rows, unit)
 
 
-def _bursty(plt: Any, results: Results) -> Any:
+def _bursty(plt: Any, results: Results, unit: str = "seconds") -> Any:
     """Figures 7 and 8: datasets IV to VI, by halves."""
     rows: list[list[Panel]] = [
         [(dataset, period, (half,), f"{dataset}, {period}, {word} half") for dataset in BURSTY]
         for half, word in enumerate(("first", "second"))
         for period in PERIODS
     ]
-    return _curves(plt, results, rows, "seconds")
+    return _curves(plt, results, rows, unit)
 
 
 def _work(plt: Any, results: Results) -> Any:
@@ -128,7 +136,7 @@ def _curves(plt: Any, results: Results, rows: Sequence[Sequence[Panel]], unit: s
             panel.set_title(title, fontweight="bold")
         shown[0].set_ylabel("results, %")
     for panel in panels[-1]:
-        panel.set_xlabel(f"{'time' if unit == 'seconds' else 'work'} / timestamp's")
+        panel.set_xlabel(f"{'work' if unit == 'work' else 'time'} / timestamp's")
         panel.set_xlim(0, 1.2)
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure

@@ -119,7 +119,7 @@ def test_the_sinusoid_has_two_periods() -> None:
 def test_every_policy_gives_all_results(tiny: Any) -> None:
     results, _ = tiny
     for point, result in results.items():
-        assert list(result) == ["seconds", "whole", "work"], point
+        assert list(result) == ["seconds", "whole", "work", "compiled", "compiled work"], point
         for unit in result.values():
             assert list(unit["policies"]) == list(POLICIES)
             kept = {policy: unit["counts"][policy]["results"] for policy in POLICIES}
@@ -135,6 +135,8 @@ def test_a_wrong_number_of_results_stops_the_run(monkeypatch: pytest.MonkeyPatch
     batches = drawn_batches(Point("V", "1M", 0), TINY)
     monkeypatch.setattr(valsomatzis, "drawn_batches", lambda *_: batches[1:])
     valsomatzis._warm_up()
+    with pytest.raises(AssertionError, match=r"timestamp gave .* results; expected 4,000"):
+        valsomatzis.run_point(Point("V", "1M", 0, compiled=True), TINY)
     with pytest.raises(AssertionError, match=r"timestamp gave .* results; expected 4,000"):
         valsomatzis.run_point(Point("V", "1M", 0), TINY)
 
@@ -212,7 +214,9 @@ def test_the_report_has_tables_and_statements(tiny: Any) -> None:
     for claim in claims(results):
         assert f"| {claim.place} | {claim.says} | {claim.about} | {claim.measured} | {claim.verdict} |" in text
         assert claim.because
-    assert {claim.place.split(",")[0] for claim in claims(results)} == {"I-III", "IV", "V", "VI", "discussion"}
+    places = {"table 4", "table 5", "I-III", "IV", "V", "VI", "discussion"}
+    assert {claim.place.split(",")[0] for claim in claims(results)} == places
+    assert {claim.place.split(", ")[-1] for claim in claims(results)} == {"engine", "tuple at a time"}
     assert "(0.985)" in text  # round-robin, dataset I, 0.1M in table 4
     assert all(len(line) < 100 for line in text.splitlines() if not line.startswith(("|", "!")))
     with (out / "summary.csv").open(encoding="utf-8") as file:
@@ -236,7 +240,16 @@ def test_the_quick_run_ends_with_a_report(tmp_path: Path) -> None:
     assert f"Report: {tmp_path / 'report.md'}" in answer.output
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert text.startswith("# Whose tuples come first")
-    for name in ("arrivals", "totals", "steady", "bursty", "work"):
+    for name in (
+        "arrivals",
+        "totals",
+        "steady",
+        "bursty",
+        "work",
+        "compiled-totals",
+        "compiled-steady",
+        "compiled-bursty",
+    ):
         assert f"(valsomatzis-{name}.png)" in text
         assert (tmp_path / f"valsomatzis-{name}.png").read_bytes().startswith(b"\x89PNG")
     valsomatzis_plots.require()

@@ -5,7 +5,8 @@ by one. Here they only determine which tuples each tuple sees, so a batch is sti
 buffers, one input after another:
 
 - `declared`: in the order of declaration;
-- `consumption-rate`: the input with the fewest results per tuple first (ascending σ_S, figure 3);
+- `consumption-rate`: the input with the fewest results per tuple first (ascending σ_S = |Mjoin| / |S|, figure 3), of all tuples since
+  the start: σ_S is a property of a whole stream, so nothing fades;
 - `initial-output-size`: the input whose buffer has the most expected results (equation 1, figure 4), chosen again after each buffer;
 - `output-rate`: the input with the most expected results per tuple of its buffer.
 
@@ -50,8 +51,8 @@ class _JoinCounts:
         self.indices = {key: index for index, key in enumerate(joins)}
         self.consumers = np.array([sum(len(run.collectors) for run in runs) for runs in joins.values()], np.float64)
         """Number of queries that consume the results."""
-        self.combinations, self.matches, self.results = np.zeros((3, len(joins)))
-        """Combinations of rows; matching ones; matches times the queries that consume them."""
+        self.combinations, self.matches, self.results, self.all_results = np.zeros((4, len(joins)))
+        """Combinations of rows; matching ones; matches times the queries that consume them, and the same since the start."""
         self._materialized = [(join, self.feeds[feed]) for (_, feed), join in self.indices.items() if feed in stores]
         """Joins whose matches other joins read, and the index of their materialized join in `stores`."""
 
@@ -62,6 +63,7 @@ class _JoinCounts:
                 self.combinations[join] = before.combinations[join_before]
                 self.matches[join] = before.matches[join_before]
                 self.results[join] = before.results[join_before]
+                self.all_results[join] = before.all_results[join_before]
 
     def _rows(self, growth: Mapping[str, float]) -> Float64Array:
         """Return the number of rows of each store after `growth`, and 1 for padding."""
@@ -112,13 +114,13 @@ class _JoinCounts:
         return results_by_stream
 
     def results_of(self, stream: str) -> float:
-        """Return the results so far of all joins that a stream reaches, also through materialized joins."""
+        """Return the results since the start of all joins that a stream reaches, also through materialized joins."""
         reached = np.zeros(len(self.stores) + 1, bool)
         reached[self.feeds.get(stream, -1)] = True
         reached[-1] = False
         for join, store in self._materialized:
             reached[store] |= reached[self._inputs[join]].any()
-        return float(self.results[reached[self._inputs].any(axis=1)].sum())
+        return float(self.all_results[reached[self._inputs].any(axis=1)].sum())
 
     def decay(self) -> None:
         self.combinations *= _DECAY
@@ -134,7 +136,7 @@ class DriverChoice:
         self._counts = _JoinCounts({})
         self._index_of_run: dict[str, int] = {}
         self._tuples: dict[str, float] = {}
-        """Decayed number of joined tuples, by stream."""
+        """Number of joined tuples since the start, by stream."""
         self._uses_counts = policy in ("consumption-rate", "initial-output-size", "output-rate")
         self._only_join: dict[str, WindowStore] | None = None
         """Inputs of the only join, if there is one: its selectivity is a factor of all compared values and need not be counted."""
@@ -218,12 +220,12 @@ class DriverChoice:
             index = self._index_of_run[run.name]
             self._counts.matches[index] += count
             self._counts.results[index] += count * len(run.collectors)
+            self._counts.all_results[index] += count * len(run.collectors)
 
     def end_batch(self, joined: Mapping[str, int]) -> None:
-        """Count the tuples of a batch and decay the earlier counts."""
+        """Count the tuples of a batch, and decay the earlier counts of selectivities."""
         if not self._uses_counts or (self._only_join is not None and self._policy != "consumption-rate"):
             return
-        self._tuples = {stream: _DECAY * count for stream, count in self._tuples.items()}
         for stream, count in joined.items():
             self._tuples[stream] = self._tuples.get(stream, 0.0) + count
         self._counts.decay()

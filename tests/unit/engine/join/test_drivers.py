@@ -97,6 +97,28 @@ def test_consumption_rate_joins_the_fewest_results_per_tuple_first(chosen: list[
     assert chosen == ["c", "b", "a"]
 
 
+def test_the_consumption_rate_is_that_of_whole_streams(chosen: list[str]) -> None:
+    """σ_S of the paper is |Mjoin| / |S|: ten tuples of c long ago weigh as much as ten now."""
+    session = session_of("consumption-rate")
+    sizes(session, {"a": 2, "b": 4, "c": 10})
+    for begin in range(10, 30):
+        sizes(session, {"b": 1 if begin < 15 else 0, "a": 0, "c": 0}, begin=begin)
+    chosen.clear()
+    sizes(session, {"a": 1, "b": 1, "c": 1}, begin=50)  # 2, 9 and 10; faded, b would be first
+    assert chosen == ["c", "b", "a"]
+
+
+def test_the_consumption_rate_counts_the_results_of_all_joins(chosen: list[str]) -> None:
+    session = session_of("consumption-rate", triples=TRIPLES, pairs=PAIRS)
+    sizes(session, {"a": 2, "b": 1, "c": 2})
+    assert session.metrics()["queries"]["triples"]["results"] == 4
+    for begin in range(10, 15):
+        session.push({"b": table(begin, key=9)})
+    chosen.clear()
+    sizes(session, {"a": 1, "b": 1, "c": 1}, begin=50)  # a (2 + 4) / 2, b (2 + 4) / 6, c 4 / 2
+    assert chosen == ["b", "c", "a"]
+
+
 def test_policies_count_the_results_of_all_joins(chosen: list[str]) -> None:
     """The triples alone would put c first, but only pairs of a and b have matches."""
     session = session_of("initial-output-size", triples=TRIPLES, pairs=PAIRS)
