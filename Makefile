@@ -74,8 +74,8 @@ format: setup ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-reproduce: setup ## Run the papers' experiments again, one with PAPER=<name>, fewer with REPEATS=<n>: hours
-	$(BIN)/python -m experiments $(or $(PAPER),all) $(if $(REPEATS),--repeats $(REPEATS))
+reproduce: setup ## Run the papers' experiments again, one with PAPER=<name>, smaller with GRID=draws=4: hours
+	$(BIN)/python -m experiments $(or $(PAPER),all) $(if $(GRID),--grid $(GRID))
 
 reproduce-quick: setup ## The same on small grids: minutes
 	$(BIN)/python -m experiments $(or $(PAPER),all) --quick

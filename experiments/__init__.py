@@ -17,13 +17,12 @@ from experiments.papers import ALL, PAGES, PAPERS, Paper
 __all__ = ["ALL", "PAPERS", "Paper", "reproduce"]
 
 
-def reproduce(
-    paper: str, console: Console, out: Path | None = None, *, quick: bool = False, repeats: int | None = None
-) -> Path:
+def reproduce(paper: str, console: Console, out: Path | None = None, *, quick: bool = False, grid: str = "") -> Path:
     """Run one paper's experiments, or those of `all`, and give the path of the report.
 
     `out` is where one paper's results go, by default `reproduced/<paper>-full`; for all it is the directory of these directories.
-    `pages` runs nothing: it writes the overview from the best run of each paper that is there.
+    `grid` gives one paper's full grid other numbers, as in `draws=4`. `pages` runs nothing: it writes the overview from the best run
+    of each paper that is there.
     """
     if paper not in (*PAPERS, ALL, PAGES):
         raise ConfigError.choice("reproduce: the paper", paper, (*PAPERS, ALL, PAGES))
@@ -31,5 +30,5 @@ def reproduce(
         return overview.reproduce_all(console, out or Path("reproduced"), quick=quick)
     if paper == PAGES:
         return overview.collect(console, out or Path("reproduced"))
-    chosen = Paper(paper, quick=quick, repeats=repeats)
+    chosen = Paper(paper, quick, Paper.fields(paper, grid) if grid else ())
     return chosen.reproduce(console, out or Path("reproduced") / chosen.directory)

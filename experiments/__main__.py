@@ -24,9 +24,7 @@ def main(
     ],
     *,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid: seconds instead of many minutes.")] = False,
-    repeats: Annotated[
-        int | None, typer.Option(min=1, help="The full grid with so many repeats (draws, seeds or runs) of one paper.")
-    ] = None,
+    grid: Annotated[str, typer.Option(help="One paper's full grid with other numbers, e.g. draws=4.")] = "",
     out: Annotated[
         Path | None, typer.Option(help="Where results go; by default reproduced/<paper>-full, for all reproduced.")
     ] = None,
@@ -34,7 +32,7 @@ def main(
     """Compute what is missing under OUT, and write tables, plots and a report. A run that was stopped goes on where it stood."""
     console = Console(highlight=False)
     try:
-        report = reproduce(paper, console, out, quick=quick, repeats=repeats)
+        report = reproduce(paper, console, out, quick=quick, grid=grid)
     except dt.DovetailError as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

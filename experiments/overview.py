@@ -97,11 +97,12 @@ def _claim_of(headline: Headline, claims: Iterable[Claim]) -> Claim:
 
 def who_is_right(known: Sequence[tuple[Headline, Claim]]) -> str:
     """One sentence from the verdicts of headlines."""
-    clauses = {AGREES: "the paper on {} ({})", DIFFERS: "not on {} ({})", UNDECIDED: "nobody can tell on {} ({})"}
+    clauses = {AGREES: "the paper on {}", DIFFERS: "not the paper on {}", UNDECIDED: "nobody can tell on {}"}
     said = []
     for verdict, clause in clauses.items():
         chosen = [pair for pair in known if pair[1].verdict == verdict]
-        said += [clause.format(each.short, each.why if verdict == AGREES else claim.because) for each, claim in chosen]
+        reasons = [f"{each.short} ({each.why if verdict == AGREES else claim.because})" for each, claim in chosen]
+        said += [clause.format(" and on ".join(reasons))] if reasons else []
     said += [f"{headline.short} cannot be tested" for headline, claim in known if claim.verdict == UNTESTED]
     return "; ".join(said)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from dovetail.errors import ConfigError
 from experiments.points import Points
 from experiments.report import Claim, Headline
 
@@ -23,29 +24,39 @@ PAPERS = {
     "valsomatzis": "Valsomatzis, Gounaris, Driver input selection: running time and early results of driver policies",
 }
 ALL, PAGES = "all", "pages"
-REPEATS = {"alrahmani": "draws", "golab": "draws", "kwon": "seeds", "raghavan": "runs", "valsomatzis": "repeats"}
-"""What a paper's grid calls its repeats, which `--repeats` sets."""
 
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper's experiments, on its small grid, on the full one, or on the full one with fewer repeats."""
+    """One paper's experiments, on its small grid, on the full one, or on the full one with some other numbers."""
 
     name: str
     quick: bool = False
-    repeats: int | None = None
+    less: tuple[tuple[str, int], ...] = ()
+    """Fields of the grid that are other than in the full one."""
 
     @property
     def directory(self) -> str:
-        run = "quick" if self.quick else "full" if self.repeats is None else f"{self.repeats}-{REPEATS[self.name]}"
-        return f"{self.name}-{run}"
+        run = ",".join(f"{field}={value}" for field, value in self.less)
+        return f"{self.name}-{'quick' if self.quick else run or 'full'}"
 
     @property
     def grid(self) -> Any:
         module = self._module()
-        if self.quick:
-            return module.QUICK
-        return module.Grid() if self.repeats is None else replace(module.Grid(), **{REPEATS[self.name]: self.repeats})
+        return module.QUICK if self.quick else replace(module.Grid(), **dict(self.less))
+
+    @staticmethod
+    def fields(name: str, text: str) -> tuple[tuple[str, int], ...]:
+        """What `--grid` says: `draws=4` or `keys=100,repeats=2`."""
+        grid = Paper(name).grid
+        allowed = [field.name for field in fields(grid) if isinstance(getattr(grid, field.name), int)]
+        found = tuple(re.findall(r"(?:^|,)(\w+)=(\d+)(?=,|$)", text))
+        if not found or text != ",".join(f"{field}={value}" for field, value in found):
+            raise ConfigError(f"--grid is {text!r}", f"write e.g. --grid {allowed[0]}=4")
+        for field, _ in found:
+            if field not in allowed:
+                raise ConfigError.choice("--grid: the number", field, allowed)
+        return tuple((field, int(value)) for field, value in found)
 
     @property
     def headlines(self) -> Sequence[Headline]:
@@ -83,14 +94,11 @@ class Paper:
 
 
 def best_runs(out: Path) -> list[Paper]:
-    """The best run of each paper that is complete under `out`: the full one, else that with most repeats, else the small one."""
+    """The run of each paper under `out` that counts: the full one, else the latest with other numbers, else the small one."""
     found = []
     for name in PAPERS:
-        counts = [int(path.name.split("-")[1]) for path in out.glob(f"{name}-*") if re.search(r"-\d+-", path.name)]
-        runs = [
-            Paper(name),
-            *(Paper(name, repeats=count) for count in sorted(counts, reverse=True)),
-            Paper(name, quick=True),
-        ]
+        others = sorted(out.glob(f"{name}-*=*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        less = [Paper(name, less=Paper.fields(name, path.name.removeprefix(f"{name}-"))) for path in others]
+        runs = [Paper(name), *less, Paper(name, quick=True)]
         found += [run for run in runs if (out / run.directory / "report.md").exists()][:1]
     return found

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from experiments.raghavan import ACYCLIC, SHAPES, Point
 from experiments.report import Claim
-from experiments.significance import BELOW, Interval, Numbers, always, happens, inside, interval, share
+from experiments.significance import BELOW, YES, Interval, Numbers, always, happens, inside, interval, share
 
 Results: TypeAlias = Mapping[Point, Mapping[str, Any]]
 CYCLIC = ("cyclic", "complete")
@@ -52,9 +52,7 @@ def _cases(results: Iterable[tuple[Point, Mapping[str, Any]]], method: str) -> N
 
 def _optimal(place: str, says: str, cases: NDArray[np.bool_], because: str) -> Claim:
     """A claim that every plan is optimal."""
-    return always(
-        place, says, cases.astype(float), (1, 1), " (1: a plan is optimal, 0: it is not)", because, computed=True
-    )
+    return always(place, says, cases.astype(float), YES, "", because, computed=True)
 
 
 def _quantile(numbers: Numbers, part: float) -> Interval:

@@ -28,6 +28,8 @@ BELOW: Band = (0.0, 1.0 - TINY)
 """Ratios that say: less."""
 ABOVE: Band = (1.0 + TINY, np.inf)
 """Ratios that say: more."""
+YES: Band = (1.0, 1.0)
+"""Of cases that are 1 if the statement holds, and 0 if not."""
 ENOUGH = 0.95
 """The share of draws in which a statement about all cases has to hold."""
 _UNSURE = "the draws differ too much to be sure of it"
@@ -35,7 +37,8 @@ RULE = (
     "Each statement is of one of four kinds. Its paper's module declares which, and the result files decide the rest:\n\n"
     f"- **all cases** (“always”, “for every tau”): it agrees if it holds in at least {ENOUGH:.0%} of the draws and no case "
     "contradicts it beyond measured noise. A case that was measured several times contradicts it if the whole interval of its median "
-    "does; a case that was computed, or drawn once, has no noise, and one is enough.\n"
+    "does; a case that was computed, or drawn once, has no noise, and one is enough. A smaller grid finds fewer of these, so "
+    "agreement there is worth less than on the full one.\n"
     "- **median** (“about 20 % less”, a curve, a share): it agrees if the interval lies inside what is said, in every setting that "
     "it is about, and differs if the interval of one setting lies outside.\n"
     "- **can happen**: the opposite of a statement about all cases; it agrees if one case shows it.\n"
@@ -98,7 +101,11 @@ def always(
     holds = False if against else True if held >= ENOUGH else None
     spread = _spread(draws if single else np.array([np.median(case) for case in cases]))
     number = f"{len(draws):,} cases" if single else f"{len(draws):,} draws, against it {against} of {len(cases)} cases"
-    shown = f"{spread}{what}; so in {_percent(held)} of {number}"
+    shown = (
+        f"so in {_percent(held)} of {number}{what}"
+        if band == YES
+        else f"{spread}{what}; so in {_percent(held)} of {number}"
+    )
     return Claim(place, says, shown, holds, _UNSURE if holds is None else because, "all cases", computed)
 
 

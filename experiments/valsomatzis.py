@@ -108,6 +108,8 @@ class Grid:
 
     keys: int = 1000
     """That match; everything else, the length of a run as well, grows with it."""
+    compiled_keys: int = 1000
+    """The same for the paper's own program."""
     repeats: int = 10
     counted: int = 2
     """Repeats, the first ones, in which work is counted after each piece."""
@@ -145,7 +147,7 @@ class Point:
         return f"{self.dataset}-{self.period}-{self.repeat}{'-compiled' if self.compiled else ''}"
 
 
-QUICK = Grid(keys=10, repeats=2, counted=1, batches=(10, 5), pieces=6)
+QUICK = Grid(keys=10, compiled_keys=10, repeats=2, counted=1, batches=(10, 5), pieces=6)
 
 
 def run(console: Console, points: Points, grid: Grid) -> dict[Point, dict[str, Any]]:
@@ -162,6 +164,8 @@ def _weight(point: Point) -> int:
 
 def run_point(point: Point, grid: Grid) -> dict[str, Any]:
     """Run all policies on the same batches."""
+    if point.compiled:
+        grid = replace(grid, keys=grid.compiled_keys)
     expected = grid.keys * prod(DATASETS[point.dataset].matching)
     if point.compiled:
         return run_compiled(drawn_batches(point, grid), grid, grid.seed + point.repeat, expected)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dovetail.errors import ConfigError
 from experiments import overview
 from experiments.papers import PAPERS, Paper, best_runs
-from experiments.report import AGREES, DIFFERS, UNDECIDED, UNTESTED, VERDICTS, Claim, Headline, statements, untested
+from experiments.report import (
+    AGREES,
+    DIFFERS,
+    UNDECIDED,
+    UNTESTED,
+    VERDICTS,
+    Claim,
+    Headline,
+    run_of,
+    statements,
+    untested,
+)
 from experiments.significance import ABOVE, Numbers, always, example, happens, inside, interval, share, within
 
 
@@ -86,7 +99,10 @@ def test_who_is_right_follows_from_verdicts() -> None:
     unsure = Claim("here", "so", "1", None, "too few", "median")
     known = list(zip(headlines, (differs, agrees, unsure), strict=True))
     assert overview.who_is_right(known) == (
-        "the paper on two (it is so); not on one (it is not); nobody can tell on three (too few)"
+        "the paper on two (it is so); not the paper on one (it is not); nobody can tell on three (too few)"
+    )
+    assert overview.who_is_right(list(zip(headlines, (agrees, agrees, agrees), strict=True))) == (
+        "the paper on one (it is so) and on two (it is so) and on three (it is so)"
     )
 
 
@@ -97,21 +113,34 @@ def test_every_paper_has_three_headlines_and_a_picture(name: str) -> None:
     assert paper.picture.startswith(f"{name}-")
 
 
-def test_the_best_run_of_a_paper_is_the_one_with_most_repeats(tmp_path: Path) -> None:
-    for directory in (
-        "golab-quick",
-        "golab-3-draws",
-        "golab-10-draws",
-        "kwon-quick",
-        "raghavan-full",
-        "raghavan-5-runs",
-    ):
+def test_the_full_run_of_a_paper_counts_before_the_latest_and_the_small_one(tmp_path: Path) -> None:
+    made = ("golab-quick", "golab-draws=10", "golab-draws=3,units=50", "kwon-quick", "raghavan-full", "raghavan-runs=5")
+    for number, directory in enumerate(made):
         (tmp_path / directory).mkdir()
         (tmp_path / directory / "report.md").touch()
+        os.utime(tmp_path / directory, (number, number))
     (tmp_path / "kwon-full").mkdir()  # not complete
     assert best_runs(tmp_path) == [
-        Paper("golab", repeats=10),
+        Paper("golab", less=(("draws", 3), ("units", 50))),
         Paper("kwon", quick=True),
         Paper("raghavan"),
     ]
-    assert Paper("golab", repeats=3).grid.draws == 3
+    assert Paper("golab", less=(("draws", 3),)).grid.draws == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("draws", "--grid is 'draws'"),
+        ("taus=4", "the number is 'taus'; allowed: 'draws'"),
+        ("draws=4;units=5", "--grid is"),
+    ],
+)
+def test_numbers_of_a_grid_are_checked(text: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        Paper.fields("golab", text)
+
+
+def test_results_name_their_run() -> None:
+    assert run_of(Paper("golab").grid) == "the full grid"
+    assert run_of(Paper("golab", less=(("draws", 3),)).grid) == "a smaller grid (draws 3 for 10)"

@@ -34,7 +34,7 @@ from experiments.valsomatzis import (
 from experiments.valsomatzis_claims import claims
 from experiments.valsomatzis_measured import CELLS, counted, leaders, printed, values
 
-TINY = Grid(keys=4, repeats=1, counted=1, batches=(5, 5), pieces=4)
+TINY = Grid(keys=4, compiled_keys=4, repeats=1, counted=1, batches=(5, 5), pieces=4)
 
 
 def quiet() -> Console:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.valsomatzis import DATASETS, POLICIES, Grid, Point, drawn_batches, drive, run_compiled
+from experiments.valsomatzis import POLICIES, Grid, Point, drawn_batches, drive, run_compiled
 from experiments.valsomatzis import _counted as counted_pieces
 from experiments.valsomatzis_compiled import COUNTED, MJoin, buffers
 
@@ -21,7 +21,7 @@ def batch(**streams: list[tuple[int, int]]) -> Any:
     return tuple(np.array(each, np.int64) for each in times), tuple(np.array(each, np.int64) for each in keys)
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("dataset", ["III", "VI"])
 def test_it_counts_what_the_engine_counts(dataset: str) -> None:
     batches = drawn_batches(Point(dataset, "1M", 0), GRID)
     engine = drive(batches, counted_pieces, GRID.pieces, 0)
