@@ -60,6 +60,11 @@ def page(stated: Mapping[Paper, list[Claim]]) -> str:
     parts = ["# Five papers, measured again", _introduction(stated)]
     for paper, claims in stated.items():
         parts += _opening(paper, claims)
+    if missing := [f"[{name}]({name}.md)" for name in PAPERS if name not in {paper.name for paper in stated}]:
+        parts.append(
+            f"**Not judged again yet:** {' and '.join(missing)}. No run of theirs is here; these pages are older, and judged by the "
+            "rules that they state."
+        )
     parts += ["## Verdicts", _counted(stated), markdown(SUMMARY, _summary(stated)), "## The rule", RULE]
     for paper, claims in stated.items():
         parts += [

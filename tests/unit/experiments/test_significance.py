@@ -128,6 +128,11 @@ def test_the_full_run_of_a_paper_counts_before_the_latest_and_the_small_one(tmp_
     assert Paper("golab", less=(("draws", 3),)).grid.draws == 3
 
 
+def test_a_paper_without_a_run_is_named() -> None:
+    text = " ".join(overview.page({}).split())
+    assert "**Not judged again yet:** [alrahmani](alrahmani.md) and [golab](golab.md) and " in text
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
