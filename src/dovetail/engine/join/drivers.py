@@ -114,7 +114,7 @@ class _JoinCounts:
         return results_by_stream
 
     def results_of(self, stream: str) -> float:
-        """Return the results since the start of all joins that a stream reaches, also through materialized joins."""
+        """Return the results since the start of the joins that a stream reaches, also materialized ones."""
         reached = np.zeros(len(self.stores) + 1, bool)
         reached[self.feeds.get(stream, -1)] = True
         reached[-1] = False
