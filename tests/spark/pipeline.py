@@ -27,6 +27,7 @@ from dovetail.spark.driver.placement import Placement
 from dovetail.spark.state.log import MANIFEST, ShardLog, ShardManifest
 from dovetail.spark.state.shared_memory import SharedMemoryShard
 from dovetail.spark.wire import CLOCK, ResultRow, from_ipc
+from dovetail.spark.worker.drop_log import DropLog
 from dovetail.spark.worker.output import ShardOutput
 from dovetail.spark.worker.processor import ShardAttempt, retire
 from dovetail.spark.worker.router import Router
@@ -78,6 +79,8 @@ class Pipeline:
         self.states = {shard: Segments() for shard in range(layout.placement.total)}
         self.rebuilt = self.calls = 0
         self.metrics: dict[int, Any] = {}
+        self.records_dropped = False
+        self.dropped: list[pa.Table] = []
 
     def run(
         self,
@@ -154,7 +157,7 @@ class Pipeline:
             for task in range(tasks):
                 first, stop = (number_ * table.num_rows // tasks for number_ in (task, task + 1))
                 batches = table.slice(first, stop - first).combine_chunks().to_batches(max_chunksize=self.chunk_rows)
-                cut = Router(self.plan, number, ids, number_of_batch)
+                cut = Router(self.plan, number, ids, number_of_batch, sends_dropped=self.records_dropped)
                 for order, batch in enumerate(cut.rows(iter(batches))):
                     frame = batch.to_pandas()
                     frame["order"] = f"{number}/{task}/{order}"
@@ -173,9 +176,11 @@ class Pipeline:
                 self.states[shard] = trial
             return [], {"rebuilt": False}
         attempt = ShardAttempt(self.plan, shard, log, live, batch, self.known)
+        attempt.drops = DropLog(shard) if self.records_dropped else None
         with ShardOutput(self.plan.queries, {}, shard) as output:
             metrics = attempt.join(ShardInput.read(frames), output.add)
         if commit:
+            self.dropped += attempt.drops.pieces() if attempt.drops is not None else ()
             attempt.log.save()
             self.states[shard] = trial
         return output.rows, metrics

@@ -115,6 +115,11 @@ def check_added_column(schema: StreamSchema, name: str) -> None:
         )
 
 
+def empty_window(schema: StreamSchema) -> pa.Table:
+    """Return the content of a window that has had no tuple."""
+    return schema.columns.append(pa.field(QUERIES, pa.list_(pa.string()))).empty_table()
+
+
 def window_contents(engine: ShardEngine) -> dict[str, pa.Table]:
     """Return the content of each window of an engine, by its name in `explain`.
 
@@ -139,15 +144,13 @@ def window_contents(engine: ShardEngine) -> dict[str, pa.Table]:
 def _stored(group: JoinGroup, schema: StreamSchema) -> Iterator[tuple[WindowTuples, Callable[[Int64Array], pa.Table]]]:
     """Yield the rows of a stream's window, then the tuples that wait for a count window."""
     store, window = group.windows[schema.name], group.plans[schema.name]
-    kept = {schema.event_time, *(name[1:] for name, e in window.kept.columns.items() if isinstance(e, Column))}
-    keys = {part.name: code for code, e in window.kept.parts.items() if (part := _exact_column(e)) is not None}
-    names = [name for name in schema.columns.names if name in kept or name in keys]
+    names, columns = gather_columns(store, window, schema)
     flags = [store.live_values(store.flag_name(word)).view(np.uint64) for word in range(window.words)]
 
     def ends(count_window: CountWindow) -> Int64Array:
         return store.live_values(store.count_window_ends[count_window].ends)
 
-    yield WindowTuples(window, store.live_values("ts"), flags, ends), _columns(store, schema, names, keys)
+    yield WindowTuples(window, store.live_values("ts"), flags, ends), columns
     if isinstance(group, CountWindowGroup):
         pending = group.pending[schema.name]
         ts, take = pending.live_values("ts").copy(), _columns(pending, schema, schema.columns.names, {})
@@ -174,6 +177,16 @@ def _exact_column(expression: Expression) -> Column | None:
     else:
         is_exact_column = isinstance(expression, Column) and is_exact(expression.type)
     return expression if isinstance(expression, Column) and is_exact_column else None
+
+
+def gather_columns(
+    store: WindowStore, window: WindowPlan, schema: StreamSchema
+) -> tuple[list[str], Callable[[Int64Array], pa.Table]]:
+    """Return the columns of its stream that a window keeps, and a function that gathers live rows."""
+    kept = {schema.event_time, *(name[1:] for name, e in window.kept.columns.items() if isinstance(e, Column))}
+    keys = {part.name: code for code, e in window.kept.parts.items() if (part := _exact_column(e)) is not None}
+    names = [name for name in schema.columns.names if name in kept or name in keys]
+    return names, _columns(store, schema, names, keys)
 
 
 def _columns(

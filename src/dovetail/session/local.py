@@ -10,25 +10,21 @@ results = session.push({"clicks": table})["pairs"]
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import get_ident
-from typing import NoReturn, cast
+from typing import NoReturn
 
 import pyarrow as pa
 
-from dovetail.calibrate import unit_times_for
 from dovetail.config import Budget, Config
-from dovetail.engine.measure import count_last_batch, measure
 from dovetail.engine.persist.snapshot import read_snapshot, write_snapshot
 from dovetail.engine.warm_up import warm_up, warm_up_shedding
 from dovetail.errors import ConfigError, DovetailError, reading, warn
 from dovetail.optimizer.ordering.problem import ProbeOrders
 from dovetail.plan.execution import ExecutionPlan
-from dovetail.plan.explain.describe import explain
-from dovetail.plan.explain.explanation import Explanation
 from dovetail.query.catalog import check_names, stream_schema
 from dovetail.session.arrow_input import SchemaLike, TableLike, as_schema, check_event_time
 from dovetail.session.call_warnings import IMPORT_DATETIME, micros_of
@@ -37,12 +33,10 @@ from dovetail.session.job import Job
 from dovetail.session.job_html import job_html
 from dovetail.session.job_json import job_from_json, job_to_json
 from dovetail.session.local_job import LocalJob
-from dovetail.session.metrics import SessionMetrics, last_batch, session_metrics
 from dovetail.session.options import check_options
 from dovetail.session.registered_query import BackfillReach
 from dovetail.session.synchronized import synchronized
 from dovetail.session.unknown_names import LOCAL_ELSEWHERE, missing_attribute, reject_unknown_arguments
-from dovetail.stats.history import History
 
 PIECE_ROWS = 1 << 12
 """Tuples that `push_iter` joins before it yields their results."""
@@ -213,7 +207,12 @@ class LocalSession(InspectedJob):
     # -- data ---------------------------------------------------------------------------------------------------------------
 
     @synchronized
-    def push(self, batch: Mapping[str, TableLike], now: datetime | None = None) -> dict[str, pa.Table]:
+    def push(
+        self,
+        batch: Mapping[str, TableLike],
+        now: datetime | None = None,
+        dropped: MutableMapping[str, pa.Table] | None = None,
+    ) -> dict[str, pa.Table]:
         """Join one batch of tuples and return the results it completes, one table per query.
 
         A batch that is refused with an error changes nothing. After an interrupt, or when memory runs out, the next call rolls the
@@ -228,9 +227,11 @@ class LocalSession(InspectedJob):
             because a batch must be there to be pushed again: push `reader.read_all()`.
         now
             The clock for `idle_after` and `max_ahead`; the time of the call by default.
+        dropped
+            A dict to which the tuples that this push drops are added by stream, with their reason in `_reason`.
         """
-        tables = self._prepare_push(batch, now)
-        results = self._engine.push(tables, self._clock(now))
+        tables, time = self._prepare_push(batch, now), self._clock(now)
+        results = self._engine.push(tables, time) if dropped is None else self._push_recording(tables, time, dropped)
         self._batch_time = _time_of(now)
         return results
 
@@ -322,46 +323,6 @@ class LocalSession(InspectedJob):
                 warn(text)
         self._begin()
         return self._engine.advance(micros)
-
-    # -- inspection ---------------------------------------------------------------------------------------------------------
-
-    @synchronized
-    def explain(self) -> Explanation:
-        """Return the plan: `print` shows its text, `to_dict()` and `mermaid()` give data and a diagram.
-
-        Once tuples have been pushed it also shows measured rows and microseconds per new tuple beside the estimates.
-        """
-        job, measured = self._job, measure(self._engine) if self._is_running else None
-        steps = [run.step for run in self._engine.runs] or list(job.steps)
-        return explain(
-            job,
-            steps,
-            job.config,
-            measured=measured,
-            units=unit_times_for(measured) if measured is not None else None,
-            plan=job.explained_plan,
-            history=History(self._engine.earliest_visible, self._monitor.migrations, self._engine.rates),
-            groups=[steps],
-        )
-
-    @synchronized
-    def metrics(self) -> SessionMetrics:
-        """Return counters by stream, query and node of the plan, use of the budget, and changes of the plan.
-
-        They are plain dictionaries; `print` and notebooks show tables. The use of the budget is as of the monitor's last check, some
-        ten thousand tuples ago.
-        """
-        job, engine, number = self._job, self._engine, self._engine.batches
-        content = session_metrics(
-            measure(engine),
-            job.streams,
-            job.queries,
-            self._monitor,
-            self._batch_time,
-            batches=number,
-            last_batch=last_batch(number - 1 if number else None, count_last_batch(engine), job.streams, job.queries),
-        )
-        return cast("SessionMetrics", content)
 
     # -- state --------------------------------------------------------------------------------------------------------------
 

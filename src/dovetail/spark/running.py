@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic, perf_counter
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
 from pyspark.errors import StreamingQueryException
@@ -45,6 +45,9 @@ from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.state.shared_memory import remove_run_directory
 from dovetail.spark.watch import watch
 from dovetail.stats.history import History
+
+if TYPE_CHECKING:
+    from dovetail.session.evidence import Why
 
 _MAX_WAIT_SECONDS = 600
 """Longest time in seconds that a change of queries waits for the current batch."""
@@ -226,6 +229,18 @@ class RunningSession:
         name = f"{', '.join(self._layout.job.queries)} over {', '.join(self._layout.job.streams)}"
         plan, log = self._explain(with_times=False), self._job.checkpoint.plan_log
         return job_view(name, state, self.metrics(), plan, self.query, log)
+
+    def why(self, query: str, rows: Mapping[str, Mapping[str, Any]]) -> Why:
+        """Return why a query has no result with some rows, or in which batch it was given.
+
+        See `LocalSession.why`. The answer is as of the last completed batch, while the job runs or after it has ended. Memory sinks
+        and Parquet sinks on the driver's disk tell what they hold; give `start` such a sink as `dropped`, too.
+        """
+        from dovetail.spark.checkpoint.stored_why import explain_missing_on_spark  # noqa: PLC0415 - it loads the engine
+
+        return explain_missing_on_spark(
+            self._pipeline.spark, self._job.checkpoint.directory.uri, query, rows, self._job.sinks
+        )
 
     # -- changes of the job -------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from dovetail.spark.connect import ConnectSession, check_connect_sinks
 from dovetail.spark.driver.arguments import (
     ELSEWHERE,
     check_checkpoint,
+    check_dropped,
     check_frame,
     check_not_stopped,
     check_shards,
@@ -47,7 +48,7 @@ from dovetail.spark.driver.arguments import (
     watermark_delay,
 )
 from dovetail.spark.driver.builder import check_session
-from dovetail.spark.driver.job import CHECKPOINT, RunningJob, claim_sinks
+from dovetail.spark.driver.job import CHECKPOINT, RunningJob, claim_sinks, sink_ids
 from dovetail.spark.driver.job_diff import Comparison, projected, with_changes
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.driver.pipeline import SparkPipeline, staging_directories, with_shard_ids
@@ -199,6 +200,7 @@ class Session:
         sinks: Mapping[str, Sink],
         checkpoint: str | os.PathLike[str],
         trigger: Mapping[str, Any] | None = None,
+        dropped: Sink | None = None,
     ) -> RunningSession:
         """Run all queries as one streaming query. Afterwards no more streams and queries can be declared.
 
@@ -212,9 +214,12 @@ class Session:
             A directory that belongs to this session; a start with the same directory continues where the last one ended.
         trigger
             As for `writeStream.trigger`, e.g. `{"availableNow": True}` or `{"processingTime": "1 second"}`.
+        dropped
+            A sink for the tuples that are dropped: late, too far ahead of the clock, without an event time, or shed. Its columns are
+            `stream`, `reason`, `event_time`, `shard` (only of shed tuples) and `row`, a JSON object of the columns that queries read.
         """
         check_not_stopped(self._spark)
-        sinks = check_sinks(sinks, self._job.queries)
+        sinks = check_dropped(dropped, check_sinks(sinks, self._job.queries))
         if is_connect(self._spark):
             check_connect_sinks(sinks)
         options, path = check_trigger(trigger), check_checkpoint(checkpoint)
@@ -239,7 +244,8 @@ class Session:
                 layout = with_shard_ids(self._spark, layout)
             layout, entry = pipeline.next_entry(layout, previous_plan, checkpoint)  # plan before any sink is claimed
             uses, locks = claim_sinks(self._spark, layout, sinks, checkpoint)
-            prepared = {layout.query_id(name): sinks[name].committer(use, run_id) for name, use in uses.items()}
+            ids = sink_ids(layout)
+            prepared = {ids[name]: sinks[name].committer(use, run_id) for name, use in uses.items()}
             committers = {query_id: committer for query_id, committer in prepared.items() if committer is not None}
             entry = replace(entry, sinks=staging_directories(layout, committers))
             plans = (entry.plan,) if previous_plan is None else (previous_plan.to_json(), entry.plan)

@@ -32,6 +32,18 @@ ROUTED_SCHEMA = pa.schema(
 """`first_copies` is the number of leading tuples that are first copies. A tuple may go to several shards; one counts it."""
 RESULT_SCHEMA = "shard int, query int, kind tinyint, rows bigint, content binary"
 """`shard` and `query` are the numbers in the layout; `rows` is the number of results that the row stands for."""
+DROPPED, DROPPED_ID = "(dropped)", -1
+"""Name and id of the sink of dropped tuples, among those of queries."""
+DROPPED_SCHEMA = pa.schema(
+    {
+        "stream": pa.string(),
+        "reason": pa.string(),
+        "event_time": pa.timestamp("us", "UTC"),
+        "shard": pa.int32(),
+        "row": pa.string(),
+    }
+)
+"""Rows of the table of dropped tuples. `shard` is NULL unless the tuple was shed; `row` is a JSON object of its columns."""
 CLOCK = "__dovetail_clock"
 """Column with the batch's processing time in microseconds, for streams that need it."""
 FRAME_ROWS, FRAME_BYTES = 10_000, 64 << 20
@@ -49,6 +61,10 @@ class RoutedKind(IntEnum):
     REPORT = 2
     PADDING = 3
     """No content: the row only adds to Spark's row count."""
+    AHEAD = 4
+    """Tuples that are too far ahead of the clock, if dropped tuples are wanted."""
+    NO_EVENT_TIME = 5
+    """Tuples without a usable event time, if dropped tuples are wanted."""
 
 
 class ResultKind(IntEnum):

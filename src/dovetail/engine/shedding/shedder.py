@@ -63,6 +63,8 @@ class Shedder:
         """Since the last savepoint."""
         self._tuples_since_return = 0
         """Tuples that were added since freed memory was returned to the system."""
+        self.on_shed: Callable[[str, WindowStore, Int64Array], None] | None = None
+        """Receives the rows of a stream's window that are shed, before they are hidden."""
 
     # -- plans ------------------------------------------------------------------------------------------------------------------
 
@@ -235,9 +237,11 @@ class Shedder:
 
     def _hide_shed_rows(self) -> None:
         """Hide the rows that were shed during a slice."""
-        for store in self._installed.windows.values():
+        for stream, store in self._installed.windows.items():
             if store.row_ends is not None:
                 rows, _ = store.row_ends
+                if self.on_shed is not None:
+                    self.on_shed(stream, store, rows)
                 # Recorded first, because an interrupt may come in between.
                 self._hidden.append(HiddenRows(store, rows, store.visible_flags(rows)))
                 store.hide(rows)

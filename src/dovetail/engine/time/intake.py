@@ -120,7 +120,7 @@ class TableReader:
             columns = dict(zip(self._names, batches[0].columns, strict=True))
         else:
             _check_names(self._schema, content.column_names)
-            columns = {f.name: _conform(self._schema.name, f, content.column(f.name)) for f in self._columns}
+            columns = {f.name: conform(self._schema.name, f, content.column(f.name)) for f in self._columns}
         for name, dtype in self._checked:
             values = columns[name]
             try:
@@ -204,7 +204,8 @@ def _names_hint(expected: list[str], missing: list[str], extra: list[str]) -> st
     return f"push only the declared columns: table.select({expected})"
 
 
-def _conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
+def conform(stream: str, field: pa.Field, values: pa.ChunkedArray) -> pa.Array:
+    """Return a column in its declared type, as one array; refuse other values."""
     if values.type != field.type:
         if not _same_values(values.type, field.type):
             raise SchemaError(

@@ -19,6 +19,7 @@ from dovetail.errors import ConfigError, SchemaError, listed, suggestion, warn, 
 from dovetail.query.durations import parse_duration
 from dovetail.spark.driver.builder import check_session
 from dovetail.spark.sinks.sinks import MemorySink, Sink
+from dovetail.spark.wire import DROPPED
 
 _DELAY = "spark.watermarkDelayMs"
 """Metadata that `withWatermark` gives its column."""
@@ -124,6 +125,21 @@ def watermark_delay(name: str, frame: DataFrame, event_time: str) -> timedelta:
 
 def _seconds(milliseconds: int) -> str:
     return f"{milliseconds / 1000:g} seconds"
+
+
+def check_dropped(dropped: Any, sinks: Mapping[str, Sink]) -> dict[str, Sink]:
+    """Return the sinks and that of dropped tuples; refuse anything but a sink of its own."""
+    if dropped is None:
+        return dict(sinks)
+    if not isinstance(dropped, Sink):
+        raise ConfigError(f"start(dropped=...) is {_described(dropped)}; expected a sink", _sink_hint(dropped))
+    if DROPPED in sinks or any(sink is dropped for sink in sinks.values()):
+        name = next(name for name, sink in sinks.items() if name == DROPPED or sink is dropped)
+        raise ConfigError(
+            f"start(dropped=...) needs a sink of its own; query {name!r} has this one or its name",
+            "write dropped=dt.sinks.parquet('out/dropped'), for example",
+        )
+    return {**sinks, DROPPED: dropped}
 
 
 def check_sinks(sinks: Any, queries: Iterable[str]) -> dict[str, Sink]:

@@ -22,6 +22,7 @@ from dovetail.spark.driver.layout import Layout
 from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.owners import SinkUse
 from dovetail.spark.sinks.sinks import Sink
+from dovetail.spark.wire import DROPPED, DROPPED_ID, DROPPED_SCHEMA
 
 CHECKPOINT = ""
 """Key of the checkpoint in `RunningJob.locks`; the other keys are names of queries."""
@@ -60,12 +61,9 @@ class RunningJob:
 
     @cached_property
     def queries(self) -> dict[int, RunningQuery]:
-        """Its queries with their sinks, by query id."""
-        return {
-            self.layout.query_id(name): RunningQuery(name, query.schema, self.sinks[name])
-            for name, query in self.layout.job.queries.items()
-            if name in self.sinks
-        }
+        """Its queries with their sinks, by query id, and the sink of dropped tuples as the last one."""
+        ids, schemas = sink_ids(self.layout), _schemas(self.layout)
+        return {ids[name]: RunningQuery(name, schemas[name], self.sinks[name]) for name in ids if name in self.sinks}
 
     @cached_property
     def _layout_json(self) -> str:
@@ -80,13 +78,32 @@ class RunningJob:
         return int.from_bytes(content[:8]) >> 2
 
 
+def sink_ids(layout: Layout) -> dict[str, int]:
+    """Return the ids of the sinks that a job can have, by query, and that of dropped tuples."""
+    return {**{name: layout.query_id(name) for name in layout.job.queries}, DROPPED: DROPPED_ID}
+
+
+def _schemas(layout: Layout) -> dict[str, pa.Schema]:
+    """Return the columns that each sink gets."""
+    return {**{name: query.schema for name, query in layout.job.queries.items()}, DROPPED: DROPPED_SCHEMA}
+
+
+def check_query_name(name: str, sinks: Mapping[str, Sink]) -> None:
+    """Refuse a query with the name of the sink of dropped tuples."""
+    if name == DROPPED and name in sinks:
+        raise ConfigError(
+            f"a query is called {name!r}, which is the name of the sink that start(dropped=...) was given",
+            "give the query another name",
+        )
+
+
 def claim_sinks(
     spark: SparkSession, layout: Layout, sinks: Mapping[str, Sink], checkpoint: Checkpoint, added: str | None = None
 ) -> tuple[dict[str, SinkUse], dict[str, Lock]]:
     """Claim all sinks for the checkpoint, or none; if a query is `added` to a running job, only its sink."""
     uses = {
-        name: SinkUse(spark, name, query.schema, checkpoint, name == added)
-        for name, query in layout.job.queries.items()
+        name: SinkUse(spark, name, schema, checkpoint, name in (added, DROPPED))
+        for name, schema in _schemas(layout).items()
         if name in sinks
     }
     _check_overlaps(uses, sinks)

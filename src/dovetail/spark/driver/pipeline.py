@@ -32,7 +32,7 @@ from dovetail.spark.checkpoint.plan_log import PlanLogEntry, in_force, pack
 from dovetail.spark.compat import from_arrow_schema
 from dovetail.spark.driver.arguments import check_sinks, with_trigger
 from dovetail.spark.driver.backfill_warnings import invisible_to_backfill
-from dovetail.spark.driver.job import CHECKPOINT, HeldLock, RunningJob, claim_sinks
+from dovetail.spark.driver.job import CHECKPOINT, HeldLock, RunningJob, check_query_name, claim_sinks, sink_ids
 from dovetail.spark.driver.job_diff import with_query, without_query
 from dovetail.spark.driver.layout import Layout, WorkerPlan, read_worker_plan
 from dovetail.spark.driver.reports import BatchEndState, observed_columns
@@ -40,7 +40,7 @@ from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.sinks import Sink
 from dovetail.spark.sinks.stage import Stage
 from dovetail.spark.state.log import MANIFEST
-from dovetail.spark.wire import CLOCK, RESULT_SCHEMA, ROUTED_SCHEMA, SHARD_ID
+from dovetail.spark.wire import CLOCK, DROPPED, RESULT_SCHEMA, ROUTED_SCHEMA, SHARD_ID
 from dovetail.spark.worker.callbacks import SEGMENTS, ShardProcessor, router_function
 from dovetail.stats.counters import Measurements
 from dovetail.stats.history import History
@@ -59,18 +59,23 @@ class SparkPipeline:
     trigger: Mapping[str, Any] = field(default_factory=dict)
 
     def encoded_results(
-        self, layout: Layout, plans: Sequence[str], stages: Mapping[int, Stage] | None = None
+        self,
+        layout: Layout,
+        plans: Sequence[str],
+        stages: Mapping[int, Stage] | None = None,
+        *,
+        with_dropped: bool = False,
     ) -> DataFrame:
-        """Return the rows that shards produce: results as Arrow IPC bytes, counts and metrics."""
+        """Return the rows that shards produce: results as Arrow IPC bytes, dropped tuples, counts and metrics."""
         shard_ids = list(with_shard_ids(self.spark, layout).shard_ids)
         # Spark stores the time of a batch, so a replay reads the same.
         clock = [F.unix_micros(F.current_timestamp()).alias(CLOCK)] if layout.needs_clock else []
         packed, routed = pack(plans), []
         for stream_index, stream in enumerate(layout.streams):
             frame = self.frames[stream.name].select(*(F.col(f"`{name}`") for name in stream.columns.names), *clock)
-            route = router_function(packed, stream_index, shard_ids, self.run_id)
+            route = router_function(packed, stream_index, shard_ids, self.run_id, sends_dropped=with_dropped)
             routed.append(frame.mapInArrow(route, from_arrow_schema(ROUTED_SCHEMA)))
-        processor = ShardProcessor(packed, shard_ids, self.run_id, stages)
+        processor = ShardProcessor(packed, shard_ids, self.run_id, stages, returns_dropped=with_dropped)
         joined = (
             reduce(DataFrame.unionAll, routed)
             .groupBy(SHARD_ID)
@@ -81,7 +86,8 @@ class SparkPipeline:
     def writer(self, job: RunningJob, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         """Return the streaming query of a job, ready to start; `write` is called with each batch."""
         stages = {query_id: committer.stage for query_id, committer in job.committers.items()}
-        writer = self.encoded_results(job.layout, job.plans, stages).writeStream.foreachBatch(write)
+        encoded = self.encoded_results(job.layout, job.plans, stages, with_dropped=DROPPED in job.sinks)
+        writer = encoded.writeStream.foreachBatch(write)
         writer = writer.outputMode("append").option("checkpointLocation", job.checkpoint.directory.uri)
         return with_trigger(writer, self.trigger)
 
@@ -124,6 +130,7 @@ class SparkPipeline:
         )
         bound = query.plan.query
         check_sinks({name: sink}, [name])
+        check_query_name(name, job.sinks)
         if not isinstance(backfill, bool):
             raise ConfigError.choice("add_query(backfill=...)", backfill, (True, False))
         missing = [ref.stream for ref in bound.refs if ref.stream not in layout.job.streams]
@@ -253,7 +260,7 @@ class JobChange:
             layout, previous_plan = self.layout_from(first_batch), read_worker_plan(self.job.plans[-1])
             batch_end = recent_batches.get(first_batch - 1)
             layout, entry = self.pipeline.next_entry(layout, previous_plan, checkpoint, batch_end, self.cause)
-            query_ids = {layout.query_id(name) for name in layout.job.queries}
+            query_ids = set(sink_ids(layout).values())
             committers = {**self.job.committers, **self.committers}
             committers = {query_id: committer for query_id, committer in committers.items() if query_id in query_ids}
             checkpoint.discard_uncommitted_state(first_batch)
@@ -263,16 +270,15 @@ class JobChange:
             self.undo()
             raise
         earlier = [text for text in self.job.plans if read_worker_plan(text).first_batch < first_batch]
-        locks = {
-            name: lock for name, lock in self.job.locks.items() if name in layout.job.queries or name == CHECKPOINT
-        }
+        kept = {*sink_ids(layout), CHECKPOINT}
+        locks = {name: lock for name, lock in self.job.locks.items() if name in kept}
         plans = (*earlier[-1:], entry.plan)
         return RunningJob(self.declared_job, layout, plans, self.sinks, checkpoint, committers, {**locks, **self.locks})
 
 
 def staging_directories(layout: Layout, committers: Mapping[int, Committer]) -> dict[str, str]:
     """Return the sink directories in which shards stage results, by query."""
-    names = {layout.query_id(name): name for name in layout.job.queries}
+    names = {sink_id: name for name, sink_id in sink_ids(layout).items()}
     directories = {names[query_id]: committer.staging_directory for query_id, committer in committers.items()}
     return {query: directory for query, directory in directories.items() if directory}
 

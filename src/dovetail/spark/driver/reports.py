@@ -30,7 +30,7 @@ from dovetail.session.stream_warnings import StreamWarnings
 from dovetail.spark.driver.layout import Layout
 from dovetail.spark.sinks.stage import WrittenFile
 from dovetail.spark.state.log import RESTORE_HINT, add_counters
-from dovetail.spark.wire import ResultKind, collect_results, has_kind
+from dovetail.spark.wire import DROPPED, ResultKind, collect_results, has_kind
 from dovetail.stats.counters import Measurements, StreamMetrics, merge
 
 _KINDS = ("windows", "joins", "states", "results")
@@ -233,7 +233,8 @@ class ShardReports:
 
     def add_results(self, query: str, count: int) -> None:
         """Count results that a sink has written."""
-        self._counts.results[query] += count
+        if query != DROPPED:
+            self._counts.results[query] += count
 
     def metrics(self, monitor: Monitor) -> RunningMetrics:
         """Return the metrics of all shards; queries that were dropped keep their number of results."""

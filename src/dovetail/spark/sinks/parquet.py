@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 
 from dovetail.errors import ConfigError, StateError
@@ -15,8 +18,9 @@ from dovetail.spark.sinks.committer import Committer
 from dovetail.spark.sinks.owners import Owner, SinkUse, check_directory, check_owned_directory, claim_directory
 from dovetail.spark.sinks.parquet_store import StoreCommitter
 from dovetail.spark.sinks.sink import Sink, check_columns, check_types, shares_disk
-from dovetail.spark.sinks.stage import has_plain_types
+from dovetail.spark.sinks.stage import BATCH_COLUMN, has_plain_types
 from dovetail.spark.sinks.staging import (
+    BATCH_NAME,
     LocalCommitter,
     LocalStage,
     check_owner_file,
@@ -92,6 +96,18 @@ class ParquetSink(Sink):
         else:
             check_owned_directory(directory, owner)
             directory.remove(f"batch_id={batch_id}")
+
+    def find(self, condition: pc.Expression) -> pa.Table | None:
+        local = self._claim[0].local if self._claim is not None else None
+        if local is None:
+            return None
+        batches = [entry for entry in local.iterdir() if BATCH_NAME.fullmatch(entry.name)]
+        tables = [
+            found.append_column(BATCH_COLUMN, pa.repeat(int(entry.name.partition("=")[2]), found.num_rows))
+            for entry in batches
+            if (found := ds.dataset(entry).to_table(filter=condition)).num_rows
+        ]
+        return pa.concat_tables(tables) if tables else pa.table({BATCH_COLUMN: pa.array([], pa.int64())})
 
     @property
     def _claimed(self) -> tuple[Directory, Owner]:

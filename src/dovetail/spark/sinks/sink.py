@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from dovetail.errors import ConfigError, listed
@@ -41,6 +43,13 @@ class Sink(ABC):
 
     def committer(self, use: SinkUse, run_id: str) -> Committer | None:  # noqa: ARG002
         """Return the committer of a run if shards write files themselves; None to have `write` called."""
+        return None
+
+    def find(self, condition: pc.Expression) -> pa.Table | None:  # noqa: ARG002
+        """Return the rows that the sink holds and that meet a condition, with their `batch_id`.
+
+        None if it cannot tell.
+        """
         return None
 
     def verify(self, batch_id: int, rows: int) -> None:  # noqa: B027

@@ -8,6 +8,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -64,6 +65,14 @@ class MemorySink(Sink):
 
     def discard(self, batch_id: int) -> None:
         self.batches.pop(batch_id, None)
+
+    def find(self, condition: pc.Expression) -> pa.Table:
+        tables = [
+            table.append_column(BATCH_COLUMN, pa.repeat(batch, table.num_rows)) for batch, table in self.batches.items()
+        ]
+        return (
+            pa.concat_tables(tables).filter(condition) if tables else pa.table({BATCH_COLUMN: pa.array([], pa.int64())})
+        )
 
     def table(self) -> pa.Table | None:
         """Return all results so far, or None if no batch had any."""

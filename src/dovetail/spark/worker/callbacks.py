@@ -26,11 +26,12 @@ _CONTENT = StructType([StructField("content", BinaryType())])
 
 
 def router_function(
-    plans: bytes, stream: int, shard_ids: list[int], run_id: str
+    plans: bytes, stream: int, shard_ids: list[int], run_id: str, *, sends_dropped: bool = False
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` that routes one stream.
 
     `plans` come from `plan_log.pack`; the last one that applies to the batch is used. `shard_ids` are those of `Layout.shard_ids`.
+    `sends_dropped`: tuples that are dropped here, or may be dropped by a shard, go to a shard whole.
     """
 
     def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -38,7 +39,8 @@ def router_function(
         from dovetail.spark.worker.router import Router  # noqa: PLC0415
 
         batch = current_batch(run_id)
-        yield from Router(plan_for(unpack(plans), batch), stream, shard_ids, batch).rows(batches)
+        plan = plan_for(unpack(plans), batch)
+        yield from Router(plan, stream, shard_ids, batch, sends_dropped=sends_dropped).rows(batches)
 
     return route
 
@@ -52,12 +54,20 @@ class ShardProcessor(StatefulProcessor):
     """Processor for `transformWithStateInPandas`: joins a shard's new tuples with those in its state."""
 
     def __init__(
-        self, plans: bytes, shard_ids: list[int], run_id: str, stages: Mapping[int, Stage] | None = None
+        self,
+        plans: bytes,
+        shard_ids: list[int],
+        run_id: str,
+        stages: Mapping[int, Stage] | None = None,
+        *,
+        returns_dropped: bool = False,
     ) -> None:
+        """Prepare to join; `returns_dropped`: the results contain the tuples that are dropped."""
         self._plans = plans
         self._shard_ids = shard_ids
         self._run_id = run_id
         self._stages = dict(stages or {})
+        self._returns_dropped = returns_dropped
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._segments = segment_map(handle)
@@ -72,7 +82,8 @@ class ShardProcessor(StatefulProcessor):
         from dovetail.spark.worker.processor import join_rows  # noqa: PLC0415
 
         shard = self._shard_ids.index(key[0])
-        yield join_rows(unpack(self._plans), shard, rows, self._segments, self._run_id, self._stages)
+        plans, stages = unpack(self._plans), self._stages
+        yield join_rows(plans, shard, rows, self._segments, self._run_id, stages, returns_dropped=self._returns_dropped)
 
     def close(self) -> None:
         pass

@@ -47,7 +47,8 @@ from dovetail.spark.state.log import (
     select_numbers,
 )
 from dovetail.spark.state.shared_memory import SharedMemoryShard, shared_memory_root, translate_disk_full
-from dovetail.spark.wire import ResultKind, ResultRow, from_ipc
+from dovetail.spark.wire import DROPPED, DROPPED_ID, ResultKind, ResultRow
+from dovetail.spark.worker.drop_log import DropLog
 from dovetail.spark.worker.memory import release_memory
 from dovetail.spark.worker.output import ShardOutput
 from dovetail.spark.worker.shard_input import ShardInput, drop_late
@@ -65,10 +66,12 @@ def join_rows(
     segments: SegmentMap,
     run_id: str,
     stages: Mapping[int, Stage],
+    *,
+    returns_dropped: bool = False,
 ) -> pd.DataFrame:
     """Join a micro-batch of a shard by the plan that applies to it.
 
-    Results of queries in `stages` go to files.
+    Results of queries in `stages` go to files. `returns_dropped`: dropped tuples are among the results.
     """
     batch_id = current_batch(run_id)
     plan = plan_for(plans, batch_id)
@@ -82,8 +85,12 @@ def join_rows(
     else:
         attempt = ShardAttempt(plan, shard, log, memory, batch_id, plans)
         release_memory()
-        with translate_disk_full(), ShardOutput(plan.queries, stages, shard, batch_id) as output:
+        attempt.drops = DropLog(shard) if returns_dropped else None
+        query_ids = {**plan.queries, DROPPED: DROPPED_ID}
+        with translate_disk_full(), ShardOutput(query_ids, stages, shard, batch_id) as output:
             metrics = attempt.join(shard_input, output.add)
+            for table in attempt.drops.pieces() if attempt.drops is not None else ():
+                output.add({DROPPED: table})
         attempt.log.save()
         release_memory()
         result_rows = output.rows
@@ -118,6 +125,8 @@ class ShardAttempt:
         self._plans_by_epoch: dict[int | None, WorkerPlan] = {other.epoch: other for other in (*earlier_plans, plan)}
         self._last_batch = log.manifest.next_batch - 1 if log.manifest.token is not None else None
         """The last batch in the shard's state; None if the state is empty."""
+        self.drops: DropLog | None = None
+        """Collects dropped tuples, if they are wanted."""
         self._check_epoch()
         log.is_numbered = plan.config.shedding is not None
         if not log.is_numbered and (content := log.read_shedder()) is not None:
@@ -203,6 +212,7 @@ class ShardAttempt:
             if previous_plan is None or previous_plan.streams != self._plan.streams or self._pending_backfills(plan):
                 raise StateError("the arrays lack tuples or columns that the plan needs")  # noqa: TRY301
             engine = read_mapped(work, token, previous_plan.plan_of(self._shard), Replanner(self._plan.config))
+            self._watch_drops(engine)
             self._check_matches_log(engine)
             if previous_plan is not self._plan:
                 engine.adopt(plan.with_orders_of(engine.plan))
@@ -210,6 +220,10 @@ class ShardAttempt:
             self._memory.discard(work)
             return None, None
         return work, engine
+
+    def _watch_drops(self, engine: ShardEngine) -> None:
+        if self.drops is not None:
+            self.drops.watch(engine)
 
     def _check_matches_log(self, engine: ShardEngine) -> None:
         """Raise `StateError` if the arrays have another configuration or another batch's state than the log."""
@@ -233,6 +247,7 @@ class ShardAttempt:
         first_plan = self._plan_of_state if can_restore else self._plan
         engine.adopt(first_plan.plan_of(self._shard))
         self._load(engine, shedder_state)
+        self._watch_drops(engine)
         if first_plan is not self._plan:
             engine.adopt(plan.with_orders_of(engine.plan))
         return engine
@@ -286,16 +301,17 @@ class ShardAttempt:
 
     def _push(self, engine: ShardEngine, shard_input: ShardInput, emit: Callable[[dict[str, pa.Table]], None]) -> None:
         """Join a batch, and add to the log the tuples that windows need afterwards."""
-        tables = {}
+        tables, on_late = {}, None if self.drops is None else self.drops.add_late
         for stream_index, schema in enumerate(self._plan.streams):
             progress = engine.progress[schema.name]
             if stream_index in shard_input.tuples:
                 pieces = shard_input.tuples[stream_index]
-                tables[schema.name] = drop_late(pieces, progress, shard_input.arrivals[stream_index])
+                tables[schema.name] = drop_late(pieces, progress, shard_input.arrivals[stream_index], on_late)
             for encoded in shard_input.unplaced.get(stream_index, ()):
-                times = event_times(from_ipc(encoded), schema.event_time).to_numpy()
-                progress.on_time(times, shard_input.arrivals[stream_index])
+                drop_late([(encoded, None)], progress, shard_input.arrivals[stream_index], on_late)
         shard_input.tuples.clear()
+        if self.drops is not None:
+            self.drops.add_unusable(self._plan.streams, shard_input.dropped)
         if self.log.is_numbered:
             for name, table in tables.items():
                 tables[name] = self.log.number_tuples(name, _in_time_order(table, self._plan.catalog[name]))

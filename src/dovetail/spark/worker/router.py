@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from dovetail._typing import BoolArray, Int64Array
 from dovetail.engine.evaluate import evaluate
 from dovetail.engine.keys import codes_of, combine, coordinates
+from dovetail.engine.time.drops import AHEAD, unusable_reasons
 from dovetail.engine.time.progress import LATEST, ArrivalStats, latest_allowed, partition_max_times, usable
 from dovetail.query.expressions import Column, cast
 from dovetail.schema import sql_type
@@ -38,7 +39,15 @@ Batches = Iterator[pa.RecordBatch]
 class Router:
     """One routing task: part of the stream with index `stream` in the plan."""
 
-    def __init__(self, plan: WorkerPlan, stream: int, shard_ids: list[int], batch_id: int | None = None) -> None:
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        stream: int,
+        shard_ids: list[int],
+        batch_id: int | None = None,
+        *,
+        sends_dropped: bool = False,
+    ) -> None:
         self._groups = plan.groups
         active = plan.shard_list if batch_id is None else plan.active_shards(batch_id)
         self._active_ids = [shard_ids[shard] for shard in active]
@@ -48,6 +57,9 @@ class Router:
         self._arrivals = ArrivalStats()
         self._now: int | None = None
         self._sent: Counter[int] = Counter()
+        self._sends_dropped = sends_dropped
+        self._dropped: list[tuple[Header, pa.Table]] = []
+        """Dropped tuples that have not been sent yet."""
 
     def rows(self, batches: Batches) -> Batches:
         """Yield the rows for Spark's shuffle from the tuples that Spark reads."""
@@ -56,6 +68,9 @@ class Router:
         for record_batch in batches:
             tables.append(self._admit(record_batch))
             size += tables[-1].nbytes
+            if self._dropped:
+                yield tuple_rows(self._stream, self._dropped)
+                self._dropped.clear()
             if size > _LARGEST_PIECE:
                 yield from self._partition(pa.concat_tables(tables))
                 tables, size = [], 0
@@ -90,13 +105,21 @@ class Router:
         """Drop and count tuples whose event time is NULL, out of range, or too far ahead of the clock."""
         times = table.column(self._schema.event_time)
         if times.null_count:
+            self._drop(table, np.flatnonzero(times.is_null().to_numpy()), RoutedKind.NO_EVENT_TIME)
             table = table.filter(times.is_valid())
             arrivals.refused = arrivals.arrived - table.num_rows
         limit = latest_allowed(self._schema, self._now)
         ts = self._times(table)
         if len(ts) and (int(ts.min()) < -LATEST or int(ts.max()) > limit):
+            for reason, rows in unusable_reasons(ts, limit).items() if self._sends_dropped else ():
+                self._drop(table, rows, RoutedKind.AHEAD if reason == AHEAD else RoutedKind.NO_EVENT_TIME)
             table = table.filter(pa.array(usable(ts, limit, arrivals)))
         return table
+
+    def _drop(self, table: pa.Table, rows: Int64Array, kind: RoutedKind) -> None:
+        """Send dropped tuples to the first shard, if they are wanted."""
+        if self._sends_dropped and len(rows):
+            self._dropped.append(((self._active_ids[0], kind, 0), table.take(pa.array(rows))))
 
     def _times(self, table: pa.Table) -> Int64Array:
         times: Int64Array = table.column(self._schema.event_time).cast(pa.int64()).to_numpy()
@@ -127,8 +150,8 @@ class Router:
                     shard_id = self._shard_ids[group.first_shard + cell]
                     yield (shard_id, RoutedKind.TUPLES, first_copies), table.take(pa.array(rows[copies]))
         if not sent.all():  # NULL keys: such tuples are in no result
-            times = table.select([self._schema.event_time]).filter(pa.array(~sent))
-            yield (self._active_ids[0], RoutedKind.UNPLACED, 0), times
+            content = table if self._sends_dropped else table.select([self._schema.event_time])
+            yield (self._active_ids[0], RoutedKind.UNPLACED, 0), content.filter(pa.array(~sent))
 
 
 def _conform(values: pa.Array, dtype: pa.DataType) -> pa.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dovetail.codec import from_json
 from dovetail.engine.time.progress import LATEST, ArrivalStats, StreamProgress
+from dovetail.schema import StreamSchema
 from dovetail.spark.state.log import event_times
 from dovetail.spark.wire import Report, RoutedKind, from_ipc, read_routed_rows
 
@@ -26,6 +27,8 @@ class ShardInput:
     """By stream: event times of tuples that go to no shard."""
     arrivals: dict[int, ArrivalStats] = field(default_factory=dict)
     now: int | None = None
+    dropped: list[tuple[int, RoutedKind, bytes]] = field(default_factory=list)
+    """Stream, reason and content of tuples that the router dropped, if they are wanted."""
 
     @classmethod
     def read(cls, frames: Iterable[pd.DataFrame]) -> ShardInput:
@@ -37,10 +40,15 @@ class ShardInput:
                     shard_input.tuples.setdefault(stream, []).append((content, first_copies))
                 case RoutedKind.UNPLACED:
                     shard_input.unplaced.setdefault(stream, []).append(content)
+                case RoutedKind.AHEAD | RoutedKind.NO_EVENT_TIME:
+                    shard_input.dropped.append((stream, kind, content))
                 case RoutedKind.REPORT:
                     shard_input._observe(stream, from_json(Report, json.loads(content)))
         for pieces in shard_input.tuples.values():
             pieces.sort()  # tasks finish in any order; a replay must see the same one
+        shard_input.dropped.sort()
+        for unplaced in shard_input.unplaced.values():
+            unplaced.sort()
         return shard_input
 
     def _observe(self, stream: int, report: Report) -> None:
@@ -53,9 +61,15 @@ class ShardInput:
             self.now = max(report.now, self.now or report.now)
 
 
-def drop_late(pieces: list[tuple[bytes, int]], progress: StreamProgress, arrivals: ArrivalStats) -> pa.Table:
+def drop_late(
+    pieces: Sequence[tuple[bytes, int | None]],
+    progress: StreamProgress,
+    arrivals: ArrivalStats,
+    on_late: Callable[[StreamSchema, pa.Table], None] | None = None,
+) -> pa.Table:
     """Return the tuples that are not late, and count in `arrivals` the late ones that this shard counts.
 
+    Those that it counts are also given to `on_late`. With None as the number of first copies, it counts all of a piece.
     Pieces are put in order of their first event time, so that an ordered stream needs no sorting.
     """
     tables = []
@@ -65,5 +79,7 @@ def drop_late(pieces: list[tuple[bytes, int]], progress: StreamProgress, arrival
         is_on_time = progress.on_time(times, arrivals, first_copies)
         remaining = table if is_on_time is None else table.filter(pa.array(is_on_time))
         tables.append((int(times.min(initial=LATEST)), remaining))
+        if on_late is not None and is_on_time is not None:
+            on_late(progress.schema, table.slice(0, first_copies).filter(pa.array(~is_on_time[:first_copies])))
     tables.sort(key=itemgetter(0))
     return pa.concat_tables([table for _, table in tables])
