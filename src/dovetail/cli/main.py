@@ -12,9 +12,11 @@ import typer
 from rich.console import Console
 
 import dovetail as dt
+from dovetail.cli.check import check, explain
 from dovetail.cli.command_group import CommandGroup
 from dovetail.cli.join import join
 from dovetail.cli.monitor import monitor
+from dovetail.cli.run import run
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -23,8 +25,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(run)
 app.command()(join)
 app.command()(monitor)
+app.command()(check)
+app.command()(explain)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
@@ -53,7 +58,7 @@ def version() -> None:
 def demo(
     *,
     local: Annotated[bool, typer.Option("--local", help="Join in this process, without Spark and Java.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Also print the plan.")] = False,
+    explain_plan: Annotated[bool, typer.Option("--explain", help="Also print the plan.")] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Also run Spark's own joins on the same files.")] = False,
     batches: Annotated[int, typer.Option(min=2, max=100, help="On Spark: micro-batches of 2 minutes of events.")] = 6,
     seconds: Annotated[float, typer.Option(min=0.5, help="With --local: seconds to stream.")] = 6.0,
@@ -66,9 +71,9 @@ def demo(
     if local and compare:
         raise dt.ConfigError("--compare runs Spark's own joins, so it cannot be given with --local.")
     if local:
-        is_correct = demo_local(console, seed, seconds, explain=explain)
+        is_correct = demo_local(console, seed, seconds, explain=explain_plan)
     else:
-        is_correct = demo_on_spark(console, seed, batches, explain=explain, compare=compare)
+        is_correct = demo_on_spark(console, seed, batches, explain=explain_plan, compare=compare)
     if not is_correct:
         raise typer.Exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -64,9 +65,12 @@ def read_queries(files: Sequence[Path] | None, texts: Sequence[str] | None) -> d
             raise ConfigError(
                 f"--sql {path}: there is no such file", suggestion(str(path), near, "name a file with SQL")
             )
+        if path.stem in queries:
+            raise ConfigError(f"--sql {path}: there is already a query {path.stem!r}", "rename one of the files")
         queries[path.stem] = path.read_text(encoding="utf-8").strip().removesuffix(";")
-    for number, text in enumerate(texts or ()):
-        queries[f"query{number + 1 if number else ''}"] = text
+    for text in texts or ():
+        names = (f"query{number if number > 1 else ''}" for number in count(1))
+        queries[next(name for name in names if name not in queries)] = text
     if not queries:
         raise ConfigError("there is no query", "add --sql FILE, or --query 'SELECT ...'")
     return queries

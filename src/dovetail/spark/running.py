@@ -288,7 +288,11 @@ class RunningSession:
             change.undo()
             raise
         try:
-            self._stop_after(written, change)
+            try:
+                self._stop_after(written)
+            except BaseException:
+                change.undo()
+                raise
             self._read_reports()
             self._replace_job(change.commit(self._reports.recent_batches))
         except BaseException:
@@ -344,16 +348,12 @@ class RunningSession:
         self._read_reports()
         return self._writer.last_batch
 
-    def _stop_after(self, written: int | None, change: JobChange) -> None:
+    def _stop_after(self, written: int | None) -> None:
         """Stop the streaming query once Spark has committed the batch that was written."""
         checkpoint = self._job.checkpoint
-        try:
-            if written is not None:
-                wait_until(lambda: checkpoint.has_completed(written), self.query, monotonic() + _COMMIT_SECONDS)
-            self.query.stop()
-        except BaseException:
-            change.undo()
-            raise
+        if written is not None:
+            wait_until(lambda: checkpoint.has_completed(written), self.query, monotonic() + _COMMIT_SECONDS)
+        self.query.stop()
 
     def _replace_job(self, job: RunningJob) -> None:
         """Switch to `job` and release what only dropped queries used."""
@@ -411,9 +411,18 @@ class RunningSession:
                 self._begin()
             return self.query is not query
 
-    def stop(self) -> None:
-        """Stop the job. An uncompleted batch is replayed at the next start."""
+    def stop(self, *, finish_batch: bool = False) -> None:
+        """Stop the job. An uncompleted batch is replayed at the next start.
+
+        Parameters
+        ----------
+        finish_batch
+            Wait until the current batch is complete, for at most 10 minutes, and stop then.
+        """
         with self._change:
+            if finish_batch:
+                with suppress(StateError):  # the job has ended, or the batch takes too long
+                    self._stop_after(self._block_next_batch())
             self.query.stop()
             self._clear()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from dovetail.errors import listed, suggestion
 PIECE_ROWS = 1 << 16
 """Maximum number of rows that are read and pushed at once."""
 _BLOCK_BYTES = 1 << 22
+_FIRST_PIECES = 8
 _SUFFIXES = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -65,6 +67,12 @@ class DataFile:
                     for first in range(0, rows.num_rows, PIECE_ROWS):
                         yield rows.slice(first, PIECE_ROWS), before + min(size, opened.position())
             before += size
+
+    def first_rows(self) -> pa.Table:
+        """Return the first pieces."""
+        return pa.concat_tables(
+            [self.schema.empty_table(), *(table for table, _ in islice(self.pieces(), _FIRST_PIECES))]
+        )
 
     def _as_declared(self, path: Path, table: pa.Table) -> pa.Table:
         if missing := [name for name in self.schema.names if name not in table.column_names]:

@@ -1,0 +1,1 @@
+"""Job files: TOML that says what `dovetail run` runs."""
