@@ -31,11 +31,12 @@ ARROWS: dict[str, set[str]] = {
     "partition": {"query"},
     "calibrate": CORE,
     "live": set(),
+    "environment": {"engine"},
     "session": CORE | {"calibrate"},
-    "spark": CORE | {"calibrate", "live", "session", "workloads"},
+    "spark": CORE | {"calibrate", "environment", "live", "session", "workloads"},
     "testing": {"schema", "query"},
     "workloads": {"schema"},
-    "cli": {PUBLIC, "workloads"},
+    "cli": {PUBLIC, "environment", "workloads"},
     "experiments": {PUBLIC, "workloads"},
 }
 ONLY_IN: dict[str, str | tuple[str, ...] | None] = {

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import dovetail as dt
-from dovetail.cli.demo.on_spark import _MIN_JAVA
 from dovetail.config import ORDERINGS
 from dovetail.engine.join import watch
 from dovetail.engine.storage import arena
@@ -24,6 +23,7 @@ from dovetail.query.functions import MAX_DEPTH
 from dovetail.schema import LARGEST_DECIMAL
 from dovetail.spark import compat, wire
 from dovetail.spark.driver import builder
+from dovetail.spark.driver.environment import MIN_JAVA
 from dovetail.spark.state import log
 from dovetail.spark.state import shared_memory as live
 from dovetail.spark.worker import processor
@@ -65,7 +65,7 @@ QUOTED: list[tuple[str, tuple[str, ...]]] = [
     (r"`local\[\*,(\d+)\]`", (str(builder._FAILURES),)),
     (r"It needs PySpark (\d+\.\d+) or later", (compat.version_text(compat.OLDEST),)),
     (r"(?:a stream|a source that) needs PySpark (\d+\.\d+)", (compat.version_text(compat.GENERATED_SOURCE),)),
-    (r"Java (\d+) or later", (str(_MIN_JAVA),)),
+    (r"Java (\d+) or later", (str(MIN_JAVA),)),
     # Live arrays.
     (r"up to (\d+) MB of living arrays", (mb(arena.WHOLE),)),
     (

@@ -126,7 +126,7 @@ def test_a_start_with_the_default_of_many_shards(
 
 def test_several_faults_of_a_session_have_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        builder, "_worker_faults", lambda _: [("PYSPARK_PYTHON is 'x'", 'os.environ["X"] = y before it')]
+        builder, "worker_faults", lambda _: [("PYSPARK_PYTHON is 'x'", 'os.environ["X"] = y before it')]
     )
     spark: Any = SimpleNamespace(
         version="4.0.0",

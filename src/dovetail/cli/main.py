@@ -14,6 +14,8 @@ from rich.console import Console
 import dovetail as dt
 from dovetail.cli.check import check, explain
 from dovetail.cli.command_group import CommandGroup
+from dovetail.cli.doctor import doctor
+from dovetail.cli.inspect import inspect
 from dovetail.cli.join import join
 from dovetail.cli.monitor import monitor
 from dovetail.cli.run import run
@@ -30,6 +32,8 @@ app.command()(join)
 app.command()(monitor)
 app.command()(check)
 app.command()(explain)
+app.command()(doctor)
+app.command()(inspect)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it

@@ -38,6 +38,12 @@ _ROWS = pa.table([[0, 0, 1, 1], [1, 2, 1, 2], ["a", "b", "a", "b"], ["a", "b", "
 _NULLS = pa.table([[1], [1], [None], [None]], schema=_COLUMNS)
 
 
+def cache_directory() -> str | None:
+    """Return the directory in which compiled code is cached; None if none is writable, or nothing is compiled."""
+    kernel_cache = getattr(keep_marked, "_cache", None)
+    return getattr(kernel_cache, "cache_path", None)
+
+
 @cache
 def warm_up() -> None:
     """Run a few tuples through every kernel that all sessions need, once per process."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,34 +31,9 @@ from dovetail.cli.demo.show import (
 )
 from dovetail.workloads.ad_funnel import QUERIES, AdFunnel, FunnelSample, write_files
 
-_MIN_JAVA = 17
 _BATCH_MINUTES = 2
 _POLL_SECONDS = 0.5
 _JOINING = "Joining"
-
-
-def _java_problem() -> str | None:
-    """Return an error message with a hint if Spark cannot use the installed Java."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else "java"  # as Spark does: JAVA_HOME before PATH
-    try:
-        process = subprocess.run([java, "-version"], check=False, capture_output=True, text=True)  # noqa: S603
-    except OSError:
-        version = None
-    else:
-        version = re.search(r'version "(?:1\.)?(\d+)', process.stderr + process.stdout)
-    if version and int(version[1]) >= _MIN_JAVA:
-        return None
-    where = f" (JAVA_HOME is {home})" if home else ""
-    remedy = (
-        f"unset JAVA_HOME, or set it to a Java {_MIN_JAVA}"
-        if home
-        else f"on Debian or Ubuntu run 'sudo apt-get install openjdk-{_MIN_JAVA}-jre-headless'"
-    )
-    return (
-        f"Spark needs Java {_MIN_JAVA} or later; found: {version[1] if version else 'none'}{where}.\n"
-        f"Hint: {remedy}; 'dovetail demo --local' needs no Java."
-    )
 
 
 def demo_on_spark(console: Console, seed: int, batches: int, *, explain: bool = False, compare: bool = False) -> bool:
@@ -68,9 +41,9 @@ def demo_on_spark(console: Console, seed: int, batches: int, *, explain: bool = 
 
     `explain` prints the plan, `compare` also runs Spark's own joins on the same files.
     """
-    if problem := _java_problem():
-        console.print(problem, soft_wrap=True)
-        return False
+    java = dt.spark.check_java()
+    if not java.is_ok:
+        raise dt.DovetailError(java.text, f"{java.hint}; 'dovetail demo --local' needs no Java")
     introduce(console, "on Spark")
     # A micro-batch has a fixed cost on Spark, so it holds more tuples than a batch of the local demo.
     funnel = AdFunnel(

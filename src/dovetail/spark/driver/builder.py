@@ -209,7 +209,7 @@ def check_session(spark: SparkSession) -> None:
         *_version_faults(spark.version),
         *_provider_faults(str(spark.conf.get(PROVIDER))),
         *_format_faults(spark.version, str(spark.conf.get(STATE_FORMAT))),
-        *(_worker_faults(context.pythonExec) if context is not None and local else ()),
+        *(worker_faults(context.pythonExec) if context is not None and local else ()),
     ]
     if faults:
         raise _refusal(faults)
@@ -254,7 +254,7 @@ def _format_faults(version: str, chosen: str) -> Iterator[Fault]:
         yield message, f'.config("{STATE_FORMAT}", "1") on the builder'
 
 
-def _worker_faults(python: str) -> Iterator[Fault]:
+def worker_faults(python: str) -> Iterator[Fault]:
     """Check that the interpreter of local workers has the modules that they import."""
     path = shutil.which(python)
     is_this_one = path is not None and Path(path).parent == Path(sys.executable).parent

@@ -49,7 +49,7 @@ def shared_memory_root(run_id: str) -> Path:
     `DOVETAIL_SHARED_MEMORY_DIR` overrides this choice. All workers must choose the same directory at any time, so the size of the
     memory decides, not its free space; and a run that once used the fallback name keeps it.
     """
-    parent = _parent()
+    parent = shared_memory_parent()
     common, fallback = parent / f"dovetail-{os.getuid()}", parent / f"dovetail-{os.getuid()}-{run_id}"
     if not os.path.lexists(fallback) and _make_private(common):
         return common / run_id
@@ -61,7 +61,7 @@ def shared_memory_root(run_id: str) -> Path:
     return fallback / run_id
 
 
-def _parent() -> Path:
+def shared_memory_parent() -> Path:
     """Return the first candidate in which other users cannot remove or replace our directories."""
     parents = _parents()
     for parent in parents:
@@ -139,7 +139,7 @@ def translate_disk_full() -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise StateError(
-            f"no space is left for the windows of shards: {free_space(_parent())}",
+            f"no space is left for the windows of shards: {free_space(shared_memory_parent())}",
             f"free space there, or set {_VARIABLE} to a directory on a disk with room, for driver and executors, before Spark "
             "starts; then start again",
         ) from error
