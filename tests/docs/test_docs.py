@@ -19,7 +19,7 @@ from pages import NOT_RUN, ON_KAFKA, ON_SPARK, PYTHON, blocks, compiled, run_pag
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_LINKS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-KINDS = {"", "console", "mermaid", PYTHON, ON_SPARK, ON_KAFKA, NOT_RUN, "sql", "text"}
+KINDS = {"", "console", "mermaid", PYTHON, ON_SPARK, ON_KAFKA, NOT_RUN, "sql", "text", "toml"}
 _LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"!\[[^\]\n]*\]\(([^)\s]+)\)")
 _MAKE = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)

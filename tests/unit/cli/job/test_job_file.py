@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail.cli.job.job_file import JobFile
 from dovetail.cli.job.sinks import make_sink
+from dovetail.cli.main import app
 
 JOB = """
 checkpoint = "out/checkpoint"
@@ -114,3 +117,18 @@ def test_sinks(job: JobFile, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     assert repr(make_sink("q", job.queries["q"].sink)) == f"parquet({str(tmp_path / 'out/q')!r})"
     assert repr(make_sink("r", job.queries["r"].sink)) == "format('noop')"
+
+
+def test_the_job_file_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).resolve().parents[4] / "docs" / "cli.md").read_text(encoding="utf-8")
+    Path("funnel.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    runner = CliRunner()
+    assert (
+        runner.invoke(app, ["generate", "ad_funnel", "--out", "data", "--seconds", "20", "--rate", "50"]).exit_code == 0
+    )
+    job = JobFile.read(Path("funnel.toml"))
+    assert job.trigger == {"availableNow": True}
+    answer = runner.invoke(app, ["check", "funnel.toml"])
+    assert answer.exit_code == 0, answer.output
+    assert re.search(r"^seen: [1-9]\d* results, the same as the oracle's, over ", answer.stdout, re.MULTILINE)
