@@ -30,7 +30,9 @@ def run_job(job: JobFile, *, once: bool = False) -> None:
         try:
             has_ended = running.watch()
         except Exception as error:
-            raise JobRunError(f"the job has failed: {error}") from error
+            text = str(error) if isinstance(error, DovetailError) else str(error).partition("\n")[0]
+            hint = "run it again: it continues from its checkpoint"
+            raise JobRunError(f"the job has failed: {text}", None if "\nHint: " in text else hint) from error
         if not has_ended:
             console.print("Ending after the current batch; Ctrl-C again ends at once ...", style="dim")
             running.stop(finish_batch=True)
