@@ -18,7 +18,7 @@ _PACKAGES = ("numba", "numpy", "pyarrow", "sqlglot")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found."""
+    """Result of a check of the environment."""
 
     name: str
     is_ok: bool

@@ -39,7 +39,7 @@ _NULLS = pa.table([[1], [1], [None], [None]], schema=_COLUMNS)
 
 
 def cache_directory() -> str | None:
-    """Return the directory in which compiled code is cached; None if none is writable, or nothing is compiled."""
+    """Return the directory of compiled code; None if none is writable, or nothing is compiled."""
     kernel_cache = getattr(keep_marked, "_cache", None)
     return getattr(kernel_cache, "cache_path", None)
 

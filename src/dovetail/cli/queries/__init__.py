@@ -1,1 +1,1 @@
-"""Queries of the command line, of a job file or over files: declared, checked and explained in this process."""
+"""Queries of a job file or over files: declared, checked and explained in this process."""

@@ -1,4 +1,4 @@
-"""The check of queries: their plans, and over a sample of rows the engine's results beside the oracle's."""
+"""The check of queries: their plans, and the engine's results beside the oracle's over a sample."""
 
 from __future__ import annotations
 

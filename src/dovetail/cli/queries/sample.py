@@ -1,7 +1,7 @@
-"""A sample of rows that are likely to match: the oracle is for hundreds of rows, and random ones would hardly join.
+"""A sample of rows that are likely to match.
 
-Any rows are a valid input for engine and oracle alike, so a sample needs no guarantee. It begins with rows of the smallest input of a
-query and follows the equalities from there.
+The oracle is for hundreds of rows, of which random ones would hardly join. Any rows are a valid input for engine and oracle alike, so
+a sample needs no guarantee. It begins with rows of the smallest input of a query and follows the equalities from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OTHERS = 4
 
 
 def sample_batches(tables: Mapping[str, pa.Table], plan: Mapping[str, Any], limit: int) -> list[dict[str, pa.Table]]:
-    """Return batches with up to about `limit` rows of each stream; `plan` is that of `explain().to_dict()`."""
+    """Return batches of about `limit` rows of each stream; `plan` is `explain().to_dict()`."""
     tables = _common_span(tables, {name: stream["event_time"] for name, stream in plan["streams"].items()})
     chosen: dict[str, set[int]] = {name: set() for name in tables}
     for query in plan["queries"].values():
@@ -62,7 +62,7 @@ def _zone(table: pa.Table, column: str) -> str | None:
 def _linked_rows(
     streams: Mapping[str, str], equalities: Sequence[Mapping[str, str]], tables: Mapping[str, pa.Table], limit: int
 ) -> dict[str, pa.Array]:
-    """Return numbers of rows by alias: some of the smallest stream, and of the others some that are equal to those."""
+    """Return numbers of rows by alias: some of the smallest stream, and rows of others equal to them."""
     aliases = sorted(streams, key=lambda alias: tables[streams[alias]].num_rows)
     rows = {aliases[0]: _spread(tables[streams[aliases[0]]].num_rows, limit)}
     while missing := [alias for alias in aliases if alias not in rows]:
