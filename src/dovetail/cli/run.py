@@ -14,6 +14,9 @@ def run(
     job: JobPath,
     *,
     once: Annotated[bool, typer.Option("--once", help="Read what is there and end, whatever the trigger.")] = False,
+    monitor: Annotated[
+        bool, typer.Option("--monitor", help="Serve a page that shows the job, and print its address.")
+    ] = False,
 ) -> None:
     """Run a job file on Spark until it ends, or until Ctrl-C; it continues where it ended."""
     from dovetail.cli.job.job_file import JobFile  # noqa: PLC0415 - it loads Arrow
@@ -21,4 +24,4 @@ def run(
 
     content = JobFile.read(job)
     content.check_locally()
-    run_job(content, once=once)
+    run_job(content, once=once, has_page=monitor)

@@ -18,7 +18,7 @@ class JobRunError(DovetailError):
     """A job that ran has failed."""
 
 
-def run_job(job: JobFile, *, once: bool = False) -> None:
+def run_job(job: JobFile, *, once: bool = False, has_page: bool = False) -> None:
     """Run a job until it ends; after Ctrl-C, or SIGTERM, until its current batch is complete."""
     console = Console(stderr=True, highlight=False)
     console.print("Starting Spark ...", style="dim")
@@ -26,6 +26,8 @@ def run_job(job: JobFile, *, once: bool = False) -> None:
     try:
         running = start(job, spark, once=once)
         console.print(f"{job.table.file.path} runs; Ctrl-C ends it after a batch", style="dim", soft_wrap=True)
+        if has_page:
+            console.print(str(running.monitor()), soft_wrap=True)
         signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
         try:
             has_ended = running.watch()
