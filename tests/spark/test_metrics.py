@@ -34,7 +34,7 @@ DECLARING = {"stream", "query", "selectivity", "explain"}
 FIELDS = {kind: {field.name for field in fields(kind)} for kind in (dt.Comparison, dt.Config, dt.Budget)}
 PUBLIC: dict[type, set[str]] = {
     dt.LocalSession: DECLARING
-    | {"add_query", "drop_query", "push", "push_iter", "advance", "metrics", "snapshot", "restore"},
+    | {"add_query", "drop_query", "push", "push_iter", "advance", "metrics", "snapshot", "restore", "windows", "why"},
     dt.Session: DECLARING | {"start", "compare", "dataframe"},
     dt.RunningSession: {
         "add_query",
@@ -42,6 +42,8 @@ PUBLIC: dict[type, set[str]] = {
         "await_termination",
         "stop",
         "watch",
+        "monitor",
+        "why",
         "metrics",
         "explain",
         "has_ended",

@@ -22,19 +22,21 @@ _SECONDS = 2.0
 class ViewFile:
     """Writes the view of a job now and then; does nothing if the checkpoint is not on this disk."""
 
-    def __init__(self, checkpoint: Path | None, read_view: Callable[[], Mapping[str, Any]]) -> None:
-        self._path = None if checkpoint is None else checkpoint / "dovetail" / _NAME
-        self._read_view = read_view
+    def __init__(self, locate: Callable[[], Path | None], read_view: Callable[[], Mapping[str, Any]]) -> None:
+        """Write what `read_view` returns to the checkpoint that `locate` returns."""
+        self._locate, self._read_view = locate, read_view
         self._written = -_SECONDS
 
     def save(self, *, is_last: bool = False) -> None:
         """Write the view, unless it was written a moment ago and more will come. Errors do not harm the job."""
-        if self._path is None or (not is_last and monotonic() - self._written < _SECONDS):
+        if not is_last and monotonic() - self._written < _SECONDS:
             return
         with suppress(Exception):
-            unfinished = self._path.with_suffix(".new")
-            unfinished.write_text(json.dumps(self._read_view()), encoding="utf-8")
-            unfinished.replace(self._path)
+            if (checkpoint := self._locate()) is not None:
+                path = checkpoint / "dovetail" / _NAME
+                unfinished = path.with_suffix(".new")
+                unfinished.write_text(json.dumps(self._read_view()), encoding="utf-8")
+                unfinished.replace(path)
         self._written = monotonic()
 
 

@@ -82,7 +82,7 @@ class RunningSession:
         self._is_cleared = False
         self._change = threading.RLock()
         """Held while the job changes: one streaming query ends and another replaces it."""
-        self._view_file = ViewFile(job.checkpoint.directory.local, self._view)
+        self._view_file = ViewFile(lambda: self._job.checkpoint.directory.local, self._view)
         self._start_id = 0
         """Counts the streaming queries of this run; batches of an earlier one are refused."""
         self._has_been_retried = False

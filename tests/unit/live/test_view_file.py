@@ -21,7 +21,7 @@ def test_the_last_view_is_read_back(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="has written no batch since it was started"):
         read_view(tmp_path)
     views = iter([{"batch": 1}, {"batch": 2}])
-    file = ViewFile(tmp_path, lambda: next(views))
+    file = ViewFile(lambda: tmp_path, lambda: next(views))
     file.save()
     file.save()  # too soon
     assert read_view(tmp_path) == {"batch": 1}
@@ -37,5 +37,5 @@ def test_errors_do_not_harm_the_job(tmp_path: Path) -> None:
     def fail() -> dict[str, Any]:
         raise OSError
 
-    ViewFile(None, fail).save()
-    ViewFile(tmp_path / "removed", fail).save()
+    ViewFile(lambda: None, fail).save()
+    ViewFile(lambda: tmp_path / "removed", fail).save()
