@@ -36,7 +36,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
-    monkeypatch.setattr(live, "_parent", lambda: shared)
+    monkeypatch.setattr(live, "shared_memory_parent", lambda: shared)
     return shared
 
 

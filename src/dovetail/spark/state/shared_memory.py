@@ -84,7 +84,7 @@ def _parents() -> list[Path]:
         )
     if chosen:
         return [Path(chosen)]
-    shared = Path("/dev/shm")  # noqa: S108 - `_parent` checks that others cannot replace our directories
+    shared = Path("/dev/shm")  # noqa: S108 - `shared_memory_parent` checks that others cannot replace our directories
     is_usable = os.access(shared, os.W_OK) and shutil.disk_usage(shared).total >= _MIN_SHARED_MEMORY
     return [shared] * is_usable + [Path(tempfile.gettempdir()), Path("~").expanduser()]
 
