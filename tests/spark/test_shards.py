@@ -131,7 +131,8 @@ def event_times(stream: StreamSchema, table: pa.Table) -> list[int]:
 
 
 def random_options(stream: StreamSchema, rng: random.Random) -> dict[str, Any]:
-    comparable = [field.name for field in stream.columns if sql_type(field.type) is not None]
+    others = [field for field in stream.columns if field.name != stream.event_time]
+    comparable = [field.name for field in others if sql_type(field.type) is not None]
     return {
         "progress_by": rng.choice([None, rng.choice(comparable)]),
         "idle_after": rng.choice([None, rng.randrange(5_000_000)]),
