@@ -296,7 +296,7 @@ def test_what_cannot_be_resharded_is_refused_and_nothing_is_touched(stopped: Job
         dt.reshard(spark, old, new, 3)
     taken.release()
     answer = CliRunner().invoke(app, ["reshard", str(old), str(new), "--shards", "3", "--rate", "a:1"])
-    assert answer.exit_code == 1
+    assert answer.exit_code == 2
     assert "Hint: write --rate clicks=100" in answer.output
     found = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "_lock" and path.is_file()}
     assert found == files

@@ -345,7 +345,7 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str, str]] = [
         "FROM stream alias [RANGE 1 HOUR]",
     ),
     (lambda: dt.LocalSession(buget=None), ConfigError, "LocalSession(buget=...)", "did you mean 'budget'?"),  # type: ignore[call-arg]
-    (lambda: dt.LocalSession(dt.Config()), ConfigError, "is a Config; expected", "name the arguments"),  # type: ignore[arg-type]
+    (lambda: dt.LocalSession(dt.Config()), ConfigError, "is a Config; expected", "write config=..."),  # type: ignore[arg-type]
     (
         lambda: dt.LocalSession().stream("c", SCHEMA, event_time="tss"),
         SchemaError,

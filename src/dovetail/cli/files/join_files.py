@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import dovetail as dt
+from dovetail.cli.arrow_tables import arrow_table
 from dovetail.cli.files.replay import replay
 from dovetail.cli.files.result_file import ResultFile
 from dovetail.cli.files.sources import FileSources, check_one_query
-from dovetail.cli.tables import arrow_table
 
 _DROPPED = r"stream .*(came too late|is NULL or out of range)"
 

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 import dovetail as dt
+from dovetail.cli.arrow_tables import arrow_table
 from dovetail.cli.job.toml_table import TABLE, TEXT, WHOLE, Kind, TomlTable
-from dovetail.cli.tables import arrow_table
 
 _SHOWN_ROWS = 20
 _PATH: dict[str, Kind] = {"path": TEXT, "storage_options": TABLE}

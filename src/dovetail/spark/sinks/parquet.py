@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 
 from dovetail.errors import ConfigError, StateError
@@ -101,6 +100,8 @@ class ParquetSink(Sink):
         local = self._claim[0].local if self._claim is not None else None
         if local is None:
             return None
+        import pyarrow.dataset as ds  # noqa: PLC0415 - it loads pandas
+
         batches = [entry for entry in local.iterdir() if BATCH_NAME.fullmatch(entry.name)]
         tables = [
             found.append_column(BATCH_COLUMN, pa.repeat(int(entry.name.partition("=")[2]), found.num_rows))
