@@ -41,20 +41,22 @@ class ConnectWriter:
     epoch: int
 
     def __call__(self, encoded: DataFrame, batch_id: int) -> None:
-        checkpoint = self.writer.job.checkpoint.refreshed()
-        if checkpoint.next_epoch > self.epoch + 1:
-            raise StateError(
-                f"batch {batch_id}: the job was changed or started again elsewhere; this batch has not been written",
-                "use the session that was started last",
-            )
         encoded.sparkSession.conf.set(batch_option(self.run_id), str(batch_id))
         try:
-            self.writer.write(encoded, batch_id, lambda _: None)
+            self.writer.write(encoded, batch_id, self._check_epoch)
         except Exception:
             if self.writer.failure is None:
                 raise
             raise self.writer.failure from None  # the session gets its text, and not the cause
-        write_report(checkpoint.directory, self.epoch, batch_id, self.writer.reports.to_json())
+        write_report(self.writer.job.checkpoint.directory, self.epoch, batch_id, self.writer.reports.to_json())
+
+    def _check_epoch(self, batch_id: int) -> None:
+        """Raise `StateError` if a later plan log entry is in force; called before results are written."""
+        if self.writer.job.checkpoint.refreshed().next_epoch > self.epoch + 1:
+            raise StateError(
+                f"batch {batch_id}: the job was changed or started again elsewhere; this batch has not been written",
+                "use the session that was started last",
+            )
 
 
 def check_connect_sinks(sinks: Mapping[str, Sink]) -> None:
@@ -87,6 +89,10 @@ class ConnectSession(RunningSession):
         checkpoint = replace(self._job.checkpoint, lock=None)
         job = replace(self._job, checkpoint=checkpoint, locks={})
         return ConnectWriter(replace(self._writer, job=job), self._run_id, checkpoint.next_epoch - 1)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._read_reports()  # with the warnings of the last batches
 
     def _read_reports(self) -> None:
         """Take over the report of the last batch, if this job has written one."""

@@ -1,4 +1,4 @@
-"""Which join inputs read the windows of a plan, by which keys and for how long. This determines the layout of a tuple table."""
+"""Join inputs that read the windows of a plan, with their keys and times: the layout of a tuple table."""
 
 from __future__ import annotations
 

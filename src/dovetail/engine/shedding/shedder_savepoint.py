@@ -1,4 +1,4 @@
-"""What a shedder keeps to undo a change: its state before, and the rows that it has hidden since."""
+"""A shedder before a change: its state, and the rows that it has hidden since."""
 
 from __future__ import annotations
 

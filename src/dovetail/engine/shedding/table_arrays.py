@@ -54,7 +54,7 @@ _LINE = 64
 
 
 class TableParts(NamedTuple):
-    """What a table records; the rest has no memory."""
+    """Parts of a table that have memory."""
 
     queues: bool = True
     """Whether the policy has queues."""
